@@ -1,0 +1,150 @@
+"""A decoder-only transformer (Radford et al. 2019, GPT-2), with fused attention.
+
+Yours to change. The rest of the project needs `ModelConfig`, `build`, and a `forward` that returns the loss and sums.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .data import Spec
+from .errors import UserError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network's size; GPT-2's smallest is depth 12, width 768, heads 12."""
+
+    depth: int = 2
+    """Number of blocks."""
+    width: int = 96
+    """Size of the residual stream."""
+    heads: int = 4
+    """Attention heads; each has width / heads dimensions."""
+    positions: Literal["rotary", "learned"] = "rotary"
+    """How a token's place enters: rotary, Su et al. 2021, arXiv:2104.09864; learned and added, as in GPT-2."""
+    dropout: float = 0.0
+    """Share of activations dropped in training; below one pass over the data none is needed."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.depth <= 1000:
+            raise UserError(f"model.depth is {self.depth}: it must be from 1 to 1000")
+        if self.width < 8 or self.width % 8:
+            raise UserError(f"model.width is {self.width}: it must be a multiple of 8, which Tensor Cores need")
+        if self.heads < 1 or self.width % self.heads or self.width // self.heads % 8:
+            raise UserError(f"model.heads is {self.heads}: it must divide model.width={self.width} into multiples of 8")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"model.dropout is {self.dropout}: it must be from 0 to below 1")
+
+
+class Rotary(nn.Module):
+    """Turns each pair of a head's dimensions by an angle that grows with the place, so that products see distances."""
+
+    cosine: Tensor
+    sine: Tensor
+
+    def __init__(self, dimensions: int, context: int) -> None:
+        super().__init__()
+        frequencies = 10000.0 ** -(torch.arange(0, dimensions, 2) / dimensions)
+        angles = torch.outer(torch.arange(context), frequencies)
+        self.register_buffer("cosine", angles.cos(), persistent=False)
+        self.register_buffer("sine", angles.sin(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        cosine, sine = self.cosine[: x.shape[-2]], self.sine[: x.shape[-2]]
+        left, right = x.chunk(2, dim=-1)
+        turned: Tensor = torch.cat([left * cosine - right * sine, left * sine + right * cosine], dim=-1)
+        return turned.to(x.dtype)  # the table is fp32; under autocast the queries are not
+
+
+class Attention(nn.Module):
+    """Causal self-attention with queries, keys and values from one matrix product."""
+
+    def __init__(self, cfg: ModelConfig, context: int) -> None:
+        super().__init__()
+        self.heads, self.dropout = cfg.heads, cfg.dropout
+        rotary = cfg.positions == "rotary"
+        self.place = Rotary(cfg.width // cfg.heads, context) if rotary else nn.Identity()
+        self.qkv = nn.Linear(cfg.width, 3 * cfg.width)
+        self.out = nn.Linear(cfg.width, cfg.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, d = x.shape
+        q, k, v = self.qkv(x).view(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        dropped = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(self.place(q), self.place(k), v, dropout_p=dropped, is_causal=True)
+        mixed: Tensor = self.out(y.transpose(1, 2).reshape(n, t, d))
+        return mixed
+
+
+class Block(nn.Module):
+    """Attention, then a two-layer perceptron, each on a normalised copy and added back."""
+
+    def __init__(self, cfg: ModelConfig, context: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(cfg.width)
+        self.attention = Attention(cfg, context)
+        self.norm2 = nn.LayerNorm(cfg.width)
+        self.widen = nn.Linear(cfg.width, 4 * cfg.width)
+        self.narrow = nn.Linear(4 * cfg.width, cfg.width)
+        self.drop = nn.Dropout(cfg.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop(self.attention(self.norm1(x)))
+        hidden = F.gelu(self.widen(self.norm2(x)), approximate="tanh")
+        added: Tensor = self.drop(self.narrow(hidden))
+        return x + added
+
+
+class GPT(nn.Module):
+    """Tokens (n, t) to scores of the next token (n, t, vocabulary)."""
+
+    def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(spec.vocabulary, cfg.width)
+        self.positions = nn.Embedding(spec.context, cfg.width) if cfg.positions == "learned" else None
+        self.drop = nn.Dropout(cfg.dropout)
+        self.blocks = nn.ModuleList(Block(cfg, spec.context) for _ in range(cfg.depth))
+        self.norm = nn.LayerNorm(cfg.width)
+        self.head = nn.Linear(cfg.width, spec.vocabulary, bias=False)
+        self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
+        self._init(cfg)
+
+    def _init(self, cfg: ModelConfig) -> None:
+        """Fill the weights as GPT-2 does (section 2.3), with its 0.02, meant for a width of 768, made to fit any."""
+        std = (3 * cfg.width) ** -0.5
+        for name, parameter in self.named_parameters():
+            if name.endswith(("out.weight", "narrow.weight")):  # so that the residual stream keeps its scale
+                nn.init.normal_(parameter, std=std / math.sqrt(2 * cfg.depth))
+            elif parameter.ndim == 2:
+                nn.init.normal_(parameter, std=std)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def predict(self, tokens: Tensor) -> Tensor:
+        """Scores, before softmax, of the token that follows each of the (n, t) tokens; t at most the context."""
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.drop(x)
+        for block in self.blocks:
+            x = block(x)
+        scores: Tensor = self.head(self.norm(x))
+        return scores
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+        """Return the mean loss in nats, and for each metric its sum over the batch and the number of tokens."""
+        scores = self.predict(tokens)
+        loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+        count = targets.numel()
+        nats = loss.detach() * count
+        return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count)}
+
+
+def build(cfg: ModelConfig, spec: Spec) -> GPT:
+    """Make the network for such data, with fresh weights."""
+    return GPT(cfg, spec)

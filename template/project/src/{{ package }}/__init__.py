@@ -1,0 +1,1 @@
+"""A training project that is yours: start at train.py."""

@@ -1,0 +1,114 @@
+"""Processes and devices: who this rank is, what the ranks share, and the noise that belongs to a batch."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .errors import UserError
+
+
+@dataclass(frozen=True)
+class World:
+    """All processes of this run, and this one's place among them."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank is the one that writes files and talks."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add a tensor up over all ranks, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def share(self, value: str) -> str:
+        """Give every rank the main rank's value."""
+        box = [value]
+        if self.world_size > 1:
+            dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+    def wait(self) -> None:
+        """Hold until every rank is here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def start(device: str = "auto") -> Iterator[World]:
+    """Join the processes that torchrun started (NCCL between GPUs, else gloo), or stand alone; leave them at the end.
+
+    Raises:
+        UserError: the device is not there, or more processes were started than it has GPUs.
+    """
+    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    place = _device(device, local_rank)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    if world_size == 1:
+        yield World(rank, world_size, place)
+        return
+    cuda = place.type == "cuda"
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=place if cuda else None)
+    try:
+        yield World(rank, world_size, place)
+    finally:
+        dist.destroy_process_group()
+
+
+def _device(wanted: str, local_rank: int) -> torch.device:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    found = accelerator.type if accelerator else "cpu"
+    kind = found if wanted == "auto" else wanted
+    if kind not in ("cpu", found):
+        raise UserError(f"run.device is {wanted}, but torch {torch.__version__} sees none here: use auto or cpu")
+    if kind == "cpu" or kind == "mps":
+        return torch.device(kind)
+    count = torch.accelerator.device_count()
+    if local_rank >= count:
+        raise UserError(f"process {local_rank} has no GPU, as there are {count} here: start at most {count} processes")
+    return torch.device(kind, local_rank)
+
+
+def wrap(model: nn.Module, world: World) -> nn.Module:
+    """Average gradients over the ranks during backward; on one rank, the model itself."""
+    if world.world_size == 1:
+        return model
+    ids = [world.device.index] if world.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+
+
+def reducing(net: nn.Module, reduce: bool) -> AbstractContextManager[None]:
+    """Context of a forward and backward pass whose gradients are averaged over the ranks, or only added up here."""
+    if reduce or not isinstance(net, DistributedDataParallel):
+        return nullcontext()
+    context: AbstractContextManager[None] = net.no_sync()
+    return context
+
+
+def noise(device: torch.device, seed: int, step: int, chunk: int) -> torch.Generator:
+    """Return the device's default generator, seeded for one micro-batch of the run.
+
+    `chunk` numbers the micro-batches of a step over all ranks. So augmentation and dropout are the same however many
+    ranks share the work, and a resumed run needs no generator's state.
+    """
+    if device.type == "cuda":
+        generator = torch.cuda.default_generators[device.index]
+    elif device.type == "cpu":
+        generator = torch.default_generator
+    else:
+        torch.manual_seed(0)
+        generator = torch.Generator(device)
+    return generator.manual_seed(((seed * 1_000_003 + step) * 65_537 + chunk) % 2**63)

@@ -1,0 +1,106 @@
+"""A checkpoint is whole or passed over, and never runs code."""
+
+import json
+import os
+import resource
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from .. import checkpoint
+from ..errors import UserError
+
+WEIGHTS = {"w": torch.arange(1000.0)}
+STATE: dict[str, Any] = {"model": WEIGHTS, "step": 2}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's folder with two good checkpoints."""
+    for step in (1, 2):
+        checkpoint.save(tmp_path / "checkpoints", step, {**STATE, "step": step}, {"fixed": {"width": 8}}, keep=2)
+    return tmp_path
+
+
+def test_the_newest_is_found_and_read(run: Path) -> None:
+    found = checkpoint.find(run)
+    assert found is not None
+    assert checkpoint.read_manifest(found)["step"] == 2
+    assert torch.equal(checkpoint.read_state(found, torch.device("cpu"))["model"]["w"], WEIGHTS["w"])
+    assert checkpoint.find(run / "checkpoints" / "step-00000001") == run / "checkpoints" / "step-00000001"
+
+
+def test_old_ones_go_and_nothing_half_written_stays(run: Path) -> None:
+    checkpoint.save(run / "checkpoints", 3, STATE, {}, keep=2)
+    assert sorted(os.listdir(run / "checkpoints")) == ["step-00000002", "step-00000003"]
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flipped": lambda folder: flip(folder / "state.pt"),
+    "truncated": lambda folder: os.truncate(folder / "state.pt", 100),
+    "empty": lambda folder: os.truncate(folder / "state.pt", 0),
+    "missing": lambda folder: (folder / "state.pt").unlink(),
+    "manifest gone": lambda folder: (folder / "manifest.json").unlink(),
+    "manifest cut": lambda folder: os.truncate(folder / "manifest.json", 20),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_passed_over_with_a_warning(run: Path, damage: str) -> None:
+    DAMAGES[damage](run / "checkpoints" / "step-00000002")
+    with pytest.warns(UserWarning, match="passing over the checkpoint .*step-00000002"):
+        assert checkpoint.find(run) == run / "checkpoints" / "step-00000001"
+
+
+def test_another_model_is_told_by_what_differs(run: Path) -> None:
+    found = run / "checkpoints" / "step-00000002"
+    checkpoint.check_same(found, {"width": 8})
+    with pytest.raises(UserError, match="width 8 there and 16 here"):
+        checkpoint.check_same(found, {"width": 16})
+    with pytest.raises(UserError, match="is of another model"):
+        checkpoint.load_weights(torch.nn.Linear(2, 2), WEIGHTS, found)
+
+
+def test_a_full_disk_leaves_the_old_ones_good(run: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(UserError, match="cannot save .*step-00000003"):
+            checkpoint.save(run / "checkpoints", 3, STATE, {}, keep=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert checkpoint.find(run) == run / "checkpoints" / "step-00000002"
+    assert sorted(os.listdir(run / "checkpoints")) == ["step-00000001", "step-00000002"]
+
+
+class Hostile:
+    """Touches a file when unpickled."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (self.file, "w")
+
+
+def test_a_hostile_one_runs_nothing(run: Path) -> None:
+    folder = run / "checkpoints" / "step-00000002"
+    torch.save({"model": Hostile(str(run / "touched"))}, folder / "state.pt")
+    manifest = checkpoint.read_manifest(folder)
+    manifest |= {"bytes": (folder / "state.pt").stat().st_size, "sha256": checkpoint._sha256(folder / "state.pt")}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="cannot load"):
+        checkpoint.read_state(folder, torch.device("cpu"))
+    assert not (run / "touched").exists()

@@ -1,0 +1,55 @@
+"""The order of samples: complete, the same for any workers and ranks, and the same after a resume."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from .. import data
+from ..config import Config, LoaderConfig, TrainConfig
+from ..distributed import World
+from ..loaders import EvalOrder, Plan, TrainOrder, batches
+
+CFG = TrainConfig(micro_batch=4, accumulate=2, steps=7)
+
+
+def test_an_epoch_has_each_sample_at_most_once() -> None:
+    plan = Plan.make(CFG, 42, 1)
+    assert (plan.global_batch, plan.steps_per_epoch) == (8, 5)
+    chunks = list(TrainOrder(plan, 0, 0, 0))
+    epochs = [[i for chunk in chunks[start : start + 10] for i in chunk] for start in (0, 10)]
+    assert len(chunks) == 14 == len(TrainOrder(plan, 0, 0, 0))
+    assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
+    assert epochs[0][:16] != epochs[1][:16]
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_share_out_the_same_global_batch(world_size: int) -> None:
+    alone = list(TrainOrder(Plan.make(TrainConfig(micro_batch=2, accumulate=4, steps=9), 50, 1), 0, 3, 0))
+    plan = Plan.make(TrainConfig(micro_batch=2, accumulate=4 // world_size, steps=9), 50, world_size)
+    ranks = [list(TrainOrder(plan, rank, 3, 0)) for rank in range(world_size)]
+    assert [chunk for dealt in zip(*ranks, strict=True) for chunk in dealt] == alone
+
+
+def test_a_resumed_order_goes_on_where_it_stopped() -> None:
+    plan = Plan.make(CFG, 42, 1)
+    assert list(TrainOrder(plan, 0, 5, 3)) == list(TrainOrder(plan, 0, 5, 0))[3 * 2 :]
+
+
+@pytest.mark.parametrize("samples", [1, 7, 8, 29])
+def test_validation_counts_each_sample_once(samples: int) -> None:
+    for world_size in (1, 2, 3):
+        orders = [EvalOrder(samples, 4, rank, world_size) for rank in range(world_size)]
+        seen = [index for order in orders for chunk in order for index in chunk]
+        assert sorted(seen) == list(range(samples))
+        assert [len(list(order)) for order in orders] == [len(order) for order in orders]
+
+
+def test_workers_change_nothing(config: Callable[..., Config], world: World) -> None:
+    samples = data.load(config().data)
+    order = list(TrainOrder(Plan.make(TrainConfig(micro_batch=8, steps=5), len(samples.train), 1), 0, 0, 0))
+    runs = [list(batches(samples.train, order, LoaderConfig(), workers, world)) for workers in (0, 1, 2)]
+    assert len(runs[0]) == 5
+    for run in runs[1:]:
+        for ours, theirs in zip(runs[0], run, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))

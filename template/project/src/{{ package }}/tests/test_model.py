@@ -1,0 +1,52 @@
+"""The network: learns, compiles in one piece, and has no bias that a norm would cancel."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from .. import data, model, optim
+from ..config import Config
+from ..distributed import noise
+
+
+def test_it_learns_one_batch_by_heart(config: Callable[..., Config]) -> None:
+    torch.manual_seed(0)
+    cfg = config()
+    samples = data.load(cfg.data)
+    batch = data.Prepare(samples.spec, cfg.data)(
+        samples.train.__getitems__(list(range(8))), False, noise(torch.device("cpu"), 0, 0, 0)
+    )
+    net = model.build(cfg.model, samples.spec)
+    optimizer = optim.build(net, cfg.optim)
+    optim.set_rate(optimizer, cfg.optim.lr, 0.9)
+    first = net(*batch)[0].item()
+    for _ in range(60):
+        loss, metrics = net(*batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.item() < first / 3
+    total, count = metrics["loss"]
+    torch.testing.assert_close(total / count, loss.detach())
+
+
+def test_it_compiles_in_one_piece(config: Callable[..., Config]) -> None:
+    cfg = config()
+    samples = data.load(cfg.data)
+    batch = data.Prepare(samples.spec, cfg.data)(
+        samples.train.__getitems__([0, 1]), False, noise(torch.device("cpu"), 0, 0, 0)
+    )
+    net = model.build(cfg.model, samples.spec)
+    whole = torch.compile(net, backend="eager", fullgraph=True, dynamic=False)
+    torch.testing.assert_close(whole(*batch)[0], net(*batch)[0])
+
+
+def test_no_bias_before_a_batch_norm(config: Callable[..., Config]) -> None:
+    cfg = config()
+    net = model.build(cfg.model, data.load(cfg.data).spec)
+    for parent in net.modules():
+        for layer, following in pairwise(parent.children()):
+            if isinstance(following, nn.modules.batchnorm._BatchNorm):
+                assert getattr(layer, "bias", None) is None

@@ -1,0 +1,60 @@
+"""Measure a trained model on the held-out samples, and write what comes out beside its checkpoint.
+
+Start it on a run's newest checkpoint, or on a certain one, also on several ranks:
+
+    python -m <package>.tools.evaluate runs/first
+    torchrun --nproc-per-node 2 -m <package>.tools.evaluate runs/first/checkpoints/step-00000120
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from .. import checkpoint, data, distributed, loaders, model, speed
+from ..config import from_dict
+from ..distributed import World
+from ..errors import UserError
+from ..metrics import evaluate
+
+
+def measure(path: Path, world: World) -> tuple[Path, dict[str, float]]:
+    """Return the checkpoint that was found at `path`, a run's folder or a checkpoint, and its held-out metrics.
+
+    Raises:
+        UserError: there is no good checkpoint, or it is of another model.
+    """
+    found = checkpoint.find(path)
+    if found is None:
+        raise UserError(f"{path} has no good checkpoint: give a run's folder, or a checkpoint's")
+    cfg = from_dict(checkpoint.read_manifest(found)["config"])
+    precision = speed.setup(cfg.speed, world.device)
+    samples = data.load(cfg.data)
+    net = speed.place(model.build(cfg.model, samples.spec), cfg.speed, world.device)
+    checkpoint.load_weights(net, checkpoint.read_state(found, world.device)["model"], found)
+    prepare = data.Prepare(samples.spec, cfg.data).to(world.device)
+    order = loaders.EvalOrder(len(samples.val), cfg.train.micro_batch, world.rank, world.world_size)
+    workers = loaders.worker_count(cfg.loader, samples.in_memory)
+    batches = loaders.batches(samples.val, order, cfg.loader, workers, world)
+    return found, evaluate(net, batches, prepare, precision.autocast(), world)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Read the command line, measure, print a table and write `evaluation.json`."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.evaluate", description="Measure a trained model.")
+    parser.add_argument("path", type=Path, help="a run's folder, or one checkpoint")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
+    args = parser.parse_args(argv)
+    try:
+        with distributed.start(args.device) as world:
+            found, results = measure(args.path, world)
+            if world.is_main:
+                (found / "evaluation.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+                for name, value in results.items():
+                    print(f"{name:16}{value:.6g}")
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
