@@ -1,0 +1,1 @@
+"""fastproj renders PyTorch training repositories; see `fastproj --help`."""

@@ -1,0 +1,66 @@
+"""Which names a project may have: safe as a folder, as a Python package, and beside what the project imports."""
+
+import keyword
+import re
+import sys
+
+from .errors import FastprojError
+
+LONGEST = 60
+
+# Devices of Windows, where a repository must be able to be checked out as well.
+_DEVICES = {"con", "prn", "aux", "nul"} | {f"{port}{digit}" for port in ("com", "lpt") for digit in range(10)}
+
+# What rendered projects import or run; a package of the same name would hide it, or be hidden. By import name and by
+# distribution's name, with underscores.
+_DEPENDENCIES = {
+    "accelerate", "copier", "datasets", "fastproj", "jsonargparse", "lightning", "matplotlib", "mypy", "numpy",
+    "pandas", "pil", "pillow", "pip", "polars", "pyarrow", "pytest", "pytest_timeout", "pytorch_lightning",
+    "ruff", "scikit_learn", "scipy", "setuptools", "sklearn", "tensorboard", "tokenizers", "torch", "torchao",
+    "torchaudio", "torchrun", "torchvision", "tqdm", "transformers", "triton", "types_tqdm", "wheel", "yaml",
+}  # fmt: skip
+
+# Folders of the project itself, from which Python would import before it looks for the package.
+_FOLDERS = {"build", "configs", "dist", "docs", "launch", "runs", "src", "test", "tests", "tools"}
+
+
+def package_of(name: str) -> str:
+    """Return the Python package's name for a project's name."""
+    return name.replace("-", "_")
+
+
+def check(name: str) -> None:
+    """Make sure that a project may have this name.
+
+    Raises:
+        FastprojError: it may not; says why, and suggests one that may where that is easy.
+    """
+    if not name:
+        raise FastprojError("the project's name is empty: give one, such as my-project")
+    if len(name) > LONGEST:
+        raise FastprojError(f"the project's name has {len(name)} characters: use at most {LONGEST}")
+    if not re.fullmatch(r"[a-z]([a-z0-9_-]*[a-z0-9])?", name):
+        raise FastprojError(
+            f"the project's name {name!r} is not allowed: use small letters, digits, - and _, beginning with a letter "
+            f"and ending with a letter or digit{_suggestion(name)}"
+        )
+    package = package_of(name)
+    reasons = {
+        "a word of the Python language": keyword.iskeyword(package) or keyword.issoftkeyword(package),
+        "a module of Python's standard library": package in sys.stdlib_module_names,
+        "a package that the project uses": package in _DEPENDENCIES,
+        "a folder of the project itself": package in _FOLDERS,
+        "a device's name on Windows": package in _DEVICES,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise FastprojError(f"the project's name {name!r} is {reason}: choose another, such as my-{package}")
+
+
+def _suggestion(name: str) -> str:
+    plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
+    try:
+        check(plain)
+    except FastprojError:
+        return ""
+    return f"; {plain} would do"
