@@ -1,0 +1,57 @@
+# Two commands are enough on a fresh machine with python3, pip and git: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(abspath $(VENV))/bin
+# Versions that CI saw pass, for everything that is installed here.
+export PIP_CONSTRAINT := $(abspath constraints.txt)
+# The demonstration's own folder, environment and project.
+DEMO := build/demo
+DEMO_VENV := build/demo-venv
+DEMO_BIN := $(abspath $(DEMO_VENV))/bin
+
+.PHONY: help demo test gpu check format bench clean
+
+help:  ## list these commands
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+# The project's folder is the same each time, so an environment that has its requirements stays good.
+demo:  ## render a project for this machine, train it on real data, show what came out
+	@test -x $(DEMO_BIN)/fastproj || { echo 'demo: making an environment, once'; \
+	  $(PYTHON) -m venv $(DEMO_VENV) && $(DEMO_BIN)/python -m pip install --quiet --editable .; }
+	@if [ -e $(DEMO) ]; then rm -rf $(DEMO).before && mv $(DEMO) $(DEMO).before; fi
+	@$(DEMO_BIN)/fastproj new $(notdir $(DEMO)) --output $(dir $(DEMO)) --model resnet --framework pytorch --no-git --yes
+	@cmp -s $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml || { echo 'demo: installing what it needs, once'; \
+	  $(DEMO_BIN)/python -m pip install --quiet --editable $(DEMO) && cp $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml; }
+	@echo && cd $(DEMO) && PYTHON=$(DEMO_BIN)/python launch/local.sh --run.name demo \
+	  && $(DEMO_BIN)/python -m $(notdir $(DEMO)).tools.report runs/demo
+	@echo "(in $(abspath $(DEMO)); what an earlier demo left is in $(DEMO).before)"
+
+# Rendered projects are tested in this environment, so it holds what they ask for, as they state it themselves.
+$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml template/project/pyproject.toml.jinja $(wildcard template/*/*.toml)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group test
+	$(BIN)/python tests/requirements.py > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
+	@touch $@
+
+test: $(VENV)/.ready check  ## check formats and types, then run all tests; options in ARGS
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+gpu: $(VENV)/.ready  ## on a machine with CUDA: train the covering set there; a skip is a failure
+	REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu $(ARGS)
+
+check: $(VENV)/.ready  ## format, lint and types of the generator and the template
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready  ## mend what a program can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.ready  ## time the program's commands
+	$(BIN)/python benchmarks/commands.py
+
+clean:  ## remove what was made here
+	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache

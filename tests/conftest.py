@@ -1,0 +1,92 @@
+"""What the tests share: the real program in a home of its own, and projects rendered once a session."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from matrix import HARDWARE
+
+Fastproj = Callable[..., subprocess.CompletedProcess[str]]
+Project = Callable[..., Path]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without a GPU, its tests are skipped and said to be; with REQUIRE_GPU=1 they run, and so fail."""
+    if os.environ.get("REQUIRE_GPU") == "1":
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device: make gpu"))
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder with a git identity and nothing else."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / ".gitconfig").write_text("[user]\nname = Ada Lovelace\nemail = ada@example.org\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environment(home: Path) -> dict[str, str]:
+    """Environment of the program: that home, no GPU settings, one thread."""
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_", "CUDA_VISIBLE"))
+    }
+    return kept | {
+        "HOME": str(home),
+        "OMP_NUM_THREADS": "1",
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "COLUMNS": "100",
+    }
+
+
+@pytest.fixture(scope="session")
+def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Fastproj:
+    """Run the real program as a user does; without a terminal, as in a script."""
+    elsewhere = tmp_path_factory.mktemp("cwd")
+
+    def run(*arguments: str, cwd: Path = elsewhere, **changes: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "fastproj", *arguments],
+            cwd=cwd,
+            env=environment | changes,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def project(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Render a combination, once a session; a test that changes it must copy it first."""
+    made: dict[tuple[str, str, str], Path] = {}
+
+    def render(framework: str, model: str, hardware: str = "cpu") -> Path:
+        key = (framework, model, hardware)
+        if key not in made:
+            output = tmp_path_factory.mktemp("-".join(key))
+            answers = ["--framework", framework, "--model", model, *HARDWARE[hardware]]
+            done = fastproj("new", "proj", *answers, "--yes", "--output", str(output))
+            assert done.returncode == 0, done.stderr
+            made[key] = output / "proj"
+        return made[key]
+
+    return render
+
+
+def run_in(folder: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a rendered project, whose package is found without being installed."""
+    search = {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **search, **changes}, capture_output=True, text=True, check=False
+    )

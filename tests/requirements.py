@@ -1,0 +1,29 @@
+"""Print what all rendered projects ask for, so that one environment can test them."""
+
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from matrix import PAIRS
+
+
+def main() -> None:
+    """Render each framework with each model and print the union of their requirements."""
+    found: set[str] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (framework, model) in enumerate(PAIRS):
+            name = f"project{number}"
+            answers = ["--framework", framework, "--model", model, "--yes", "--no-git", "--output", folder]
+            subprocess.run(
+                [sys.executable, "-m", "fastproj", "new", name, *answers], check=True, stdout=subprocess.DEVNULL
+            )
+            project = tomllib.loads(Path(folder, name, "pyproject.toml").read_text())["project"]
+            found |= {*project["dependencies"], *project["optional-dependencies"]["dev"]}
+    print("\n".join(sorted(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The package as it is installed: from a wheel, with its source deleted, offline."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from matrix import ROOT
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Wheels from a clone's tree and from its sdist without git, and a second one of the tree."""
+    folder = tmp_path_factory.mktemp("built")
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name in ("tree", "second"):
+        for file in filter(None, files.split("\0")):
+            if (ROOT / file).is_file():
+                (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / file, folder / name / file)
+
+    def build(source: Path, kind: str) -> Path:
+        output = folder / f"{source.name}-{kind}"
+        command = [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", str(output), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return next(output.iterdir())
+
+    sdist = build(folder / "tree", "sdist")
+    shutil.unpack_archive(sdist, folder / "unpacked", filter="data")
+    source = next((folder / "unpacked").iterdir())
+    assert not (source / ".git").exists()
+    made = {
+        "tree": build(folder / "tree", "wheel"),
+        "second": build(folder / "second", "wheel"),
+        "sdist": build(source, "wheel"),
+    }
+    for name in ("tree", "second", "unpacked"):
+        shutil.rmtree(folder / name)
+    return made
+
+
+def test_the_wheel_holds_the_bundle_and_no_template_files(built: dict[str, Path]) -> None:
+    names = {key: sorted(zipfile.ZipFile(wheel).namelist()) for key, wheel in built.items()}
+    assert names["tree"] == names["sdist"]
+    assert "fastproj/_template.bundle" in names["tree"]
+    assert "fastproj/copier.yml" in names["tree"]
+    assert not [name for name in names["tree"] if "template/" in name or name.endswith(".pyc")]
+    assert built["tree"].stat().st_size < 1_000_000
+
+
+def test_the_bundle_is_the_same_to_the_byte(built: dict[str, Path]) -> None:
+    bundles = {zipfile.ZipFile(wheel).read("fastproj/_template.bundle") for wheel in built.values()}
+    assert len(bundles) == 1
+
+
+@pytest.mark.parametrize("kind", ["tree", "sdist"])
+def test_an_installed_wheel_renders_offline(
+    built: dict[str, Path], environment: dict[str, str], tmp_path: Path, kind: str
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    python = tmp_path / "env/bin/python"
+    packages = next((tmp_path / "env/lib").glob("python*/site-packages"))
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, str(built[kind])], check=True)
+    # Its requirements come from this environment, after its own packages, so that the wheel hides the editable one.
+    (packages / "requirements.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    home = environment | {"HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", "https_proxy": "http://127.0.0.1:9"}
+    program = str(tmp_path / "env/bin/fastproj")
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=tmp_path,
+            env=home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = subprocess.run(
+        [str(python), "-c", "import fastproj; print(fastproj.__file__)"], capture_output=True, text=True, check=True
+    )
+    assert str(tmp_path) in where.stdout
+    run("new", "proj", "--yes", "--model", "gpt")
+    assert (tmp_path / "proj/src/proj/model.py").read_bytes() == (ROOT / "template/models/gpt.py").read_bytes()
+    assert "[resnet|gpt" in "".join(run("new", "--help").split())
+    again = (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns
+    run("new", "other", "--yes")
+    assert (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns == again
