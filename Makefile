@@ -24,7 +24,7 @@ demo:  ## render a project for this machine, train it on real data, show what ca
 	  $(DEMO_BIN)/python -m pip install --quiet --editable $(DEMO) && cp $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml; }
 	@echo && cd $(DEMO) && PYTHON=$(DEMO_BIN)/python launch/local.sh --run.name demo \
 	  && $(DEMO_BIN)/python -m $(notdir $(DEMO)).tools.report runs/demo
-	@echo "(in $(abspath $(DEMO)); what an earlier demo left is in $(DEMO).before)"
+	@echo "all in $(abspath $(DEMO))$$([ ! -e $(DEMO).before ] || echo '; the project of the demo before is in $(DEMO).before')"
 
 # Rendered projects are tested in this environment, so it holds what they ask for, as they state it themselves.
 $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml template/project/pyproject.toml.jinja $(wildcard template/*/*.toml)
