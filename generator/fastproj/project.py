@@ -75,10 +75,7 @@ def render(
         if os.path.lexists(target):
             raise FastprojError(f"{target} was made by another program meanwhile: choose another name")
         os.rename(stage, target)
-    except (OSError, FastprojError) as error:
-        _prefer_the_stop(error)
-        if isinstance(error, FastprojError):
-            raise
+    except OSError as error:
         raise FastprojError(f"cannot write {target} ({error.strerror}): free some space, or use --output") from error
     finally:
         with _undisturbed():
@@ -127,19 +124,6 @@ def _undisturbed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _prefer_the_stop(error: BaseException) -> None:
-    """Where a signal stopped us, and cleaning up after it failed in turn, the signal is what counts.
-
-    Raises:
-        SystemExit, KeyboardInterrupt: the signal's.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, SystemExit | KeyboardInterrupt):
-            raise cause
-        cause = cause.__context__
 
 
 def _remove(folder: Path) -> None:
