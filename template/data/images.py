@@ -3,6 +3,7 @@
 Yours to change. The rest of the project needs `DataConfig`, `load` and `Prepare`, as they stand here.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +69,6 @@ class InMemory:
         return len(self.labels)
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        """Return the samples of a whole batch."""
         chosen = torch.as_tensor(indices)
         return self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
 
@@ -83,7 +83,6 @@ class Files:
         return len(self.files)
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        """Return the samples of a whole batch."""
         images = torch.from_numpy(np.stack([decode(self.files[i], self.size) for i in indices]))
         return images.permute(0, 3, 1, 2), self.labels.index_select(0, torch.as_tensor(indices))
 
@@ -130,11 +129,24 @@ def _split(count: int, val_fraction: float) -> tuple[Tensor, Tensor]:
     return order[held_out:], order[:held_out]
 
 
-def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of (n, channels, h, w) uint8 images, on a scale from 0 to 1."""
-    pixels = images.double() / 255
-    mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)).clamp(min=1e-3)
-    return tuple(mean.tolist()), tuple(std.tolist())
+def _statistics(images: InMemory | Files) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over the first 1,024 uint8 images, on a scale from 0 to 1.
+
+    Counted in whole numbers, so that every machine gets the same to the bit; 1,024 images give them within a percent.
+    """
+    shown = min(1024, len(images))
+    levels = [torch.zeros(256, dtype=torch.int64) for _ in range(images.__getitems__([0])[0].shape[1])]
+    for begin in range(0, shown, 16):
+        batch, _ = images.__getitems__(list(range(begin, min(begin + 16, shown))))
+        for channel, counts in enumerate(levels):
+            counts += torch.bincount(batch[:, channel].flatten(), minlength=256)
+    means, stds = [], []
+    for histogram in (counts.tolist() for counts in levels):
+        mean = sum(count * value for value, count in enumerate(histogram)) / sum(histogram)
+        variance = sum(count * (value - mean) ** 2 for value, count in enumerate(histogram)) / sum(histogram)
+        means.append(mean / 255)
+        stds.append(max(math.sqrt(variance) / 255, 1e-3))
+    return tuple(means), tuple(stds)
 
 
 def _digits(cfg: DataConfig) -> Data:
@@ -144,9 +156,10 @@ def _digits(cfg: DataConfig) -> Data:
     images = torch.from_numpy((digits.images * (255 / 16)).round().astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(digits.target).long()
     train, val = _split(len(labels), cfg.val_fraction)
-    mean, std = _statistics(images[train])
-    spec = Spec(1, images.shape[-1], tuple(str(name) for name in digits.target_names), mean, std)
-    return Data(InMemory(images[train], labels[train]), InMemory(images[val], labels[val]), spec, in_memory=True)
+    splits = [InMemory(images[part], labels[part]) for part in (train, val)]
+    classes = tuple(str(name) for name in digits.target_names)
+    spec = Spec(1, images.shape[-1], classes, *_statistics(splits[0]))
+    return Data(splits[0], splits[1], spec, in_memory=True)
 
 
 def _folder(cfg: DataConfig, path: Path) -> Data:
@@ -164,9 +177,7 @@ def _folder(cfg: DataConfig, path: Path) -> Data:
     files, labels = [file for file, _ in found], torch.tensor([label for _, label in found])
     train, val = _split(len(files), cfg.val_fraction)
     splits = [Files([files[i] for i in part.tolist()], labels[part], cfg.size) for part in (train, val)]
-    # A sample of 1,024 images gives each channel's mean within a percent or so, without decoding everything twice.
-    mean, std = _statistics(splits[0].__getitems__(list(range(min(1024, len(train)))))[0])
-    return Data(splits[0], splits[1], Spec(3, cfg.size, tuple(classes), mean, std), in_memory=False)
+    return Data(splits[0], splits[1], Spec(3, cfg.size, tuple(classes), *_statistics(splits[0])), in_memory=False)
 
 
 class Prepare(nn.Module):

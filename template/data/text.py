@@ -60,7 +60,6 @@ class Windows:
         return (len(self.tokens) - 1) // self.context
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        """Return the samples of a whole batch."""
         places = torch.as_tensor(indices).unsqueeze(1) * self.context + self.span
         return (self.tokens.index_select(0, places.flatten()).view(places.shape),)
 

@@ -16,13 +16,14 @@ import time
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from . import checkpoint, data, distributed, loaders, model, optim, speed
 from .config import Config, as_dict, parse
 from .distributed import World
-from .errors import UserError
+from .errors import UserError, in_one_line
 from .loaders import EvalOrder, Plan, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
@@ -43,7 +44,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     optimizer, scaler = optim.build(raw, cfg.optim), precision.scaler()
     peak = optim.peak_rate(cfg.optim, plan.global_batch)
 
-    fixed = {"model": asdict(cfg.model), "data": asdict(samples.spec), "train samples": plan.samples}
+    fixed: dict[str, Any] = {"model": asdict(cfg.model), "data": asdict(samples.spec), "train samples": plan.samples}
     fixed |= {"global batch": plan.global_batch, "run.seed": cfg.run.seed}
     about = {"fixed": fixed, "config": as_dict(cfg)}
     folder, resumed = open_run(cfg, world)
@@ -53,10 +54,13 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         checkpoint.check_same(resumed, fixed)
         state = checkpoint.read_state(resumed, world.device)
         checkpoint.load_weights(raw, state["model"], resumed)
-        optimizer.load_state_dict(state["optimizer"])
-        scaler.load_state_dict(state["scaler"])
+        optim.restore(optimizer, state["optimizer"])
+        if state["scaler"] and scaler.is_enabled():
+            scaler.load_state_dict(state["scaler"])
         step, updates = state["step"], state["updates"]
         results = checkpoint.read_manifest(resumed)["metrics"]
+        if world.is_main:
+            checkpoint.set_aside_after(resumed)
 
     ddp = distributed.wrap(raw, world)
     net = speed.compiled(ddp, cfg.speed)
@@ -64,6 +68,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     workers = loaders.worker_count(cfg.loader, samples.in_memory)
     order = TrainOrder(plan, world.rank, cfg.run.seed, step)
     batches = loaders.batches(samples.train, order, cfg.loader, workers, world)
+    held_out = EvalOrder(len(samples.val), plan.micro_batch, world.rank, world.world_size)
     eval_every = cfg.train.eval_every or plan.steps_per_epoch
     save_every = cfg.checkpoint.every or plan.total_steps
     meter, since, first_of_row = Meter(world), time.perf_counter(), step
@@ -89,13 +94,14 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             saves = evaluates or step % save_every == 0
             if saves or step % cfg.log.every == 0:
                 row = {**meter.read(), "lr": rate, "grad_norm": grad_norm.item()}
-                check_finite(row, step, precision.format)
+                _check_finite(row, step, precision.format)
                 seconds, since = time.perf_counter() - since, time.perf_counter()
                 row["samples_per_second"] = (step - first_of_row) * plan.global_batch / seconds
                 first_of_row = step
                 log.row("train", step, row)
+            if saves:
+                distributed.share_buffers(raw, world)
             if evaluates:
-                held_out = EvalOrder(len(samples.val), plan.micro_batch, world.rank, world.world_size)
                 val_batches = loaders.batches(samples.val, held_out, cfg.loader, workers, world)
                 results = evaluate(judge, val_batches, prepare, precision.autocast(), world)
                 log.row("val", step, results)
@@ -116,27 +122,27 @@ def open_run(cfg: Config, world: World) -> tuple[Path, Path | None]:
     Raises:
         UserError: a new run's folder exists, or the run to continue has no good checkpoint.
     """
-    resume = None if cfg.run.resume in (None, "auto") else Path(str(cfg.run.resume))
-    if resume is not None:
-        found = checkpoint.find(resume)
-        if found is None:
-            raise UserError(f"run.resume={resume} has no good checkpoint: give a run's folder, or a checkpoint's")
-        return found.parent.parent, found
-    name = cfg.run.name or world.share(datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    folder = cfg.run.dir / name
-    found = checkpoint.find(folder) if cfg.run.resume == "auto" else None
-    world.wait()  # no rank makes the folder before every rank has looked
+    found = ""
+    if cfg.run.resume is not None and world.is_main:
+        wanted = cfg.run.dir / str(cfg.run.name) if cfg.run.resume == "auto" else Path(cfg.run.resume)
+        found = str(checkpoint.find(wanted) or "")
+    found = world.share(found)
+    if found and not Path(found).exists():
+        raise UserError(f"the main rank resumes from {found}, which is not here: share run.dir between the machines")
+    if cfg.run.resume not in (None, "auto"):
+        if not found:
+            raise UserError(
+                f"run.resume={cfg.run.resume} has no good checkpoint: give a run's folder, or a checkpoint's"
+            )
+        return Path(found).parent.parent, Path(found)
+    folder = cfg.run.dir / (cfg.run.name or world.share(datetime.now().strftime("%Y-%m-%d_%H-%M-%S")))
     if world.is_main:
-        make_folder(cfg, folder)
-    return folder, found
+        _make_folder(cfg, folder)
+    return folder, Path(found) if found else None
 
 
-def make_folder(cfg: Config, folder: Path) -> None:
-    """Make a run's folder with the config in it.
-
-    Raises:
-        UserError: it exists and is not to be continued, or cannot be made.
-    """
+def _make_folder(cfg: Config, folder: Path) -> None:
+    """Make a run's folder with the config in it, unless it exists and is not to be continued."""
     try:
         folder.mkdir(parents=True, exist_ok=cfg.run.resume == "auto")
         (folder / "config.json").write_text(json.dumps(as_dict(cfg), indent=2) + "\n", encoding="utf-8")
@@ -146,12 +152,8 @@ def make_folder(cfg: Config, folder: Path) -> None:
         raise UserError(f"cannot write the run's folder {folder} ({error.strerror}): give another --run.dir") from error
 
 
-def check_finite(row: dict[str, float], step: int, precision: str) -> None:
-    """Stop before a broken state is saved. An infinite gradient alone is no fault in fp16: that step was skipped.
-
-    Raises:
-        UserError: the loss or the gradient is not finite.
-    """
+def _check_finite(row: dict[str, float], step: int, precision: str) -> None:
+    """Stop before a broken state is saved. An infinite gradient alone is no fault in fp16: that step was skipped."""
     broken = [key for key in ("loss", "grad_norm") if not math.isfinite(row[key])]
     if broken and not (broken == ["grad_norm"] and precision == "fp16"):
         raise UserError(f"{broken[0]} is {row[broken[0]]} at step {step}: lower optim.lr, or resume from a checkpoint")
@@ -164,8 +166,7 @@ def main(argv: list[str] | None = None) -> None:
         with distributed.start(cfg.run.device) as world:
             train(cfg, world)
     except UserError as error:
-        # One that comes out of a loader process brings that process's traceback; its last line is the message.
-        sys.exit("error: " + str(error).strip().splitlines()[-1].split("UserError: ")[-1])
+        distributed.leave(in_one_line(error))
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -62,11 +62,10 @@ class ResNet(nn.Module):
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
-        widths = [cfg.width * 2**stage for stage in range(cfg.stages)]
         self.stem = conv_norm(spec.channels, cfg.width, 3)
         self.blocks = nn.ModuleList()
         inputs = cfg.width
-        for stage, width in enumerate(widths):
+        for stage, width in enumerate(cfg.width * 2**stage for stage in range(cfg.stages)):
             for position in range(cfg.depth):
                 stride = 2 if stage > 0 and position == 0 else 1
                 self.blocks.append(Block(inputs, width, stride))

@@ -35,21 +35,32 @@ def save(folder: Path, step: int, state: dict[str, Any], about: dict[str, Any], 
         partial.mkdir(parents=True)
         with (partial / "state.pt").open("wb") as file:
             torch.save(state, file)
-            _flush(file.fileno())
+            os.fsync(file.fileno())
         manifest = {**about, "step": step, "bytes": (partial / "state.pt").stat().st_size}
         manifest["sha256"] = _sha256(partial / "state.pt")
         with (partial / "manifest.json").open("w", encoding="utf-8") as text:
-            json.dump(manifest, text, indent=2)
-            _flush(text.fileno())
+            json.dump(manifest, text, indent=2, default=str)
+            os.fsync(text.fileno())
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
         _flush_folder(folder)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
+            raise
         shutil.rmtree(partial, ignore_errors=True)
         raise UserError(f"cannot save {target} ({error}): free some space; older checkpoints are untouched") from error
     for old in all_checkpoints(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def set_aside_after(checkpoint: Path) -> None:
+    """Rename what is newer than the checkpoint that a run goes on from, so that nobody takes it for the run's own."""
+    for newer in all_checkpoints(checkpoint.parent):
+        if newer.name > checkpoint.name:
+            aside = newer.with_name(f"abandoned-{newer.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            newer.rename(aside)
 
 
 def all_checkpoints(folder: Path) -> list[Path]:
@@ -62,6 +73,7 @@ def find(path: Path) -> Path | None:
 
     A damaged one is passed over with a warning.
     """
+    path = path.resolve()
     candidates = [path] if (path / "manifest.json").exists() else all_checkpoints(path / "checkpoints")
     for candidate in reversed(candidates):
         problem = damage(candidate)
@@ -110,11 +122,19 @@ def check_same(checkpoint: Path, fixed: dict[str, Any]) -> None:
     Raises:
         UserError: a value differs; names the first few.
     """
-    here, there = json.loads(json.dumps(fixed)), read_manifest(checkpoint).get("fixed", {})
+    here = _leaves(json.loads(json.dumps(fixed, default=str)))
+    there = _leaves(read_manifest(checkpoint).get("fixed", {}))
     keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
     if keys:
         differing = ", ".join(f"{key} {there.get(key)} there and {here.get(key)} here" for key in keys[:3])
         raise UserError(f"{checkpoint} is of another model or run ({differing}): use its values, or start a new run")
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Path) -> None:
@@ -133,10 +153,6 @@ def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Pa
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _flush(descriptor: int) -> None:
-    os.fsync(descriptor)
 
 
 def _flush_folder(folder: Path) -> None:

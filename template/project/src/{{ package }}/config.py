@@ -5,6 +5,7 @@ and never changed; nothing else in the project reads a file or an environment va
 """
 
 import dataclasses
+import json
 import math
 import re
 import sys
@@ -187,12 +188,11 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
 
-class Parser(ArgumentParser):
-    """jsonargparse's parser, with errors of one line and without abbreviated options."""
+set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
-    def __init__(self, **kwargs: Any) -> None:
-        set_parsing_settings(docstring_parse_attribute_docstrings=True)
-        super().__init__(allow_abbrev=False, default_env=False, **kwargs)
+
+class Parser(ArgumentParser):
+    """jsonargparse's parser, with errors of one line."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Exit with status 2 and the message in one line."""
@@ -210,7 +210,7 @@ def parse(module: str, description: str, argv: list[str] | None = None) -> Confi
         UserError: a value is out of its range.
         SystemExit: an unknown key, a wrong type, an unreadable file; or --help and --print_config, after printing.
     """
-    parser = Parser(prog=f"python -m {module}", description=description)
+    parser = Parser(prog=f"python -m {module}", description=description, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="A YAML file of values; what follows it overrides it.")
     parser.add_class_arguments(Config, None)
     return _config(parser.instantiate(parser.parse_args(argv)))
@@ -230,7 +230,5 @@ def _config(values: Namespace) -> Config:
 def as_dict(cfg: Config) -> dict[str, dict[str, Any]]:
     """Plain values by section and key, fit for JSON and for YAML."""
 
-    def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: str(value) if isinstance(value, Path) else value for key, value in items}
-
-    return dataclasses.asdict(cfg, dict_factory=plain)
+    values: dict[str, dict[str, Any]] = json.loads(json.dumps(dataclasses.asdict(cfg), default=str))
+    return values

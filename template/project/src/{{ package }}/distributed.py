@@ -1,9 +1,11 @@
 """Processes and devices: who this rank is, what the ranks share, and the noise that belongs to a batch."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -39,11 +41,6 @@ class World:
             dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]
 
-    def wait(self) -> None:
-        """Hold until every rank is here."""
-        if self.world_size > 1:
-            dist.barrier()
-
 
 @contextmanager
 def start(device: str = "auto") -> Iterator[World]:
@@ -60,12 +57,12 @@ def start(device: str = "auto") -> Iterator[World]:
     if world_size == 1:
         yield World(rank, world_size, place)
         return
+    if place.type == "mps":
+        raise UserError("several processes cannot share an Apple GPU: start one, or use run.device=cpu")
     cuda = place.type == "cuda"
     dist.init_process_group("nccl" if cuda else "gloo", device_id=place if cuda else None)
-    try:
-        yield World(rank, world_size, place)
-    finally:
-        dist.destroy_process_group()
+    yield World(rank, world_size, place)
+    dist.destroy_process_group()  # not after an error: the other ranks would be waited for, who wait for this one
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:
@@ -87,7 +84,22 @@ def wrap(model: nn.Module, world: World) -> nn.Module:
     if world.world_size == 1:
         return model
     ids = [world.device.index] if world.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, broadcast_buffers=False)
+
+
+def share_buffers(model: nn.Module, world: World) -> None:
+    """Give every rank the main rank's buffers, such as BatchNorm's statistics, before they are used or saved."""
+    if world.world_size > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+def leave(message: str) -> NoReturn:
+    """End this process with a line on stderr and status 1; beside other ranks at once, without waiting for them."""
+    if not dist.is_initialized():
+        sys.exit(message)
+    print(message, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def reducing(net: nn.Module, reduce: bool) -> AbstractContextManager[None]:
@@ -104,11 +116,10 @@ def noise(device: torch.device, seed: int, step: int, chunk: int) -> torch.Gener
     `chunk` numbers the micro-batches of a step over all ranks. So augmentation and dropout are the same however many
     ranks share the work, and a resumed run needs no generator's state.
     """
+    number = ((seed * 1_000_003 + step) * 65_537 + chunk) % 2**63
     if device.type == "cuda":
-        generator = torch.cuda.default_generators[device.index]
-    elif device.type == "cpu":
-        generator = torch.default_generator
-    else:
-        torch.manual_seed(0)
-        generator = torch.Generator(device)
-    return generator.manual_seed(((seed * 1_000_003 + step) * 65_537 + chunk) % 2**63)
+        return torch.cuda.default_generators[device.index].manual_seed(number)
+    if device.type == "cpu":
+        return torch.default_generator.manual_seed(number)
+    torch.manual_seed(number)  # no handle on the other devices' default generators is public
+    return torch.Generator(device).manual_seed(number)

@@ -1,8 +1,6 @@
 """From a data set to batches on the device: the run's plan, the order of samples, workers, pinned memory, prefetch."""
 
 import math
-import multiprocessing
-import multiprocessing.context
 import os
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -72,9 +70,6 @@ class TrainOrder:
     def __init__(self, plan: Plan, rank: int, seed: int, first_step: int) -> None:
         self.plan, self.rank, self.seed, self.first_step = plan, rank, seed, first_step
 
-    def __len__(self) -> int:
-        return (self.plan.total_steps - self.first_step) * self.plan.accumulate
-
     def __iter__(self) -> Iterator[list[int]]:
         plan, epoch, order = self.plan, -1, torch.empty(0)
         for step in range(self.first_step, plan.total_steps):
@@ -89,14 +84,19 @@ class TrainOrder:
 
 
 class EvalOrder:
-    """Every index once over all ranks, in batches of at most `micro_batch`; a rank may have fewer than another."""
+    """Every index once over all ranks, in batches of at most `micro_batch`; a rank may have fewer than another.
+
+    Raises:
+        UserError: there are fewer samples than ranks.
+    """
 
     def __init__(self, samples: int, micro_batch: int, rank: int, world_size: int) -> None:
+        if samples < world_size:
+            raise UserError(
+                f"there are {samples} held-out samples for {world_size} ranks: hold out more, or use fewer ranks"
+            )
         self.indices = range(rank, samples, world_size)
         self.micro_batch = micro_batch
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.indices) / self.micro_batch)
 
     def __iter__(self) -> Iterator[list[int]]:
         for begin in range(0, len(self.indices), self.micro_batch):
@@ -119,21 +119,11 @@ def batches(
             collate_fn=tuple,
             pin_memory=pin,
             prefetch_factor=cfg.prefetch if workers else None,
-            multiprocessing_context=_worker_context() if workers else None,
+            generator=torch.Generator(),  # else it would draw from the generator that the batch's noise comes from
         )
-    return _on_gpu(loaded, world.device) if world.device.type == "cuda" else _moved(loaded, world.device)
-
-
-def _worker_context() -> multiprocessing.context.ForkServerContext:
-    """Fork workers from a server that has torch: as quick as a plain fork, and safe beside CUDA and threads."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([f"{__package__}.data"])
-    return context
-
-
-def _moved(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    for batch in loaded:
-        yield tuple(part.to(device) for part in batch)
+    if world.device.type == "cuda":
+        return _on_gpu(loaded, world.device)
+    return (tuple(part.to(world.device) for part in batch) for batch in loaded)
 
 
 def _on_gpu(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:

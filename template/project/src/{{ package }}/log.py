@@ -4,13 +4,14 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tqdm import tqdm
 
 from .config import LogConfig
+from .errors import UserError
 
 
 class RunLog:
@@ -37,12 +38,11 @@ class RunLog:
             self.bar = tqdm(total=self.total_steps, initial=self.first_step, unit="step", dynamic_ncols=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self.is_main:
             return
-        self.stream.close()
+        with suppress(OSError):  # on a full disk, what could not be written is told already
+            self.stream.close()
         if self.events is not None:
             self.events.close()
         if self.bar is not None:
@@ -59,8 +59,11 @@ class RunLog:
             return
         seconds = time.perf_counter() - self.started
         record = {"split": split, "step": step, **values, "seconds": round(seconds, 3)}
-        self.stream.write(json.dumps(record) + "\n")
-        self.stream.flush()
+        try:
+            self.stream.write(json.dumps(record) + "\n")
+            self.stream.flush()
+        except OSError as error:
+            raise UserError(f"cannot write {self.file} ({error.strerror}): free some space, then resume") from error
         if self.events is not None:
             for name, value in values.items():
                 self.events.add_scalar(f"{split}/{name}", value, step)

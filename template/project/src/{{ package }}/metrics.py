@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,36 +20,31 @@ class Meter:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.dtype = torch.float32 if world.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor | int] = {}
 
     def add(self, metrics: Sums) -> None:
         """Take in one batch."""
         for name, (total, count) in metrics.items():
-            self.sums[name] = self.sums.get(name, 0) + total.double()
+            self.sums[name] = self.sums.get(name, 0) + total.to(self.dtype)
             self.counts[name] = self.counts.get(name, 0) + count
 
     def read(self) -> dict[str, float]:
         """Return each metric's mean over all that every rank took in, and begin anew. All ranks must call it."""
         names = sorted(self.sums)
-        rows = [torch.stack([self.sums[name], self._tensor(self.counts[name])]) for name in names]
+        as_tensor = partial(torch.as_tensor, dtype=self.dtype, device=self.world.device)
+        rows = [torch.stack([self.sums[name], as_tensor(self.counts[name])]) for name in names]
         self.sums, self.counts = {}, {}
         if not rows:
             return {}
         everywhere = self.world.sum(torch.stack(rows)).tolist()
         return {name: total / count for name, (total, count) in zip(names, everywhere, strict=True)}
 
-    def _tensor(self, count: Tensor | int) -> Tensor:
-        return torch.as_tensor(count, dtype=torch.float64, device=self.world.device)
-
 
 @torch.inference_mode()
 def evaluate(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    prepare: nn.Module,
-    autocast: AbstractContextManager[object],
-    world: World,
+    model: nn.Module, batches: Iterable[Batch], prepare: nn.Module, autocast: AbstractContextManager[Any], world: World
 ) -> dict[str, float]:
     """Return the metrics over all batches of all ranks. Every rank needs at least one batch, in any number."""
     meter = Meter(world)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,14 @@ def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.AdamW:
     ]
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, fused=True)
+
+
+def restore(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the optimizer's state but keep its settings: those of the config hold, not those of the checkpoint."""
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, kept in zip(optimizer.param_groups, settings, strict=True):
+        group.update(kept)
 
 
 def peak_rate(cfg: OptimConfig, global_batch: int) -> float:

@@ -46,10 +46,12 @@ def test_the_loss_falls_and_the_files_are_there(
     assert (tmp_path / "a" / "report.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
-    config: Callable[..., Config], world: World, tmp_path: Path
+    config: Callable[..., Config], world: World, tmp_path: Path, workers: int
 ) -> None:
     options = ["--train.eval_every=4", "--log.every=2", "--train.steps=12", "--run.seed=3"]
+    options.append(f"--loader.workers={workers}")
     train(config("--run.name=whole", *options), world)
     train(config("--run.name=cut", *options), world)
     cut = tmp_path / "cut"
@@ -66,7 +68,24 @@ def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_two_ranks_train_like_one_with_twice_the_accumulation(tmp_path: Path) -> None:
+def test_going_on_from_an_older_checkpoint_sets_the_newer_aside(
+    config: Callable[..., Config], world: World, tmp_path: Path
+) -> None:
+    options = ["--train.eval_every=2", "--train.steps=4", "--run.name=a"]
+    train(config(*options), world)
+    checkpoints = tmp_path / "a" / "checkpoints"
+    changed = ["--train.steps=3", "--optim.weight_decay=0.7", f"--run.resume={checkpoints}/step-00000002"]
+    train(config(*options, *changed), world)
+    names = sorted(path.name for path in checkpoints.iterdir())
+    assert names == ["abandoned-step-00000004", "step-00000002", "step-00000003"]
+    assert [row["step"] for row in rows(tmp_path / "a", "val")] == [2, 3]
+    groups = checkpoint.read_state(checkpoints / "step-00000003", torch.device("cpu"))["optimizer"]["param_groups"]
+    assert groups[0]["weight_decay"] == 0.7
+
+
+def test_two_ranks_train_like_one_with_twice_the_accumulation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shared = [f"--run.dir={tmp_path}", "--train.steps=6", "--log.every=1", "--train.micro_batch=8"]
     for name, ranks, accumulate in (("one", 1, 2), ("two", 2, 1)):
         done = run_ranks(ranks, [*shared, f"--run.name={name}", f"--train.accumulate={accumulate}"])
@@ -76,6 +95,9 @@ def test_two_ranks_train_like_one_with_twice_the_accumulation(tmp_path: Path) ->
         assert together["loss"] == pytest.approx(alone["loss"], rel=1e-4)
         assert together["lr"] == alone["lr"]
     assert len(one) == 6
+    evaluate.main([str(tmp_path / "two"), "--device=cpu"])
+    printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert float(printed["loss"]) == pytest.approx(rows(tmp_path / "two", "val")[-1]["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +135,23 @@ def test_a_loss_that_is_not_finite_stops_before_it_is_saved(tmp_path: Path) -> N
     assert checkpoint.find(tmp_path / "a") is None
 
 
+def test_an_error_on_ranks_is_told_and_ends_them(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    done = run_ranks(2, [f"--run.dir={tmp_path}", "--run.name=a"])
+    assert done.returncode != 0
+    assert "exists: continue it with --run.resume auto" in done.stderr
+
+
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # said where fp32 was asked for
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32", "fp32"])
 def test_it_trains_on_a_gpu(tmp_path: Path, precision: str) -> None:
     options = ["--run.device=cuda", f"--speed.precision={precision}", "--speed.compile=model", "--run.name=a"]
-    main([*SMALL, f"--run.dir={tmp_path}", *options, "--loader.workers=2", "--train.steps=40"])
+    command = [*SMALL, f"--run.dir={tmp_path}", *options, "--loader.workers=2", "--train.steps=40"]
+    if precision == "tf32" and torch.cuda.get_device_capability() < (8, 0):
+        with pytest.raises(SystemExit, match="from Ampere on"):
+            main(command)
+        return
+    main(command)
     losses = [row["loss"] for row in rows(tmp_path / "a", "train")]
     assert losses[-1] < 0.9 * losses[0]

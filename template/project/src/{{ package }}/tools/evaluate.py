@@ -8,17 +8,16 @@ Start it on a run's newest checkpoint, or on a certain one, also on several rank
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from .. import checkpoint, data, distributed, loaders, model, speed
-from ..config import from_dict
+from ..config import SpeedConfig, from_dict
 from ..distributed import World
-from ..errors import UserError
+from ..errors import UserError, in_one_line
 from ..metrics import evaluate
 
 
-def measure(path: Path, world: World) -> tuple[Path, dict[str, float]]:
+def measure(path: Path, precision: str | None, world: World) -> tuple[Path, dict[str, float]]:
     """Return the checkpoint that was found at `path`, a run's folder or a checkpoint, and its held-out metrics.
 
     Raises:
@@ -28,7 +27,8 @@ def measure(path: Path, world: World) -> tuple[Path, dict[str, float]]:
     if found is None:
         raise UserError(f"{path} has no good checkpoint: give a run's folder, or a checkpoint's")
     cfg = from_dict(checkpoint.read_manifest(found)["config"])
-    precision = speed.setup(cfg.speed, world.device)
+    chosen = cfg.speed if precision is None else SpeedConfig(**{**vars(cfg.speed), "precision": precision})
+    number_format = speed.setup(chosen, world.device)
     samples = data.load(cfg.data)
     net = speed.place(model.build(cfg.model, samples.spec), cfg.speed, world.device)
     checkpoint.load_weights(net, checkpoint.read_state(found, world.device)["model"], found)
@@ -36,7 +36,7 @@ def measure(path: Path, world: World) -> tuple[Path, dict[str, float]]:
     order = loaders.EvalOrder(len(samples.val), cfg.train.micro_batch, world.rank, world.world_size)
     workers = loaders.worker_count(cfg.loader, samples.in_memory)
     batches = loaders.batches(samples.val, order, cfg.loader, workers, world)
-    return found, evaluate(net, batches, prepare, precision.autocast(), world)
+    return found, evaluate(net, batches, prepare, number_format.autocast(), world)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,16 +44,30 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.evaluate", description="Measure a trained model.")
     parser.add_argument("path", type=Path, help="a run's folder, or one checkpoint")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
+    formats = ["auto", "bf16", "fp16", "tf32", "fp32"]
+    parser.add_argument("--precision", choices=formats, help="instead of the run's, on a device that lacks it")
     args = parser.parse_args(argv)
     try:
         with distributed.start(args.device) as world:
-            found, results = measure(args.path, world)
+            found, results = measure(args.path, args.precision, world)
             if world.is_main:
-                (found / "evaluation.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
                 for name, value in results.items():
                     print(f"{name:16}{value:.6g}")
+                write(results, found / "evaluation.json")
     except UserError as error:
-        sys.exit(f"error: {error}")
+        distributed.leave(in_one_line(error))
+
+
+def write(results: dict[str, float], target: Path) -> None:
+    """Write the metrics as JSON.
+
+    Raises:
+        UserError: the checkpoint's folder cannot be written.
+    """
+    try:
+        target.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {target} ({error.strerror}): the metrics are those above") from error
 
 
 if __name__ == "__main__":
