@@ -69,10 +69,7 @@ def all_checkpoints(folder: Path) -> list[Path]:
 
 
 def find(path: Path) -> Path | None:
-    """Return the newest good checkpoint of a run's folder, or the one that `path` is; None where there is none.
-
-    A damaged one is passed over with a warning.
-    """
+    """Return the newest good checkpoint of a run's folder, or the one that `path` is; warn of a damaged one."""
     path = path.resolve()
     candidates = [path] if (path / "manifest.json").exists() else all_checkpoints(path / "checkpoints")
     for candidate in reversed(candidates):
@@ -99,8 +96,7 @@ def damage(checkpoint: Path) -> str | None:
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
     """What was written beside the state: step, metrics, config."""
-    manifest: dict[str, Any] = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
-    return manifest
+    return dict(json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8")))
 
 
 def read_state(checkpoint: Path, device: torch.device) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Every value of a run: a dataclass a section, a docstring under each field, ranges checked.
 
-The command line, a YAML file and the code's defaults meet here, in this order of precedence. `Config` is made once
-and never changed; nothing else in the project reads a file or an environment variable for its settings.
+The command line goes before YAML files, and these before the defaults. A `Config` is made once and never changed.
 """
 
 import dataclasses
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ArgumentParser, set_parsing_settings
 
 from .data import DataConfig
 from .errors import UserError
@@ -195,7 +194,6 @@ class Parser(ArgumentParser):
     """jsonargparse's parser, with errors of one line."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Exit with status 2 and the message in one line."""
         line = re.sub(
             r"<class '(\w+)'>|typing\.(?=Literal)|Parser key \"([\w.]+)\"", r"\1\2", " ".join(message.split())
         )
@@ -213,22 +211,17 @@ def parse(module: str, description: str, argv: list[str] | None = None) -> Confi
     parser = Parser(prog=f"python -m {module}", description=description, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="A YAML file of values; what follows it overrides it.")
     parser.add_class_arguments(Config, None)
-    return _config(parser.instantiate(parser.parse_args(argv)))
+    values = parser.instantiate(parser.parse_args(argv))
+    return Config(**{name: value for name, value in vars(values).items() if name != "config"})
 
 
 def from_dict(values: dict[str, Any]) -> Config:
     """Make a `Config` of what `as_dict` gave, from a checkpoint's manifest, say."""
     parser = Parser(prog="config")
     parser.add_class_arguments(Config, None)
-    return _config(parser.instantiate(parser.parse_object(values)))
-
-
-def _config(values: Namespace) -> Config:
-    return Config(**{section.name: values[section.name] for section in dataclasses.fields(Config)})
+    return Config(**vars(parser.instantiate(parser.parse_object(values))))
 
 
 def as_dict(cfg: Config) -> dict[str, dict[str, Any]]:
     """Plain values by section and key, fit for JSON and for YAML."""
-
-    values: dict[str, dict[str, Any]] = json.loads(json.dumps(dataclasses.asdict(cfg), default=str))
-    return values
+    return dict(json.loads(json.dumps(dataclasses.asdict(cfg), default=str)))

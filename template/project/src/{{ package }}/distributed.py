@@ -1,11 +1,12 @@
 """Processes and devices: who this rank is, what the ranks share, and the noise that belongs to a batch."""
 
+import inspect
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -62,6 +63,7 @@ def start(device: str = "auto") -> Iterator[World]:
     cuda = place.type == "cuda"
     dist.init_process_group("nccl" if cuda else "gloo", device_id=place if cuda else None)
     yield World(rank, world_size, place)
+    dist.barrier()  # a rank that is done leaves no sooner than the one that saves
     dist.destroy_process_group()  # not after an error: the other ranks would be waited for, who wait for this one
 
 
@@ -84,7 +86,10 @@ def wrap(model: nn.Module, world: World) -> nn.Module:
     if world.world_size == 1:
         return model
     ids = [world.device.index] if world.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, broadcast_buffers=False)
+    # `share_buffers` does it where it counts; newer versions of torch have another name for the switch.
+    renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    alone: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **alone)
 
 
 def share_buffers(model: nn.Module, world: World) -> None:

@@ -43,10 +43,9 @@ class RunLog:
             return
         with suppress(OSError):  # on a full disk, what could not be written is told already
             self.stream.close()
-        if self.events is not None:
-            self.events.close()
-        if self.bar is not None:
-            self.bar.close()
+        for other in (self.events, self.bar):
+            if other is not None:
+                other.close()
 
     def step(self) -> None:
         """Move the progress bar by one optimizer step."""

@@ -76,11 +76,7 @@ def compiled(net: nn.Module, cfg: SpeedConfig) -> nn.Module:
 
 @contextmanager
 def quiet_gc() -> Iterator[None]:
-    """Keep Python's garbage collector out of the loop, and what was made before out of the collector.
-
-    A collection between two steps takes milliseconds, at moments that differ from rank to rank. Call `gc.collect` at
-    a moment that suits all ranks instead.
-    """
+    """Keep Python's garbage collector, which stops each rank at another moment, out of the loop: call gc.collect there."""
     gc.collect()
     gc.freeze()
     gc.disable()
