@@ -1,5 +1,6 @@
 """Names of projects: what is refused, why, and by the real program."""
 
+import importlib.metadata
 import keyword
 import re
 import sys
@@ -63,3 +64,22 @@ def test_the_program_refuses_in_one_line_and_leaves_nothing(name: str, fastproj:
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("fastproj: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_requirements_require_is_refused_too(project: Project) -> None:
+    declared = [tomllib.loads((project(*pair) / "pyproject.toml").read_text())["project"] for pair in PAIRS]
+    open_names = [re.split(r"[^\w-]", it)[0] for entry in declared for it in entry["dependencies"]]
+    seen: set[str] = set()
+    while open_names:
+        name = re.sub(r"[-_.]+", "-", open_names.pop().lower())
+        if name in seen:
+            continue
+        seen.add(name)
+        with pytest.raises(FastprojError, match="a package that the project uses"):
+            names.check(name)
+        try:
+            required = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another platform
+        open_names += [re.split(r"[^\w.-]", it)[0] for it in required if "extra ==" not in it and "platform" not in it]
+    assert "sympy" in seen

@@ -1,5 +1,6 @@
 """`fastproj new` through the real program: what it makes, what it refuses, and that it leaves nothing behind."""
 
+import fcntl
 import os
 import resource
 import shlex
@@ -109,6 +110,13 @@ BAD = [
     (["--data", "project_name=../../x"], "asks no such question"),
     (["--data", "_src_path=x"], "asks no such question"),
     (["--data", "gpus=99"], "from 0 to 64"),
+    (["--data", "gpus=x"], "whole number"),
+    (["--data", "gpus=1", "--data", "gpus=2"], "given twice"),
+    (["--gpus", "1", "--data", "gpus=2"], "both given"),
+    (["--author", "\udcff"], "no text"),
+    (["--template", ""], "no such folder"),
+    (["--template", "~nosuchuser/x"], "no such folder"),
+    (["--template", "a" * 300], "no such folder"),
     (["--template", "/no/such/template"], "no such folder or bundle"),
     (["--template", "https://127.0.0.1:9/x.git"], "could not read the template"),
     (["--output", "/no/such/folder"], "is no folder"),
@@ -233,10 +241,12 @@ def test_hostile_git_settings_do_no_harm(fastproj: Fastproj, tmp_path: Path) -> 
     (hooks / "pre-commit").chmod(0o755)
     (tmp_path / "ignore").write_text("*\n")
     settings = f"[user]\nname = A\nemail = a@b\n[core]\nhooksPath = {hooks}\nexcludesFile = {tmp_path}/ignore\n"
+    settings += "autocrlf = true\n[protocol]\nallow = never\n[safe]\nbareRepository = explicit\n"
     (tmp_path / ".gitconfig").write_text(settings + "[commit]\ngpgSign = true\n[init]\ntemplateDir = /nowhere\n")
     done = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
     assert "a first commit" in done.stdout, done.stdout + done.stderr
     assert git(tmp_path / "proj", "status", "--porcelain") == ""
+    assert not [name for name, content in tree(tmp_path / "proj").items() if b"\r\n" in content]
 
 
 def test_author_and_licence_reach_the_files(fastproj: Fastproj, tmp_path: Path) -> None:
@@ -283,18 +293,119 @@ def test_a_signal_leaves_the_project_whole_or_absent(
             continue
         assert process.returncode in (0, 128 + number, -number), message
         assert "Traceback" not in message
+        assert process.returncode <= 0 or message == "fastproj: stopped; no half-made project is left\n"
         assert {path.name for path in output.iterdir()} <= {"tmp", "proj"}
         assert list((output / "tmp").iterdir()) == []
 
 
 def test_what_a_killed_render_left_is_swept_away(fastproj: Fastproj, tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    (tmp_path / f".proj.fastproj-{dead.pid}").mkdir()
-    alive = tmp_path / f".proj.fastproj-{os.getpid()}"
-    alive.mkdir()
+    for name in (".proj.fastproj-dead", ".proj.fastproj-alive"):
+        (tmp_path / name / "project").mkdir(parents=True)
+        os.utime(tmp_path / name, (0, 0))
+    descriptor = os.open(tmp_path / ".proj.fastproj-alive", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
     assert fastproj("new", "proj", "--yes", cwd=tmp_path).returncode == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, "proj"])
+    os.close(descriptor)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".proj.fastproj-alive", "proj"]
+
+
+def test_two_at_once_make_one_whole_project(environment: dict[str, str], tmp_path: Path) -> None:
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    messages = [process.communicate(timeout=60)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 1], messages
+    assert [path.name for path in tmp_path.iterdir()] == ["proj"]
+    assert git(tmp_path / "proj", "status", "--porcelain") == ""
+
+
+def test_a_repository_of_the_callers_is_not_touched(fastproj: Fastproj, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    git(mine, "init", "-q")
+    (mine / "a").write_text("1")
+    git(mine, "add", "a")
+    git(mine, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "m")
+    git(mine, "tag", "v0.1.0.dev0")
+    (mine / "b").write_text("2")
+    git(mine, "add", "b")
+    before = (git(mine, "status", "--porcelain=2", "--branch"), (mine / ".git/HEAD").read_text())
+    hostile = {"GIT_DIR": str(mine / ".git"), "GIT_INDEX_FILE": str(mine / ".git/index"), "GIT_WORK_TREE": str(mine)}
+    hostile |= {"GIT_CONFIG_COUNT": "x", "GIT_DEFAULT_HASH": "sha256", "GIT_ALLOW_PROTOCOL": "https"}
+    done = fastproj("new", "proj", "--yes", cwd=tmp_path, **hostile)
+    assert done.returncode == 0, done.stderr
+    assert "a first commit" in done.stdout
+    assert (git(mine, "status", "--porcelain=2", "--branch"), (mine / ".git/HEAD").read_text()) == before
+
+
+@pytest.mark.parametrize("value", ["rel", "~/there"])
+def test_the_programs_home_may_be_relative(value: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    done = fastproj("new", "proj", "--yes", "-o", "sub", cwd=tmp_path, FASTPROJ_HOME=value, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    recorded = Path(str(answers(tmp_path / "sub/proj")["_src_path"]))
+    assert recorded.is_absolute()
+    assert recorded.is_file()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"TERM": ""},
+        {"TERM": "dumb"},
+    ],
+)
+def test_other_encodings_and_terminals(variables: dict[str, str], fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / ".gitconfig").write_bytes(b"[user]\nname = Ad\xe9\nemail = a@b\n")
+    done = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path), **variables)
+    assert done.returncode == 0, done.stderr
+    if "LC_ALL" not in variables:
+        done = fastproj("new", "other", "--yes", "--author", "\u5f20", cwd=tmp_path, HOME=str(tmp_path), **variables)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["detect"], ["--version"], ["--help"], ["new", "proj", "--yes"]])
+def test_an_output_that_takes_nothing(arguments: list[str], environment: dict[str, str], tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fastproj", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "could not be printed" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_arguments_show_the_help(fastproj: Fastproj) -> None:
+    assert fastproj().stdout == fastproj("--help").stdout != ""
+
+
+@pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", "\x7fELF", "#!/no/shell\n"])
+def test_a_broken_git_is_one_line(script: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/git").write_text(script)
+    (tmp_path / "bin/git").chmod(0o755)
+    (tmp_path / "out").mkdir()
+    done = fastproj("new", "proj", "--yes", cwd=tmp_path / "out", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert "git" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_the_template_as_a_bundle_and_a_repository(fastproj: Fastproj, tmp_path: Path, home: Path) -> None:

@@ -96,6 +96,9 @@ def test_a_model_of_ones_own(template: Path, fastproj: Fastproj, tmp_path: Path)
         (lambda folder: (folder / "template/models/resnet.yaml").write_text("{{ nonsense }}"), "nonsense"),
         (lambda folder: (folder / "template/models/resnet.yaml").write_text("{% if %}"), "broken"),
         (lambda folder: (folder / "copier.yml").unlink(), "proj"),
+        (lambda folder: (folder / "copier.yml").write_text("model:\n  type: str\n  choices: [a, b]\n"), "resnet"),
+        (lambda folder: (folder / "copier.yml").write_text("license: MIT\n"), "models"),
+        (lambda folder: (folder / "copier.yml").write_text("a: !nonsense x\n"), "copier.yml"),
     ],
 )
 def test_a_broken_template_is_one_line_and_leaves_nothing(

@@ -55,4 +55,6 @@ def test_leaving_a_question_writes_nothing(environment: dict[str, str], tmp_path
     terminal.close()
     assert terminal.exitstatus in (1, 130)
     assert "Traceback" not in (terminal.before or "")
+    told = "stopped; no half-made project is left" if key == "\x03" else "the input ended before"
+    assert told in (terminal.before or "")
     assert list(tmp_path.iterdir()) == []

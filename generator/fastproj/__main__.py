@@ -1,5 +1,7 @@
 """Start the program: `fastproj`, or `python -m fastproj`."""
 
+import io
+import os
 import sys
 from typing import NoReturn
 
@@ -11,20 +13,38 @@ from .errors import FastprojError
 
 def main() -> None:
     """Run the command line. Every expected failure is one line on stderr and a status that is not zero."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name may hold letters that the terminal has not
     try:
-        sys.exit(app(standalone_mode=False, prog_name="fastproj") or 0)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("stopped; nothing was written", 130)
+        status = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="fastproj") or 0
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except SystemExit as stop:
+        status = int(stop.code or 0)
     except Exception as error:
-        if stop := _stop_behind(error):
-            sys.exit(stop)
-        if isinstance(error, typer.TyperException):
-            _fail(f"{error.format_message()} (fastproj --help lists what there is)", error.exit_code)
-        if isinstance(error, FastprojError):
-            _fail(str(error), 1)
-        if isinstance(error, OSError):
-            _fail(f"{error.filename or 'the system'}: {error.strerror}; see that it is there, and yours to use", 1)
-        raise
+        status = _stop_behind(error)
+        if not status:
+            _fail(*_told(error))
+    if status > 128:
+        _fail("stopped; no half-made project is left", status)
+    sys.exit(status)
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """Return the line and the status for an expected failure; raise any other again."""
+    if isinstance(error, typer.TyperException):
+        return f"{error.format_message()} (fastproj --help lists what there is)", error.exit_code
+    if isinstance(error, FastprojError):
+        return str(error), 1
+    if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.filename is None):
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # else Python would try, and fail, to write it once more at its end
+        return f"what was done could not be printed ({error.strerror}): see that the output can take it", 1
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}; see that it is there, and yours to use", 1
+    raise error
 
 
 def _stop_behind(error: BaseException) -> int:

@@ -27,6 +27,7 @@ def build(root: Path, target: Path, version: str) -> None:
         subprocess.CalledProcessError: git failed; its message is in `stderr`.
         FileNotFoundError: there is no git.
     """
+    root, target = root.absolute(), target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fastproj-bundle-", dir=target.parent) as folder:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
@@ -34,7 +35,15 @@ def build(root: Path, target: Path, version: str) -> None:
         environment["GIT_CONFIG_NOSYSTEM"] = "1"
 
         def git(*arguments: str) -> None:
-            subprocess.run(["git", *arguments], cwd=root, env=environment, check=True, capture_output=True, text=True)
+            subprocess.run(
+                ["git", *arguments],
+                cwd=root,
+                env=environment,
+                check=True,
+                capture_output=True,
+                text=True,
+                errors="replace",
+            )
 
         git("init", "--quiet", "--bare", "--initial-branch=main", f"{folder}/git")
         environment["GIT_WORK_TREE"] = str(root)

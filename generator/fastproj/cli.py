@@ -14,7 +14,6 @@ from .errors import FastprojError
 app = typer.Typer(
     name="fastproj",
     help="Render a fast, correct, readable PyTorch training repository that is yours.",
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -37,9 +36,11 @@ class NewCommand(TyperCommand):
 def _choices(asked: dict[str, Any], question: str) -> list[str]:
     """Return what a question of a template may be answered with; empty where it is free."""
     options = asked.get(question, {}).get("choices")
-    if isinstance(options, str):  # made from the table of models or frameworks
-        return list(asked[f"{question}s"]["default"])
-    values = [str(value) for value in (options or {}).values()]
+    if isinstance(options, str):  # made from a table: ours of models and frameworks, or one that copier alone can read
+        table = asked.get(f"{question}s", {}).get("default")
+        return list(table) if isinstance(table, dict) else []
+    listed = options.values() if isinstance(options, dict) else options or []
+    values = [str(value[1] if isinstance(value, list) else value) for value in listed if not isinstance(value, dict)]
     return [*values, "none"] if asked.get(question, {}).get("multiselect") else values
 
 
@@ -116,8 +117,9 @@ def new(
     no_git: Annotated[bool, typer.Option("--no-git", help="Make no git repository.")] = False,
 ) -> None:
     """Render a new project. Asks what is not given, with answers that fit this machine."""
-    from . import project, show, source
+    from . import git, hardware, project, show, source
 
+    git.forget_callers_repository()
     target = project.destination(name, output)
     answers: dict[str, Any] = {"gpus": gpus, "nodes": nodes, "tensor_cores": tensor_cores, "framework": framework}
     answers |= {"model": model, "author": author, "licence": licence}
@@ -125,23 +127,37 @@ def new(
         answers["launchers"] = [part for part in launchers.replace(" ", "").split(",") if part not in ("", "none")]
     answers = {key: value for key, value in answers.items() if value is not None}
     asked = source.questions(template)
-    _check_launchers(answers.get("launchers", []), asked)
-    answers |= _extra(data or [], asked)
-    if not yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    extra = _extra(data or [], asked)
+    _check(answers, extra, asked or {})
+    if not yes and not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         raise FastprojError("this terminal cannot ask: pass --yes to take the detected answers, and options for others")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
-    chosen = source.named(template) if template else source.embedded()
-    made = project.render(target, chosen, answers, show.default_answers(), ask=not yes, git=not no_git)
-    print(show.rendered(made, output, template, no_git))
+    chosen = source.embedded() if template is None else source.named(template)
+    machine = hardware.detect()
+    defaults = show.default_answers(machine)
+    made = project.render(target, chosen, answers | extra, defaults, ask=not yes, commit=not no_git)
+    print(show.rendered(made, machine, output, template, no_git))
 
 
-def _check_launchers(chosen: list[str], asked: dict[str, Any] | None) -> None:
-    """Hold the list against the template's choices, as copier drops an unknown one without a word."""
-    allowed = _choices(asked or {}, "launchers")
-    for launcher in chosen:
-        if allowed and launcher not in allowed:
-            raise FastprojError(f"--launchers {launcher} is unknown: choose from {', '.join(allowed)}")
+def _check(answers: dict[str, Any], extra: dict[str, str], asked: dict[str, Any]) -> None:
+    """Hold the options against the template's choices before anything is asked; the rest is copier's to check.
+
+    Raises:
+        FastprojError: one is not among its choices, given twice, or no text.
+    """
+    for key, value in (answers | extra).items():
+        option = f"--{key.replace('_', '-')}"
+        if key in answers and key in extra:
+            raise FastprojError(f"{option} and --data {key} are both given: leave one out")
+        allowed = _choices(asked, key)
+        for single in value if isinstance(value, list) else [value]:
+            if any("\ud800" <= letter <= "\udfff" for letter in str(single)):
+                raise FastprojError(
+                    f"{option} holds bytes that are no text in this terminal's encoding: write it in UTF-8"
+                )
+            if allowed and str(single) not in allowed:
+                raise FastprojError(f"{option} {single!r} is unknown: choose from {', '.join(allowed)}")
 
 
 def _extra(data: list[str], asked: dict[str, Any] | None) -> dict[str, str]:
@@ -162,6 +178,10 @@ def _extra(data: list[str], asked: dict[str, Any] | None) -> dict[str, str]:
             raise FastprojError(
                 f"--data {key}: the template asks no such question; it asks {', '.join(open_questions)}"
             )
+        if key in extra:
+            raise FastprojError(f"--data {key} is given twice: leave one out")
+        if asked is not None and asked[key].get("type") == "int" and not value.lstrip("-").isdecimal():
+            raise FastprojError(f"--data {key} is {value!r}: it must be a whole number")
         extra[key] = value
     return extra
 

@@ -3,7 +3,6 @@
 A tool that is missing, slow, broken or lying costs at most three seconds and a note; it never fails the command.
 """
 
-import csv
 import os
 import platform
 import re
@@ -13,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +34,8 @@ class Gpu:
     memory_mib: int | None
     tensor_cores: Kind
     """Newest number format of its matrix units."""
+    is_slice: bool = False
+    """Whether it is a part of a GPU (MIG), of which a process sees but one."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class Machine:
         """Return the answers to the template's questions that follow from the machine."""
         if not self.gpus:
             return {"gpus": 0, "nodes": 1}
-        return {"gpus": len(self.gpus), "nodes": 1, "tensor_cores": min_kind(self.gpus)}
+        # NCCL joins whole GPUs and not slices of one, so slices are for runs of one process each.
+        gpus = 1 if any(gpu.is_slice for gpu in self.gpus) else min(len(self.gpus), 64)
+        return {"gpus": gpus, "nodes": 1, "tensor_cores": min_kind(self.gpus)}
 
 
 def min_kind(gpus: Sequence[Gpu]) -> Kind:
@@ -107,120 +110,127 @@ def run_tool(command: Sequence[str], notes: list[str]) -> str | None:
     tool = command[0]
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
     except FileNotFoundError:
         return None
     except OSError as error:
         notes.append(f"{tool} could not be started: {error.strerror}")
         return None
-    output = _read_until_end(process)
-    if output is not None:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=TIMEOUT_S)
-    status = process.poll()
-    _kill_group(process)
-    if output is None or status is None:
-        notes.append(f"{tool} did not come to an end in {TIMEOUT_S:g} s")
+    deadline = time.monotonic() + TIMEOUT_S
+    try:
+        output = _read_until_end(process, deadline)
+        status = process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        notes.append(f"{tool} gave no answer in {TIMEOUT_S:g} s")
         return None
+    finally:
+        _kill_group(process)
     text = output.decode(errors="replace")
     if status != 0:
         first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
-        notes.append(f"{tool} failed with status {status}: {first[:200]}")
+        notes.append(f"{tool} failed with status {status}: {_printable(first)}")
         return None
     return text
 
 
-def _read_until_end(process: subprocess.Popen[bytes]) -> bytes | None:
-    """Read all that a tool prints; None where it goes on past the time limit, or past a megabyte."""
+def _read_until_end(process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """Read what a tool prints, up to a megabyte.
+
+    Raises:
+        subprocess.TimeoutExpired: the deadline passed.
+    """
     assert process.stdout is not None
-    deadline, output = time.monotonic() + TIMEOUT_S, b""
+    output = b""
     while len(output) < 1 << 20:
         ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
-            return None
+            raise subprocess.TimeoutExpired(process.args, TIMEOUT_S)
         piece = os.read(process.stdout.fileno(), 1 << 16)
         if not piece:
-            return output
+            break
         output += piece
-    return None
+    return output
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the tool and what it left running; a wait follows, so that no zombie stays."""
+    """Kill the tool and what it left running. One that hangs in the driver cannot be killed, and is left behind."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if process.stdout is not None:
         process.stdout.close()
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=0.2)
+
+
+def _printable(text: str) -> str:
+    """Take out what would move a terminal's cursor, and cut what is too long."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
 
 
 def _nvidia(notes: list[str]) -> list[Gpu]:
     output = run_tool(["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"], notes)
-    if output is None:
+    if output is None or "no devices were found" in output.lower():
         return []
-    if "no devices were found" in output.lower():
-        return []
-    gpus, with_mig = [], []
-    for row in csv.reader(output.splitlines(), skipinitialspace=True):
-        if not row:
-            continue
+    devices: list[tuple[list[str], Gpu]] = []  # each with the names by which CUDA_VISIBLE_DEVICES may call it
+    slices: dict[str, list[tuple[str, str]]] | None = None
+    index = 0
+    for line in filter(None, (line.strip() for line in output.splitlines())):
+        row = [part.strip() for part in line.split(",")]
         if len(row) != len(_QUERY) or not row[4].startswith("GPU-") or not re.fullmatch(r"\d{1,2}\.\d", row[1]):
-            notes.append(f"nvidia-smi printed a line that is none of its own: {','.join(row)[:100]!r}")
-            return []
+            notes.append(f"nvidia-smi printed a line that is no GPU's: {_printable(line)!r}")
+            continue
         name, capability, memory, mig, uuid = row
+        ids = [str(index), uuid]
+        index += 1
         memory_mib = int(memory) if memory.isdecimal() and int(memory) < 1 << 24 else None
-        gpus.append((uuid, Gpu("nvidia", name[:100], capability, memory_mib, nvidia_kind(capability, name))))
-        with_mig += [uuid] if mig == "Enabled" else []
-    found = _with_slices(gpus, with_mig, notes) if with_mig else [gpu for _, gpu in gpus]
-    return _visible(found, gpus, notes)
+        gpu = Gpu("nvidia", _printable(name), capability, memory_mib, nvidia_kind(capability, name))
+        if mig != "Enabled":
+            devices.append((ids, gpu))
+            continue
+        slices = _slices(notes) if slices is None else slices
+        parts = slices.get(uuid, [])
+        if not parts:
+            notes.append(
+                f"{gpu.name} is in MIG mode without a slice: make one with nvidia-smi mig -cgi, or turn MIG off"
+            )
+        for number, (profile, part_uuid) in enumerate(parts):
+            size = re.search(r"(\d+)gb", profile)
+            part_mib = int(size[1]) * 1024 if size else None
+            part = replace(gpu, name=f"{gpu.name} MIG {profile}", memory_mib=part_mib, is_slice=True)
+            devices.append(
+                ([part_uuid, *(ids if number == 0 else [])], part)
+            )  # the GPU's own names mean its first slice
+    return _visible(devices, notes)
 
 
-def _with_slices(gpus: list[tuple[str, Gpu]], with_mig: list[str], notes: list[str]) -> list[Gpu]:
-    """Put the slices of a GPU in MIG mode in its place: a process sees one of them, and never the whole."""
-    listing = run_tool(["nvidia-smi", "-L"], notes) or ""
-    slices: dict[str, list[str]] = {}
+def _slices(notes: list[str]) -> dict[str, list[tuple[str, str]]]:
+    """Profile and UUID of each MIG slice, by the UUID of its GPU."""
+    slices: dict[str, list[tuple[str, str]]] = {}
     current = ""
-    for line in listing.splitlines():
+    for line in (run_tool(["nvidia-smi", "-L"], notes) or "").splitlines():
         if whole := re.match(r"GPU \d+: .*\(UUID: (GPU-[\w-]+)\)", line):
             current = whole[1]
-        elif part := re.match(r"\s+MIG (\S+)\s+Device", line):
-            slices.setdefault(current, []).append(part[1])
-    found: list[Gpu] = []
-    for uuid, gpu in gpus:
-        if uuid not in with_mig:
-            found.append(gpu)
-            continue
-        names = slices.get(uuid, [])
-        if not names:
-            notes.append(
-                f"{gpu.name} is in MIG mode and has no slice: make one with nvidia-smi mig -cgi, or turn MIG off"
-            )
-        for name in names:
-            size = re.search(r"(\d+)gb", name)
-            memory = int(size[1]) * 1024 if size else None
-            found.append(Gpu("nvidia", f"{gpu.name} MIG {name}", gpu.capability, memory, gpu.tensor_cores))
-    return found
+        elif part := re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)", line):
+            slices.setdefault(current, []).append((part[1], part[2]))
+    return slices
 
 
-def _visible(found: list[Gpu], gpus: list[tuple[str, Gpu]], notes: list[str]) -> list[Gpu]:
+def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu]:
     """Keep what CUDA_VISIBLE_DEVICES leaves to this process; an unknown entry hides all after it, as in CUDA."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return found
+        return [gpu for _, gpu in devices]
     notes.append(f"CUDA_VISIBLE_DEVICES is {visible!r}")
-    if len(found) != len(gpus):
-        return found  # with MIG, the entries name slices, which the listing above does not tell apart
     kept: list[Gpu] = []
     for entry in filter(None, (part.strip() for part in visible.split(","))):
-        matches = [
-            gpu
-            for index, (uuid, gpu) in enumerate(gpus)
-            if entry == str(index) or (entry[:4] == "GPU-" and uuid.startswith(entry))
+        by_uuid = entry.startswith(("GPU-", "MIG-"))
+        found = [
+            gpu for ids, gpu in devices if any(call == entry or (by_uuid and call.startswith(entry)) for call in ids)
         ]
-        if not matches:
+        if not found:
             break
-        kept += matches[:1]
+        kept += found[:1]
     return kept
 
 

@@ -14,10 +14,17 @@ _DEVICES = {"con", "prn", "aux", "nul"} | {f"{port}{digit}" for port in ("com", 
 # What rendered projects import or run; a package of the same name would hide it, or be hidden. By import name and by
 # distribution's name, with underscores.
 _DEPENDENCIES = {
-    "accelerate", "copier", "datasets", "fastproj", "jsonargparse", "lightning", "matplotlib", "mypy", "numpy",
-    "pandas", "pil", "pillow", "pip", "polars", "pyarrow", "pytest", "pytest_timeout", "pytorch_lightning",
-    "ruff", "scikit_learn", "scipy", "setuptools", "sklearn", "tensorboard", "tokenizers", "torch", "torchao",
-    "torchaudio", "torchrun", "torchvision", "tqdm", "transformers", "triton", "types_tqdm", "wheel", "yaml",
+    "absl", "absl_py", "accelerate", "ast_serialize", "attr", "attrs", "cloudpickle", "colorama", "conftest",
+    "contourpy", "copier", "cuda", "cycler", "datasets", "dateutil", "docstring_parser", "fastproj", "filelock",
+    "fonttools", "fsspec", "functorch", "google", "grpc", "grpcio", "hatchling", "importlib_resources",
+    "iniconfig", "jinja2", "joblib", "jsonargparse", "kiwisolver", "librt", "lightning", "markdown",
+    "markupsafe", "matplotlib", "mpl_toolkits", "mpmath", "mypy", "mypy_extensions", "narwhals", "networkx",
+    "numpy", "nvidia", "packaging", "pandas", "pathspec", "pil", "pillow", "pip", "pluggy", "polars",
+    "protobuf", "py", "pyarrow", "pygments", "pylab", "pyparsing", "pytest", "pytest_timeout",
+    "python_dateutil", "pytorch_lightning", "ruff", "scikit_learn", "scipy", "setuptools", "sitecustomize",
+    "six", "sklearn", "sympy", "tensorboard", "tensorboard_data_server", "threadpoolctl", "tokenizers", "torch",
+    "torchao", "torchaudio", "torchrun", "torchvision", "tqdm", "transformers", "triton", "types_tqdm",
+    "typeshed_client", "typing_extensions", "tzdata", "usercustomize", "werkzeug", "wheel", "yaml",
 }  # fmt: skip
 
 # Folders of the project itself, from which Python would import before it looks for the package.

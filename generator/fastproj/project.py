@@ -1,21 +1,21 @@
 """Render a project: whole and in its place, or not at all."""
 
+import errno
+import fcntl
 import io
 import os
-import secrets
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import names
+from . import git, names
 from .errors import FastprojError
 from .source import Source, last_line
 
@@ -52,7 +52,7 @@ def destination(name: str, output: Path) -> Path:
 
 
 def render(
-    target: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool, git: bool
+    target: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool, commit: bool
 ) -> Rendered:
     """Render the template into `target`, which must not exist, asking for what is not in `answers` if `ask`.
 
@@ -61,50 +61,64 @@ def render(
     Raises:
         FastprojError: the template cannot be had or is broken; an answer is not allowed; the disk is full.
     """
-    stage = target.parent / f".{target.name}.fastproj-{os.getpid()}"
-    temporary = Path(tempfile.gettempdir(), f"fastproj-{os.getpid()}-{secrets.token_hex(4)}")
-    _sweep(target)
+    shown, target = target, target.absolute()  # copier works in other folders
+    work: Path | None = None
     try:
-        temporary.mkdir(mode=0o700)
-        # Copier tells on stderr which revision it takes; what is wrong comes as an exception.
-        with _temporary_files(temporary), redirect_stderr(io.StringIO()):
-            _copier(stage, source, answers | {"project_name": target.name}, defaults, ask)
-        recorded = _recorded(stage, set(answers))
-        files = sum(len(found) for _, _, found in os.walk(stage))
-        outcome = _commit(stage, target) if git else "no repository, as asked"
-        if os.path.lexists(target):
-            raise FastprojError(f"{target} was made by another program meanwhile: choose another name")
-        os.rename(stage, target)
+        _sweep(target)
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.fastproj-", dir=target.parent))
+        with _locked(work):
+            stage = work / "project"
+            with _temporary_files(work / "tmp"), git.reading_templates(source.own), redirect_stderr(io.StringIO()):
+                _copier(stage, source, answers | {"project_name": target.name}, defaults, ask)
+            recorded = _recorded(stage, set(answers))
+            files = sum(len(found) for _, _, found in os.walk(stage))
+            outcome = _commit(stage, target) if commit else "no repository, as asked"
+            if os.path.lexists(target):
+                raise FastprojError(f"{shown} was made by another program meanwhile: choose another name")
+            os.rename(stage, target)
     except OSError as error:
-        raise FastprojError(f"cannot write {target} ({error.strerror}): free some space, or use --output") from error
+        way_out = (
+            "free some space, or use" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "use another"
+        )
+        raise FastprojError(f"cannot write {shown} ({error.strerror}): {way_out} --output") from error
     finally:
-        with _undisturbed():
-            _remove(stage)
-            _remove(temporary)
-    return Rendered(target, files, recorded, outcome)
+        if work is not None:
+            with _undisturbed():
+                _remove(work)
+    return Rendered(shown, files, recorded, outcome)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on the folder, by which others see that it is in use; where locks are not to be had, do without."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _sweep(target: Path) -> None:
-    """Remove what a killed render of the same name left beside it."""
+    """Remove what killed renders of the same name left beside it: folders that nobody holds a lock on any more."""
     for left in target.parent.glob(f".{target.name}.fastproj-*"):
-        number = left.name.rpartition("-")[2]
-        if number.isdecimal() and not _alive(int(number)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True
+        if time.time() - left.stat().st_mtime < 2:
+            continue  # its owner may not have come to lock it yet
+        descriptor = os.open(left, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(left)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
 def _temporary_files(folder: Path) -> Iterator[None]:
     """Give copier a temporary folder of our own, as it leaves its clone behind when it is stopped."""
+    folder.mkdir()
     before = tempfile.tempdir
     tempfile.tempdir = str(folder)
     try:
@@ -116,9 +130,8 @@ def _temporary_files(folder: Path) -> Iterator[None]:
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Let no second signal stop the cleaning up after the first."""
-    before = {
-        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
     finally:
@@ -138,10 +151,9 @@ def _remove(folder: Path) -> None:
 def _copier(stage: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool) -> None:
     """Call copier, and turn the many ways in which it fails into one line each."""
     import copier  # a quarter of a second, so only here
-    from copier.errors import CopierError
+    from copier.errors import CopierError, InteractiveSessionError
     from plumbum import CommandNotFound, ProcessExecutionError
 
-    os.environ["GIT_TERMINAL_PROMPT"] = "0"  # a private address must fail, and not wait for a password
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as: uncommitted changes of a template folder are taken in
@@ -155,6 +167,8 @@ def _copier(stage: Path, source: Source, answers: dict[str, Any], defaults: dict
                 quiet=True,
                 settings=copier.Settings(),  # a user's own defaults would make the shown command render something else
             )
+    except InteractiveSessionError as error:
+        raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
     except ProcessExecutionError as error:
         raise FastprojError(f"git could not read the template {source.location}: {last_line(error.stderr)}") from error
     except CommandNotFound as error:
@@ -188,6 +202,8 @@ def _recorded(stage: Path, given: set[str]) -> dict[str, Any]:
             f"the template writes no {ANSWERS_FILE}, so its projects could not be updated: add one to it"
         )
     recorded = yaml.safe_load(file.read_text(encoding="utf-8"))
+    if not isinstance(recorded, dict):
+        raise FastprojError(f"the template writes a {ANSWERS_FILE} without answers: let it write _copier_answers there")
     answers = {key: value for key, value in recorded.items() if not key.startswith("_")}
     unknown = sorted(given - set(answers) - {"tensor_cores"})
     if unknown:
@@ -197,35 +213,23 @@ def _recorded(stage: Path, given: set[str]) -> dict[str, Any]:
 
 def _commit(stage: Path, target: Path) -> str:
     """Make a repository with one commit; whatever stands against the commit is told, and is no failure."""
-    if _inside_repository(stage.parent):
+    if git.run(target.parent, "rev-parse", "--is-inside-work-tree").stdout.strip() == "true":
         return "no repository of its own, as it lies in one: git add it there"
     # Hooks, signatures and ignored files are the user's for later; the first commit holds just what was rendered.
-    plain = ["-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false", "-c", "core.excludesFile=/dev/null"]
+    plain = [
+        "-c",
+        f"core.hooksPath={os.devnull}",
+        "-c",
+        "commit.gpgSign=false",
+        "-c",
+        f"core.excludesFile={os.devnull}",
+    ]
     plain += ["-c", "user.useConfigOnly=true"]
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
-        done = _git(stage, [*plain, *command])
+        done = git.run(stage, *plain, *command)
         if done.returncode != 0:
             return f"no commit, as git {command[0]} failed: {last_line(done.stderr)}"
-    if _git(stage, [*plain, "var", "GIT_COMMITTER_IDENT"]).returncode != 0:
+    if git.run(stage, *plain, "var", "GIT_COMMITTER_IDENT").returncode != 0:
         return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
-    done = _git(stage, [*plain, "commit", "--quiet", "--message", f"Render {target.name} with fastproj"])
+    done = git.run(stage, *plain, "commit", "--quiet", "--message", f"Render {target.name} with fastproj")
     return "a repository with a first commit" if done.returncode == 0 else f"no first commit: {last_line(done.stderr)}"
-
-
-def _inside_repository(folder: Path) -> bool:
-    return _git(folder, ["rev-parse", "--is-inside-work-tree"]).stdout.strip() == "true"
-
-
-def _git(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {
-        key: value for key, value in os.environ.items() if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-    }
-    return subprocess.run(
-        ["git", *arguments],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )

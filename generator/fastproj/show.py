@@ -2,23 +2,23 @@
 
 import json
 import shlex
-import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .hardware import Machine, detect
+from . import git
+from .hardware import Machine
 from .project import Rendered
 
 # Options in the order in which they are asked.
 OPTIONS = ("gpus", "nodes", "tensor_cores", "framework", "model", "launchers", "author", "licence")
 
 
-def default_answers() -> dict[str, Any]:
+def default_answers(machine: Machine) -> dict[str, Any]:
     """Return answers that follow from the machine and from git's own settings."""
-    answers = detect().answers()
-    name = subprocess.run(["git", "config", "user.name"], capture_output=True, text=True, check=False).stdout.strip()
-    return answers | ({"author": name} if name.isprintable() and 0 < len(name) <= 100 else {})
+    name = git.run(Path("/"), "config", "user.name").stdout.strip()
+    known = name.isprintable() and 0 < len(name) <= 100 and "\N{REPLACEMENT CHARACTER}" not in name
+    return machine.answers() | ({"author": name} if known else {})
 
 
 def machine_json(machine: Machine) -> str:
@@ -45,8 +45,8 @@ def machine_text(machine: Machine) -> str:
     return "\n".join(lines)
 
 
-def rendered(made: Rendered, output: Path, template: str | None, no_git: bool) -> str:
-    """Return what was made, what to type next, and the command that makes it again."""
+def rendered(made: Rendered, machine: Machine, output: Path, template: str | None, no_git: bool) -> str:
+    """Return what was made, what of the machine is doubtful, what to type next, and the command that makes it again."""
     answers = made.answers
     what = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
     again = ["fastproj", "new", made.path.name]
@@ -64,6 +64,7 @@ def rendered(made: Rendered, output: Path, template: str | None, no_git: bool) -
     return "\n".join(
         [
             f"Made {made.path}: {what}, {made.files} files; {made.git}.",
+            *(f"Note: {note}." for note in machine.notes),
             "",
             "Next:",
             f"  cd {shlex.quote(str(made.path))}",

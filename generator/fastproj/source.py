@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
+from . import git
 from .bundle import build, tag_of
 from .errors import FastprojError
 
@@ -25,6 +27,8 @@ class Source:
     """What a project records, and an update reads again; the same text on every machine for the embedded one."""
     revision: str | None
     """A tag, branch or commit; None for the newest release."""
+    own: bool = False
+    """Whether it is the one that this program carries."""
 
 
 def template_version() -> str:
@@ -34,7 +38,7 @@ def template_version() -> str:
 
 def home() -> Path:
     """The folder in which the program keeps its copy of the template; FASTPROJ_HOME moves it."""
-    return Path(os.environ.get("FASTPROJ_HOME") or Path("~/.fastproj").expanduser())
+    return Path(os.path.expanduser(os.environ.get("FASTPROJ_HOME") or "~/.fastproj")).absolute()
 
 
 def embedded() -> Source:
@@ -43,10 +47,11 @@ def embedded() -> Source:
     Raises:
         FastprojError: the folder cannot be written, or git is missing or fails.
     """
-    _require_git()
+    git.require()
     target = home() / "template.bundle"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target.parent)
         if _in_checkout():
             build(_CHECKOUT, target, template_version())
         else:
@@ -58,7 +63,7 @@ def embedded() -> Source:
             f"cannot write the template's copy {target} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
         ) from error
     location = str(target) if os.environ.get("FASTPROJ_HOME") else "~/.fastproj/template.bundle"
-    return Source(location, tag_of(template_version()))
+    return Source(location, tag_of(template_version()), own=True)
 
 
 def named(location: str) -> Source:
@@ -69,11 +74,10 @@ def named(location: str) -> Source:
     Raises:
         FastprojError: it looks like a path, and nothing is there; or there is no git.
     """
-    _require_git()
-    path = Path(location).expanduser()
-    if path.exists():
-        is_bundle = path.is_file()
-        return Source(str(path.resolve()), None if is_bundle else "HEAD")
+    git.require()
+    path = os.path.expanduser(location)
+    if location and os.path.exists(path):
+        return Source(os.path.realpath(path), None if os.path.isfile(path) else "HEAD")
     if ":" not in location:
         raise FastprojError(f"--template {location}: no such folder or bundle; give one, or a repository's address")
     return Source(location, None)
@@ -84,18 +88,23 @@ def questions(source: str | None = None) -> dict[str, Any] | None:
     import yaml  # 20 ms that only a command which asks needs
 
     if source is not None:
-        file = Path(source).expanduser() / "copier.yml"
+        file = Path(os.path.expanduser(source), "copier.yml")
     else:
         file = (_CHECKOUT if _in_checkout() else _PACKAGE) / "copier.yml"
-    if not file.is_file():
+    if source == "" or not os.path.isfile(file):
         return None
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.constructor.ConstructorError:
+        return None  # a tag of copier's own, such as !include, which copier will read
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise FastprojError(f"cannot read the template's questions {file}: {last_line(str(error))}") from error
+        reason = " ".join(str(error).split())
+        raise FastprojError(f"cannot read the template's questions {file}: {reason}") from error
     if not isinstance(found, dict):
         raise FastprojError(f"{file} is no list of questions: give a copier template")
-    return {key: value for key, value in found.items() if not key.startswith("_")}
+    # `name: value` is copier's short form of a question with that default.
+    full = {key: entry if isinstance(entry, dict) else {"default": entry} for key, entry in found.items()}
+    return {key: entry for key, entry in full.items() if isinstance(key, str) and not key.startswith("_")}
 
 
 def last_line(text: str | None) -> str:
@@ -104,15 +113,20 @@ def last_line(text: str | None) -> str:
     return lines[-1] if lines else "no message"
 
 
-def _require_git() -> None:
-    if shutil.which("git") is None:
-        raise FastprojError("git is not on the PATH, and templates are read with it: install git, then try again")
-
-
 @cache
 def _in_checkout() -> bool:
     """Whether the program runs from its own repository, so that the template beside it is the one to use."""
     return (_CHECKOUT / "copier.yml").is_file() and (_CHECKOUT / "generator" / "fastproj").is_dir()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a program that was killed an hour ago or more left half done."""
+    for left in [*folder.glob("fastproj-bundle-*"), *folder.glob(".template-*")]:
+        if time.time() - left.stat().st_mtime > 3600:
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def _copy(packed: Path, target: Path) -> None:

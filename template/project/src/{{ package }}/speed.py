@@ -76,7 +76,7 @@ def compiled(net: nn.Module, cfg: SpeedConfig) -> nn.Module:
 
 @contextmanager
 def quiet_gc() -> Iterator[None]:
-    """Keep Python's garbage collector, which stops each rank at another moment, out of the loop: call gc.collect there."""
+    """Keep Python's garbage collector, which stops each rank at another time, out of the loop."""
     gc.collect()
     gc.freeze()
     gc.disable()
