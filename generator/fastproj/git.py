@@ -69,7 +69,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """
     try:
         return subprocess.run(
-            ["git", *arguments],
+            [shutil.which("git") or "git", *arguments],  # as copier finds it, not the next one on the PATH
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

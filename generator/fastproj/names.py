@@ -21,10 +21,11 @@ _DEPENDENCIES = {
     "markupsafe", "matplotlib", "mpl_toolkits", "mpmath", "mypy", "mypy_extensions", "narwhals", "networkx",
     "numpy", "nvidia", "packaging", "pandas", "pathspec", "pil", "pillow", "pip", "pluggy", "polars",
     "protobuf", "py", "pyarrow", "pygments", "pylab", "pyparsing", "pytest", "pytest_timeout",
-    "python_dateutil", "pytorch_lightning", "ruff", "scikit_learn", "scipy", "setuptools", "sitecustomize",
-    "six", "sklearn", "sympy", "tensorboard", "tensorboard_data_server", "threadpoolctl", "tokenizers", "torch",
-    "torchao", "torchaudio", "torchrun", "torchvision", "tqdm", "transformers", "triton", "types_tqdm",
-    "typeshed_client", "typing_extensions", "tzdata", "usercustomize", "werkzeug", "wheel", "yaml",
+    "python_dateutil", "pytorch_lightning", "pyyaml", "ruff", "scikit_learn", "scipy", "setuptools",
+    "sitecustomize", "six", "sklearn", "sympy", "tensorboard", "tensorboard_data_server", "threadpoolctl",
+    "tokenizers", "torch", "torchao", "torchaudio", "torchrun", "torchvision", "tqdm", "transformers", "triton",
+    "types_tqdm", "typeshed_client", "typing_extensions", "tzdata", "usercustomize", "werkzeug", "wheel",
+    "yaml",
 }  # fmt: skip
 
 # Folders of the project itself, from which Python would import before it looks for the package.
