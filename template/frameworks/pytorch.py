@@ -39,6 +39,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     precision = speed.setup(cfg.speed, world.device)
     samples = data.load(cfg.data)
     plan = Plan.make(cfg.train, len(samples.train), world.world_size)
+    held_out = EvalOrder(len(samples.val), plan.micro_batch, world.rank, world.world_size)
     prepare = data.Prepare(samples.spec, cfg.data).to(world.device)
     raw = speed.place(model.build(cfg.model, samples.spec), cfg.speed, world.device)
     optimizer, scaler = optim.build(raw, cfg.optim), precision.scaler()
@@ -47,11 +48,10 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     fixed: dict[str, Any] = {"model": asdict(cfg.model), "data": asdict(samples.spec), "train samples": plan.samples}
     fixed |= {"global batch": plan.global_batch, "run.seed": cfg.run.seed}
     about = {"fixed": fixed, "config": as_dict(cfg)}
-    folder, resumed = open_run(cfg, world)
+    folder, resumed = open_run(cfg, fixed, world)
     step, updates = 0, 0  # optimizer steps tried, and those of them that fp16 did not skip
     results: dict[str, float] = {}
     if resumed is not None:
-        checkpoint.check_same(resumed, fixed)
         state = checkpoint.read_state(resumed, world.device)
         checkpoint.load_weights(raw, state["model"], resumed)
         optim.restore(optimizer, state["optimizer"])
@@ -68,7 +68,6 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     workers = loaders.worker_count(cfg.loader, samples.in_memory)
     order = TrainOrder(plan, world.rank, cfg.run.seed, step)
     batches = loaders.batches(samples.train, order, cfg.loader, workers, world)
-    held_out = EvalOrder(len(samples.val), plan.micro_batch, world.rank, world.world_size)
     eval_every = cfg.train.eval_every or plan.steps_per_epoch
     save_every = cfg.checkpoint.every or plan.total_steps
     meter, since, first_of_row = Meter(world), time.perf_counter(), step
@@ -116,11 +115,11 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     return results
 
 
-def open_run(cfg: Config, world: World) -> tuple[Path, Path | None]:
+def open_run(cfg: Config, fixed: dict[str, Any], world: World) -> tuple[Path, Path | None]:
     """Make the folder of a new run, or find that of one to continue and its newest good checkpoint.
 
     Raises:
-        UserError: a new run's folder exists, or the run to continue has no good checkpoint.
+        UserError: a new run's folder exists; or the one to continue has no good checkpoint, or is of another model.
     """
     found = ""
     if cfg.run.resume is not None and world.is_main:
@@ -129,6 +128,8 @@ def open_run(cfg: Config, world: World) -> tuple[Path, Path | None]:
     found = world.share(found)
     if found and not Path(found).exists():
         raise UserError(f"the main rank resumes from {found}, which is not here: share run.dir between the machines")
+    if found:
+        checkpoint.check_same(Path(found), fixed)
     if cfg.run.resume not in (None, "auto"):
         if not found:
             raise UserError(

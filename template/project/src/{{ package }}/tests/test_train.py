@@ -116,6 +116,7 @@ def test_a_run_that_cannot_go_on_says_why(
         main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a", "--run.resume=auto", change])
     assert message in str(stop.value)
     assert "\n" not in str(stop.value)
+    assert config(f"--config={tmp_path}/a/config.json").run.seed == 0, "the run's own config is not overwritten"
     with pytest.raises(SystemExit, match="exists: continue it"):
         main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a"])
 
