@@ -38,9 +38,8 @@ def _told(error: Exception) -> tuple[str, int]:
     if isinstance(error, FastprojError):
         return str(error), 1
     if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.filename is None):
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), 1
-        )  # else Python would try, and fail, to write it once more at its end
+        # Python would try, and fail, to write it once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return f"what was done could not be printed ({error.strerror}): see that the output can take it", 1
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}; see that it is there, and yours to use", 1

@@ -26,8 +26,9 @@ class NewCommand(TyperCommand):
         """Fill in the choices, which only someone who asks for help must wait for."""
         from .source import questions
 
+        asked = questions() or {}
         for parameter in self.params:
-            allowed = _choices(questions() or {}, str(parameter.name))
+            allowed = _choices(asked, str(parameter.name))
             if allowed:
                 parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"  # type: ignore[attr-defined]
         return super().get_help(ctx)

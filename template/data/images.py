@@ -130,11 +130,11 @@ def _split(count: int, val_fraction: float) -> tuple[Tensor, Tensor]:
 
 
 def _statistics(images: InMemory | Files) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over the first 1,024 uint8 images, on a scale from 0 to 1.
+    """Mean and standard deviation of each channel of uint8 images, on a scale from 0 to 1; of files, the first 1,024.
 
-    Counted in whole numbers, so that every machine gets the same to the bit; 1,024 images give them within a percent.
+    Counted in whole numbers, so that every machine gets the same to the bit.
     """
-    shown = min(1024, len(images))
+    shown = len(images) if isinstance(images, InMemory) else min(1024, len(images))
     levels = [torch.zeros(256, dtype=torch.int64) for _ in range(images.__getitems__([0])[0].shape[1])]
     for begin in range(0, shown, 16):
         batch, _ = images.__getitems__(list(range(begin, min(begin + 16, shown))))
