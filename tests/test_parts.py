@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def template(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own(template: Path, fastproj: Fastproj, tmp_path: Path) -> None:
     (template / "template/models/softmax.py").write_text(NETWORK)
     (template / "template/models/softmax.yaml").write_text(RECIPE)
@@ -85,6 +87,30 @@ def test_a_model_of_ones_own(template: Path, fastproj: Fastproj, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     last = json.loads((folder / "runs/first/metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] >= 0.9
+    tests = [f"src/proj/tests/test_{name}.py" for name in ("model", "switches", "train", "regularisers")]
+    done = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert done.returncode == 0, done.stdout
+
+
+SWITCHED_ON = """
+train: {micro_batch: 32, global_batch: 128, ema: 0.99, patience: 3, monitor: accuracy, monitor_mode: max}
+data: {cache: device}
+optim: {name: sgd, lr: 8.0e-3, base_batch: 64, schedule: wsd, clip: null, lr_scaling: none, weight_decay: 0.0}
+dist: {strategy: fsdp}
+speed: {compile: blocks, activation_checkpointing: "budget:0.5", channels_last: false}
+checkpoint: {every: 3, keep: 1, best: false}
+debug: {sync: warn}
+"""
+
+
+@pytest.mark.slow
+def test_the_projects_own_tests_hold_whatever_is_switched_on(fastproj: Fastproj, tmp_path: Path) -> None:
+    assert fastproj("new", "proj", "--yes", "--no-git", "--output", str(tmp_path)).returncode == 0
+    folder = tmp_path / "proj"
+    (folder / "configs/default.yaml").write_text(SWITCHED_ON)
+    tests = [f"src/proj/tests/test_{name}.py" for name in ("config", "optim", "train", "schedule", "regularisers")]
+    done = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Yours to change. The rest of the project needs `DataConfig`, `load` and `Prepare
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from .errors import UserError
+from .ranges import Section, within
 
 IMAGE_SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 
@@ -23,27 +25,21 @@ Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Section):
     """Which images, and what training sees of them."""
 
     path: Path | None = None
     """A folder with one sub-folder of images a class; null: scikit-learn's 1,797 digits of 8 x 8 pixels."""
-    size: int = 64
+    size: int = within("[4, 4096]", 64)
     """Side, in pixels, to which your own images are resized. The digits keep theirs."""
-    val_fraction: float = 0.2
+    val_fraction: float = within("(0, 1)", 0.2)
     """Share of the images that is held out."""
-    shift: int = 1
+    shift: int = within("[0, 64]", 1)
     """Augmentation: the largest shift in pixels, each way; 0 for none."""
     flip: bool = False
     """Augmentation: mirror half of the images from left to right. Not for digits."""
-
-    def __post_init__(self) -> None:
-        if not 4 <= self.size <= 4096:
-            raise UserError(f"data.size is {self.size}: it must be from 4 to 4096")
-        if not 0 < self.val_fraction < 1:
-            raise UserError(f"data.val_fraction is {self.val_fraction}: it must be between 0 and 1")
-        if not 0 <= self.shift <= 64:
-            raise UserError(f"data.shift is {self.shift}: it must be from 0 to 64")
+    cache: Literal["none", "device"] = "none"
+    """device: keep all samples in the device's memory, and gather each batch there; for small data sets."""
 
 
 @dataclass(frozen=True)

@@ -7,37 +7,38 @@ import hashlib
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .errors import UserError
+from .ranges import Section, within
 
 Batch = tuple[Tensor, ...]
 """As loaded: tokens (n, context + 1), uint8. As prepared: inputs and targets, each (n, context), int64."""
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Section):
     """Which text, and in pieces of what length."""
 
     path: Path | None = None
     """A text file, or a folder whose files (by `pattern`) are read; null: the source of Python's standard library."""
     pattern: str = "*"
     """Which files of a folder count, at any depth: `*.md`, say."""
-    context: int = 128
+    context: int = within("[8, 1048576]", 128)
     """Tokens (here bytes) that the model sees at once."""
-    val_fraction: float = 0.02
+    val_fraction: float = within("(0, 1)", 0.02)
     """Share of the files that is held out; of the text, where there is but one file."""
+    cache: Literal["none", "device"] = "none"
+    """device: keep all samples in the device's memory, and gather each batch there; for small data sets."""
 
     def __post_init__(self) -> None:
-        if not 8 <= self.context <= 2**20:
-            raise UserError(f"data.context is {self.context}: it must be from 8 to 1048576")
-        if not 0 < self.val_fraction < 1:
-            raise UserError(f"data.val_fraction is {self.val_fraction}: it must be between 0 and 1")
+        super().__post_init__()
         if not self.pattern or Path(self.pattern).is_absolute():
-            raise UserError(f"data.pattern is {self.pattern!r}: it must be a relative glob, such as *.txt")
+            self.refuse("pattern", "it must be a relative glob, such as *.txt")
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,25 @@ Start it on one process, on four, to go on after a stop, and to see every value:
 """
 
 import gc
-import json
 import math
 import sys
 import time
-from dataclasses import asdict
-from datetime import datetime
-from pathlib import Path
+from contextlib import nullcontext
+from dataclasses import asdict, astuple
+from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from . import checkpoint, data, distributed, loaders, model, optim, speed
+from . import checkpoint, data, distributed, loaders, model, optim, speed, switches
 from .config import Config, as_dict, parse
 from .distributed import World
 from .errors import UserError, in_one_line
-from .loaders import EvalOrder, Plan, TrainOrder
+from .loaders import Batch, EvalOrder, Plan, TrainOrder
 from .log import RunLog
-from .metrics import Meter, evaluate
+from .metrics import Best, Meter, Sums, evaluate
+from .run import open_run
 
 
 def train(cfg: Config, world: World) -> dict[str, float]:
@@ -36,121 +37,148 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         UserError: the config does not fit the data, the machine or the checkpoint; or the loss is not finite.
     """
     torch.manual_seed(cfg.run.seed)
-    precision = speed.setup(cfg.speed, world.device)
+    precision = speed.setup(cfg, world.device)
     samples = data.load(cfg.data)
     plan = Plan.make(cfg.train, len(samples.train), world.world_size)
+    order = TrainOrder(plan, world.rank, cfg.run.seed)
     held_out = EvalOrder(len(samples.val), plan.micro_batch, world.rank, world.world_size)
+    batches = loaders.open_loader(samples.train, order, cfg, samples.in_memory, world)
+    val_batches = loaders.open_loader(samples.val, held_out, cfg, samples.in_memory, world)
     prepare = data.Prepare(samples.spec, cfg.data).to(world.device)
     raw = speed.place(model.build(cfg.model, samples.spec), cfg.speed, world.device)
+    best = Best(cfg.train.monitor, cfg.train.monitor_mode or "min")
+
+    def sample() -> Batch:
+        prepared: Batch = prepare(next(iter(val_batches)), False, torch.Generator(world.device))
+        return prepared
+
+    switches.check(cfg, plan.accumulate, precision, world)
+    watch = switches.watch(cfg, world, raw, sample, plan.total_steps)
+    if best.monitor != "loss":  # a wrong name is told now, and not after the first validation
+        best.check(evaluate(raw, islice(val_batches, 1), prepare, precision.autocast(), world))
+    raw = switches.rebuild(raw, cfg, precision, world)
     optimizer, scaler = optim.build(raw, cfg.optim), precision.scaler()
     peak = optim.peak_rate(cfg.optim, plan.global_batch)
+    optim.schedule(cfg.optim, peak, 0, plan.total_steps)  # refuses a warm-up that is too long
+    ema, sweep = switches.average(cfg, raw), switches.range_test(cfg, peak, plan.total_steps)
 
     fixed: dict[str, Any] = {"model": asdict(cfg.model), "data": asdict(samples.spec), "train samples": plan.samples}
-    fixed |= {"global batch": plan.global_batch, "run.seed": cfg.run.seed}
+    fixed |= {"global batch": plan.global_batch, "run.seed": cfg.run.seed, "optim.name": cfg.optim.name}
     about = {"fixed": fixed, "config": as_dict(cfg)}
     folder, resumed = open_run(cfg, fixed, world)
     step, updates = 0, 0  # optimizer steps tried, and those of them that fp16 did not skip
     results: dict[str, float] = {}
     if resumed is not None:
-        state = checkpoint.read_state(resumed, world.device)
+        state = checkpoint.read_state(resumed, torch.device("cpu"))
+        if cfg.dist.strategy == "fsdp":
+            from .switches import fsdp
+
+            state = fsdp.share_out(state, raw, optimizer)
         checkpoint.load_weights(raw, state["model"], resumed)
         optim.restore(optimizer, state["optimizer"])
         if state["scaler"] and scaler.is_enabled():
             scaler.load_state_dict(state["scaler"])
+        if ema is not None:
+            ema.load(state.get("ema", state["model"]))
         step, updates = state["step"], state["updates"]
+        if state["best"][:2] == [best.monitor, best.mode]:  # else it begins anew, by the new measure
+            best = Best(*state["best"])
+        del state
         results = checkpoint.read_manifest(resumed)["metrics"]
         if world.is_main:
             checkpoint.set_aside_after(resumed)
 
-    ddp = distributed.wrap(raw, world)
+    ddp = distributed.wrap(raw, cfg.dist, world)
     net = speed.compiled(ddp, cfg.speed)
     judge = net if ddp is raw else speed.compiled(raw, cfg.speed)
-    workers = loaders.worker_count(cfg.loader, samples.in_memory)
-    order = TrainOrder(plan, world.rank, cfg.run.seed, step)
-    batches = loaders.batches(samples.train, order, cfg.loader, workers, world)
+
+    def forward_backward(batch: Batch, reduce: bool) -> Sums:
+        with distributed.reducing(ddp, reduce):
+            with precision.autocast():
+                loss, metrics = net(*batch)
+            scaler.scale(loss / plan.accumulate).backward()
+        found: Sums = metrics
+        return found
+
+    def update() -> tuple[Tensor, bool]:
+        return optim.update(optimizer, scaler, raw.parameters(), cfg.optim)
+
+    compute, apply = switches.recorded(forward_backward, update, cfg, raw, optimizer, scaler)
+    order.first_step = step
+    coming = iter(batches)
+    log_every = 1 if sweep else cfg.log.every
     eval_every = cfg.train.eval_every or plan.steps_per_epoch
     save_every = cfg.checkpoint.every or plan.total_steps
+    patience = cfg.train.patience or math.inf
     meter, since, first_of_row = Meter(world), time.perf_counter(), step
+    if watch is not None:
+        watch.attach(raw, folder)
 
-    with RunLog(folder, cfg.log, world.is_main, step, plan.total_steps) as log, speed.quiet_gc():
-        while step < plan.total_steps:
+    with (
+        RunLog(folder, cfg.log, world.is_main, step, plan.total_steps) as log,
+        speed.quiet_gc(),
+        watch or nullcontext(),
+    ):
+        while step < plan.total_steps and best.stale < patience:
+            if watch is not None:
+                watch.steady()
             rate, momentum = optim.schedule(cfg.optim, peak, updates, plan.total_steps)
             optim.set_rate(optimizer, rate, momentum)
             for micro in range(plan.accumulate):
                 generator = distributed.noise(world.device, cfg.run.seed, step, micro * world.world_size + world.rank)
-                batch = prepare(next(batches), True, generator)
-                with distributed.reducing(ddp, micro == plan.accumulate - 1):
-                    with precision.autocast():
-                        loss, metrics = net(*batch)
-                    scaler.scale(loss / plan.accumulate).backward()
-                meter.add(metrics)
-            grad_norm, updated = optim.update(optimizer, scaler, raw.parameters(), cfg.optim.clip)
+                batch = prepare(next(coming), True, generator)
+                meter.add(compute(batch, micro == plan.accumulate - 1))
+            grad_norm, updated = apply()
             step, updates = step + 1, updates + updated
+            if ema is not None and updated:
+                ema.update(updates)
             log.step()
 
-            last = step == plan.total_steps
-            evaluates = last or step % eval_every == 0
-            saves = evaluates or step % save_every == 0
-            if saves or step % cfg.log.every == 0:
-                row = {**meter.read(), "lr": rate, "grad_norm": grad_norm.item()}
-                _check_finite(row, step, precision.format)
-                seconds, since = time.perf_counter() - since, time.perf_counter()
-                row["samples_per_second"] = (step - first_of_row) * plan.global_batch / seconds
-                first_of_row = step
-                log.row("train", step, row)
-            if saves:
+            evaluates = sweep is None and (step == plan.total_steps or step % eval_every == 0)
+            saves = evaluates or (sweep is None and step % save_every == 0)
+            if not saves and step % log_every and step < plan.total_steps:
+                continue  # nothing above waits for the device
+
+            if watch is not None:
+                watch.may_wait()
+            row = {**meter.read(), "lr": rate, "grad_norm": grad_norm.item()}
+            if sweep is not None and sweep.ended_by(row):
+                break
+            _check_finite(row, step, precision.format)
+            seconds, since = time.perf_counter() - since, time.perf_counter()
+            row["samples_per_second"] = (step - first_of_row) * plan.global_batch / seconds
+            if scaler.is_enabled():
+                row["skipped_steps"] = step - updates
+            first_of_row = step
+            log.row("train", step, row)
+            if not saves:
+                continue
+
+            with nullcontext() if ema is None else ema.in_place():
                 distributed.share_buffers(raw, world)
-            if evaluates:
-                val_batches = loaders.batches(samples.val, held_out, cfg.loader, workers, world)
-                results = evaluate(judge, val_batches, prepare, precision.autocast(), world)
-                log.row("val", step, results)
-            if saves and world.is_main:
-                state = {"model": raw.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-                state |= {"step": step, "updates": updates}
-                checkpoint.save(folder / "checkpoints", step, state, {**about, "metrics": results}, cfg.checkpoint.keep)
-            if saves:
-                gc.collect()
-                since = time.perf_counter()
-        log.finish(results)
-    return results
-
-
-def open_run(cfg: Config, fixed: dict[str, Any], world: World) -> tuple[Path, Path | None]:
-    """Make the folder of a new run, or find that of one to continue and its newest good checkpoint.
-
-    Raises:
-        UserError: a new run's folder exists; or the one to continue has no good checkpoint, or is of another model.
-    """
-    found = ""
-    if cfg.run.resume is not None and world.is_main:
-        wanted = cfg.run.dir / str(cfg.run.name) if cfg.run.resume == "auto" else Path(cfg.run.resume)
-        found = str(checkpoint.find(wanted) or "")
-    found = world.share(found)
-    if found and not Path(found).exists():
-        raise UserError(f"the main rank resumes from {found}, which is not here: share run.dir between the machines")
-    if found:
-        checkpoint.check_same(Path(found), fixed)
-    if cfg.run.resume not in (None, "auto"):
-        if not found:
-            raise UserError(
-                f"run.resume={cfg.run.resume} has no good checkpoint: give a run's folder, or a checkpoint's"
+                if evaluates:
+                    results = evaluate(judge, val_batches, prepare, precision.autocast(), world, held_out.own)
+                    log.row("val", step, results)
+                    best.see(results, step)
+            distributed.share_buffers(raw, world)
+            state = {"model": raw.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
+            state |= {"step": step, "updates": updates, "best": list(astuple(best))}
+            if ema is not None:
+                state["ema"] = ema.average
+            checkpoint.save(
+                folder / "checkpoints", state, {**about, "metrics": results}, cfg.checkpoint, best.step, world
             )
-        return Path(found).parent.parent, Path(found)
-    folder = cfg.run.dir / (cfg.run.name or world.share(datetime.now().strftime("%Y-%m-%d_%H-%M-%S")))
-    if world.is_main:
-        _make_folder(cfg, folder)
-    return folder, Path(found) if found else None
-
-
-def _make_folder(cfg: Config, folder: Path) -> None:
-    """Make a run's folder with the config in it, unless it exists and is not to be continued."""
-    try:
-        folder.mkdir(parents=True, exist_ok=cfg.run.resume == "auto")
-        (folder / "config.json").write_text(json.dumps(as_dict(cfg), indent=2) + "\n", encoding="utf-8")
-    except FileExistsError as error:
-        raise UserError(f"{folder} exists: continue it with --run.resume auto, or give another --run.name") from error
-    except OSError as error:
-        raise UserError(f"cannot write the run's folder {folder} ({error.strerror}): give another --run.dir") from error
+            gc.collect()
+            since = time.perf_counter()
+        if best.stale >= patience:
+            log.say(
+                f"stopped early: {best.monitor} has not been better than {best.value:.4g} for {patience} validations"
+            )
+        if sweep is None:
+            log.finish(results)
+        else:
+            sweep.finish(folder, world.is_main)
+    return results
 
 
 def _check_finite(row: dict[str, float], step: int, precision: str) -> None:

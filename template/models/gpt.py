@@ -12,33 +12,32 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .data import Spec
-from .errors import UserError
+from .ranges import Section, within
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """The network's size; GPT-2's smallest is depth 12, width 768, heads 12."""
+class ModelConfig(Section):
+    """The network's size, and its loss; GPT-2's smallest is depth 12, width 768, heads 12."""
 
-    depth: int = 2
+    depth: int = within("[1, 1000]", 2)
     """Number of blocks."""
-    width: int = 96
+    width: int = within("[8, inf)", 96)
     """Size of the residual stream."""
-    heads: int = 4
+    heads: int = within("[1, inf)", 4)
     """Attention heads; each has width / heads dimensions."""
     positions: Literal["rotary", "learned"] = "rotary"
     """How a token's place enters: rotary, Su et al. 2021, arXiv:2104.09864; learned and added, as in GPT-2."""
-    dropout: float = 0.0
+    dropout: float = within("[0, 1)", 0.0)
     """Share of activations dropped in training; below one pass over the data none is needed."""
+    label_smoothing: float = within("[0, 1)", 0.0)
+    """Share of each label that training spreads over all tokens: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.depth <= 1000:
-            raise UserError(f"model.depth is {self.depth}: it must be from 1 to 1000")
-        if self.width < 8 or self.width % 8:
-            raise UserError(f"model.width is {self.width}: it must be a multiple of 8, which Tensor Cores need")
-        if self.heads < 1 or self.width % self.heads or self.width // self.heads % 8:
-            raise UserError(f"model.heads is {self.heads}: it must divide model.width={self.width} into multiples of 8")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"model.dropout is {self.dropout}: it must be from 0 to below 1")
+        super().__post_init__()
+        if self.width % 8:
+            self.refuse("width", "it must be a multiple of 8, which Tensor Cores need")
+        if self.width % self.heads or self.width // self.heads % 8:
+            self.refuse("heads", f"it must divide model.width={self.width} into multiples of 8")
 
 
 class Rotary(nn.Module):
@@ -105,6 +104,7 @@ class GPT(nn.Module):
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
+        self.smoothing = cfg.label_smoothing
         self.tokens = nn.Embedding(spec.vocabulary, cfg.width)
         self.positions = nn.Embedding(spec.context, cfg.width) if cfg.positions == "learned" else None
         self.drop = nn.Dropout(cfg.dropout)
@@ -139,7 +139,8 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean loss in nats, and for each metric its sum over the batch and the number of tokens."""
         scores = self.predict(tokens)
-        loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+        smoothing = self.smoothing if self.training else 0.0
+        loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), label_smoothing=smoothing)
         count = targets.numel()
         nats = loss.detach() * count
         return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count)}

@@ -10,27 +10,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .data import Spec
-from .errors import UserError
+from .ranges import Section, within
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """The network's size."""
+class ModelConfig(Section):
+    """The network's size, and its loss."""
 
-    width: int = 32
+    width: int = within("[8, inf)", 32)
     """Channels of the first stage; each further stage has twice as many, at half the resolution."""
-    stages: int = 3
+    stages: int = within("[1, 6]", 3)
     """Number of stages."""
-    depth: int = 1
+    depth: int = within("[1, 1000]", 1)
     """Residual blocks in a stage: 3 stages of 9 are the paper's ResNet-56."""
+    label_smoothing: float = within("[0, 1)", 0.0)
+    """Share of each label that training spreads over all classes: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
 
     def __post_init__(self) -> None:
-        if self.width < 8 or self.width % 8:
-            raise UserError(f"model.width is {self.width}: it must be a multiple of 8, which Tensor Cores need")
-        if not 1 <= self.stages <= 6:
-            raise UserError(f"model.stages is {self.stages}: it must be from 1 to 6")
-        if not 1 <= self.depth <= 1000:
-            raise UserError(f"model.depth is {self.depth}: it must be from 1 to 1000")
+        super().__post_init__()
+        if self.width % 8:
+            self.refuse("width", "it must be a multiple of 8, which Tensor Cores need")
 
 
 def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
@@ -62,6 +61,7 @@ class ResNet(nn.Module):
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
+        self.smoothing = cfg.label_smoothing
         self.stem = conv_norm(spec.channels, cfg.width, 3)
         self.blocks = nn.ModuleList()
         inputs = cfg.width
@@ -83,7 +83,7 @@ class ResNet(nn.Module):
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean loss, and for each metric its sum over the batch and the number of samples."""
         scores = self.predict(images)
-        loss = F.cross_entropy(scores, labels)
+        loss = F.cross_entropy(scores, labels, label_smoothing=self.smoothing if self.training else 0.0)
         with torch.no_grad():
             correct = (scores.argmax(1) == labels).sum()
         count = len(labels)

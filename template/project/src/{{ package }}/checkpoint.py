@@ -3,7 +3,9 @@
 Its files:
 
     runs/<name>/checkpoints/step-00000120/state.pt        tensors and counters, loadable with weights_only=True
-    runs/<name>/checkpoints/step-00000120/manifest.json   SHA-256 and size of state.pt, step, metrics, the run's config
+    runs/<name>/checkpoints/step-00000120/share-00001.pt  under FSDP, what one rank held
+    runs/<name>/checkpoints/step-00000120/manifest.json   SHA-256 and size of each, step, metrics, the run's config
+    runs/<name>/checkpoints/best                          names the best one, by train.monitor
 """
 
 import hashlib
@@ -17,41 +19,59 @@ from typing import Any
 
 import torch
 
+from .config import CheckpointConfig
+from .distributed import World
 from .errors import UserError
 
 PREFIX = "step-"
+BEST = "best"
 
 
-def save(folder: Path, step: int, state: dict[str, Any], about: dict[str, Any], keep: int) -> Path:
-    """Write a checkpoint under a temporary name, flush it to disk, rename it; then remove all but the newest `keep`.
+def save(
+    folder: Path, state: dict[str, Any], about: dict[str, Any], cfg: CheckpointConfig, best: int, world: World
+) -> None:
+    """Write a checkpoint under a temporary name, flush it to disk, rename it; then remove all but the newest.
+
+    All ranks call it. The main rank writes; where FSDP shares tensors out, each rank writes what it holds. The file
+    `best` names the checkpoint of step `best`, which is kept too.
 
     Raises:
         UserError: the disk is full or not writable; the checkpoints before stay as they are.
     """
-    target = folder / f"{PREFIX}{step:08d}"
+    target = folder / f"{PREFIX}{state['step']:08d}"
     partial = folder / f".{target.name}.partial"
+    sharded = any(hasattr(weight, "full_tensor") for weight in state["model"].values())
+    if sharded:
+        from .switches import fsdp
+
+        state = fsdp.write_shares(partial, state, world)
+    if not world.is_main:
+        return
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        with (partial / "state.pt").open("wb") as file:
-            torch.save(state, file)
-            os.fsync(file.fileno())
-        manifest = {**about, "step": step, "bytes": (partial / "state.pt").stat().st_size}
-        manifest["sha256"] = _sha256(partial / "state.pt")
-        with (partial / "manifest.json").open("w", encoding="utf-8") as text:
-            json.dump(manifest, text, indent=2, default=str)
-            os.fsync(text.fileno())
+        if not sharded:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        torch.save(state, partial / "state.pt")
+        files = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
+        manifest = json.dumps({**about, "step": state["step"], "files": files}, indent=2, default=str)
+        (partial / "manifest.json").write_text(manifest, encoding="utf-8")
+        for file in partial.iterdir():
+            _flush(file)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
-        _flush_folder(folder)
+        if cfg.best and (folder / f"{PREFIX}{best:08d}").is_dir():
+            (folder / ".best").write_text(f"{PREFIX}{best:08d}\n", encoding="utf-8")
+            (folder / ".best").rename(folder / BEST)
+        _flush(folder)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
             raise
         shutil.rmtree(partial, ignore_errors=True)
         raise UserError(f"cannot save {target} ({error}): free some space; older checkpoints are untouched") from error
-    for old in all_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    return target
+    kept = best_of(folder)
+    for old in all_checkpoints(folder)[: -cfg.keep]:
+        if old != kept:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def set_aside_after(checkpoint: Path) -> None:
@@ -61,6 +81,8 @@ def set_aside_after(checkpoint: Path) -> None:
             aside = newer.with_name(f"abandoned-{newer.name}")
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
+    if best_of(checkpoint.parent) is None:
+        (checkpoint.parent / BEST).unlink(missing_ok=True)
 
 
 def all_checkpoints(folder: Path) -> list[Path]:
@@ -68,9 +90,20 @@ def all_checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{PREFIX}*"))
 
 
+def best_of(folder: Path) -> Path | None:
+    """Return the best of the folder's checkpoints, if one is said to be and is there."""
+    try:
+        named = folder / (folder / BEST).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return named if named.parent == folder and named.is_dir() else None
+
+
 def find(path: Path) -> Path | None:
     """Return the newest good checkpoint of a run's folder, or the one that `path` is; warn of a damaged one."""
     path = path.resolve()
+    if path.name == BEST:
+        path = best_of(path.parent) or path
     candidates = [path] if (path / "manifest.json").exists() else all_checkpoints(path / "checkpoints")
     for candidate in reversed(candidates):
         problem = damage(candidate)
@@ -83,12 +116,11 @@ def find(path: Path) -> Path | None:
 def damage(checkpoint: Path) -> str | None:
     """Say what is wrong with a checkpoint's files; None for nothing."""
     try:
-        manifest = read_manifest(checkpoint)
-        state = checkpoint / "state.pt"
-        if state.stat().st_size != manifest["bytes"]:
-            return f"state.pt has {state.stat().st_size} bytes, not {manifest['bytes']}"
-        if _sha256(state) != manifest["sha256"]:
-            return "state.pt does not match its checksum"
+        for name, expected in read_manifest(checkpoint)["files"].items():
+            if (checkpoint / name).stat().st_size != expected["bytes"]:
+                return f"{name} does not have its {expected['bytes']} bytes"
+            if _fingerprint(checkpoint / name) != expected:
+                return f"{name} does not match its checksum"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
@@ -100,15 +132,22 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_state(checkpoint: Path, device: torch.device) -> dict[str, Any]:
-    """Load the state onto the device; nothing but tensors and plain values is ever unpickled.
+    """Load the whole state onto the device, from however many files; only tensors and plain values are ever unpickled.
 
     Raises:
         UserError: it holds anything else.
     """
     try:
         state: dict[str, Any] = torch.load(checkpoint / "state.pt", map_location=device, weights_only=True)
+        shares = [
+            torch.load(file, map_location=device, weights_only=True) for file in sorted(checkpoint.glob("share-*"))
+        ]
     except pickle.UnpicklingError as error:
         raise UserError(f"cannot load {checkpoint}: it holds more than tensors, so it is not one of ours") from error
+    if shares:
+        from .switches import fsdp
+
+        return fsdp.join(state, shares)
     return state
 
 
@@ -146,13 +185,13 @@ def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Pa
         raise UserError(f"{checkpoint} is of another model ({detail}): restore its model.py, or start anew") from error
 
 
-def _sha256(file: Path) -> str:
+def _fingerprint(file: Path) -> dict[str, str | int]:
     with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -5,7 +5,6 @@ The command line goes before YAML files, and these before the defaults. A `Confi
 
 import dataclasses
 import json
-import math
 import re
 import sys
 from dataclasses import dataclass, field
@@ -15,17 +14,12 @@ from typing import Any, Literal, NoReturn
 from jsonargparse import ArgumentParser, set_parsing_settings
 
 from .data import DataConfig
-from .errors import UserError
 from .model import ModelConfig
-
-
-def _require(holds: bool, key: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise UserError(f"{key} is {value!r}: it must be {allowed}")
+from .ranges import Section, within
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Section):
     """One run, one folder."""
 
     dir: Path = Path("runs")
@@ -33,143 +27,212 @@ class RunConfig:
     name: str | None = None
     """The run's folder inside it; null makes one of the date and time."""
     resume: str | None = None
-    """Continue a run: its folder, one of its checkpoints, or `auto` for the newest good one of `run.name`, if any."""
-    seed: int = 0
+    """Continue a run: its folder, one of its checkpoints (`checkpoints/best`, say), or `auto` for the newest good one
+    of `run.name`, if it has any."""
+    seed: int = within("[0, 2147483647]", 0)
     """Seed of weights, sample order and noise."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes the accelerator if there is one."""
 
     def __post_init__(self) -> None:
-        _require(0 <= self.seed < 2**31, "run.seed", self.seed, "from 0 to 2147483647")
-        plain = self.name is None or (self.name not in ("", ".", "..") and Path(self.name).name == self.name)
-        _require(plain, "run.name", self.name, "a folder's name, without a slash")
-        _require(self.resume != "auto" or self.name is not None, "run.name", self.name, "given, for run.resume=auto")
+        super().__post_init__()
+        if self.name is not None and (self.name in ("", ".", "..") or Path(self.name).name != self.name):
+            self.refuse("name", "it must be a folder's name, without a slash")
+        if self.resume == "auto" and self.name is None:
+            self.refuse("name", "it must be given, for run.resume=auto")
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Section):
     """How long, and in batches of what size."""
 
-    epochs: float = 10.0
+    epochs: float = within("(0, inf)", 10.0)
     """Passes over the training data; parts of one are allowed."""
-    steps: int | None = None
+    steps: int | None = within("[1, inf)", None)
     """Optimizer steps; when given, it decides instead of `epochs`."""
-    micro_batch: int = 128
+    micro_batch: int = within("[1, inf)", 128)
     """Samples in one forward pass of one rank."""
-    accumulate: int = 1
+    accumulate: int = within("[1, inf)", 1)
     """Forward passes in one optimizer step: the global batch is ranks x micro_batch x accumulate."""
-    eval_every: int | None = None
+    global_batch: int | None = within("[1, inf)", None)
+    """Samples in one optimizer step over all ranks; when given, it decides instead of `accumulate`."""
+    eval_every: int | None = within("[1, inf)", None)
     """Optimizer steps between validations, each of which saves a checkpoint; null: once an epoch."""
+    ema: float | None = within("(0, 1)", None)
+    """Validate and keep an exponential moving average of the weights, with this decay (0.999, say); null for off."""
+    monitor: str = "loss"
+    """The held-out metric by which one checkpoint is better than another."""
+    monitor_mode: Literal["min", "max"] | None = None
+    """Whether a smaller or a larger value of it is better; to be given for any other than loss, of which it is min."""
+    patience: int | None = within("[1, inf)", None)
+    """Stop after so many validations in a row that are no better than the best before; null: never."""
 
     def __post_init__(self) -> None:
-        _require(0 < self.epochs < math.inf, "train.epochs", self.epochs, "above 0")
-        _require(self.steps is None or self.steps > 0, "train.steps", self.steps, "above 0, or null")
-        _require(self.micro_batch > 0, "train.micro_batch", self.micro_batch, "above 0")
-        _require(self.accumulate > 0, "train.accumulate", self.accumulate, "above 0")
-        _require(self.eval_every is None or self.eval_every > 0, "train.eval_every", self.eval_every, "above 0 or null")
+        super().__post_init__()
+        if self.monitor != "loss" and self.monitor_mode is None:
+            self.refuse("monitor", "train.monitor_mode must say whether its min or its max is best")
 
 
 @dataclass(frozen=True)
-class LoaderConfig:
+class LoaderConfig(Section):
     """How samples reach the device."""
 
-    workers: int | Literal["auto"] = "auto"
+    workers: int | Literal["auto"] = within("[0, 256]", "auto")
     """Loader processes a rank; auto: none where samples lie in memory already, else by cores and ranks, at most 4."""
+    persistent_workers: bool = True
+    """Keep validation's loader processes from one validation to the next; those of training live as long as it does."""
+    prefetch_factor: int = within("[1, 64]", 2)
+    """Batches that each worker holds ready."""
     pin_memory: bool = True
     """Page-locked host memory, so that copies to a CUDA device overlap with work; without one it does nothing."""
-    prefetch: int = 2
-    """Batches that each worker holds ready."""
-
-    def __post_init__(self) -> None:
-        _require(self.workers == "auto" or 0 <= self.workers <= 256, "loader.workers", self.workers, "auto or 0 to 256")
-        _require(1 <= self.prefetch <= 64, "loader.prefetch", self.prefetch, "from 1 to 64")
+    side_stream: bool = True
+    """Copy the next batch to a CUDA device on a stream of its own, while the device computes on the present one."""
 
 
 @dataclass(frozen=True)
-class OptimConfig:
-    """AdamW on a 1cycle schedule (Smith and Topin 2018, arXiv:1708.07120), counted in optimizer steps."""
+class OptimConfig(Section):
+    """The update of the weights, and its learning rate over the run, counted in optimizer steps."""
 
-    lr: float = 1e-3
+    name: Literal["adamw", "sgd", "muon", "lamb", "lars", "novograd"] = "adamw"
+    """The optimizer: adamw, sgd (Nesterov), muon (2-D weights of blocks; adamw for the rest), or, for very large
+    batches, lamb, lars, novograd."""
+    lr: float = within("(0, inf)", 1e-3)
     """Peak learning rate, for a global batch of `base_batch` samples."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "sqrt"
     """How the peak follows the global batch: linear, Goyal et al. 2017, arXiv:1706.02677; sqrt, Malladi et al. 2022."""
-    base_batch: int = 128
+    base_batch: int = within("[1, inf)", 128)
     """The global batch, in samples, for which `lr` was chosen."""
-    weight_decay: float = 0.01
-    """Decoupled weight decay, on matrices and convolutions alone."""
-    beta1: float = 0.9
-    """AdamW's momentum where the schedule does not cycle it."""
-    beta2: float = 0.999
-    """AdamW's decay of squared gradients."""
-    eps: float = 1e-8
-    """AdamW's floor of the denominator."""
-    clip: float | None = 1.0
+    weight_decay: float = within("[0, inf)", 0.01)
+    """Weight decay, on matrices and convolutions alone: decoupled, but in sgd and lars added to the gradient."""
+    beta1: float = within("[0, 1)", 0.9)
+    """Momentum (beta1 of the Adam family), unless `cycle_momentum` sets it, as it does with 1cycle by default."""
+    beta2: float = within("[0, 1)", 0.999)
+    """Decay of squared gradients, in the Adam family."""
+    eps: float = within("(0, 1)", 1e-8)
+    """Floor of the denominator, in the Adam family."""
+    fused: bool = True
+    """The update of all weights in one kernel, where the optimizer has one (adamw, sgd)."""
+    set_to_none: bool = True
+    """Drop the gradients after a step; false fills them with zeros, which costs a write and a read of each."""
+    clip: float | None = within("(0, inf)", 1.0)
     """Largest norm of the whole gradient; null for off."""
-    schedule: Literal["onecycle", "constant"] = "onecycle"
-    """The learning rate over the run."""
-    pct_start: float = 0.3
+    schedule: Literal["onecycle", "cyclic", "cosine", "wsd", "constant", "range"] = "onecycle"
+    """The rate over the run: 1cycle; triangular cycles; a half cosine; warm-up, stable, decay; constant; or the range
+    test, a short run whose rate sweeps from `range_low` to `range_high` and which suggests a peak."""
+    warmup_steps: int | None = within("[0, inf)", None)
+    """cosine, wsd and constant: steps of linear rise; null: a twentieth of the run, none for constant."""
+    pct_start: float = within("(0, 1)", 0.3)
     """1cycle: share of the steps in which the rate rises."""
-    div_factor: float = 10.0
-    """1cycle: the peak over the first rate."""
-    final_div_factor: float = 1e4
-    """1cycle: the first rate over the last."""
+    div_factor: float = within("[1, inf)", 10.0)
+    """1cycle and cyclic: the peak over the first rate."""
+    final_div_factor: float = within("[1, inf)", 1e4)
+    """1cycle: the first rate over the last; cosine and wsd: the peak over the last."""
     cycle_momentum: bool = True
-    """1cycle: momentum falls from 0.95 to 0.85 while the rate rises, and comes back."""
+    """1cycle and cyclic: momentum falls from 0.95 to 0.85 while the rate rises, and comes back."""
+    cycle_steps: int | None = within("[2, inf)", None)
+    """cyclic: steps of one rise and fall; null: a quarter of the run."""
+    decay_fraction: float = within("(0, 1]", 0.2)
+    """wsd: share of the steps, at the end, in which the rate falls."""
+    range_low: float = within("(0, inf)", 1e-6)
+    """range: the first rate."""
+    range_high: float = within("(0, inf)", 10.0)
+    """range: the last rate, unless the loss diverges before."""
 
     def __post_init__(self) -> None:
-        _require(0 < self.lr < math.inf, "optim.lr", self.lr, "above 0")
-        _require(self.base_batch > 0, "optim.base_batch", self.base_batch, "above 0")
-        _require(0 <= self.weight_decay < math.inf, "optim.weight_decay", self.weight_decay, "0 or above")
-        _require(0 <= self.beta1 < 1, "optim.beta1", self.beta1, "from 0 to below 1")
-        _require(0 <= self.beta2 < 1, "optim.beta2", self.beta2, "from 0 to below 1")
-        _require(0 < self.eps < 1, "optim.eps", self.eps, "between 0 and 1")
-        _require(self.clip is None or 0 < self.clip < math.inf, "optim.clip", self.clip, "above 0, or null for off")
-        _require(0 < self.pct_start < 1, "optim.pct_start", self.pct_start, "between 0 and 1")
-        _require(1 <= self.div_factor < math.inf, "optim.div_factor", self.div_factor, "1 or above")
-        _require(1 <= self.final_div_factor < math.inf, "optim.final_div_factor", self.final_div_factor, "1 or above")
+        super().__post_init__()
+        if self.range_low >= self.range_high:
+            self.refuse("range_low", f"it must be below optim.range_high={self.range_high}")
 
 
 @dataclass(frozen=True)
-class SpeedConfig:
-    """What makes a step fast; each switch leaves the result the same within its precision."""
+class DistConfig(Section):
+    """How the ranks of a run work together."""
 
-    precision: Literal["auto", "bf16", "fp16", "tf32", "fp32"] = "auto"
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """ddp: each rank holds the whole model. fsdp: each holds a share of weights, gradients and optimizer state, for
+    models that outgrow one GPU (FSDP2)."""
+    static_graph: bool = False
+    """ddp: promise that every step uses the same weights, which saves a search for others; without accumulation."""
+    bf16_gradients: bool = False
+    """ddp: send gradients in bf16, half the bytes, for some of their precision."""
+    sync_batchnorm: bool = False
+    """BatchNorm's statistics over the batch of all ranks, for micro-batches too small to normalise alone; on GPUs."""
+
+
+@dataclass(frozen=True)
+class SpeedConfig(Section):
+    """What makes a step fast or small. But for `precision`, a switch changes the result by rounding alone."""
+
+    precision: Literal["auto", "bf16", "fp16", "tf32", "fp32", "fp8"] = "auto"
     """Number format of matrix products. auto: bf16 where the device has it, fp16 on older Tensor Cores, else fp32."""
-    compile: Literal["off", "model"] = "off"
-    """torch.compile: fused kernels, for a wait of some seconds to a minute at the start."""
+    compile: Literal["off", "model", "blocks"] = "off"
+    """torch.compile: fused kernels, for a wait at the start; blocks: each by itself, a shorter wait for deep models."""
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    """How hard torch.compile tries: reduce-overhead replays CUDA graphs, max-autotune times kernels at the start."""
+    compile_cache: Literal["user", "run"] = "user"
+    """Where compiled kernels stay for the next start: the user's cache folder, or the folder of all runs."""
     channels_last: bool = True
     """Convolution weights in channels-last memory order, which Tensor Cores read without a transpose."""
     cudnn_benchmark: bool = True
     """Let cuDNN time its convolution kernels once a shape and keep the fastest."""
+    activation_checkpointing: str = "none"
+    """Compute activations again in backward instead of keeping them: none, blocks, every:n (each n-th block), or
+    budget:x (the share, from 0 to 1, of what it would keep that the compiler may keep; with compile)."""
+    step_graph: bool = False
+    """Replay each step as CUDA graphs, for small models that wait for Python: one GPU, adamw, no fp16, and
+    optim.cycle_momentum=false."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind, _, number = self.activation_checkpointing.partition(":")
+        plain = kind in ("none", "blocks") and not number
+        every = kind == "every" and number.isdecimal() and int(number) > 0
+        if not (plain or every or (kind == "budget" and re.fullmatch(r"[01]|0?\.\d+|[01]\.0*", number))):
+            self.refuse(
+                "activation_checkpointing", "it must be none, blocks, every:n with n above 0, or budget:0.5, say"
+            )
 
 
 @dataclass(frozen=True)
-class LogConfig:
+class LogConfig(Section):
     """What is written down while training."""
 
-    every: int = 10
+    every: int = within("[1, inf)", 10)
     """Optimizer steps between rows; each row waits for the device once."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     progress: bool = True
     """Show a progress bar where the output is a terminal."""
 
-    def __post_init__(self) -> None:
-        _require(self.every > 0, "log.every", self.every, "above 0")
+
+@dataclass(frozen=True)
+class CheckpointConfig(Section):
+    """Saved states of a run."""
+
+    every: int | None = within("[1, inf)", None)
+    """Optimizer steps between checkpoints, beside one at each validation; null: only those."""
+    keep: int = within("[1, inf)", 2)
+    """How many of the newest stay on disk."""
+    best: bool = True
+    """Keep the best one by `train.monitor` too, and name it in `checkpoints/best`."""
 
 
 @dataclass(frozen=True)
-class CheckpointConfig:
-    """Saved states of a run."""
+class DebugConfig(Section):
+    """Instruments for a run that goes wrong; each makes it slow, so all are off."""
 
-    every: int | None = None
-    """Optimizer steps between checkpoints, beside one at each validation; null: only those."""
-    keep: int = 2
-    """How many of the newest stay on disk."""
-
-    def __post_init__(self) -> None:
-        _require(self.every is None or self.every > 0, "checkpoint.every", self.every, "above 0, or null")
-        _require(self.keep > 0, "checkpoint.keep", self.keep, "above 0")
+    anomaly: bool = False
+    """torch's anomaly detection: an error in backward shows the forward operation that it belongs to."""
+    gradcheck: bool = False
+    """Before training, hold the model's gradients against differences, in float64, on two samples."""
+    deterministic: bool = False
+    """Only kernels that give the same bits each time; an operation without one is an error."""
+    sync: Literal["off", "warn", "error"] = "off"
+    """What to do where training waits for a CUDA device, from its fourth step on and outside the log's rows."""
+    nan: bool = False
+    """Check every module's output and its gradient, and name the first that is not finite."""
+    profile: bool = False
+    """Write a trace of steps 8 to 12 into the run's folder, for ui.perfetto.dev, and a table beside it."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +245,11 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    dist: DistConfig = field(default_factory=DistConfig)
     speed: SpeedConfig = field(default_factory=SpeedConfig)
     log: LogConfig = field(default_factory=LogConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    debug: DebugConfig = field(default_factory=DebugConfig)
 
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)

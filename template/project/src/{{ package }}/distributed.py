@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .config import DistConfig
 from .errors import UserError
 
 
@@ -81,15 +82,21 @@ def _device(wanted: str, local_rank: int) -> torch.device:
     return torch.device(kind, local_rank)
 
 
-def wrap(model: nn.Module, world: World) -> nn.Module:
-    """Average gradients over the ranks during backward; on one rank, the model itself."""
-    if world.world_size == 1:
+def wrap(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
+    """Average gradients over the ranks during backward; on one rank and under FSDP, which does it, the model itself."""
+    if world.world_size == 1 or cfg.strategy == "fsdp":
         return model
     ids = [world.device.index] if world.device.type == "cuda" else None
     # `share_buffers` does it where it counts; newer versions of torch have another name for the switch.
     renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    alone: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **alone)
+    options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+    options |= {"gradient_as_bucket_view": True, "static_graph": cfg.static_graph}
+    net = DistributedDataParallel(model, device_ids=ids, **options)
+    if cfg.bf16_gradients:
+        from .switches import ddp
+
+        ddp.send_in_bf16(net)
+    return net
 
 
 def share_buffers(model: nn.Module, world: World) -> None:
@@ -109,6 +116,8 @@ def leave(message: str) -> NoReturn:
 
 def reducing(net: nn.Module, reduce: bool) -> AbstractContextManager[None]:
     """Context of a forward and backward pass whose gradients are averaged over the ranks, or only added up here."""
+    if (sync_gradients := getattr(net, "set_requires_gradient_sync", None)) is not None:  # FSDP
+        sync_gradients(reduce)
     if reduce or not isinstance(net, DistributedDataParallel):
         return nullcontext()
     context: AbstractContextManager[None] = net.no_sync()

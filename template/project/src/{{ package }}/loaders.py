@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .config import LoaderConfig, TrainConfig
+from .config import Config, LoaderConfig, TrainConfig
 from .distributed import World
 from .errors import UserError
 
@@ -38,16 +38,26 @@ class Plan:
         """Work out the run's length.
 
         Raises:
-            UserError: one global batch is larger than the data set.
+            UserError: the global batch does not divide, or is larger than the data set.
         """
-        global_batch = cfg.micro_batch * cfg.accumulate * world_size
+        one_pass = cfg.micro_batch * world_size
+        accumulate = cfg.accumulate if cfg.global_batch is None else cfg.global_batch // one_pass
+        global_batch = one_pass * accumulate
+        if cfg.global_batch not in (None, global_batch):
+            nearest = f"{global_batch} or {global_batch + one_pass}" if accumulate else f"{one_pass}"
+            parts = f"{world_size} ranks x train.micro_batch={cfg.micro_batch}"
+            cfg.refuse("global_batch", f"it must be a multiple of {parts}; the nearest is {nearest}")
+        if cfg.global_batch is not None and cfg.accumulate not in (1, accumulate):
+            cfg.refuse(
+                "accumulate", f"train.global_batch={cfg.global_batch} makes it {accumulate}; give one of the two"
+            )
         if global_batch > samples:
             raise UserError(
                 f"the global batch of {global_batch} samples ({world_size} ranks x train.micro_batch={cfg.micro_batch} "
-                f"x train.accumulate={cfg.accumulate}) is larger than the {samples} training samples: make it smaller"
+                f"x train.accumulate={accumulate}) is larger than the {samples} training samples: make it smaller"
             )
         steps = cfg.steps or math.ceil(cfg.epochs * (samples // global_batch))
-        return cls(samples, cfg.micro_batch, cfg.accumulate, world_size, steps)
+        return cls(samples, cfg.micro_batch, accumulate, world_size, steps)
 
     @property
     def global_batch(self) -> int:
@@ -67,7 +77,7 @@ class TrainOrder:
     dealt to the ranks in turn, a step has the same samples for any number of ranks with an equal global batch.
     """
 
-    def __init__(self, plan: Plan, rank: int, seed: int, first_step: int) -> None:
+    def __init__(self, plan: Plan, rank: int, seed: int, first_step: int = 0) -> None:
         self.plan, self.rank, self.seed, self.first_step = plan, rank, seed, first_step
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -84,7 +94,7 @@ class TrainOrder:
 
 
 class EvalOrder:
-    """Every index once over all ranks, in batches of at most `micro_batch`; a rank may have fewer than another.
+    """Every index once over all ranks, in batches of at most `micro_batch`, of which the first `own` count.
 
     Raises:
         UserError: there are fewer samples than ranks.
@@ -97,36 +107,54 @@ class EvalOrder:
             )
         self.indices = range(rank, samples, world_size)
         self.micro_batch = micro_batch
+        self.own = math.ceil(len(self.indices) / micro_batch)
+        """Batches that count."""
+        self.rounds = math.ceil(math.ceil(samples / world_size) / micro_batch)
+        """Batches of each rank; one that has fewer repeats a sample, as FSDP goes forward on all ranks together."""
 
     def __iter__(self) -> Iterator[list[int]]:
         for begin in range(0, len(self.indices), self.micro_batch):
             yield list(self.indices[begin : begin + self.micro_batch])
+        for _ in range(self.own, self.rounds):
+            yield [self.indices[0]]
 
 
-def batches(
-    samples: Samples, order: Iterable[list[int]], cfg: LoaderConfig, workers: int, world: World
-) -> Iterator[Batch]:
-    """Load the batches of `order` and bring each to the device, one ahead of the one in use on a GPU."""
-    pin = cfg.pin_memory and world.device.type == "cuda"
-    loaded: Iterable[Batch]
-    if workers == 0 and not pin:
-        loaded = map(samples.__getitems__, order)  # a DataLoader without workers would add 60 us a batch
-    else:
-        loaded = DataLoader(
-            samples,  # type: ignore[arg-type]  # torch's Dataset is a class; ours need only the two methods
-            batch_sampler=order,
-            num_workers=workers,
-            collate_fn=tuple,
-            pin_memory=pin,
-            prefetch_factor=cfg.prefetch if workers else None,
-            generator=torch.Generator(),  # else it would draw from the generator that the batch's noise comes from
-        )
-    if world.device.type == "cuda":
-        return _on_gpu(loaded, world.device)
-    return (tuple(part.to(world.device) for part in batch) for batch in loaded)
+class Loader:
+    """Batches of an order, on the device, one ahead of the one in use on a GPU; each iteration starts anew."""
+
+    def __init__(
+        self, samples: Samples, order: Iterable[list[int]], cfg: LoaderConfig, workers: int, world: World, seed: int = 0
+    ) -> None:
+        self.samples, self.order, self.device = samples, order, world.device
+        self.means = (cfg, workers, world, seed)
+        self.side_stream = cfg.side_stream
+        pin = cfg.pin_memory and world.device.type == "cuda"
+        self.loader: Iterable[Batch] | None = None  # a DataLoader without workers would add 60 us a batch
+        if workers > 0 or pin:
+            self.loader = DataLoader(
+                samples,  # type: ignore[arg-type]  # torch's Dataset is a class; ours need only the two methods
+                batch_sampler=order,
+                num_workers=workers,
+                collate_fn=tuple,
+                pin_memory=pin,
+                prefetch_factor=cfg.prefetch_factor if workers else None,
+                persistent_workers=cfg.persistent_workers and workers > 0,
+                # Seeds the workers; else it would draw from the generator that the batch's noise comes from.
+                generator=torch.Generator().manual_seed(seed * 1_000_003 + world.rank),
+            )
+
+    def over(self, order: Iterable[list[int]]) -> "Loader":
+        """The same samples by the same means, in another order."""
+        return Loader(self.samples, order, *self.means)
+
+    def __iter__(self) -> Iterator[Batch]:
+        loaded = map(self.samples.__getitems__, self.order) if self.loader is None else self.loader
+        if self.device.type == "cuda" and self.side_stream:
+            return _ahead(loaded, self.device)
+        return (tuple(part.to(self.device, non_blocking=True) for part in batch) for batch in loaded)
 
 
-def _on_gpu(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+def _ahead(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
     """Copy each batch on a side stream while the one before it is computed on."""
     side = torch.cuda.Stream(device)
     ready: Batch | None = None
@@ -143,12 +171,33 @@ def _on_gpu(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         yield ready
 
 
+def open_loader(
+    samples: Samples, order: Iterable[list[int]], cfg: Config, in_memory: bool, world: World
+) -> Iterable[Batch]:
+    """The batches of an order, through as many workers as configured, or from the device where the samples are kept.
+
+    Raises:
+        UserError: there are fewer cores than workers, or less memory than samples.
+    """
+    loader = Loader(samples, order, cfg.loader, worker_count(cfg.loader, in_memory), world, cfg.run.seed)
+    if cfg.data.cache == "none":
+        return loader
+    from .switches.device_cache import DeviceCache
+
+    return DeviceCache(loader)
+
+
 def worker_count(cfg: LoaderConfig, in_memory: bool) -> int:
-    """Loader processes of one rank: as configured, or by the cores that the ranks of this machine share."""
-    if cfg.workers != "auto":
-        return cfg.workers
-    if in_memory:
-        return 0
+    """Loader processes of one rank: as configured, or by the cores that the ranks of this machine share.
+
+    Raises:
+        UserError: they would be more than the cores.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(4, cores // ranks_here - 1))
+    if cfg.workers == "auto":
+        return 0 if in_memory else max(1, min(4, cores // ranks_here - 1))
+    if cfg.workers * ranks_here > max(cores, ranks_here):
+        most = max(cores // ranks_here, 1)
+        cfg.refuse("workers", f"{ranks_here} ranks share the {cores} cores here; use auto, or at most {most}")
+    return cfg.workers

@@ -68,6 +68,11 @@ class RunLog:
                 self.events.add_scalar(f"{split}/{name}", value, step)
         self._show(split, step, values)
 
+    def say(self, line: str) -> None:
+        """Print a line, without tearing the progress bar."""
+        if self.is_main:
+            (print if self.bar is None else self.bar.write)(line)
+
     def finish(self, results: Mapping[str, float]) -> None:
         """Say how the run ended and where its files are."""
         if self.is_main:

@@ -1,14 +1,17 @@
 """Metrics as sums and counts, kept on the device, exact over any batches and ranks."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .distributed import World, noise
+from .errors import UserError
 from .loaders import Batch
 
 Sums = dict[str, tuple[Tensor, Tensor | int]]
@@ -42,18 +45,55 @@ class Meter:
         return {name: total / count for name, (total, count) in zip(names, everywhere, strict=True)}
 
 
+@dataclass
+class Best:
+    """The best validation so far, by one metric: what early stopping and the best checkpoint ask for."""
+
+    monitor: str
+    mode: Literal["min", "max"]
+    value: float = math.nan
+    step: int = 0
+    """When it was."""
+    stale: int = 0
+    """Validations in a row since then."""
+
+    def check(self, results: Mapping[str, float]) -> None:
+        """Refuse a metric that the model does not report, by a UserError."""
+        if self.monitor not in results:
+            names = ", ".join(results)
+            raise UserError(
+                f"train.monitor is {self.monitor or 'empty'}: it must be one of the model's metrics, {names}"
+            )
+
+    def see(self, results: Mapping[str, float], step: int) -> None:
+        """Take in a validation. A metric that is not finite is never the best."""
+        self.check(results)
+        value = results[self.monitor]
+        ahead = value < self.value if self.mode == "min" else value > self.value
+        if math.isfinite(value) and (math.isnan(self.value) or ahead):
+            self.value, self.step, self.stale = value, step, 0
+        else:
+            self.stale += 1
+
+
 @torch.inference_mode()
 def evaluate(
-    model: nn.Module, batches: Iterable[Batch], prepare: nn.Module, autocast: AbstractContextManager[Any], world: World
+    model: nn.Module,
+    batches: Iterable[Batch],
+    prepare: nn.Module,
+    autocast: AbstractContextManager[Any],
+    world: World,
+    own: float = math.inf,
 ) -> dict[str, float]:
-    """Return the metrics over all batches of all ranks. Every rank needs at least one batch, in any number."""
+    """Return the metrics over the first `own` batches of all ranks, each of which needs one at least."""
     meter = Meter(world)
     was_training = model.training
     model.eval()
     generator = noise(world.device, 0, 0, 0)
-    for batch in batches:
+    for number, batch in enumerate(batches):
         with autocast:
             _, metrics = model(*prepare(batch, False, generator))
-        meter.add(metrics)
+        if number < own:
+            meter.add(metrics)
     model.train(was_training)
     return meter.read()

@@ -11,15 +11,33 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from .config import OptimConfig
 
 
-def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.AdamW:
-    """Make a fused AdamW that decays matrices and convolutions, not biases, norms and other vectors."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": cfg.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
+    """Make the optimizer. It decays matrices and convolutions, not biases, norms and other vectors.
+
+    Raises:
+        UserError: the optimizer needs a package that is not installed, or has nothing to do in this model.
+    """
+    if cfg.name != "adamw":
+        from .switches import optimizers
+
+        return optimizers.build(model, cfg)
+    return torch.optim.AdamW(
+        groups(model.parameters(), cfg.weight_decay),
+        lr=cfg.lr,
+        betas=(cfg.beta1, cfg.beta2),
+        eps=cfg.eps,
+        fused=cfg.fused,
+    )
+
+
+def groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Sort parameters into those that decay and those that do not; leaves out an empty group."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    both: list[dict[str, Any]] = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, fused=True)
+    return [group for group in both if group["params"]]
 
 
 def restore(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -42,8 +60,10 @@ def schedule(cfg: OptimConfig, peak: float, step: int, total_steps: int) -> tupl
     `onecycle` is Smith and Topin 2018 (arXiv:1708.07120) with cosine phases: up from peak / div_factor, then down to
     that over final_div_factor, while momentum mirrors it (Smith 2018, arXiv:1803.09820, section 4.3).
     """
-    if cfg.schedule == "constant":
-        return peak, cfg.beta1
+    if cfg.schedule != "onecycle":
+        from .switches import schedules
+
+        return schedules.rate(cfg, peak, step, total_steps)
     first = peak / cfg.div_factor
     top = min(max(cfg.pct_start * total_steps - 1, 1.0), max(total_steps - 2.0, 1.0))
     if step <= top:
@@ -58,12 +78,18 @@ def schedule(cfg: OptimConfig, peak: float, step: int, total_steps: int) -> tupl
 def set_rate(optimizer: torch.optim.Optimizer, rate: float, momentum: float) -> None:
     """Use this learning rate and momentum from the next update on."""
     for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):  # of a step graph, which reads it from the device
+            group["lr"].fill_(rate)
+            continue
         group["lr"] = rate
-        group["betas"] = (momentum, group["betas"][1])
+        if "betas" in group:
+            group["betas"] = (momentum, group["betas"][1])
+        else:
+            group["momentum"] = momentum
 
 
 def update(
-    optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, parameters: Iterable[Tensor], clip: float | None
+    optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, parameters: Iterable[Tensor], cfg: OptimConfig
 ) -> tuple[Tensor, bool]:
     """Unscale, clip, step, and drop the gradients.
 
@@ -73,10 +99,12 @@ def update(
     scaler.unscale_(optimizer)
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     grad_norm = get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
-    if clip is not None:
-        clip_grads_with_norm_(parameters, clip, grad_norm, foreach=True)
+    if cfg.clip is not None:
+        clip_grads_with_norm_(parameters, cfg.clip, grad_norm, foreach=True)
     scale = scaler.get_scale()
     scaler.step(optimizer)
     scaler.update()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=cfg.set_to_none)
+    if hasattr(grad_norm, "full_tensor"):  # under FSDP each rank has the norm of its share
+        grad_norm = grad_norm.full_tensor()
     return grad_norm, scaler.get_scale() >= scale

@@ -1,21 +1,51 @@
 """What the tests share: the project's own config made small, and a world of one CPU process."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from ..config import Config, parse
+from .. import checkpoint, data, metrics, model
+from ..config import Config, as_dict, parse
 from ..distributed import World
+from ..model import ModelConfig
 
 ROOT = Path(__file__).parents[3]
-PACKAGE = __package__.split(".")[-2]
-FP32_ON_CPU = ["--run.device=cpu", "--speed.precision=fp32", "--speed.compile=off"]
-SMALL = [f"--config={ROOT}/configs/default.yaml", f"--config={ROOT}/configs/smoke.yaml", *FP32_ON_CPU]
+PARENT = __package__.rpartition(".")[0]
+PACKAGE = PARENT.rpartition(".")[2]
+
+
+def _own() -> list[str]:
+    """The project's own data, model and rate, as options; all else is the code's default, whatever is switched on."""
+    values = as_dict(parse("test", "", [f"--config={ROOT}/configs/default.yaml"]))
+    kept = {f"{section}.{key}": value for section in ("data", "model") for key, value in values[section].items()}
+    kept |= {f"optim.{key}": values["optim"][key] for key in ("lr", "base_batch")}
+    options = {key: value if isinstance(value, str) else json.dumps(value) for key, value in kept.items()}
+    return [f"--{key}={value}" for key, value in options.items() if key != "data.cache"]
+
+
+FP32_ON_CPU = ["--run.device=cpu", "--speed.precision=fp32"]
+SHORT = ["--train.steps=20", "--train.micro_batch=16", "--train.eval_every=20", "--log.every=5"]
+SMALL = [*_own(), *FP32_ON_CPU, *SHORT]
+HAS_DEPTH = "depth" in {field.name for field in fields(ModelConfig)}
+HAS_SMOOTHING = "label_smoothing" in {field.name for field in fields(ModelConfig)}
+
+
+def _blocks() -> bool:
+    cfg = parse("test", "", SMALL)
+    return bool(getattr(model.build(cfg.model, data.load(cfg.data).spec), "blocks", None))
+
+
+HAS_BLOCKS = _blocks()
+"""Whether the model names the blocks that some switches work on; without, they must refuse."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,14 +73,94 @@ def config(tmp_path: Path) -> Callable[..., Config]:
     return make
 
 
+VALIDATED = 16
+"""Batches of a short validation, over all ranks."""
+
+
+@pytest.fixture
+def short_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let validations end after a few batches, where their result is beside the point."""
+
+    def short(net: Any, batches: Any, *others: Any) -> dict[str, float]:
+        return metrics.evaluate(net, islice(batches, VALIDATED), *others)
+
+    monkeypatch.setattr(f"{PARENT}.train.evaluate", short)
+    monkeypatch.setattr(f"{PARENT}.tools.evaluate.evaluate", short)
+
+
 def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str]:
     """Train in a process of its own, or under torchrun, as a user does."""
-    module = [f"{PACKAGE}.train", *SMALL, "--log.tensorboard=false", *options]
-    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"] if ranks > 1 else []
+    return _start(ranks, ["-m", f"{PACKAGE}.train", *SMALL, "--log.tensorboard=false", *options])
+
+
+def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, before: str = "") -> None:
+    """Train several times in the same processes, after some code that prepares them, as a start takes seconds.
+
+    A validation sees `VALIDATED` batches, however many ranks share them.
+    """
+    script = folder / "in_turn.py"
+    script.write_text(
+        f"PACKAGE, RANKS, VALIDATED = {PACKAGE!r}, {ranks}, {VALIDATED}\n" + IN_TURN.replace("# before", before)
+    )
+    every = [[*SMALL, "--log.tensorboard=false", f"--run.dir={folder}", *options] for options in runs]
+    done = _start(ranks, [str(script), json.dumps(every)])
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+IN_TURN = """
+import contextlib, importlib, itertools, json, sys, warnings
+import torch
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "Grad strides do not match")  # a 1 x 1 convolution has two right answers
+distributed, config, speed, train, errors = (
+    importlib.import_module(f"{PACKAGE}.{name}") for name in ("distributed", "config", "speed", "train", "errors")
+)
+validate, count = train.evaluate, VALIDATED // RANKS
+train.evaluate = lambda model, batches, *others: validate(model, itertools.islice(batches, count), *others)
+# before
+with distributed.start("cpu") as world:
+    for options in json.loads(sys.argv[1]):
+        cfg = config.parse("test", "", options)
+        profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        try:
+            with profiler if cfg.dist.strategy == "ddp" else contextlib.nullcontext():
+                train.train(cfg, world)
+        except errors.UserError as error:
+            (cfg.run.dir / f"{cfg.run.name}-refused-{world.rank}").write_text(str(error))
+            continue
+        if cfg.dist.strategy == "fsdp":
+            continue
+        reductions = sum(event.count for event in profiler.key_averages() if event.key == "gloo:all_reduce")
+        (cfg.run.dir / f"{cfg.run.name}-reductions-{world.rank}").write_text(str(reductions))
+"""
+
+
+def _start(ranks: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     return subprocess.run(
-        [sys.executable, "-m", *torchrun, *module],
+        [sys.executable, *torchrun, *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
+        timeout=600,
     )
+
+
+def rows(run: Path, split: str) -> list[dict[str, Any]]:
+    """Return the logged metrics of a split, without what depends on the clock."""
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    clock = ("seconds", "samples_per_second")
+    return [{key: row[key] for key in row if key not in clock} for row in logged if row["split"] == split]
+
+
+def losses(run: Path) -> list[float]:
+    """Return the logged training losses."""
+    return [row["loss"] for row in rows(run, "train")]
+
+
+def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
+    """Return the weights of a checkpoint."""
+    state = checkpoint.read_state(run / "checkpoints" / f"step-{step:08d}", torch.device("cpu"))
+    found: dict[str, torch.Tensor] = state["model"]
+    return found

@@ -6,24 +6,30 @@ import resource
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from .. import checkpoint
+from ..config import CheckpointConfig
+from ..distributed import World
 from ..errors import UserError
 
 WEIGHTS = {"w": torch.arange(1000.0)}
-STATE: dict[str, Any] = {"model": WEIGHTS, "step": 2}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run's folder with two good checkpoints."""
     for step in (1, 2):
-        checkpoint.save(tmp_path / "checkpoints", step, {**STATE, "step": step}, {"fixed": {"width": 8}}, keep=2)
+        save(tmp_path, step)
     return tmp_path
+
+
+def save(run: Path, step: int, best: int = 0, keep: int = 2) -> None:
+    alone = World(0, 1, torch.device("cpu"))
+    state = {"model": WEIGHTS, "step": step}
+    checkpoint.save(run / "checkpoints", state, {"fixed": {"width": 8}}, CheckpointConfig(keep=keep), best, alone)
 
 
 def test_the_newest_is_found_and_read(run: Path) -> None:
@@ -35,8 +41,25 @@ def test_the_newest_is_found_and_read(run: Path) -> None:
 
 
 def test_old_ones_go_and_nothing_half_written_stays(run: Path) -> None:
-    checkpoint.save(run / "checkpoints", 3, STATE, {}, keep=2)
+    save(run, 3)
     assert sorted(os.listdir(run / "checkpoints")) == ["step-00000002", "step-00000003"]
+
+
+def test_the_best_stays_and_is_pointed_at(run: Path) -> None:
+    for step in range(3, 7):
+        save(run, step, best=3)
+    assert sorted(os.listdir(run / "checkpoints")) == ["best", "step-00000003", "step-00000005", "step-00000006"]
+    assert checkpoint.find(run / "checkpoints" / "best") == run / "checkpoints" / "step-00000003"
+    save(run, 7, best=7, keep=1)
+    assert sorted(os.listdir(run / "checkpoints")) == ["best", "step-00000007"]
+
+
+def test_a_best_that_is_set_aside_is_no_longer_pointed_at(run: Path) -> None:
+    save(run, 3, best=3)
+    checkpoint.set_aside_after(run / "checkpoints" / "step-00000002")
+    assert sorted(os.listdir(run / "checkpoints")) == ["abandoned-step-00000003", "step-00000002"]
+    save(run, 3, best=2)
+    assert (run / "checkpoints" / "best").read_text() == "step-00000002\n", "the best before is named again"
 
 
 def flip(file: Path) -> None:
@@ -76,7 +99,7 @@ def test_a_full_disk_leaves_the_old_ones_good(run: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
         with pytest.raises(UserError, match="cannot save .*step-00000003"):
-            checkpoint.save(run / "checkpoints", 3, STATE, {}, keep=2)
+            save(run, 3)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     with warnings.catch_warnings():
@@ -99,7 +122,7 @@ def test_a_hostile_one_runs_nothing(run: Path) -> None:
     folder = run / "checkpoints" / "step-00000002"
     torch.save({"model": Hostile(str(run / "touched"))}, folder / "state.pt")
     manifest = checkpoint.read_manifest(folder)
-    manifest |= {"bytes": (folder / "state.pt").stat().st_size, "sha256": checkpoint._sha256(folder / "state.pt")}
+    manifest["files"] = {"state.pt": checkpoint._fingerprint(folder / "state.pt")}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="cannot load"):
         checkpoint.read_state(folder, torch.device("cpu"))

@@ -1,11 +1,13 @@
 """Bad values end the real program with one line that names the key and the way out."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from ..config import Config, as_dict, from_dict
+from ..config import Config, as_dict, from_dict, parse
+from ..errors import UserError
 from ..train import main
 from .conftest import SMALL
 
@@ -24,14 +26,54 @@ BAD = [
     (["--train.accumulate=0"], "train.accumulate is 0"),
     (["--loader.workers=many"], "loader.workers"),
     (["--loader.workers=-1"], "loader.workers is -1"),
-    (["--optim.clip=0"], "optim.clip is 0"),
+    (["--optim.clip=0"], "optim.clip is 0.0: it must be above 0, or null"),
+    (["--optim.clip=.inf"], "optim.clip is inf"),
+    (["--optim.name=adam"], "optim.name"),
+    (["--optim.schedule=linear"], "optim.schedule"),
+    (["--optim.warmup_steps=-1"], "optim.warmup_steps is -1: it must be 0 or above, or null"),
+    (["--optim.schedule=cosine", "--optim.warmup_steps=20"], "optim.warmup_steps is 20: the run has only 20 steps"),
+    (["--optim.cycle_steps=1"], "optim.cycle_steps is 1"),
+    (["--optim.decay_fraction=1.5"], "optim.decay_fraction is 1.5: it must be above 0 to 1"),
+    (["--optim.range_low=1", "--optim.range_high=0.1"], "optim.range_low is 1.0: it must be below optim.range_high"),
+    (["--optim.final_div_factor=0.5"], "optim.final_div_factor is 0.5: it must be 1 or above"),
+    (["--optim.fused=maybe"], "optim.fused"),
+    (["--optim.base_batch=0"], "optim.base_batch is 0"),
+    (["--optim.weight_decay=-0.1"], "optim.weight_decay is -0.1"),
+    (["--train.global_batch=40"], "train.global_batch is 40: it must be a multiple of 1 ranks x train.micro_batch=16"),
+    (["--train.global_batch=32", "--train.accumulate=4"], "train.accumulate is 4: train.global_batch=32 makes it 2"),
+    (["--train.ema=1"], "train.ema is 1.0: it must be above 0 to below 1, or null"),
+    (["--train.patience=0"], "train.patience is 0"),
+    (["--train.monitor=f1", "--train.monitor_mode=max"], "train.monitor is f1: it must be one of the model's metrics"),
+    (["--train.monitor=accuracy"], "train.monitor is accuracy: train.monitor_mode must say"),
+    (["--optim.schedule=range", "--train.steps=29"], "optim.schedule is range: a sweep needs 30 steps at least"),
+    (["--debug.nan=true", "--speed.precision=fp16"], "debug.nan is true: fp16 overflows as a matter of course"),
+    (["--train.monitor_mode=best"], "train.monitor_mode"),
+    (["--data.cache=gpu"], "data.cache"),
+    (["--dist.strategy=fsdp"], "dist.strategy is fsdp: it shares a model out among ranks, and this run has one"),
+    (["--dist.strategy=ps"], "dist.strategy"),
+    (["--dist.sync_batchnorm=2"], "dist.sync_batchnorm"),
+    (["--dist.static_graph=true", "--train.accumulate=2"], "dist.static_graph is true"),
+    (["--speed.precision=fp8"], "speed.precision is fp8: it is for NVIDIA GPUs from Ada and Hopper on"),
+    (["--speed.compile=true"], "speed.compile"),
+    (["--speed.compile_mode=fast"], "speed.compile_mode"),
+    (["--speed.activation_checkpointing=every:0"], "speed.activation_checkpointing is every:0: it must be none"),
+    (["--speed.activation_checkpointing=every"], "speed.activation_checkpointing is every: it must be none"),
+    (["--speed.activation_checkpointing=budget:2"], "speed.activation_checkpointing is budget:2: it must be none"),
+    (["--speed.activation_checkpointing=budget:.5"], "the compiler spends a budget"),
+    (["--speed.activation_checkpointing=blocks:2"], "speed.activation_checkpointing is blocks:2"),
+    (["--speed.step_graph=true"], "speed.step_graph is true: only CUDA has graphs, and this run is on cpu"),
+    (["--debug.sync=error"], "debug.sync is error: only a CUDA device tells of waits"),
+    (["--debug.nan=true", "--speed.compile=model"], "debug.nan is true: compiled code has no modules"),
+    (["--debug.profile=true", "--train.steps=12"], "debug.profile is true: it needs 13 steps, and the run has 12"),
+    (["--loader.workers=256"], "loader.workers is 256: 1 ranks share the"),
+    (["--loader.prefetch_factor=0"], "loader.prefetch_factor is 0: it must be from 1 to 64"),
     (["--optim.pct_start=1"], "optim.pct_start is 1"),
     (["--optim.beta2=1"], "optim.beta2 is 1"),
     (["--speed.precision=fp12"], "speed.precision"),
     (["--speed.precision=tf32"], "speed.precision is tf32"),
-    (["--run.name=a/b"], "run.name is 'a/b'"),
-    (["--run.name=.."], "run.name is '..'"),
-    (["--run.resume=auto"], "run.name is None: it must be given"),
+    (["--run.name=a/b"], "run.name is a/b"),
+    (["--run.name=.."], "run.name is .."),
+    (["--run.resume=auto"], "run.name is null: it must be given"),
     (["--run.resume=nowhere"], "has no good checkpoint"),
     (["--run.seed=-1"], "run.seed is -1"),
     (["--log.every=0"], "log.every is 0"),
@@ -44,8 +86,13 @@ BAD = [
 
 @pytest.mark.parametrize(("options", "message"), BAD, ids=[" ".join(options) for options, _ in BAD])
 def test_bad_value_is_one_line(
-    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     with pytest.raises(SystemExit) as stop:
         main([*SMALL, f"--run.dir={tmp_path}/runs", *options])
     printed = capsys.readouterr().err or f"{stop.value}\n"
@@ -53,6 +100,30 @@ def test_bad_value_is_one_line(
     assert message in printed
     assert printed.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def _wrong() -> list[tuple[str, str]]:
+    """For every key, a word that none takes, and a number outside its interval where it has one."""
+    found = []
+    for section in fields(Config):
+        for item in fields(type(getattr(Config(), section.name))):
+            key = f"{section.name}.{item.name}"
+            if item.type not in (str, str | None) and "Path" not in str(item.type):
+                found.append((key, "[nonsense]"))
+            interval = item.metadata.get("interval")
+            if interval:
+                low = float(interval[1:-1].split(",")[0])
+                found.append((key, f"{low - 1:.0f}"))
+    return found
+
+
+@pytest.mark.parametrize(("key", "value"), _wrong())
+def test_every_key_refuses_what_is_not_its_own(key: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((SystemExit, UserError)) as stop:
+        parse("test", "", [f"--{key}={value}"])
+    printed = capsys.readouterr().err or f"{stop.value}\n"
+    assert key in printed
+    assert printed.count("\n") == 1
 
 
 def test_bad_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

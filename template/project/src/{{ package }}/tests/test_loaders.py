@@ -9,7 +9,7 @@ from .. import data
 from ..config import Config, LoaderConfig, TrainConfig
 from ..distributed import World
 from ..errors import UserError
-from ..loaders import EvalOrder, Plan, TrainOrder, batches
+from ..loaders import EvalOrder, Loader, Plan, TrainOrder
 
 CFG = TrainConfig(micro_batch=4, accumulate=2, steps=7)
 
@@ -32,6 +32,11 @@ def test_ranks_share_out_the_same_global_batch(world_size: int) -> None:
     assert [chunk for dealt in zip(*ranks, strict=True) for chunk in dealt] == alone
 
 
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 5), (2.5, 13), (0.1, 1), (3, 15)])
+def test_epochs_make_steps(epochs: float, steps: int) -> None:
+    assert Plan.make(TrainConfig(micro_batch=4, accumulate=2, epochs=epochs), 42, 1).total_steps == steps
+
+
 def test_a_resumed_order_goes_on_where_it_stopped() -> None:
     plan = Plan.make(CFG, 42, 1)
     assert list(TrainOrder(plan, 0, 5, 3)) == list(TrainOrder(plan, 0, 5, 0))[3 * 2 :]
@@ -41,8 +46,9 @@ def test_a_resumed_order_goes_on_where_it_stopped() -> None:
 def test_validation_counts_each_sample_once(samples: int) -> None:
     for world_size in range(1, min(samples, 3) + 1):
         orders = [EvalOrder(samples, 4, rank, world_size) for rank in range(world_size)]
-        seen = [index for order in orders for chunk in order for index in chunk]
+        seen = [index for order in orders for chunk in list(order)[: order.own] for index in chunk]
         assert sorted(seen) == list(range(samples))
+        assert len({len(list(order)) for order in orders}) == 1, "all ranks go forward equally often"
 
 
 def test_a_rank_without_a_held_out_sample_is_refused() -> None:
@@ -50,10 +56,11 @@ def test_a_rank_without_a_held_out_sample_is_refused() -> None:
         EvalOrder(1, 4, 0, 2)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
 def test_workers_change_nothing(config: Callable[..., Config], world: World) -> None:
     samples = data.load(config().data)
     order = list(TrainOrder(Plan.make(TrainConfig(micro_batch=8, steps=5), len(samples.train), 1), 0, 0, 0))
-    runs = [list(batches(samples.train, order, LoaderConfig(), workers, world)) for workers in (0, 1, 2)]
+    runs = [list(Loader(samples.train, order, LoaderConfig(), workers, world)) for workers in (0, 1, 2)]
     assert len(runs[0]) == 5
     for run in runs[1:]:
         for ours, theirs in zip(runs[0], run, strict=True):

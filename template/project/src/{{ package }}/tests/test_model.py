@@ -1,7 +1,6 @@
 """The network: learns, compiles in one piece, and has no bias that a norm would cancel."""
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import torch
 from torch import nn
@@ -9,6 +8,8 @@ from torch import nn
 from .. import data, model, optim
 from ..config import Config
 from ..distributed import noise
+
+CPU = torch.device("cpu")
 
 
 def test_it_learns_one_batch_by_heart(config: Callable[..., Config]) -> None:
@@ -45,8 +46,20 @@ def test_it_compiles_in_one_piece(config: Callable[..., Config]) -> None:
 
 def test_no_bias_before_a_batch_norm(config: Callable[..., Config]) -> None:
     cfg = config()
-    net = model.build(cfg.model, data.load(cfg.data).spec)
-    for parent in net.modules():
-        for layer, following in pairwise(parent.children()):
-            if isinstance(following, nn.modules.batchnorm._BatchNorm):
-                assert getattr(layer, "bias", None) is None
+    samples = data.load(cfg.data)
+    net = model.build(cfg.model, samples.spec)
+    made_by: dict[int, nn.Module] = {}
+    outputs, seen = [], []
+
+    def note(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            seen.append(made_by[id(inputs[0])])
+        made_by.setdefault(id(output), module)
+        outputs.append(output)  # kept, so that no other tensor gets its id
+
+    for module in net.modules():
+        module.register_forward_hook(note)
+    net(*data.Prepare(samples.spec, cfg.data)(samples.train.__getitems__([0, 1]), False, noise(CPU, 0, 0, 0)))
+    assert all(getattr(layer, "bias", None) is None for layer in seen)
+    norms = [module for module in net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    assert len(seen) == len(norms)

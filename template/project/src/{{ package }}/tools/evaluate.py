@@ -8,16 +8,20 @@ Start it on a run's newest checkpoint, or on a certain one, also on several rank
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from .. import checkpoint, data, distributed, loaders, model, speed
-from ..config import SpeedConfig, from_dict
+from ..config import LoaderConfig, SpeedConfig, from_dict
 from ..distributed import World
 from ..errors import UserError, in_one_line
 from ..metrics import evaluate
 
 
-def measure(path: Path, precision: str | None, world: World) -> tuple[Path, dict[str, float]]:
+def measure(path: Path, precision: Any, world: World) -> tuple[Path, dict[str, float]]:
     """Return the checkpoint that was found at `path`, a run's folder or a checkpoint, and its held-out metrics.
 
     Raises:
@@ -27,16 +31,18 @@ def measure(path: Path, precision: str | None, world: World) -> tuple[Path, dict
     if found is None:
         raise UserError(f"{path} has no good checkpoint: give a run's folder, or a checkpoint's")
     cfg = from_dict(checkpoint.read_manifest(found)["config"])
-    chosen = cfg.speed if precision is None else SpeedConfig(**{**vars(cfg.speed), "precision": precision})
-    number_format = speed.setup(chosen, world.device)
+    # On any number of ranks and any device, whatever the run had; what is measured does not depend on the rest.
+    plain = replace(SpeedConfig(channels_last=cfg.speed.channels_last), precision=precision or cfg.speed.precision)
+    number_format = speed.setup(replace(cfg, speed=plain), world.device)
     samples = data.load(cfg.data)
-    net = speed.place(model.build(cfg.model, samples.spec), cfg.speed, world.device)
-    checkpoint.load_weights(net, checkpoint.read_state(found, world.device)["model"], found)
+    net = speed.place(model.build(cfg.model, samples.spec), plain, world.device)
+    state = checkpoint.read_state(found, torch.device("cpu"))
+    checkpoint.load_weights(net, {**state["model"], **state.get("ema", {})}, found)
     prepare = data.Prepare(samples.spec, cfg.data).to(world.device)
     order = loaders.EvalOrder(len(samples.val), cfg.train.micro_batch, world.rank, world.world_size)
-    workers = loaders.worker_count(cfg.loader, samples.in_memory)
-    batches = loaders.batches(samples.val, order, cfg.loader, workers, world)
-    return found, evaluate(net, batches, prepare, number_format.autocast(), world)
+    plainly = replace(cfg, loader=LoaderConfig(), data=replace(cfg.data, cache="none"))
+    batches = loaders.open_loader(samples.val, order, plainly, samples.in_memory, world)
+    return found, evaluate(net, batches, prepare, number_format.autocast(), world, order.own)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.evaluate", description="Measure a trained model.")
     parser.add_argument("path", type=Path, help="a run's folder, or one checkpoint")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
-    formats = ["auto", "bf16", "fp16", "tf32", "fp32"]
+    formats = ["auto", "bf16", "fp16", "tf32", "fp32", "fp8"]
     parser.add_argument("--precision", choices=formats, help="instead of the run's, on a device that lacks it")
     args = parser.parse_args(argv)
     try:

@@ -1,0 +1,60 @@
+"""Ranges of a config's numbers, stated at the field and checked when a section is made."""
+
+import json
+import math
+from dataclasses import dataclass, field, fields
+from typing import NoReturn, TypeVar, get_args
+
+from .errors import UserError
+
+T = TypeVar("T")
+
+
+def within(interval: str, default: T) -> T:
+    """Give a field its default and the interval of its numbers, as mathematics writes it: "[0, 1)" has 0 and not 1."""
+    return field(default=default, metadata={"interval": interval})
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the config, `XConfig` with keys `x.*`. Making one refuses a number outside its interval, by its key."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, interval = getattr(self, item.name), item.metadata.get("interval")
+            if interval and isinstance(value, int | float) and not _holds(interval, value):
+                others = "".join(f", or {word}" for word in _words(item.type))
+                self.refuse(item.name, f"it must be {_spoken(interval)}{others}")
+
+    def refuse(self, key: str, why: str) -> NoReturn:
+        """Raise the UserError that says what is wrong with a value."""
+        section = type(self).__name__.removesuffix("Config").lower()
+        value = getattr(self, key)
+        shown = json.dumps(value) if isinstance(value, bool | None) else str(value) or "empty"
+        raise UserError(f"{section}.{key} is {shown}: {why}")
+
+
+def _ends(interval: str) -> tuple[float, float]:
+    low, high = interval[1:-1].split(",")
+    return float(low), float(high)
+
+
+def _holds(interval: str, value: float) -> bool:
+    low, high = _ends(interval)
+    return (low < value or (value == low and interval[0] == "[")) and (
+        value < high or (value == high and interval[-1] == "]")
+    )
+
+
+def _spoken(interval: str) -> str:
+    low, high = _ends(interval)
+    start = f"{'from' if interval[0] == '[' else 'above'} {low:.10g}"
+    if math.isinf(high):
+        return f"{low:.10g} or above" if interval[0] == "[" else start
+    return f"{start} to {'' if interval[-1] == ']' else 'below '}{high:.10g}"
+
+
+def _words(type_: object) -> list[str]:
+    """What else a field takes: `null`, and the words of a Literal."""
+    words = [arg for part in get_args(type_) for arg in get_args(part)]
+    return [*map(str, words), *["null"] * (type(None) in get_args(type_))]

@@ -1,0 +1,149 @@
+"""Instruments for a run that goes wrong: the `debug.*` switches. Each of them makes it slow."""
+
+import copy
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck as gradients_agree
+from torch.autograd.gradcheck import GradcheckError
+
+from ..config import Config
+from ..distributed import World
+from ..errors import UserError
+from ..loaders import Batch
+
+SETTLING = 3
+"""Steps in which torch itself may wait: it sorts buckets, chooses kernels, allocates."""
+WAIT, WARMUP, ACTIVE = 5, 3, 5
+"""Steps that the profiler lets pass, warms up on, and records."""
+
+
+class Watch:
+    """The instruments that were switched on; a context manager around the loop.
+
+    Raises:
+        UserError: the device has no such instrument, another switch is in its way, or it found a wrong gradient.
+    """
+
+    def __init__(self, cfg: Config, world: World, model: nn.Module, batch: Callable[[], Batch], steps: int) -> None:
+        self.cfg, self.world = cfg.debug, world
+        self.profiler: Any = None
+        self.steps = 0
+        if self.cfg.sync != "off" and world.device.type != "cuda":
+            self.cfg.refuse("sync", f"only a CUDA device tells of waits, and this run is on {world.device}; use off")
+        if self.cfg.nan and cfg.speed.compile != "off":
+            self.cfg.refuse("nan", "compiled code has no modules to look at; set speed.compile to off")
+        if self.cfg.profile and steps < WAIT + WARMUP + ACTIVE:
+            self.cfg.refuse(
+                "profile", f"it needs {WAIT + WARMUP + ACTIVE} steps, and the run has {steps}; raise train.steps"
+            )
+        if self.cfg.gradcheck:
+            gradcheck(model, batch())
+        if self.cfg.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # docs.nvidia.com/cuda/cublas, reproducibility
+            torch.backends.cudnn.benchmark = False
+            torch.use_deterministic_algorithms(True)
+
+    def attach(self, model: nn.Module, folder: Path) -> None:
+        """Get ready for the loop."""
+        self.folder = folder / "profile"
+        if self.cfg.nan:
+            hunt(model)
+
+    def __enter__(self) -> Self:
+        torch.autograd.set_detect_anomaly(self.cfg.anomaly)
+        if self.cfg.profile and self.world.is_main:
+            phases = torch.profiler.schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1)
+            self.profiler = torch.profiler.profile(schedule=phases, on_trace_ready=self._write, record_shapes=True)
+            self.profiler.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.may_wait()
+        torch.autograd.set_detect_anomaly(False)
+        torch.use_deterministic_algorithms(False)
+        if self.profiler is not None:
+            self.profiler.__exit__(None, None, None)
+
+    def steady(self) -> None:
+        """From here on nothing should wait for the device. Called at the start of each step."""
+        if self.profiler is not None:
+            self.profiler.step()
+        self.steps += 1
+        if self.cfg.sync != "off" and self.steps > SETTLING:
+            torch.cuda.set_sync_debug_mode(self.cfg.sync)
+
+    def may_wait(self) -> None:
+        """From here on the host reads results."""
+        if self.cfg.sync != "off":
+            torch.cuda.set_sync_debug_mode("default")
+
+    def _write(self, profiler: torch.profiler.profile) -> None:
+        self.folder.mkdir(exist_ok=True)
+        profiler.export_chrome_trace(str(self.folder / "trace.json"))
+        by = "self_cuda_time_total" if self.world.device.type == "cuda" else "self_cpu_time_total"
+        table = profiler.key_averages().table(sort_by=by, row_limit=40)
+        (self.folder / "table.txt").write_text(table + "\n", encoding="utf-8")
+
+
+def hunt(model: nn.Module) -> None:
+    """Check the output of each module, and the gradient that comes back to it; the innermost come first.
+
+    Raises:
+        UserError: later, in forward or backward, at the first value that is not finite.
+    """
+    for name, module in model.named_modules():
+        module.register_forward_hook(_checks(name or "the model"))
+
+
+def _checks(name: str) -> Any:
+    def after(module: nn.Module, inputs: object, output: object) -> None:
+        parts = output if isinstance(output, tuple) else (output,)
+        for part in parts:
+            if isinstance(part, Tensor) and part.is_floating_point():
+                _check(part, f"the output of {name} ({type(module).__name__})")
+                if part.requires_grad:
+                    part.register_hook(lambda gradient: _check(gradient, f"the gradient at the output of {name}"))
+
+    return after
+
+
+def _check(value: Tensor, place: str) -> None:
+    if not bool(value.isfinite().all()):
+        kind = "NaN" if bool(value.isnan().any()) else "infinite"
+        raise UserError(f"{place} is {kind}: look there first (debug.nan)")
+
+
+def gradcheck(model: nn.Module, batch: Batch) -> None:
+    """Hold the gradients of the loss against differences, in float64, for two samples at weights near the initial ones.
+
+    Fast mode projects the Jacobian on random directions: torch.autograd.gradcheck's documentation. The weights get some
+    noise, as at an initial zero a ReLU has no derivative.
+
+    Raises:
+        UserError: they differ.
+    """
+    device = torch.device("cpu")  # Apple's GPUs have no float64
+    net = copy.deepcopy(model).to(device, torch.float64).eval()  # without dropout, and BatchNorm by its statistics
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: weight.detach() for name, weight in net.named_parameters() if weight.requires_grad}
+    noisy = [w + 0.02 * torch.randn(w.shape, generator=generator, dtype=w.dtype) for w in weights.values()]
+    parts = tuple(part[:2].to(device) for part in batch)
+    parts = tuple(part.double() if part.is_floating_point() else part for part in parts)
+
+    def loss(*values: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(net, dict(zip(weights, values, strict=True)), parts)[0]
+        return found
+
+    try:
+        gradients_agree(loss, [w.requires_grad_() for w in noisy], fast_mode=True, atol=1e-4, rtol=1e-3)
+    except GradcheckError as error:
+        detail = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"debug.gradcheck: the model's gradient is wrong ({detail}): look at its own backward"
+        ) from error
+    print("debug.gradcheck: the model's gradients agree with differences in float64", flush=True)

@@ -1,0 +1,66 @@
+"""A small data set held on the device: `data.cache=device`."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..loaders import Batch, Loader, Samples
+
+CHUNK = 256
+
+
+class DeviceCache:
+    """Batches of a loader's order, gathered from a copy of its samples on the device: no loader, copy or wait a batch.
+
+    Raises:
+        UserError: the copy would take more than nine tenths of the device's free memory.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.order, self.device = loader.order, loader.device
+        size, free = _bytes(loader.samples), _free(loader.device)
+        if size > 0.9 * free:
+            raise UserError(
+                f"data.cache is 'device': the samples take {size / 1e9:.2f} GB, and {loader.device} has "
+                f"{free / 1e9:.2f} GB free; use none"
+            )
+        count = len(loader.samples)
+        chunks = [list(range(begin, min(begin + CHUNK, count))) for begin in range(0, count, CHUNK)]
+        self.parts = _read(loader.over(chunks), count)
+
+    def __iter__(self) -> Iterator[Batch]:
+        on_gpu = self.device.type == "cuda"
+        for indices in self.order:
+            chosen = torch.tensor(indices, pin_memory=on_gpu).to(self.device, non_blocking=True)
+            yield tuple(part.index_select(0, chosen) for part in self.parts)
+
+
+def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
+    """Copy all batches, in order, into one tensor for each of their parts."""
+    parts: tuple[Tensor, ...] = ()
+    done = 0
+    for batch in batches:
+        parts = parts or tuple(part.new_empty((count, *part.shape[1:])) for part in batch)
+        for whole, part in zip(parts, batch, strict=True):
+            whole[done : done + len(part)] = part
+        done += len(batch[0])
+    return parts
+
+
+def _bytes(samples: Samples) -> int:
+    return len(samples) * sum(math.prod(part.shape) * part.element_size() for part in samples.__getitems__([0]))
+
+
+def _free(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else 2**63  # other systems do not say

@@ -1,0 +1,77 @@
+"""Every optimizer but AdamW: `optim.name`."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..config import OptimConfig
+from ..errors import UserError
+from ..optim import groups
+
+
+def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
+    """Make the optimizer that `optim.name` asks for.
+
+    Raises:
+        UserError: it is of a package that is not installed, or has nothing to do in this model.
+    """
+    if cfg.name == "sgd":
+        return torch.optim.SGD(
+            groups(model.parameters(), cfg.weight_decay),
+            lr=cfg.lr,
+            momentum=cfg.beta1,
+            nesterov=cfg.beta1 > 0,
+            fused=cfg.fused,
+        )
+    if cfg.name == "muon":
+        return _muon(model, cfg)
+    try:
+        import pytorch_optimizer
+    except ImportError as error:
+        raise UserError(
+            f"optim.name={cfg.name} is of a package: pip install pytorch_optimizer, or use adamw"
+        ) from error
+    sorted_out = groups(model.parameters(), cfg.weight_decay)
+    if cfg.name == "lars":
+        # Vectors keep the plain rate, as in You et al. 2017 (arXiv:1708.03888); the library leaves them out by itself.
+        return pytorch_optimizer.LARS(sorted_out, lr=cfg.lr, momentum=cfg.beta1, weight_decay=cfg.weight_decay)
+    settings: dict[str, Any] = {"lr": cfg.lr, "betas": (cfg.beta1, cfg.beta2), "eps": cfg.eps, "weight_decouple": True}
+    if cfg.name == "lamb":  # the engine clips already, by one rule for all optimizers
+        return pytorch_optimizer.Lamb(sorted_out, max_grad_norm=0.0, **settings)
+    return pytorch_optimizer.NovoGrad(sorted_out, **settings)
+
+
+def _muon(model: nn.Module, cfg: OptimConfig) -> "Both":
+    """Muon (Jordan et al. 2024) for the matrices of `blocks`, AdamW for all else, at one rate that fits both."""
+    blocks = getattr(model, "blocks", None)
+    hidden = [p for p in blocks.parameters() if p.ndim == 2 and p.requires_grad] if blocks is not None else []
+    if not hidden:
+        raise UserError("optim.name=muon works on 2-D weights in `blocks`, and this model has none there: use adamw")
+    chosen = set(map(id, hidden))
+    rest = groups((p for p in model.parameters() if id(p) not in chosen), cfg.weight_decay)
+    # Updates as large as AdamW's, so that one rate fits both: Liu et al. 2025 (arXiv:2502.16982, section 2.2).
+    rule = "match_rms_adamw"
+    muon = torch.optim.Muon(hidden, lr=cfg.lr, weight_decay=cfg.weight_decay, momentum=cfg.beta1, adjust_lr_fn=rule)
+    return Both(muon, torch.optim.AdamW(rest, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, fused=cfg.fused))
+
+
+class Both(torch.optim.Optimizer):
+    """Two optimizers that share out a model's parameters, used as one."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        super().__init__([{"params": group["params"]} for part in parts for group in part.param_groups], {})
+        self.parts = parts
+        self.param_groups = [group for part in parts for group in part.param_groups]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for part in self.parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self.param_groups = [group for part in self.parts for group in part.param_groups]

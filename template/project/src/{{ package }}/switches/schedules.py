@@ -1,0 +1,40 @@
+"""Every schedule but 1cycle: `optim.schedule`. Functions of the optimizer step, from 0 to total_steps - 1."""
+
+import math
+
+from ..config import OptimConfig
+
+
+def rate(cfg: OptimConfig, peak: float, step: int, total_steps: int) -> tuple[float, float]:
+    """Learning rate and momentum of a step.
+
+    - `cyclic`, Smith 2015 (arXiv:1506.01186, section 3.1): triangles between peak / div_factor and the peak.
+    - `cosine`, Loshchilov and Hutter 2016 (arXiv:1608.03983, equation 5), after a linear warm-up, without restarts.
+    - `wsd`: warm-up, stable, and 1 - sqrt at the end, Haegele et al. 2024 (arXiv:2405.18392, section 3).
+    - `constant`, after a warm-up if one is given.
+    - `range`: exponential from range_low to range_high, whatever the peak.
+
+    Raises:
+        UserError: the run is shorter than its warm-up.
+    """
+    last = max(total_steps - 1, 1)
+    if cfg.schedule == "range":
+        return cfg.range_low * (cfg.range_high / cfg.range_low) ** (step / last), cfg.beta1
+    if cfg.schedule == "cyclic":
+        length = cfg.cycle_steps or max(total_steps // 4, 2)
+        height = 1 - abs(step % length / (length / 2) - 1)
+        momentum = 0.95 - 0.1 * height if cfg.cycle_momentum else cfg.beta1
+        return peak * (1 + (cfg.div_factor - 1) * height) / cfg.div_factor, momentum
+    share = 0 if cfg.schedule == "constant" else total_steps // 20
+    warmup = share if cfg.warmup_steps is None else cfg.warmup_steps
+    if warmup and warmup >= total_steps:
+        cfg.refuse("warmup_steps", f"the run has only {total_steps} steps; give fewer")
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1), cfg.beta1
+    height, low = 1.0, 1 / cfg.final_div_factor
+    if cfg.schedule == "cosine":
+        height = (1 + math.cos(math.pi * (step - warmup) / max(last - warmup, 1))) / 2
+    if cfg.schedule == "wsd":
+        start = max(last - math.ceil(cfg.decay_fraction * total_steps), warmup)
+        height = 1 - math.sqrt(max(step - start, 0) / max(last - start, 1))
+    return peak * (low + (1 - low) * height), cfg.beta1

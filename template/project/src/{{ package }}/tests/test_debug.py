@@ -1,0 +1,256 @@
+"""The instruments find what they are for, and the steady state waits for nothing."""
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .. import data, loaders, model
+from ..config import Config
+from ..distributed import World
+from ..errors import UserError
+from ..loaders import TrainOrder
+from ..log import RunLog
+from ..switches import debug
+from ..train import main, train
+from .conftest import HAS_BLOCKS, SMALL
+
+pytestmark = pytest.mark.usefixtures("short_validation")
+
+
+class Broken(nn.Module):
+    """Three layers; the middle one makes what the test asks for."""
+
+    def __init__(self, break_it: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.middle = Middle(break_it)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.middle(self.first(x)))
+        return y
+
+
+class Middle(nn.Module):
+    """Applies a function."""
+
+    def __init__(self, apply: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.apply_it = apply
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.apply_it(x)
+
+
+def test_the_hunt_names_the_first_module_that_makes_a_nan() -> None:
+    net = Broken(lambda x: x / (x - x))
+    debug.hunt(net)
+    with pytest.raises(UserError, match=r"the output of middle \(Middle\) is (NaN|infinite)"):
+        net(torch.ones(2, 4))
+
+
+def test_the_hunt_names_where_a_bad_gradient_comes_back() -> None:
+    net = Broken(lambda x: (x - x.detach()).sqrt() + x)  # the square root's slope at 0 is infinite
+    debug.hunt(net)
+    with pytest.raises(UserError, match="the gradient at the output of first is (NaN|infinite)"):
+        net(torch.ones(2, 4)).sum().backward()
+
+
+def test_a_run_that_diverges_is_told_apart(tmp_path: Path) -> None:
+    wild = ["--optim.lr=1e30", "--optim.clip=null", "--optim.div_factor=1", "--debug.nan=true"]
+    with pytest.raises(SystemExit, match=r"is (NaN|infinite): look there first \(debug.nan\)"):
+        main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a", "--log.tensorboard=false", *wild])
+
+
+class WrongBackward(torch.autograd.Function):
+    """Doubles, with the gradient of a triple."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return gradient * 3
+
+
+def test_gradcheck_finds_a_wrong_backward() -> None:
+    class Net(Broken):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x).square().mean(), {}
+
+    torch.manual_seed(0)
+    debug.gradcheck(Net(lambda x: x * 2), (torch.randn(4, 4),))
+    with pytest.raises(UserError, match="the model's gradient is wrong"):
+        debug.gradcheck(Net(WrongBackward.apply), (torch.randn(4, 4),))
+
+
+def test_the_profiler_writes_a_trace_and_a_table(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
+    train(config("--run.name=a", "--train.steps=15", "--debug.profile=true"), world)
+    trace = json.loads((tmp_path / "a/profile/trace.json").read_text())
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert sum(name.startswith("ProfilerStep#") for name in names) >= debug.ACTIVE
+    assert "Self CPU" in (tmp_path / "a/profile/table.txt").read_text()
+
+
+def test_deterministic_refuses_what_has_no_such_kernel(config: Callable[..., Config], world: World) -> None:
+    net = model.build(config().model, data.load(config().data).spec)
+    batch = (torch.zeros(1), torch.zeros(1))
+    watch = debug.Watch(config("--debug.deterministic=true"), world, net, lambda: batch, 100)
+    with watch, pytest.raises(RuntimeError, match="does not have a deterministic"):
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_instruments_leave_no_trace_behind(config: Callable[..., Config], world: World) -> None:
+    train(config("--run.name=a", "--debug.anomaly=true", "--debug.deterministic=true"), world)
+    assert not torch.is_anomaly_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+WAITS = {"item", "cpu", "numpy", "tolist", "__repr__", "__bool__", "__float__", "__int__", "__format__", "__index__"}
+WAITS |= {
+    "__array__",
+    "__contains__",
+    "__iter__",
+    "equal",
+    "allclose",
+    "nonzero",
+    "masked_select",
+    "unique",
+    "is_nonzero",
+}
+
+
+class NoWaiting(TorchFunctionMode):
+    """Fails on whatever would make the host wait for a device, were the tensor on one."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        given = (*args[1:], *(kwargs or {}).values())
+        to_host = name == "to" and any(isinstance(value, str) and value == "cpu" for value in given)
+        if name in WAITS or to_host:
+            raise AssertionError(f"the steady state calls Tensor.{name}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Forbid waits from the end of the second step of a run to the end of the one before its last."""
+    mode = ExitStack()
+    guarded: list[int] = []
+    step, order = RunLog.step, TrainOrder.__iter__
+
+    def count(self: RunLog) -> None:
+        step(self)
+        guarded.append(len(guarded) + 1)
+        if len(guarded) == 2:
+            mode.enter_context(NoWaiting())
+        if len(guarded) == self.total_steps - 1:
+            mode.close()
+
+    # Indices are made on the host, as whole numbers: before the run, so that they are not mistaken for a wait.
+    monkeypatch.setattr(TrainOrder, "__iter__", lambda self: iter(list(order(self))))
+    monkeypatch.setattr(RunLog, "step", count)
+    with mode:
+        yield guarded
+
+
+QUIET = ["--run.name=a", "--train.steps=8", "--log.every=100", "--loader.workers=0"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--train.accumulate=2"],
+        ["--train.ema=0.9"],
+        ["--speed.precision=bf16"],
+        ["--speed.activation_checkpointing=blocks"],
+        ["--data.cache=device"],
+        ["--optim.name=sgd"],
+        ["--optim.schedule=cosine"],
+    ],
+    ids=" ".join,
+)
+def test_the_steady_state_waits_for_nothing(
+    config: Callable[..., Config], world: World, steady: list[int], options: list[str]
+) -> None:
+    if "blocks" in " ".join(options) and not HAS_BLOCKS:
+        pytest.skip("this model names no `blocks`")
+    train(config(*QUIET, *options), world)
+    assert len(steady) == 8
+
+
+@pytest.mark.parametrize("what", ["item", "cpu", "to", "numpy", "print", "if"])
+def test_a_wait_in_the_loop_is_noticed(
+    config: Callable[..., Config], world: World, steady: list[int], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    prepare = data.Prepare.forward
+
+    @functools.wraps(prepare)
+    def careless(self: Any, batch: Any, *others: Any) -> Any:
+        value = batch[0].float().mean()
+        if what == "item":
+            value.item()
+        elif what == "cpu":
+            value.cpu()
+        elif what == "to":
+            value.to("cpu")
+        elif what == "numpy":
+            value.numpy()
+        elif what == "print":
+            print(value)
+        elif value > 1e9:
+            raise AssertionError
+        return prepare(self, batch, *others)
+
+    monkeypatch.setattr(data.Prepare, "forward", careless)
+    with pytest.raises(AssertionError, match="the steady state calls"):
+        train(config(*QUIET), world)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--train.accumulate=2", "--train.ema=0.9"], ["--data.cache=device"], ["--loader.workers=1"]],
+    ids=" ".join,
+)
+def test_cuda_sees_no_wait_in_the_steady_state(
+    config: Callable[..., Config], options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bf16, as fp16 waits to know whether a step was skipped."""
+    quiet = ["--run.device=cuda", "--speed.precision=bf16", "--debug.sync=error", "--train.steps=12", "--log.every=100"]
+    gpu = World(0, 1, torch.device("cuda", 0))
+    train(config("--run.name=a", *quiet, *options), gpu)
+    prepare = data.Prepare.forward
+
+    def careless(self: Any, batch: Any, *others: Any) -> Any:
+        batch[0].float().mean().item()
+        return prepare(self, batch, *others)
+
+    monkeypatch.setattr(data.Prepare, "forward", careless)
+    with pytest.raises(RuntimeError, match="synchroniz"):
+        train(config("--run.name=b", *quiet, *options), gpu)
+
+
+def test_loaders_are_not_asked_for_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    count = functools.partial(loaders.worker_count, in_memory=False)
+    from ..config import LoaderConfig
+
+    assert count(LoaderConfig()) == 3
+    assert count(LoaderConfig(workers=4)) == 4
+    with pytest.raises(UserError, match="loader.workers is 5: 1 ranks share the 4 cores here; use auto, or at most 4"):
+        count(LoaderConfig(workers=5))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert count(LoaderConfig()) == 1
+    with pytest.raises(UserError, match="at most 2"):
+        count(LoaderConfig(workers=3))

@@ -1,0 +1,73 @@
+"""Validation is exact over any batches, and records no gradient."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from .. import data, model
+from ..config import Config
+from ..distributed import World, noise
+from ..loaders import EvalOrder, Loader
+from ..metrics import evaluate
+
+CPU = torch.device("cpu")
+
+
+def test_validation_is_exact_for_a_short_last_batch(config: Callable[..., Config], world: World) -> None:
+    cfg = config()
+    samples = data.load(cfg.data)
+    prepare = data.Prepare(samples.spec, cfg.data)
+    torch.manual_seed(0)
+    net = model.build(cfg.model, samples.spec)
+
+    class Few:
+        """The first 23 held-out samples."""
+
+        def __len__(self) -> int:
+            return 23
+
+        def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
+            return tuple(samples.val.__getitems__(indices))
+
+    whole = prepare(samples.val.__getitems__(list(range(23))), False, noise(CPU, 0, 0, 0))
+    net.eval()
+    with torch.no_grad():
+        _, sums = net(*whole)
+    expected = {name: float(total) / count for name, (total, count) in sums.items()}
+    for micro_batch in (4, 23, 64):
+        loader = Loader(Few(), EvalOrder(23, micro_batch, 0, 1), cfg.loader, 0, world)
+        found = evaluate(net, loader, prepare, torch.enable_grad(), world)
+        assert found == pytest.approx(expected, rel=1e-5)
+    ranks = [EvalOrder(17, 4, rank, 2) for rank in (0, 1)]
+    assert [(order.own, order.rounds, len(list(order))) for order in ranks] == [(3, 3, 3), (2, 3, 3)]
+    again = [[0, 1, 2], [3, 4], [0]]
+    few = Loader(Few(), again, cfg.loader, 0, world)
+    counted = Loader(Few(), again[:2], cfg.loader, 0, world)
+    once = evaluate(net, counted, prepare, torch.enable_grad(), world)
+    assert evaluate(net, few, prepare, torch.enable_grad(), world, 2) == once, "a repeated sample does not count"
+
+
+def test_validation_records_no_gradient(world: World) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+            assert torch.is_inference_mode_enabled()
+            assert not self.training
+            loss = (self.weight * x).mean()
+            assert not loss.requires_grad
+            return loss, {"loss": (loss * len(x), len(x))}
+
+    class Same(nn.Module):
+        def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+            assert not training
+            return batch
+
+    net = Net()
+    found = evaluate(net, [(torch.ones(2),), (torch.zeros(1),)], Same(), torch.autocast("cpu", enabled=False), world)
+    assert found == {"loss": pytest.approx(2 / 3)}
+    assert net.training

@@ -1,0 +1,201 @@
+"""Two ranks train as one does, under DDP and FSDP, and what they save is read by one process or by any number."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from .. import checkpoint, data, model
+from ..config import Config, parse
+from ..distributed import World
+from ..tools import evaluate
+from ..train import train
+from .conftest import HAS_BLOCKS, SMALL, losses, rows, run_ranks_in_turn, weights
+
+SHARED = [
+    "--log.every=1",
+    "--train.steps=6",
+    "--train.micro_batch=4",
+    "--optim.clip=0.5",
+    "--speed.channels_last=false",
+]
+FSDP = "--dist.strategy=fsdp"
+OVERFLOW = """
+def overflowing(self):
+    return torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-20, enabled=self.format == "fp16")
+speed.Precision.scaler = overflowing
+"""
+RUNS = {
+    "ddp": [],
+    "static": ["--dist.static_graph=true"],
+    "bf16": ["--dist.bf16_gradients=true"],
+    "ddp twice": ["--train.accumulate=2"],
+    "ddp fp16": ["--speed.precision=fp16"],
+    "fsdp": [FSDP, "--train.ema=0.9", "--train.eval_every=3"],
+    "fsdp twice": [FSDP, "--train.accumulate=2"],
+    "fsdp checkpointed": [FSDP, *(["--speed.activation_checkpointing=blocks"] if HAS_BLOCKS else [])],
+    "fsdp fp16": [FSDP, "--speed.precision=fp16"],
+    "fsdp bf16": [FSDP, "--speed.precision=bf16"],
+}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all those runs, on two ranks."""
+    folder = tmp_path_factory.mktemp("two")
+    every = [[*SHARED, f"--run.name={name}", *options] for name, options in RUNS.items()]
+    run_ranks_in_turn(2, every, folder, OVERFLOW)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same runs on one rank, with twice the accumulation."""
+    folder = tmp_path_factory.mktemp("one")
+    every = [
+        [*SHARED, "--run.name=one", "--train.accumulate=2", "--train.ema=0.9", "--train.eval_every=3"],
+        [*SHARED, "--run.name=one twice", "--train.accumulate=4"],
+        [*SHARED, "--run.name=one fp16", "--train.accumulate=2", "--speed.precision=fp16"],
+    ]
+    run_ranks_in_turn(1, every, folder, OVERFLOW)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "alone", "tolerance"),
+    [
+        ("ddp", "one", 1e-4),
+        ("static", "one", 1e-4),
+        ("bf16", "one", 2e-2),
+        ("ddp twice", "one twice", 1e-4),
+        ("ddp fp16", "one fp16", 5e-3),
+        ("fsdp", "one", 1e-4),
+        ("fsdp twice", "one twice", 1e-4),
+        ("fsdp checkpointed", "one", 1e-4),
+        ("fsdp fp16", "one fp16", 5e-3),
+        ("fsdp bf16", "one", 3e-2),
+    ],
+)
+def test_two_ranks_equal_one(two: Path, one: Path, name: str, alone: str, tolerance: float) -> None:
+    together, single = rows(two / name, "train"), rows(one / alone, "train")
+    assert len(together) == len(single) >= 6
+    for ours, theirs in zip(together, single, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=tolerance)
+        assert ours["lr"] == theirs["lr"]
+    if tolerance < 1e-3:
+        norms = [[row["grad_norm"] for row in logged] for logged in (together, single)]
+        assert norms[0][:3] == pytest.approx(norms[1][:3], rel=1e-3)
+        assert max(norms[0]) > 0.5, "clipping was at work"
+
+
+@pytest.mark.parametrize("name", ["ddp fp16", "fsdp fp16"])
+def test_an_overflow_is_skipped_by_all_ranks(two: Path, one: Path, name: str) -> None:
+    skipped = [row["skipped_steps"] for row in rows(two / name, "train")]
+    assert skipped == [row["skipped_steps"] for row in rows(one / "one fp16", "train")]
+    assert skipped[0] == 1
+    assert skipped[-1] < 5
+
+
+def test_gradients_are_reduced_once_a_step_however_many_micro_batches(two: Path) -> None:
+    counts = {name: int((two / f"{name}-reductions-0").read_text()) for name in ("ddp", "ddp twice")}
+    assert counts["ddp"] >= 6
+    assert abs(counts["ddp twice"] - counts["ddp"]) <= 2, "torch sorts its buckets anew once"
+
+
+def test_the_average_of_shards_is_that_of_one(two: Path, one: Path) -> None:
+    ours, theirs = (
+        checkpoint.read_state(folder / "checkpoints/step-00000003", torch.device("cpu"))
+        for folder in (two / "fsdp", one / "one")
+    )
+    names = [name for name, weight in own_weights() if weight.ndim >= 2]
+    gap = max((theirs["ema"][name] - theirs["model"][name]).abs().max().item() for name in names)
+    error = max((ours["ema"][name] - theirs["ema"][name]).abs().max().item() for name in names)
+    assert gap > 1e-4, "the average is not the weights"
+    assert error < 0.2 * gap
+
+
+def own_weights() -> list[tuple[str, torch.nn.Parameter]]:
+    cfg = parse("test", "", SMALL)
+    return list(model.build(cfg.model, data.load(cfg.data).spec).named_parameters())
+
+
+def test_gradients_in_bf16_are_rounded(two: Path) -> None:
+    assert losses(two / "bf16") != losses(two / "ddp")
+
+
+def test_one_process_reads_and_measures_what_two_ranks_shared_out(
+    two: Path, one: Path, capsys: pytest.CaptureFixture[str], short_validation: None
+) -> None:
+    folder = two / "fsdp" / "checkpoints" / "step-00000006"
+    assert sorted(file.name for file in folder.glob("*.pt")) == ["share-00000.pt", "share-00001.pt", "state.pt"]
+    whole, single = weights(two / "fsdp", 6), weights(one / "one", 6)
+    assert {name: value.shape for name, value in whole.items()} == {name: value.shape for name, value in single.items()}
+    evaluate.main([str(two / "fsdp"), "--device=cpu"])
+    printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert float(printed["loss"]) == pytest.approx(rows(two / "fsdp", "val")[-1]["loss"], rel=1e-4)
+
+
+def test_a_share_that_is_damaged_is_noticed(two: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(two / "fsdp", tmp_path / "copy")
+    share = copy / "checkpoints" / "step-00000006" / "share-00001.pt"
+    share.write_bytes(share.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=r"share-00001.pt does not have its \d+ bytes"):
+        assert checkpoint.find(copy) == (copy / "checkpoints" / "step-00000003").resolve()
+
+
+def test_a_run_goes_on_with_another_number_of_ranks_and_strategy(
+    two: Path, config: Callable[..., Config], world: World, tmp_path: Path, short_validation: None
+) -> None:
+    for name in ("whole", "alone", "ddp", "fsdp"):
+        shutil.copytree(two / "fsdp", tmp_path / name)
+    start = ["--train.steps=6", "--train.ema=0.9", "--train.eval_every=3"]
+
+    def resume(name: str, *options: str) -> list[str]:
+        at = tmp_path / name / "checkpoints" / "step-00000003"
+        return [*SHARED, *start, f"--run.resume={at}", *options]
+
+    train(config(*resume("alone", "--train.accumulate=2")), world)
+    run_ranks_in_turn(2, [resume("fsdp", FSDP), resume("ddp")], tmp_path)
+    for name in ("alone", "ddp", "fsdp"):
+        tolerance = 0.0 if name == "fsdp" else 1e-4
+        assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "whole"), rel=tolerance, abs=0)
+        values: Any = zip(weights(tmp_path / name, 6).values(), weights(tmp_path / "whole", 6).values(), strict=True)
+        if name == "fsdp":
+            assert all(torch.equal(ours, theirs) for ours, theirs in values)
+
+
+REFUSED = [
+    (["--dist.static_graph=true", "--train.accumulate=2"], "dist.static_graph is true: torch's reducer fails"),
+    (["--dist.sync_batchnorm=true"], "dist.sync_batchnorm is true: torch has it on GPUs alone"),
+    ([FSDP, "--optim.name=lamb"], "dist.strategy is fsdp: optim.name=lamb needs whole matrices"),
+    ([FSDP, "--optim.name=sgd"], "optim.fused is true: torch has no fused sgd for dist.strategy=fsdp"),
+    ([FSDP, "--speed.compile=model"], "use speed.compile=blocks"),
+    ([FSDP, "--dist.bf16_gradients=true"], "are of ddp"),
+    (["--loader.workers=200"], "loader.workers is 200: 2 ranks share the"),
+    (["--train.global_batch=17"], "a multiple of 2 ranks x train.micro_batch=4; the nearest is 16 or 24"),
+    (["--train.global_batch=3"], "a multiple of 2 ranks x train.micro_batch=4; the nearest is 8"),
+    (["--train.global_batch=16", "--train.accumulate=3"], "train.accumulate is 3: train.global_batch=16 makes it 2"),
+    (["--speed.step_graph=true"], "speed.step_graph is true: only CUDA has graphs"),
+]
+
+
+NINE_HELD_OUT = """
+import os
+os.sched_getaffinity = lambda _: {0, 1}
+loaders = importlib.import_module(f"{PACKAGE}.loaders")
+train.EvalOrder = lambda samples, *others: loaders.EvalOrder(9, *others)
+"""
+
+
+def test_what_ranks_cannot_do_is_refused_and_uneven_validations_do_not_hang(tmp_path: Path) -> None:
+    """Of nine samples in batches of four, one rank has two batches and the other has one."""
+    runs = [[*SHARED, f"--run.name={number}", *options] for number, (options, _) in enumerate(REFUSED)]
+    run_ranks_in_turn(2, [*runs, [*SHARED, "--run.name=uneven", FSDP, "--train.steps=2"]], tmp_path, NINE_HELD_OUT)
+    for number, (_, message) in enumerate(REFUSED):
+        for rank in (0, 1):
+            assert message in (tmp_path / f"{number}-refused-{rank}").read_text()
+        assert not (tmp_path / str(number)).exists()
+    assert len(rows(tmp_path / "uneven", "val")) == 1

@@ -1,0 +1,219 @@
+"""Label smoothing, the average of weights, early stopping, the best checkpoint, and the learning-rate range test."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from .. import checkpoint, data, model
+from ..config import Config
+from ..distributed import World, noise
+from ..errors import UserError
+from ..metrics import Best
+from ..switches import lr_range
+from ..switches.ema import Ema
+from ..tools import evaluate
+from ..train import train
+from .conftest import HAS_SMOOTHING, PARENT, rows
+
+pytestmark = pytest.mark.usefixtures("short_validation")
+
+
+@pytest.mark.skipif(not HAS_SMOOTHING, reason="this model has no label smoothing")
+def test_label_smoothing_is_the_papers_in_training_alone(config: Callable[..., Config]) -> None:
+    share = 0.2
+    samples = data.load(config().data)
+    batch = data.Prepare(samples.spec, config().data)(
+        samples.train.__getitems__(list(range(4))), False, noise(torch.device("cpu"), 0, 0, 0)
+    )
+    torch.manual_seed(0)
+    net: Any = model.build(config(f"--model.label_smoothing={share}").model, samples.spec)
+    *inputs, targets = batch
+    with torch.no_grad():
+        log_p = net.predict(*inputs).flatten(0, -2).log_softmax(-1)
+        plain = -log_p.gather(1, targets.reshape(-1, 1)).mean()
+        smooth = (1 - share) * plain - share * log_p.mean()  # Szegedy et al. 2015, section 7
+        torch.testing.assert_close(net(*batch)[0], smooth)
+        net.eval()
+        log_p = net.predict(*inputs).flatten(0, -2).log_softmax(-1)
+        torch.testing.assert_close(net(*batch)[0], -log_p.gather(1, targets.reshape(-1, 1)).mean())
+
+
+def test_the_average_is_a_hand_written_one() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    ema = Ema(net, 0.7)
+    expected = {name: value.clone().double() for name, value in net.state_dict().items() if value.is_floating_point()}
+    for update in range(1, 8):
+        for value in net.state_dict().values():
+            value.add_(torch.randn(value.shape) if value.is_floating_point() else 1)
+        ema.update(update)
+        decay = min(0.7, (1 + update) / (10 + update))
+        for name, value in expected.items():
+            value.mul_(decay).add_(net.state_dict()[name].double(), alpha=1 - decay)
+    live = {name: value.clone() for name, value in net.state_dict().items()}
+    with ema.in_place():
+        for name, value in expected.items():
+            torch.testing.assert_close(net.state_dict()[name].double(), value, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in live.items())
+
+
+def test_a_resumed_average_is_that_of_the_uninterrupted_run(
+    config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--train.ema=0.8", "--train.steps=8", "--train.eval_every=4"]
+    for name in ("whole", "cut"):
+        train(config(f"--run.name={name}", *options), world)
+    (tmp_path / "cut/checkpoints/step-00000008/manifest.json").unlink()
+    with pytest.warns(UserWarning, match="passing over"):
+        train(config("--run.name=cut", "--run.resume=auto", *options), world)
+    assert rows(tmp_path / "cut", "val") == rows(tmp_path / "whole", "val")
+    averages = [
+        checkpoint.read_state(tmp_path / name / "checkpoints/step-00000008", torch.device("cpu"))["ema"]
+        for name in ("whole", "cut")
+    ]
+    assert all(torch.equal(value, averages[1][name]) for name, value in averages[0].items())
+    capsys.readouterr()
+    evaluate.main([str(tmp_path / "whole"), "--device=cpu"])
+    printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert float(printed["loss"]) == pytest.approx(rows(tmp_path / "whole", "val")[-1]["loss"], rel=1e-5)
+
+
+def test_best_follows_its_metric() -> None:
+    best = Best("loss", "min")
+    seen = []
+    for step, value in enumerate((3.0, 2.0, 2.0, float("nan"), 1.0)):
+        best.see({"loss": value}, step)
+        seen.append((best.value, best.step, best.stale))
+    assert seen == [(3.0, 0, 0), (2.0, 1, 0), (2.0, 1, 1), (2.0, 1, 2), (1.0, 4, 0)]
+    best = Best("accuracy", "max")
+    for step, value in enumerate((0.5, 0.4, 0.6)):
+        best.see({"accuracy": value}, step)
+    assert (best.value, best.step) == (0.6, 2)
+    with pytest.raises(UserError, match="train.monitor is f1: it must be one of the model's metrics, loss"):
+        Best("f1", "min").check({"loss": 1.0})
+
+
+def test_patience_ends_a_run_and_the_best_is_kept(
+    config: Callable[..., Config],
+    world: World,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = iter([3.0, 2.0, 2.5, float("nan"), 2.0, 1.0])
+    monkeypatch.setattr(f"{PARENT}.train.evaluate", lambda *_: {"loss": next(script)})
+    options = ["--train.steps=40", "--train.eval_every=1", "--train.patience=3", "--checkpoint.keep=1"]
+    train(config("--run.name=a", *options), world)
+    assert [row["step"] for row in rows(tmp_path / "a", "val")] == [1, 2, 3, 4, 5], "it stops after three no better"
+    assert "stopped early: loss has not been better than 2 for 3 validations" in capsys.readouterr().out
+    folder = tmp_path / "a/checkpoints"
+    assert (folder / "best").read_text() == "step-00000002\n"
+    assert [path.name for path in checkpoint.all_checkpoints(folder)] == ["step-00000002", "step-00000005"]
+    evaluate.main([str(folder / "best"), "--device=cpu"])
+    assert (folder / "step-00000002/evaluation.json").exists()
+    before = (tmp_path / "a/metrics.jsonl").read_text()
+    train(config("--run.name=a", "--run.resume=auto", *options), world)
+    assert (tmp_path / "a/metrics.jsonl").read_text() == before, "it has stopped for good"
+    train(config("--run.name=b", *options, "--checkpoint.best=false", "--train.steps=1"), world)
+    assert not (tmp_path / "b/checkpoints/best").exists()
+
+
+def test_a_monitor_that_the_model_does_not_report_is_refused_before_training(
+    config: Callable[..., Config], world: World, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="train.monitor is f1"):
+        train(config("--run.name=a", "--train.monitor=f1", "--train.monitor_mode=max"), world)
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_range_test_suggests_a_peak(
+    config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--optim.schedule=range", "--train.steps=60", "--optim.range_low=1e-5", "--optim.range_high=100"]
+    train(config("--run.name=a", *options, "--optim.clip=null"), world)
+    logged = rows(tmp_path / "a", "train")
+    assert [row["step"] for row in logged] == list(range(1, len(logged) + 1))
+    assert all("smoothed_loss" in row for row in logged)
+    assert logged[-1]["lr"] > logged[0]["lr"] * 10
+    assert len(logged) < 60, "it ends when the loss diverges"
+    found = json.loads((tmp_path / "a/lr_range.json").read_text())
+    assert 1e-5 < found["peak"] < found["lowest"]
+    assert f"--optim.lr {found['optim.lr']:.2g}" in capsys.readouterr().out
+    assert (tmp_path / "a/lr_range.png").stat().st_size > 5000
+    assert not (tmp_path / "a/checkpoints").exists()
+
+
+def sweep(loss: Callable[[float], float], steps: int = 120, low: float = -6.0) -> lr_range.RangeTest:
+    found = lr_range.RangeTest(batch_factor=2.0)
+    for step in range(steps):
+        rate = 10 ** (low + 0.05 * step)
+        if found.ended_by({"lr": rate, "loss": loss(rate), "grad_norm": 1.0}):
+            break
+    return found
+
+
+def test_the_suggestion_is_a_tenth_of_the_rate_at_the_valley() -> None:
+    found = sweep(lambda rate: 2.0 - rate / (rate + 1e-3) + (rate / 0.1) ** 2)
+    assert len(found.rates) < 119, "it ends when the loss diverges"
+    told = found.suggestion()
+    assert told["peak"] == pytest.approx(told["lowest"] / 10)
+    assert told["optim.lr"] == pytest.approx(told["peak"] / 2)
+    assert 1e-3 < told["lowest"] < 1e-1
+    assert 1e-4 < told["steepest"] < told["lowest"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "steps", "message"),
+    [
+        (lambda rate: 1.0 + rate, 120, "the loss never fell"),
+        (lambda rate: 1.0 - 0.1 * math.log10(rate), 120, "the loss still falls at"),
+        (lambda rate: math.nan if rate > 1e-5 else 1.0, 120, "the loss diverged after 2. steps"),
+    ],
+)
+def test_a_sweep_that_does_not_tell_says_so(loss: Callable[[float], float], steps: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        sweep(loss, steps).suggestion()
+
+
+def test_a_skipped_step_is_left_out_of_the_sweep() -> None:
+    found = lr_range.RangeTest(1.0)
+    for rate in (1.0, 1.0, 2.0):
+        assert not found.ended_by({"lr": rate, "loss": 1.0, "grad_norm": math.inf})
+    assert found.rates == [1.0, 2.0]
+
+
+def test_another_measure_of_the_best_begins_anew(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
+    train(config("--run.name=a", "--train.steps=2"), world)
+    changed = ["--train.monitor_mode=max", "--train.steps=4", "--train.eval_every=2", "--run.resume=auto"]
+    train(config("--run.name=a", *changed), world)
+    state = checkpoint.read_state(tmp_path / "a/checkpoints/step-00000004", torch.device("cpu"))
+    assert state["best"][1:] == ["max", rows(tmp_path / "a", "val")[-1]["loss"], 4, 0]
+
+
+def test_an_average_can_begin_at_a_resume(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
+    train(config("--run.name=a", "--train.steps=2"), world)
+    train(config("--run.name=a", "--train.steps=4", "--run.resume=auto", "--train.ema=0.9"), world)
+    assert "ema" in checkpoint.read_state(tmp_path / "a/checkpoints/step-00000004", torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("--optim.name=sgd", "optim.name adamw there and sgd here"),
+        ("--optim.schedule=range", "optim.schedule is range: a range test is a run of its own"),
+    ],
+)
+def test_a_resume_that_would_harm_the_run_is_refused(
+    config: Callable[..., Config], world: World, tmp_path: Path, change: str, message: str
+) -> None:
+    train(config("--run.name=a", "--train.steps=2"), world)
+    before = (tmp_path / "a/metrics.jsonl").read_text()
+    with pytest.raises(UserError, match=message):
+        train(config("--run.name=a", "--run.resume=auto", "--train.steps=40", change), world)
+    assert (tmp_path / "a/metrics.jsonl").read_text() == before

@@ -1,0 +1,153 @@
+"""Every value of every schedule, against torch's schedulers or the formula of the source."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from .. import optim
+from ..config import Config, OptimConfig
+from ..distributed import World
+from ..errors import UserError
+from ..train import train
+from .conftest import rows
+
+pytestmark = pytest.mark.usefixtures("short_validation")
+
+PEAK = 2e-3
+
+
+def references(make: Callable[[torch.optim.Optimizer], Any], total: int) -> list[tuple[float, float]]:
+    """Return the rate and momentum of each step by one of torch's schedulers."""
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=PEAK)
+    schedule = make(optimizer)
+    values = []
+    for step in range(total):
+        values.append((schedule.get_last_lr()[0], optimizer.param_groups[0]["betas"][0]))
+        optimizer.step()
+        if step < total - 1:
+            schedule.step()
+    return values
+
+
+def ours(cfg: OptimConfig, total: int) -> list[tuple[float, float]]:
+    return [optim.schedule(cfg, PEAK, step, total) for step in range(total)]
+
+
+def agree(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> None:
+    for mine, theirs in zip(first, second, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-7)
+
+
+@pytest.mark.parametrize("total", [10, 97, 1000])
+def test_onecycle_is_torchs(total: int) -> None:
+    cfg = OptimConfig(pct_start=0.3, div_factor=10, final_div_factor=1e4)
+    settings: dict[str, Any] = {
+        "max_lr": PEAK,
+        "total_steps": total,
+        "pct_start": 0.3,
+        "div_factor": 10,
+        "final_div_factor": 1e4,
+    }
+    agree(ours(cfg, total), references(lambda it: lr_scheduler.OneCycleLR(it, **settings), total))
+
+
+@pytest.mark.parametrize("total", [20, 61])
+def test_cyclic_is_torchs(total: int) -> None:
+    cfg = OptimConfig(schedule="cyclic", div_factor=4, cycle_steps=10)
+    settings: dict[str, Any] = {
+        "base_lr": PEAK / 4,
+        "max_lr": PEAK,
+        "step_size_up": 5,
+        "base_momentum": 0.85,
+        "max_momentum": 0.95,
+    }
+    agree(ours(cfg, total), references(lambda it: lr_scheduler.CyclicLR(it, **settings), total))
+
+
+@pytest.mark.parametrize("total", [20, 301])
+def test_cosine_with_warm_up_is_torchs(total: int) -> None:
+    warmup = 7
+    cfg = OptimConfig(schedule="cosine", warmup_steps=warmup, final_div_factor=100)
+
+    def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
+        rise = lr_scheduler.LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
+        fall = lr_scheduler.CosineAnnealingLR(optimizer, total - 1 - warmup, eta_min=PEAK / 100)
+        return lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup])
+
+    agree(ours(cfg, total), references(make, total))
+
+
+def test_warm_up_stable_decay_is_the_papers() -> None:
+    cfg = OptimConfig(schedule="wsd", warmup_steps=10, decay_fraction=0.2, final_div_factor=1e4)
+    rates = [rate for rate, _ in ours(cfg, 200)]
+    assert rates[:10] == pytest.approx([PEAK * (step + 1) / 11 for step in range(10)])
+    assert rates[10:160] == pytest.approx([PEAK] * 150)
+    fall = [1 - math.sqrt(part / 40) for part in range(41)]  # Haegele et al. 2024: 1 - sqrt((n - N) / N_decay)
+    assert rates[159:] == pytest.approx([PEAK * (1e-4 + (1 - 1e-4) * height) for height in fall])
+
+
+def test_constant_is_constant_after_its_warm_up() -> None:
+    assert ours(OptimConfig(schedule="constant"), 5) == [(PEAK, 0.9)] * 5
+    rates = [rate for rate, _ in ours(OptimConfig(schedule="constant", warmup_steps=3), 6)]
+    assert rates == pytest.approx([PEAK / 4, PEAK / 2, PEAK * 3 / 4, PEAK, PEAK, PEAK])
+
+
+def test_the_range_test_sweeps_exponentially() -> None:
+    cfg = OptimConfig(schedule="range", range_low=1e-5, range_high=1e-1)
+    assert [rate for rate, _ in ours(cfg, 5)] == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
+
+
+@pytest.mark.parametrize("schedule", ["onecycle", "cyclic", "cosine", "wsd", "constant", "range"])
+@pytest.mark.parametrize("total", [1, 2, 3, 19])
+def test_a_very_short_run_stays_in_range(schedule: Any, total: int) -> None:
+    for rate, momentum in ours(OptimConfig(schedule=schedule, range_high=1e-3), total):
+        assert 0 < rate <= PEAK
+        assert 0 < momentum < 1
+
+
+def test_a_warm_up_longer_than_the_run_is_refused() -> None:
+    with pytest.raises(UserError, match=r"optim.warmup_steps is 5: the run has only 5 steps"):
+        optim.schedule(OptimConfig(schedule="wsd", warmup_steps=5), PEAK, 0, 5)
+
+
+@pytest.mark.parametrize("schedule", ["cyclic", "cosine", "wsd"])
+def test_a_resumed_run_follows_the_same_schedule(
+    config: Callable[..., Config], world: World, tmp_path: Path, schedule: str
+) -> None:
+    options = [f"--optim.schedule={schedule}", "--train.steps=12", "--train.eval_every=6", "--log.every=1"]
+    train(config("--run.name=whole", *options), world)
+    train(config("--run.name=cut", *options), world)
+    (tmp_path / "cut/checkpoints/step-00000012/manifest.json").unlink()
+    with pytest.warns(UserWarning, match="passing over"):
+        train(config("--run.name=cut", "--run.resume=auto", *options), world)
+    assert rows(tmp_path / "cut", "train") == rows(tmp_path / "whole", "train")
+
+
+def test_a_skipped_step_does_not_move_the_schedule(
+    config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.amp.GradScaler", lambda device, enabled: _Overflows(device, 2.0**60, enabled=enabled))
+    options = ["--speed.precision=fp16", "--train.steps=8", "--log.every=1", "--optim.warmup_steps=4"]
+    train(config("--run.name=a", "--optim.schedule=constant", *options), world)
+    logged = rows(tmp_path / "a", "train")
+    assert logged[0]["skipped_steps"] == 1
+    skipped = [row["skipped_steps"] for row in logged]
+    made = [row["step"] - count for row, count in zip(logged, skipped, strict=True)]
+    expected = config("--optim.schedule=constant", *options).optim
+    peak = optim.peak_rate(expected, 16)
+    for row, before in zip(logged[1:], made, strict=False):
+        assert row["lr"] == pytest.approx(optim.schedule(expected, peak, before, 8)[0])
+    assert 1 <= skipped[-1] < 5
+
+
+class _Overflows(torch.amp.GradScaler):
+    """Starts with a scale that fp16 cannot hold, and comes down fast."""
+
+    def __init__(self, device: str, scale: float, enabled: bool) -> None:
+        super().__init__(device, init_scale=scale, backoff_factor=2.0**-16, enabled=enabled)

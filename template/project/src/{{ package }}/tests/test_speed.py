@@ -1,0 +1,84 @@
+"""The switches of speed and loading reach torch, and `auto` follows the device."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from .. import speed
+from ..config import Config, LoaderConfig, SpeedConfig
+from ..distributed import World
+from ..loaders import Loader
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("able", "expected"), [({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({}, "fp32")]
+)
+def test_auto_takes_bf16_where_a_cpu_has_its_instructions(
+    monkeypatch: pytest.MonkeyPatch, able: dict[str, bool], expected: str
+) -> None:
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: able)
+    assert speed.best_format(CPU) == expected
+
+
+def test_switches_reach_torch(config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def note(net: nn.Module, **how: Any) -> nn.Module:
+        asked.append(how)
+        return net
+
+    monkeypatch.setattr(torch, "compile", note)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for where, folder in (("user", tmp_path / "cache/torchinductor"), ("run", tmp_path / ".compiled")):
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        cfg = config("--speed.compile=model", f"--speed.compile_cache={where}", "--speed.compile_mode=max-autotune")
+        speed.setup(cfg, CPU)
+        speed.compiled(nn.Linear(1, 1), cfg.speed)
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    assert asked == [{"dynamic": False, "mode": "max-autotune"}] * 2
+    speed.compiled(nn.Linear(1, 1), SpeedConfig())
+    assert len(asked) == 2, "off is off"
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_loader_switches_reach_torch(world: World) -> None:
+    cfg = LoaderConfig(prefetch_factor=5, persistent_workers=False)
+    loader: Any = Loader([1], [[0]], cfg, 1, world).loader  # type: ignore[arg-type]
+    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (1, 5, False)
+    loader = Loader([1], [[0]], LoaderConfig(), 2, world).loader  # type: ignore[arg-type]
+    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 2, True)
+    seeds = {
+        Loader([1], [[0]], cfg, 1, World(rank, 2, CPU), seed).loader.generator.initial_seed()  # type: ignore
+        for rank in (0, 1)
+        for seed in (0, 1)
+    }
+    assert len(seeds) == 4, "workers are seeded by run.seed and rank"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("on", [True, False])
+def test_switches_reach_a_gpu(config: Callable[..., Config], on: bool) -> None:
+    switch = str(on).lower()
+    cfg = config(f"--speed.cudnn_benchmark={switch}", f"--loader.side_stream={switch}", f"--loader.pin_memory={switch}")
+    gpu = torch.device("cuda", 0)
+    speed.setup(cfg, gpu)
+    assert torch.backends.cudnn.benchmark == on
+
+    class Ones:
+        def __len__(self) -> int:
+            return 8
+
+        def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
+            return (torch.tensor(indices),)
+
+    loader = Loader(Ones(), [[0, 1], [2, 3], [4, 5]], cfg.loader, 0, World(0, 1, gpu))
+    assert (loader.loader is not None) == on, "pinning goes through torch's loader"
+    assert [batch[0].tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]

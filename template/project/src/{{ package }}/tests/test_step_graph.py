@@ -1,0 +1,72 @@
+"""What a recorded step cannot hold is refused by name; and on a GPU a recorded step is the same step."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ..config import Config
+from ..distributed import World
+from ..errors import UserError
+from ..switches import step_graph
+from ..train import train
+from .conftest import losses
+
+GPU = World(0, 1, torch.device("cuda", 0))
+FIT = ["--speed.step_graph=true", "--optim.cycle_momentum=false"]
+
+
+def test_what_fits_is_not_refused(config: Callable[..., Config]) -> None:
+    step_graph.check(config(*FIT), GPU, "bf16")
+    step_graph.check(config("--speed.step_graph=true", "--optim.schedule=cosine"), GPU, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("options", "precision", "message"),
+    [
+        (["--optim.cycle_momentum=true"], "bf16", "set optim.cycle_momentum to false"),
+        ([], "fp16", "fp16 decides on the host"),
+        ([], "fp8", "fp8 decides on the host"),
+        (["--optim.name=sgd"], "bf16", "it records fused adamw"),
+        (["--optim.fused=false"], "bf16", "it records fused adamw"),
+        (["--speed.activation_checkpointing=blocks"], "bf16", "set speed.activation_checkpointing to none"),
+        (["--speed.compile=model", "--speed.compile_mode=reduce-overhead"], "bf16", "use default"),
+        (["--debug.nan=true"], "bf16", "switch them off"),
+        (["--debug.anomaly=true"], "bf16", "switch them off"),
+    ],
+)
+def test_what_does_not_is_refused(
+    config: Callable[..., Config], options: list[str], precision: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as refused:
+        step_graph.check(config(*FIT, *options), GPU, precision)
+    assert str(refused.value).startswith("speed.step_graph is true: ")
+
+
+def test_ranks_and_the_cpu_are_refused(config: Callable[..., Config]) -> None:
+    with pytest.raises(UserError, match="it is for one process, and there are 2"):
+        step_graph.check(config(*FIT), World(0, 2, torch.device("cuda", 0)), "bf16")
+    with pytest.raises(UserError, match="only CUDA has graphs, and this run is on cpu"):
+        step_graph.check(config(*FIT), World(0, 1, torch.device("cpu")), "bf16")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_recorded_step_gives_the_same_losses(
+    config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
+    replayed: list[int] = []
+    replay = torch.cuda.CUDAGraph.replay
+
+    def count(graph: torch.cuda.CUDAGraph) -> None:
+        replayed.append(1)
+        replay(graph)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", count)
+    shared = ["--run.device=cuda", "--train.steps=20", "--log.every=1", f"--train.accumulate={accumulate}"]
+    train(config("--run.name=off", *shared, "--optim.cycle_momentum=false"), GPU)
+    assert replayed == []
+    train(config("--run.name=on", *shared, *FIT), GPU)
+    assert len(replayed) == 20 * (accumulate + 1)
+    assert losses(tmp_path / "on") == pytest.approx(losses(tmp_path / "off"), rel=1e-3)
