@@ -9,7 +9,7 @@ DEMO := build/demo
 DEMO_VENV := build/demo-venv
 DEMO_BIN := $(abspath $(DEMO_VENV))/bin
 
-.PHONY: help demo test gpu check format bench clean
+.PHONY: help demo test gpu check format docs bench clean
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -50,8 +50,11 @@ format: $(VENV)/.ready  ## mend what a program can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.ready  ## time the program's commands
-	$(BIN)/python benchmarks/commands.py
+docs: $(VENV)/.ready  ## build the documentation's site: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+bench: $(VENV)/.ready  ## time the program's commands; PAGES='channels-last' or PAGES=all measures techniques instead
+	$(BIN)/python $(if $(PAGES),benchmarks/techniques.py $(filter-out all,$(PAGES)),benchmarks/commands.py)
 
 clean:  ## remove what was made here
 	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache
