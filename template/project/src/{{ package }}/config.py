@@ -171,8 +171,8 @@ class SpeedConfig(Section):
     """How hard torch.compile tries: reduce-overhead replays CUDA graphs, max-autotune times kernels at the start."""
     compile_cache: Literal["user", "run"] = "user"
     """Where compiled kernels stay for the next start: the user's cache folder, or the folder of all runs."""
-    channels_last: bool = True
-    """Convolution weights in channels-last memory order, which Tensor Cores read without a transpose."""
+    channels_last: bool | Literal["auto"] = "auto"
+    """Convolution weights in channels-last memory order, which Tensor Cores read without a transpose; auto: on CUDA."""
     cudnn_benchmark: bool = True
     """Let cuDNN time its convolution kernels once a shape and keep the fastest."""
     activation_checkpointing: str = "none"

@@ -85,7 +85,7 @@ def _lacking(wanted: Format, device: torch.device) -> str:
 def place(model: nn.Module, cfg: SpeedConfig, device: torch.device) -> nn.Module:
     """Bring the model to the device, with convolution weights in the memory order that was asked for."""
     model = model.to(device)
-    if cfg.channels_last:
+    if cfg.channels_last is True or (cfg.channels_last == "auto" and device.type == "cuda"):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
 

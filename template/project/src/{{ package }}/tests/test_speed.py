@@ -27,6 +27,13 @@ def test_auto_takes_bf16_where_a_cpu_has_its_instructions(
     assert speed.best_format(CPU) == expected
 
 
+@pytest.mark.parametrize(("value", "expected"), [(True, True), (False, False), ("auto", False)])
+def test_convolutions_lie_as_asked(value: Any, expected: bool) -> None:
+    net = speed.place(nn.Conv2d(4, 4, 3), SpeedConfig(channels_last=value), CPU)
+    weight = next(net.parameters())
+    assert weight.is_contiguous(memory_format=torch.channels_last) == expected
+
+
 def test_switches_reach_torch(config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
 
