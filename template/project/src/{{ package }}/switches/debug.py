@@ -58,7 +58,11 @@ class Watch:
         torch.autograd.set_detect_anomaly(self.cfg.anomaly)
         if self.cfg.profile and self.world.is_main:
             phases = torch.profiler.schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1)
-            self.profiler = torch.profiler.profile(schedule=phases, on_trace_ready=self._write, record_shapes=True)
+            activities = [torch.profiler.ProfilerActivity.CPU]
+            activities += [torch.profiler.ProfilerActivity.CUDA] * (self.world.device.type == "cuda")
+            self.profiler = torch.profiler.profile(
+                activities=activities, schedule=phases, on_trace_ready=self._write, record_shapes=True
+            )
             self.profiler.__enter__()
         return self
 
