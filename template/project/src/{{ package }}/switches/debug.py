@@ -61,7 +61,11 @@ class Watch:
             activities = [torch.profiler.ProfilerActivity.CPU]
             activities += [torch.profiler.ProfilerActivity.CUDA] * (self.world.device.type == "cuda")
             self.profiler = torch.profiler.profile(
-                activities=activities, schedule=phases, on_trace_ready=self._write, record_shapes=True
+                activities=activities,
+                schedule=phases,
+                on_trace_ready=self._write,
+                record_shapes=True,
+                acc_events=True,  # of one cycle, which is all there is; without, torch 2.11 warns
             )
             self.profiler.__enter__()
         return self

@@ -121,7 +121,7 @@ train.evaluate = lambda model, batches, *others: validate(model, itertools.islic
 with distributed.start("cpu") as world:
     for options in json.loads(sys.argv[1]):
         cfg = config.parse("test", "", options)
-        profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
         try:
             with profiler if cfg.dist.strategy == "ddp" else contextlib.nullcontext():
                 train.train(cfg, world)
