@@ -149,6 +149,7 @@ def test_strict_types(project: Project, framework: str, model: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # some 350 tests in one
 @pytest.mark.parametrize(("framework", "model"), PAIRS)
 def test_rendered_tests_pass(project: Project, framework: str, model: str) -> None:
     folder = project(framework, model)
