@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .. import data, loaders, model
+from .. import data, model
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
@@ -239,18 +239,3 @@ def test_cuda_sees_no_wait_in_the_steady_state(
     monkeypatch.setattr(data.Prepare, "forward", careless)
     with pytest.raises(RuntimeError, match="synchroniz"):
         train(config("--run.name=b", *quiet, *options), gpu)
-
-
-def test_loaders_are_not_asked_for_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    count = functools.partial(loaders.worker_count, in_memory=False)
-    from ..config import LoaderConfig
-
-    assert count(LoaderConfig()) == 3
-    assert count(LoaderConfig(workers=4)) == 4
-    with pytest.raises(UserError, match="loader.workers is 5: 1 ranks share the 4 cores here; use auto, or at most 4"):
-        count(LoaderConfig(workers=5))
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert count(LoaderConfig()) == 1
-    with pytest.raises(UserError, match="at most 2"):
-        count(LoaderConfig(workers=3))

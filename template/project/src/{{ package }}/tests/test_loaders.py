@@ -1,6 +1,7 @@
 """The order of samples: complete, the same for any workers and ranks, and the same after a resume."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from .. import data
 from ..config import Config, LoaderConfig, TrainConfig
 from ..distributed import World
 from ..errors import UserError
-from ..loaders import EvalOrder, Loader, Plan, TrainOrder
+from ..loaders import EvalOrder, Loader, Plan, TrainOrder, worker_count
 
 CFG = TrainConfig(micro_batch=4, accumulate=2, steps=7)
 
@@ -65,3 +66,16 @@ def test_workers_change_nothing(config: Callable[..., Config], world: World) -> 
     for run in runs[1:]:
         for ours, theirs in zip(runs[0], run, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_loaders_are_not_asked_for_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    count = partial(worker_count, in_memory=False)
+    assert count(LoaderConfig()) == 3
+    assert count(LoaderConfig(workers=4)) == 4
+    with pytest.raises(UserError, match="loader.workers is 5: 1 ranks share the 4 cores here; use auto, or at most 4"):
+        count(LoaderConfig(workers=5))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert count(LoaderConfig()) == 1
+    with pytest.raises(UserError, match="at most 2"):
+        count(LoaderConfig(workers=3))

@@ -47,27 +47,21 @@ def agree(first: list[tuple[float, float]], second: list[tuple[float, float]]) -
 @pytest.mark.parametrize("total", [10, 97, 1000])
 def test_onecycle_is_torchs(total: int) -> None:
     cfg = OptimConfig(pct_start=0.3, div_factor=10, final_div_factor=1e4)
-    settings: dict[str, Any] = {
-        "max_lr": PEAK,
-        "total_steps": total,
-        "pct_start": 0.3,
-        "div_factor": 10,
-        "final_div_factor": 1e4,
-    }
-    agree(ours(cfg, total), references(lambda it: lr_scheduler.OneCycleLR(it, **settings), total))
+
+    def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.OneCycleLR:
+        return lr_scheduler.OneCycleLR(optimizer, PEAK, total, pct_start=0.3, div_factor=10, final_div_factor=1e4)
+
+    agree(ours(cfg, total), references(make, total))
 
 
 @pytest.mark.parametrize("total", [20, 61])
 def test_cyclic_is_torchs(total: int) -> None:
     cfg = OptimConfig(schedule="cyclic", div_factor=4, cycle_steps=10)
-    settings: dict[str, Any] = {
-        "base_lr": PEAK / 4,
-        "max_lr": PEAK,
-        "step_size_up": 5,
-        "base_momentum": 0.85,
-        "max_momentum": 0.95,
-    }
-    agree(ours(cfg, total), references(lambda it: lr_scheduler.CyclicLR(it, **settings), total))
+
+    def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.CyclicLR:
+        return lr_scheduler.CyclicLR(optimizer, PEAK / 4, PEAK, 5, base_momentum=0.85, max_momentum=0.95)
+
+    agree(ours(cfg, total), references(make, total))
 
 
 @pytest.mark.parametrize("total", [20, 301])
