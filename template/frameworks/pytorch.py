@@ -54,6 +54,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
 
     switches.check(cfg, plan.accumulate, precision, world)
     watch = switches.watch(cfg, world, raw, sample, plan.total_steps)
+    work = switches.work(cfg, samples.spec, sample, precision, world)
     if best.monitor != "loss":  # a wrong name is told now, and not after the first validation
         best.check(evaluate(raw, islice(val_batches, 1), prepare, precision.autocast(), world))
     raw = switches.rebuild(raw, cfg, precision, world)
@@ -147,6 +148,8 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             _check_finite(row, step, precision.format)
             seconds, since = time.perf_counter() - since, time.perf_counter()
             row["samples_per_second"] = (step - first_of_row) * plan.global_batch / seconds
+            if work is not None:
+                row |= work.rates(row["samples_per_second"])
             if scaler.is_enabled():
                 row["skipped_steps"] = step - updates
             first_of_row = step

@@ -14,25 +14,34 @@ from torch import Tensor, nn
 from .data import Spec
 from .ranges import Section, within
 
+SIZES: dict[str, dict[str, object]] = {
+    "tiny": {"depth": 2, "width": 80, "heads": 2, "positions": "rotary"},
+    "124M": {"depth": 12, "width": 768, "heads": 12, "positions": "learned"},  # GPT-2, table 2 of its paper
+    "355M": {"depth": 24, "width": 1024, "heads": 16, "positions": "learned"},
+}
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
-    """The network's size, and its loss; GPT-2's smallest is depth 12, width 768, heads 12."""
+    """The network's size, and its loss."""
 
-    depth: int = within("[1, 1000]", 2)
-    """Number of blocks."""
-    width: int = within("[8, inf)", 96)
-    """Size of the residual stream."""
-    heads: int = within("[1, inf)", 4)
-    """Attention heads; each has width / heads dimensions."""
-    positions: Literal["rotary", "learned"] = "rotary"
-    """How a token's place enters: rotary, Su et al. 2021, arXiv:2104.09864; learned and added, as in GPT-2."""
+    size: Literal["tiny", "124M", "355M"] = "tiny"
+    """The network's size, the larger ones GPT-2's; a value given below goes before it."""
+    depth: int = within("[0, 1000]", 0)
+    """Number of blocks. 0: as `size` says."""
+    width: int = within("[0, inf)", 0)
+    """Size of the residual stream. 0: as `size` says."""
+    heads: int = within("[0, inf)", 0)
+    """Attention heads; each has width / heads dimensions. 0: as `size` says."""
+    positions: Literal["auto", "rotary", "learned"] = "auto"
+    """How a token's place enters: rotary, Su et al. 2021, arXiv:2104.09864; learned and added, as in GPT-2. auto: as
+    `size` says."""
     dropout: float = within("[0, 1)", 0.0)
     """Share of activations dropped in training; below one pass over the data none is needed."""
     label_smoothing: float = within("[0, 1)", 0.0)
     """Share of each label that training spreads over all tokens: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
 
     def __post_init__(self) -> None:
+        self.take(SIZES[self.size])
         super().__post_init__()
         if self.width % 8:
             self.refuse("width", "it must be a multiple of 8, which Tensor Cores need")
@@ -104,13 +113,15 @@ class GPT(nn.Module):
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
-        self.smoothing = cfg.label_smoothing
-        self.tokens = nn.Embedding(spec.vocabulary, cfg.width)
+        self.smoothing, self.vocabulary, self.bytes_per_token = cfg.label_smoothing, spec.vocabulary, spec.bytes_per_token
+        # Rows up to a multiple of 64, as matrix units like; no token has the last ones, so training drives them down.
+        rows = -(-spec.vocabulary // 64) * 64
+        self.tokens = nn.Embedding(rows, cfg.width)
         self.positions = nn.Embedding(spec.context, cfg.width) if cfg.positions == "learned" else None
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg, spec.context) for _ in range(cfg.depth))
         self.norm = nn.LayerNorm(cfg.width)
-        self.head = nn.Linear(cfg.width, spec.vocabulary, bias=False)
+        self.head = nn.Linear(cfg.width, rows, bias=False)
         self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
         self._init(cfg)
 
@@ -125,8 +136,7 @@ class GPT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def predict(self, tokens: Tensor) -> Tensor:
-        """Scores, before softmax, of the token that follows each of the (n, t) tokens; t at most the context."""
+    def _scores(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens)
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
@@ -136,14 +146,18 @@ class GPT(nn.Module):
         scores: Tensor = self.head(self.norm(x))
         return scores
 
-    def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
-        """Return the mean loss in nats, and for each metric its sum over the batch and the number of tokens."""
-        scores = self.predict(tokens)
+    def predict(self, tokens: Tensor) -> Tensor:
+        """Scores, before softmax, of the token that follows each of the (n, t) tokens; t at most the context."""
+        return self._scores(tokens)[..., : self.vocabulary]
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
+        """Return the mean loss in nats, and for each metric its sum over the batch and the number of tokens or bytes."""
+        scores = self._scores(tokens)
         smoothing = self.smoothing if self.training else 0.0
         loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), label_smoothing=smoothing)
         count = targets.numel()
         nats = loss.detach() * count
-        return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count)}
+        return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count * self.bytes_per_token)}
 
 
 def build(cfg: ModelConfig, spec: Spec) -> GPT:

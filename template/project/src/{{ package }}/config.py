@@ -203,6 +203,8 @@ class LogConfig(Section):
     """Write TensorBoard events beside metrics.jsonl."""
     progress: bool = True
     """Show a progress bar where the output is a terminal."""
+    mfu: bool | Literal["auto"] = "auto"
+    """Log the work done, in TFLOP a second, and its share of the device's peak where that is known; auto: on CUDA."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def open_loader(
         UserError: there are fewer cores than workers, or less memory than samples.
     """
     loader = Loader(samples, order, cfg.loader, worker_count(cfg.loader, in_memory), world, cfg.run.seed)
-    if cfg.data.cache == "none":
+    if cfg.data.cache != "device":
         return loader
     from .switches.device_cache import DeviceCache
 

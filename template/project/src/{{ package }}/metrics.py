@@ -15,7 +15,8 @@ from .errors import UserError
 from .loaders import Batch
 
 Sums = dict[str, tuple[Tensor, Tensor | int]]
-"""By metric: its sum over the samples of a batch, and what to divide by."""
+"""By metric: its sum over the samples of a batch, and what to divide by. Vectors (a class an entry, say) give the mean
+over those entries that have a count."""
 
 
 class Meter:
@@ -37,12 +38,18 @@ class Meter:
         """Return each metric's mean over all that every rank took in, and begin anew. All ranks must call it."""
         names = sorted(self.sums)
         as_tensor = partial(torch.as_tensor, dtype=self.dtype, device=self.world.device)
-        rows = [torch.stack([self.sums[name], as_tensor(self.counts[name])]) for name in names]
+        rows = [torch.stack(torch.broadcast_tensors(self.sums[name], as_tensor(self.counts[name]))) for name in names]
         self.sums, self.counts = {}, {}
         if not rows:
             return {}
-        everywhere = self.world.sum(torch.stack(rows)).tolist()
-        return {name: total / count for name, (total, count) in zip(names, everywhere, strict=True)}
+        everywhere = self.world.sum(torch.cat([row.flatten() for row in rows])).cpu()
+        parts = everywhere.split([row.numel() for row in rows])
+        return {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
+
+
+def _mean(total: Tensor, count: Tensor) -> float:
+    counted = count != 0
+    return (total[counted] / count[counted]).mean().item()
 
 
 @dataclass

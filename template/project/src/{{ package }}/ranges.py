@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import NoReturn, TypeVar, get_args
 
@@ -25,6 +26,12 @@ class Section:
             if interval and isinstance(value, int | float) and not _holds(interval, value):
                 others = "".join(f", or {word}" for word in _words(item.type))
                 self.refuse(item.name, f"it must be {_spoken(interval)}{others}")
+
+    def take(self, size: Mapping[str, object]) -> None:
+        """Fill the keys that were left at their default with those of a named size."""
+        for item in fields(self):
+            if item.name in size and getattr(self, item.name) == item.default:
+                object.__setattr__(self, item.name, size[item.name])
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """Raise the UserError that says what is wrong with a value."""

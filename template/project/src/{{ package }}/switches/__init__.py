@@ -12,15 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from ..config import Config, DebugConfig
+from ..data import Spec
 from ..distributed import World
 from ..loaders import Batch
 from ..metrics import Sums
+from ..model import build
 from ..speed import Precision
 
 if TYPE_CHECKING:
     from .debug import Watch
     from .ema import Ema
     from .lr_range import RangeTest
+    from .mfu import Work
 
 ForwardBackward = Callable[[Batch, bool], Sums]
 Update = Callable[[], tuple[Tensor, bool]]
@@ -57,6 +60,9 @@ def rebuild(model: nn.Module, cfg: Config, precision: Precision, world: World) -
     Raises:
         UserError: it has no parts that the switch could act on, or switches contradict each other.
     """
+    eager = getattr(model, "eager", "")
+    if cfg.speed.compile != "off" and eager:
+        cfg.speed.refuse("compile", f"{eager}; use off")
     if cfg.dist.sync_batchnorm and world.world_size > 1:
         from . import ddp
 
@@ -113,6 +119,17 @@ def range_test(cfg: Config, peak: float, steps: int) -> RangeTest | None:
             "schedule", f"a sweep needs {LEAST} steps at least, and the run has {steps}; raise train.steps"
         )
     return RangeTest(peak / cfg.optim.lr)
+
+
+def work(cfg: Config, spec: Spec, batch: Callable[[], Batch], precision: Precision, world: World) -> Work | None:
+    """`log.mfu`: the work that a sample is; `batch` gives a prepared one."""
+    if cfg.log.mfu is False or (cfg.log.mfu == "auto" and world.device.type != "cuda"):
+        return None
+    from .mfu import Work
+
+    with torch.device("meta"):
+        empty = build(cfg.model, spec)
+    return Work(empty, tuple(part.to("meta") for part in batch()), world, precision.format)
 
 
 def recorded(

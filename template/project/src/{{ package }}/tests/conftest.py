@@ -35,17 +35,20 @@ def _own() -> list[str]:
 FP32_ON_CPU = ["--run.device=cpu", "--speed.precision=fp32"]
 SHORT = ["--train.steps=20", "--train.micro_batch=16", "--train.eval_every=20", "--log.every=5"]
 SMALL = [*_own(), *FP32_ON_CPU, *SHORT]
-HAS_DEPTH = "depth" in {field.name for field in fields(ModelConfig)}
+OTHER_WIDTH = f"--model.width={2 * getattr(parse('test', '', SMALL).model, 'width', 0)}"
+"""A change of the network's size; of width 0 where the model has none."""
 HAS_SMOOTHING = "label_smoothing" in {field.name for field in fields(ModelConfig)}
 
 
-def _blocks() -> bool:
+def _network() -> Any:
     cfg = parse("test", "", SMALL)
-    return bool(getattr(model.build(cfg.model, data.load(cfg.data).spec), "blocks", None))
+    return model.build(cfg.model, data.load(cfg.data).spec)
 
 
-HAS_BLOCKS = _blocks()
+HAS_BLOCKS = bool(getattr(_network(), "blocks", None))
 """Whether the model names the blocks that some switches work on; without, they must refuse."""
+EAGER = bool(getattr(_network(), "eager", ""))
+"""Whether the model says why it is not to be compiled; then that is refused."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -150,7 +153,7 @@ def _start(ranks: int, arguments: list[str]) -> subprocess.CompletedProcess[str]
 def rows(run: Path, split: str) -> list[dict[str, Any]]:
     """Return the logged metrics of a split, without what depends on the clock."""
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clock = ("seconds", "samples_per_second")
+    clock = ("seconds", "samples_per_second", "tflops", "mfu")
     return [{key: row[key] for key in row if key not in clock} for row in logged if row["split"] == split]
 
 

@@ -10,7 +10,7 @@ from .. import data, model
 from ..config import Config
 from ..distributed import World, noise
 from ..loaders import EvalOrder, Loader
-from ..metrics import evaluate
+from ..metrics import Meter, evaluate
 
 CPU = torch.device("cpu")
 
@@ -47,6 +47,14 @@ def test_validation_is_exact_for_a_short_last_batch(config: Callable[..., Config
     counted = Loader(Few(), again[:2], cfg.loader, 0, world)
     once = evaluate(net, counted, prepare, torch.enable_grad(), world)
     assert evaluate(net, few, prepare, torch.enable_grad(), world, 2) == once, "a repeated sample does not count"
+
+
+def test_vectors_give_the_mean_over_entries_that_have_a_count(world: World) -> None:
+    meter = Meter(world)
+    meter.add({"iou": (torch.tensor([1.0, 0.0, 0.0]), torch.tensor([2.0, 4.0, 0.0])), "loss": (torch.tensor(3.0), 2)})
+    meter.add({"iou": (torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 4.0, 0.0])), "loss": (torch.tensor(1.0), 2)})
+    assert meter.read() == {"iou": (2 / 4 + 3 / 8) / 2, "loss": 1.0}
+    assert meter.read() == {}
 
 
 def test_validation_records_no_gradient(world: World) -> None:

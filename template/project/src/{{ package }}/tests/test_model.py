@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
 from .. import data, model, optim
 from ..config import Config
-from ..distributed import noise
+from ..distributed import World, noise
+from ..errors import UserError
+from ..train import train
+from .conftest import EAGER
 
 CPU = torch.device("cpu")
 
@@ -33,15 +37,20 @@ def test_it_learns_one_batch_by_heart(config: Callable[..., Config]) -> None:
     torch.testing.assert_close(total / count, loss.detach())
 
 
-def test_it_compiles_in_one_piece(config: Callable[..., Config]) -> None:
+def test_it_compiles_in_one_piece(config: Callable[..., Config], world: World) -> None:
     cfg = config()
     samples = data.load(cfg.data)
+    if EAGER:
+        with pytest.raises(UserError, match="speed.compile is model"):
+            train(config("--run.name=a", "--speed.compile=model"), world)
+        return
     batch = data.Prepare(samples.spec, cfg.data)(
         samples.train.__getitems__([0, 1]), False, noise(torch.device("cpu"), 0, 0, 0)
     )
-    net = model.build(cfg.model, samples.spec)
+    net = model.build(cfg.model, samples.spec).eval()  # noise of its own would differ
     whole = torch.compile(net, backend="eager", fullgraph=True, dynamic=False)
     torch.testing.assert_close(whole(*batch)[0], net(*batch)[0])
+    torch.compile(net.train(), backend="eager", fullgraph=True, dynamic=False)(*batch)[0].backward()
 
 
 def test_no_bias_before_a_batch_norm(config: Callable[..., Config]) -> None:

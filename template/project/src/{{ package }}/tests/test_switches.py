@@ -22,7 +22,7 @@ from ..log import RunLog
 from ..switches import device_cache, fp8, recompute
 from ..switches.device_cache import DeviceCache
 from ..train import train
-from .conftest import HAS_BLOCKS, losses, rows
+from .conftest import EAGER, HAS_BLOCKS, losses, rows
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -185,6 +185,7 @@ SWITCHES: dict[str, tuple[list[str], float, Acted]] = {
         lambda on, off: len(on.fetched) > 2 * STEPS and on.rows[-1]["loss"] != off.rows[-1]["loss"],
     ),
     "ema": (["--train.ema=0.9"], BITS, lambda on, off: on.val != off.val),
+    "mfu": (["--log.mfu=true"], BITS, lambda on, off: "tflops" in on.printed and "tflops" not in off.printed),
     "nan hunt": (["--debug.nan=true"], BITS, lambda on, off: hooks(on) > hooks(off)),
     "anomaly detection": (["--debug.anomaly=true"], BITS, lambda on, off: on.modes == {"anomaly"} and not off.modes),
     "deterministic": (["--debug.deterministic=true"], BITS, lambda on, off: on.modes == {"deterministic"}),
@@ -214,6 +215,10 @@ def test_a_switch_acts_and_changes_nothing_else(run: Callable[..., Seen], name: 
         with pytest.raises(UserError, match="this model names no `blocks`"):
             run(*options)
         return
+    if "compile" in name and EAGER:
+        with pytest.raises(UserError, match="speed.compile is .*; use off"):
+            run(*options)
+        return
     off, on = run(), run("--run.name=on", *options)
     if name == "channels_last" and memory_format(off) is None:
         acted = lambda on, off: True  # noqa: E731
@@ -228,8 +233,8 @@ def test_a_switch_acts_and_changes_nothing_else(run: Callable[..., Seen], name: 
 def test_no_graph_breaks_and_no_recompiles_after_the_first_validation(
     run: Callable[..., Seen], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    if what == "blocks" and not HAS_BLOCKS:
-        pytest.skip("this model names no `blocks`")
+    if EAGER or (what == "blocks" and not HAS_BLOCKS):
+        pytest.skip("this model is not compiled, or names no `blocks`")
     compiled: list[int] = []
     row = RunLog.row
 

@@ -12,7 +12,7 @@ from ..distributed import World
 from ..switches import fp8
 from ..tools import evaluate, report
 from ..train import main, train
-from .conftest import HAS_DEPTH, SMALL, rows, run_ranks, weights
+from .conftest import OTHER_WIDTH, SMALL, rows, run_ranks, weights
 
 
 def test_the_loss_falls_and_the_files_are_there(
@@ -73,7 +73,9 @@ def test_going_on_from_an_older_checkpoint_sets_the_newer_aside(
     [
         ("--run.seed=9", "run.seed 0 there and 9 here"),
         ("--train.micro_batch=8", "global batch 16 there and 8 here"),
-        pytest.param("--model.depth=3", "model", marks=pytest.mark.skipif(not HAS_DEPTH, reason="no such key here")),
+        pytest.param(
+            OTHER_WIDTH, "model", marks=pytest.mark.skipif(OTHER_WIDTH[-2:] == "=0", reason="no such key here")
+        ),
     ],
 )
 def test_a_run_that_cannot_go_on_says_why(

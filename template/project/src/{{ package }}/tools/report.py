@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import UserError
 
-OF_THE_STEP = {"lr", "grad_norm", "samples_per_second"}
+OF_THE_STEP = {"lr", "grad_norm", "samples_per_second", "tflops", "mfu", "skipped_steps"}
 NOT_DRAWN = {"split", "step", "seconds"}
 
 

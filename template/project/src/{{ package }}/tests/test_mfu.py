@@ -1,0 +1,46 @@
+"""The work of a step is what the arithmetic says, and its share is of the device's peak."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ..distributed import World
+from ..switches.mfu import Work, peak
+
+
+class Net(nn.Module):
+    """One matrix product on 16 numbers, and one convolution over 8 x 8 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.conv = nn.Linear(16, 32), nn.Conv2d(2, 4, 3, padding=1)
+
+    def forward(self, numbers: Tensor, images: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+        loss = self.linear(numbers).sum() + self.conv(images).sum()
+        return loss, {"loss": (loss, 1)}
+
+
+def test_the_work_of_a_sample(world: World) -> None:
+    with torch.device("meta"):
+        work = Work(Net(), (torch.empty(5, 16), torch.empty(5, 2, 8, 8)), world, "bf16")
+    linear, conv = 2 * 16 * 32, 2 * 2 * 4 * 9 * 64
+    assert work.per_sample == 2 * (linear + conv), "forward, and backward to the weights; the inputs need no gradient"
+    assert work.rates(1e9) == {"tflops": pytest.approx(2 * (linear + conv) / 1e3)}, "a CPU's peak is not known"
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "expected"),
+    [
+        ("NVIDIA H200", "bf16", 989),
+        ("NVIDIA H100 80GB HBM3", "tf32", 494.5),
+        ("NVIDIA H100 PCIe", "bf16", 756),
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312),
+        ("NVIDIA L40S", "fp8", 724),
+        ("NVIDIA L4", "bf16", 121),
+        ("Tesla T4", "fp16", 65),
+        ("NVIDIA H200", "fp32", 0),
+        ("", "bf16", 0),
+    ],
+)
+def test_peaks(device: str, precision: str, expected: float) -> None:
+    assert peak(device, precision) == expected  # type: ignore[arg-type]
