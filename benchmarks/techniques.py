@@ -333,7 +333,7 @@ def _write(comparison: Comparison, without: list[float], with_it: list[float]) -
     before, after = statistics.median(without), statistics.median(with_it)
     ratio = before / after if comparison.smaller_is_better else after / before
     shown = f"{ratio:.2f}" if not comparison.value.startswith("val:") else "-"
-    cells = [comparison.what, _machine(), f"torch {version('torch')}, Python {platform.python_version()}"]
+    cells = [comparison.what, machine(), f"torch {version('torch')}, Python {platform.python_version()}"]
     row = f"| {' | '.join([*cells, _cell(without), _cell(with_it), shown])} |"
     page = PAGES / f"{comparison.page}.md"
     text = page.read_text()
@@ -354,7 +354,8 @@ def _cell(values: list[float]) -> str:
     return f"{middle:,.{digits}f}{spread}"
 
 
-def _machine() -> str:
+def machine() -> str:
+    """The processor, and how many of its cores are to be had."""
     found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return f"{found[1] if found else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
 

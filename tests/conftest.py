@@ -84,6 +84,12 @@ def project(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Pro
     return render
 
 
+@pytest.fixture(scope="session")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all projects, which share what they import."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 def run_in(folder: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a rendered project, whose package is found without being installed."""
     search = {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}

@@ -8,7 +8,9 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 QUESTIONS: dict[str, Any] = yaml.safe_load((ROOT / "copier.yml").read_text())
-MODELS: list[str] = list(QUESTIONS["models"]["default"])
+ENTRIES: dict[str, dict[str, str]] = QUESTIONS["models"]["default"]
+SOURCES: dict[str, list[str]] = QUESTIONS["sources"]["default"]
+MODELS: list[str] = list(ENTRIES)
 FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
 PAIRS = list(itertools.product(FRAMEWORKS, MODELS))
 HARDWARE: dict[str, list[str]] = {
@@ -17,3 +19,14 @@ HARDWARE: dict[str, list[str]] = {
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--launchers", "slurm"],
     "nodes": ["--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2", "--launchers", "multinode,slurm"],
 }
+
+
+def task_of(model: str) -> str:
+    """The part under template/tasks/ that a model's project has."""
+    return ENTRIES[model].get("task", ENTRIES[model]["data"])
+
+
+def first_with(key: str, model: str) -> bool:
+    """Whether a model is the first of those with its kind of data, or its task: tests of these parts run once."""
+    of = task_of if key == "task" else lambda name: ENTRIES[name][key]
+    return model == next(name for name in MODELS if of(name) == of(model))

@@ -14,18 +14,20 @@ _DEVICES = {"con", "prn", "aux", "nul"} | {f"{port}{digit}" for port in ("com", 
 # What rendered projects import or run; a package of the same name would hide it, or be hidden. By import name and by
 # distribution's name, with underscores.
 _DEPENDENCIES = {
-    "absl", "absl_py", "accelerate", "ast_serialize", "attr", "attrs", "cloudpickle", "colorama", "conftest",
-    "contourpy", "copier", "cuda", "cycler", "datasets", "dateutil", "docstring_parser", "fastproj", "filelock",
-    "fonttools", "fsspec", "functorch", "google", "grpc", "grpcio", "hatchling", "importlib_resources",
-    "iniconfig", "jinja2", "joblib", "jsonargparse", "kiwisolver", "librt", "lightning", "markdown",
-    "markupsafe", "matplotlib", "mpl_toolkits", "mpmath", "mypy", "mypy_extensions", "narwhals", "networkx",
-    "numpy", "nvidia", "packaging", "pandas", "pathspec", "pil", "pillow", "pip", "pluggy", "polars",
-    "protobuf", "py", "pyarrow", "pygments", "pylab", "pyparsing", "pytest", "pytest_timeout",
-    "python_dateutil", "pytorch_lightning", "pytorch_optimizer", "pyyaml", "ruff", "scikit_learn", "scipy",
-    "setuptools", "sitecustomize", "six", "sklearn", "sympy", "tensorboard", "tensorboard_data_server", "threadpoolctl",
-    "tokenizers", "torch", "torchao", "torchaudio", "torchrun", "torchvision", "tqdm", "transformers", "triton",
-    "types_tqdm", "typeshed_client", "typing_extensions", "tzdata", "usercustomize", "werkzeug", "wheel",
-    "yaml",
+    "absl", "absl_py", "accelerate", "anyio", "ast_serialize", "attr", "attrs", "certifi", "charset_normalizer",
+    "cloudpickle", "colorama", "conftest", "contourpy", "copier", "cuda", "cycler", "datasets", "dateutil",
+    "docstring_parser", "fastproj", "filelock", "flatbuffers", "fonttools", "fsspec", "functorch", "google", "grpc",
+    "grpcio", "h11", "hatchling", "hf_xet", "httpcore", "httpcore2", "httpx", "httpx2", "huggingface_hub", "idna",
+    "importlib_resources", "iniconfig", "jinja2", "joblib", "jsonargparse", "kiwisolver", "librt", "lightning",
+    "markdown", "markupsafe", "matplotlib", "ml_dtypes", "mpl_toolkits", "mpmath", "mypy", "mypy_extensions",
+    "narwhals", "networkx", "numpy", "nvidia", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "packaging",
+    "pandas", "pathspec", "pil", "pillow", "pip", "pluggy", "polars", "polars_runtime_32", "protobuf", "py",
+    "pyarrow", "pygments", "pylab", "pyparsing", "pytest", "pytest_timeout", "python_dateutil", "pytorch_lightning",
+    "pytorch_optimizer", "pyyaml", "regex", "requests", "ruff", "scikit_learn", "scipy", "setuptools",
+    "sitecustomize", "six", "sklearn", "sympy", "tensorboard", "tensorboard_data_server", "threadpoolctl",
+    "tiktoken", "tiktoken_ext", "tokenizers", "torch", "torchao", "torchaudio", "torchrun", "torchvision", "tqdm",
+    "transformers", "triton", "truststore", "types_tqdm", "typeshed_client", "typing_extensions", "tzdata",
+    "urllib3", "usercustomize", "werkzeug", "wheel", "yaml",
 }  # fmt: skip
 
 # Folders of the project itself, from which Python would import before it looks for the package.

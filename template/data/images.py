@@ -6,19 +6,15 @@ Yours to change. The rest of the project needs `DataConfig`, `load` and `Prepare
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 
 from .errors import UserError
 from .ranges import Section, within
-
-IMAGE_SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 
 Batch = tuple[Tensor, Tensor]
 """Images (n, channels, size, size), uint8 as loaded and float as prepared; class indices (n,), int64."""
@@ -29,17 +25,23 @@ class DataConfig(Section):
     """Which images, and what training sees of them."""
 
     path: Path | None = None
-    """A folder with one sub-folder of images a class; null: scikit-learn's 1,797 digits of 8 x 8 pixels."""
+    """A folder with one sub-folder of images a class, or with folders `train` and `val` of such; null: scikit-learn's
+    1,797 digits of 8 x 8 pixels."""
     size: int = within("[4, 4096]", 64)
     """Side, in pixels, to which your own images are resized. The digits keep theirs."""
     val_fraction: float = within("(0, 1)", 0.2)
-    """Share of the images that is held out."""
+    """Share of the images that is held out, unless folders say it."""
+    max_unreadable: float = within("[0, 1]", 0.05)
+    """Share of your files that may be unreadable; they are left out, and counted."""
+    cache_dir: Path = Path(".cache")
+    """Where what is made once of your own files is kept."""
     shift: int = within("[0, 64]", 1)
     """Augmentation: the largest shift in pixels, each way; 0 for none."""
     flip: bool = False
     """Augmentation: mirror half of the images from left to right. Not for digits."""
-    cache: Literal["none", "device"] = "none"
-    """device: keep all samples in the device's memory, and gather each batch there; for small data sets."""
+    cache: Literal["none", "disk", "device"] = "none"
+    """disk: decode and resize all of your images once, into a memory-mapped file under `cache_dir`. device: keep all
+    samples in the device's memory, and gather each batch there; for small data sets."""
 
 
 @dataclass(frozen=True)
@@ -69,80 +71,36 @@ class InMemory:
         return self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
 
 
-class Files:
-    """Images that are decoded and resized when asked for, in whichever process asks."""
+class Samples(Protocol):
+    """What a split must offer."""
 
-    def __init__(self, files: list[Path], labels: Tensor, size: int) -> None:
-        self.files, self.labels, self.size = files, labels, size
+    labels: Tensor
 
-    def __len__(self) -> int:
-        return len(self.files)
+    def __len__(self) -> int: ...
 
-    def __getitems__(self, indices: list[int]) -> Batch:
-        images = torch.from_numpy(np.stack([decode(self.files[i], self.size) for i in indices]))
-        return images.permute(0, 3, 1, 2), self.labels.index_select(0, torch.as_tensor(indices))
+    def __getitems__(self, indices: list[int]) -> Batch: ...
 
 
 @dataclass(frozen=True)
 class Data:
     """Both splits, and what they have in common."""
 
-    train: InMemory | Files
-    val: InMemory | Files
+    train: Samples
+    val: Samples
     spec: Spec
     in_memory: bool
     """Whether a batch costs so little that a loader process would only add to it."""
+    problems: tuple[str, ...] = ()
+    """What was left out, a line each."""
 
 
 def load(cfg: DataConfig) -> Data:
     """Open the images; the split depends on nothing but their names or order.
 
     Raises:
-        UserError: the folder is missing, holds fewer than two classes, or too few images to split.
+        UserError: the folder is not there, or lacks what training needs.
     """
-    return _digits(cfg) if cfg.path is None else _folder(cfg, cfg.path)
-
-
-def decode(file: Path, size: int) -> NDArray[np.uint8]:
-    """Read one image as (size, size, 3) RGB.
-
-    Raises:
-        UserError: the file is no readable image.
-    """
-    try:
-        with Image.open(file) as image:
-            image.draft("RGB", (size, size))  # lets the JPEG decoder skip resolution that the resize would drop
-            return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"cannot read the image {file} ({error}): mend or remove it") from error
-
-
-def _split(count: int, val_fraction: float) -> tuple[Tensor, Tensor]:
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-    held_out = round(count * val_fraction)
-    if not 0 < held_out < count:
-        raise UserError(f"data.val_fraction={val_fraction} of {count} images leaves one split empty: add images")
-    return order[held_out:], order[:held_out]
-
-
-def _statistics(images: InMemory | Files) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of uint8 images, on a scale from 0 to 1; of files, the first 1,024.
-
-    Counted in whole numbers, so that every machine gets the same to the bit.
-    """
-    shown = len(images) if isinstance(images, InMemory) else min(1024, len(images))
-    levels = [torch.zeros(256, dtype=torch.int64) for _ in range(images.__getitems__([0])[0].shape[1])]
-    for begin in range(0, shown, 16):
-        batch, _ = images.__getitems__(list(range(begin, min(begin + 16, shown))))
-        for channel, counts in enumerate(levels):
-            counts += torch.bincount(batch[:, channel].flatten(), minlength=256)
-    means, stds = [], []
-    for histogram in (counts.tolist() for counts in levels):
-        mean = sum(count * value for value, count in enumerate(histogram)) / sum(histogram)
-        variance = sum(count * (value - mean) ** 2 for value, count in enumerate(histogram)) / sum(histogram)
-        means.append(mean / 255)
-        stds.append(max(math.sqrt(variance) / 255, 1e-3))
-    return tuple(means), tuple(stds)
+    return _digits(cfg) if cfg.path is None else _own(cfg, cfg.path)
 
 
 def _digits(cfg: DataConfig) -> Data:
@@ -151,29 +109,33 @@ def _digits(cfg: DataConfig) -> Data:
     digits = load_digits()
     images = torch.from_numpy((digits.images * (255 / 16)).round().astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(digits.target).long()
-    train, val = _split(len(labels), cfg.val_fraction)
-    splits = [InMemory(images[part], labels[part]) for part in (train, val)]
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    held_out = round(len(labels) * cfg.val_fraction)
+    if not 0 < held_out < len(labels):
+        raise UserError(f"data.val_fraction={cfg.val_fraction} of {len(labels)} images leaves one split empty")
+    train, val = (InMemory(images[part], labels[part]) for part in (order[held_out:], order[:held_out]))
+    levels = train.images.long()  # whole numbers, so that every machine gets the same to the bit
+    mean = levels.sum().item() / levels.numel()
+    std = math.sqrt((levels**2).sum().item() / levels.numel() - mean**2)
     classes = tuple(str(name) for name in digits.target_names)
-    spec = Spec(1, images.shape[-1], classes, *_statistics(splits[0]))
-    return Data(splits[0], splits[1], spec, in_memory=True)
+    return Data(train, val, Spec(1, images.shape[-1], classes, (mean / 255,), (std / 255,)), in_memory=True)
 
 
-def _folder(cfg: DataConfig, path: Path) -> Data:
-    if not path.is_dir():
-        raise UserError(f"data.path={path} is not a folder: give one that holds a sub-folder of images for each class")
-    classes = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    found = [
-        (file, label)
-        for label, name in enumerate(classes)
-        for file in sorted((path / name).rglob("*"))
-        if file.suffix.lower() in IMAGE_SUFFIXES
-    ]
-    if len({label for _, label in found}) < 2:
-        raise UserError(f"data.path={path} has images of fewer than two classes: add sub-folders, one a class")
-    files, labels = [file for file, _ in found], torch.tensor([label for _, label in found])
-    train, val = _split(len(files), cfg.val_fraction)
-    splits = [Files([files[i] for i in part.tolist()], labels[part], cfg.size) for part in (train, val)]
-    return Data(splits[0], splits[1], Spec(3, cfg.size, tuple(classes), *_statistics(splits[0])), in_memory=False)
+def _own(cfg: DataConfig, path: Path) -> Data:
+    from .sources import images
+
+    found = images.find(path, cfg.val_fraction)
+    how = (cfg.size, 3, cfg.max_unreadable)
+    mean, std, bad = images.statistics([found.files[place] for place in found.train.tolist()], *how, cfg.cache_dir)
+    spec = Spec(3, cfg.size, found.classes, mean, std)
+    if cfg.cache == "disk":
+        train, val, bad = images.mapped(found, *how, cfg.cache_dir)
+        # What memory cannot hold is read from the disk, best by loader processes, for which training does not wait.
+        small = (len(train) + len(val)) * 3 * cfg.size**2 < 2**30
+        return Data(train, val, spec, small, found.problems + bad)
+    parts = [([found.files[place] for place in part.tolist()], found.labels[part]) for part in (found.train, found.val)]
+    lazy = [images.Decoding(files, labels, *how) for files, labels in parts]
+    return Data(lazy[0], lazy[1], spec, in_memory=False, problems=found.problems + bad)
 
 
 class Prepare(nn.Module):
@@ -209,3 +171,9 @@ def shift(images: Tensor, largest: int, generator: torch.Generator) -> Tensor:
     columns = corner[1] + torch.arange(w, device=images.device)
     sample = torch.arange(n, device=images.device).view(n, 1, 1)
     return padded.permute(0, 2, 3, 1)[sample, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
+
+
+if __name__ == "__main__":
+    from .tools.show import main
+
+    main()

@@ -20,6 +20,7 @@ SIZES: dict[str, dict[str, object]] = {
     "355M": {"depth": 24, "width": 1024, "heads": 16, "positions": "learned"},
 }
 
+
 @dataclass(frozen=True)
 class ModelConfig(Section):
     """The network's size, and its loss."""
@@ -113,7 +114,11 @@ class GPT(nn.Module):
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
-        self.smoothing, self.vocabulary, self.bytes_per_token = cfg.label_smoothing, spec.vocabulary, spec.bytes_per_token
+        self.smoothing, self.vocabulary, self.bytes_per_token = (
+            cfg.label_smoothing,
+            spec.vocabulary,
+            spec.bytes_per_token,
+        )
         # Rows up to a multiple of 64, as matrix units like; no token has the last ones, so training drives them down.
         rows = -(-spec.vocabulary // 64) * 64
         self.tokens = nn.Embedding(rows, cfg.width)
@@ -151,7 +156,7 @@ class GPT(nn.Module):
         return self._scores(tokens)[..., : self.vocabulary]
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
-        """Return the mean loss in nats, and for each metric its sum over the batch and the number of tokens or bytes."""
+        """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
         scores = self._scores(tokens)
         smoothing = self.smoothing if self.training else 0.0
         loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), label_smoothing=smoothing)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from .data import Spec
 from .ranges import Section, within
 
-
 SIZES: dict[str | int, dict[str, object]] = {
     "small": {"width": 32, "depths": (1, 1, 1), "block": "basic", "stem": "3x3"},  # for pictures of 8 to 64 pixels
     18: {"width": 64, "depths": (2, 2, 2, 2), "block": "basic", "stem": "7x7"},  # table 1 of the paper
@@ -32,7 +31,8 @@ class ModelConfig(Section):
     depths: tuple[int, ...] = ()
     """Residual blocks of each stage; [9, 9, 9] is the paper's ResNet-56. Empty: as `size` says."""
     block: Literal["auto", "basic", "bottleneck"] = "auto"
-    """basic: two 3 x 3 convolutions; bottleneck: 1 x 1, 3 x 3, and 1 x 1 to four times the width. auto: as `size` says."""
+    """basic: two 3 x 3 convolutions; bottleneck: 1 x 1, 3 x 3, and 1 x 1 to four times the width. auto: as `size`
+    says."""
     stem: Literal["auto", "3x3", "7x7"] = "auto"
     """First layer; 7x7 also halves the resolution twice, for pictures of 128 pixels and more. auto: as `size` says."""
     label_smoothing: float = within("[0, 1)", 0.0)

@@ -21,7 +21,7 @@ class Unreadable(Exception):
 
 
 def list_files(root: Path, pattern: str = "*", suffixes: Collection[str] = ()) -> list[Path]:
-    """Files below a folder in the order of their names, without hidden ones; `suffixes` in small letters, all if none."""
+    """Files below a folder by the order of names, without hidden ones; `suffixes` in small letters, all if none."""
     found = (file for file in root.rglob(pattern) if not suffixes or file.suffix.lower() in suffixes)
     seen = (file for file in found if not any(part.startswith(".") for part in file.relative_to(root).parts))
     return sorted(file for file in seen if file.is_file())

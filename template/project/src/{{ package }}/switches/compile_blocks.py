@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from ..config import SpeedConfig
+from .blocks import blocks_of
 
 
 def apply(model: nn.Module, cfg: SpeedConfig) -> None:
@@ -12,7 +13,7 @@ def apply(model: nn.Module, cfg: SpeedConfig) -> None:
     Raises:
         UserError: the model names none.
     """
-    blocks = getattr(model, "blocks", None)
+    blocks = blocks_of(model)
     if not blocks:
         cfg.refuse("compile", "this model names no `blocks`; use model")
     # A variant for each kind of block, in training, in validation, and for the last batch there.

@@ -6,6 +6,7 @@ Micikevicius et al. 2022 (arXiv:2209.05433). Weights stay in fp32, the rest of t
 from torch import nn
 
 from ..errors import UserError
+from .blocks import blocks_of
 
 
 def convert(model: nn.Module, emulate: bool = False) -> None:
@@ -20,7 +21,7 @@ def convert(model: nn.Module, emulate: bool = False) -> None:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     except ImportError as error:
         raise UserError("speed.precision=fp8 needs a package: pip install torchao, or use bf16") from error
-    blocks = getattr(model, "blocks", nn.ModuleList())
+    blocks = blocks_of(model)
     if not any(fits(layer, "") for layer in blocks.modules()):
         raise UserError(
             "speed.precision=fp8 has no work: `blocks` has no linear layer with sizes in multiples of 16; use bf16"

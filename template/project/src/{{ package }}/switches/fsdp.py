@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
+from .blocks import blocks_of
 
 
 def shard(model: nn.Module, cfg: Config, bf16: bool, world: World) -> nn.Module:
@@ -44,7 +45,7 @@ def shard(model: nn.Module, cfg: Config, bf16: bool, world: World) -> nn.Module:
     bf16 = bf16 and not any(isinstance(part, _BatchNorm) for part in model.modules())
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32)
     mesh = init_device_mesh(world.device.type, (world.world_size,))
-    for part in [*getattr(model, "blocks", []), model]:
+    for part in [*blocks_of(model), model]:
         fully_shard(part, mesh=mesh, mp_policy=policy)
     return model
 

@@ -12,12 +12,12 @@ from ..distributed import World
 from ..loaders import Batch
 from ..speed import Format
 
-# Peak of dense products in bf16 or fp16 with sums in fp32, in TFLOP/s, as the makers' data sheets have them; the first
-# name that is part of the device's counts.
-PEAKS = {
-    "B200": 2250, "H200": 989, "GH200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312, "A40": 149.7,
-    "A30": 165, "A10": 125, "L40S": 362, "L40": 181, "L4": 121, "RTX 4090": 165.2, "RTX 3090": 71, "V100": 125, "T4": 65,
-    "MI325X": 1307, "MI300X": 1307, "MI250X": 383,
+# Peak of dense products in bf16 or fp16 with sums in fp32, in TFLOP/s, by the makers' data sheets; the first name that
+# is part of the device's counts.
+PEAKS: dict[str, float] = {
+    "B200": 2250, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312, "A40": 149.7, "A30": 165,
+    "A10G": 70, "A10": 125, "L40S": 362, "L40": 181, "L4": 121, "RTX 4090": 165.2, "RTX 3090": 71, "V100": 125,
+    "Tesla T4": 65, "MI325X": 1307, "MI300X": 1307, "MI250X": 383,
 }  # fmt: skip
 FACTORS: dict[Format, float] = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
 

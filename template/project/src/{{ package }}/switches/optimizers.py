@@ -8,6 +8,7 @@ from torch import nn
 from ..config import OptimConfig
 from ..errors import UserError
 from ..optim import groups
+from .blocks import blocks_of
 
 
 def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
@@ -44,8 +45,7 @@ def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
 
 def _muon(model: nn.Module, cfg: OptimConfig) -> "Both":
     """Muon (Jordan et al. 2024) for the matrices of `blocks`, AdamW for all else, at one rate that fits both."""
-    blocks = getattr(model, "blocks", None)
-    hidden = [p for p in blocks.parameters() if p.ndim == 2 and p.requires_grad] if blocks is not None else []
+    hidden = [p for p in blocks_of(model).parameters() if p.ndim == 2 and p.requires_grad]
     if not hidden:
         raise UserError("optim.name=muon works on 2-D weights in `blocks`, and this model has none there: use adamw")
     chosen = set(map(id, hidden))

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from ..config import SpeedConfig
+from .blocks import blocks_of
 
 
 def apply(model: nn.Module, cfg: SpeedConfig) -> None:
@@ -29,7 +30,7 @@ def apply(model: nn.Module, cfg: SpeedConfig) -> None:
 
         torch._functorch.config.activation_memory_budget = float(number)
         return
-    blocks = getattr(model, "blocks", None)
+    blocks = blocks_of(model)
     if not blocks:
         cfg.refuse("activation_checkpointing", "this model names no `blocks`; use none")
     for block in list(blocks)[:: int(number or 1)]:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from .. import checkpoint, data, metrics, model
 from ..config import Config, as_dict, parse
 from ..distributed import World
-from ..model import ModelConfig
+from ..tools import evaluate
 
 ROOT = Path(__file__).parents[3]
 PARENT = __package__.rpartition(".")[0]
@@ -37,7 +36,7 @@ SHORT = ["--train.steps=20", "--train.micro_batch=16", "--train.eval_every=20", 
 SMALL = [*_own(), *FP32_ON_CPU, *SHORT]
 OTHER_WIDTH = f"--model.width={2 * getattr(parse('test', '', SMALL).model, 'width', 0)}"
 """A change of the network's size; of width 0 where the model has none."""
-HAS_SMOOTHING = "label_smoothing" in {field.name for field in fields(ModelConfig)}
+HAS_SMOOTHING = hasattr(parse("test", "", SMALL).model, "label_smoothing")
 
 
 def _network() -> Any:
@@ -160,6 +159,14 @@ def rows(run: Path, split: str) -> list[dict[str, Any]]:
 def losses(run: Path) -> list[float]:
     """Return the logged training losses."""
     return [row["loss"] for row in rows(run, "train")]
+
+
+def measured(run: Path) -> dict[str, Any]:
+    """Let `evaluate` measure a run on the CPU, and return what it wrote."""
+    evaluate.main([str(run), "--device=cpu"])
+    found = checkpoint.find(run)
+    assert found is not None
+    return dict(json.loads((found / "evaluation.json").read_text()))
 
 
 def weights(run: Path, step: int) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ from torch import nn
 from .. import data, model, optim
 from ..config import Config, OptimConfig
 from ..distributed import noise
+from ..switches.blocks import blocks_of
 
 CPU = torch.device("cpu")
 
@@ -22,7 +23,7 @@ def test_the_peak_follows_the_global_batch() -> None:
 def test_only_matrices_decay(config: Callable[..., Config], name: str) -> None:
     cfg = config(f"--optim.name={name}", "--optim.weight_decay=0.1")
     net = model.build(cfg.model, data.load(cfg.data).spec)
-    blocks = getattr(net, "blocks", nn.ModuleList())
+    blocks = blocks_of(net)
     if name == "muon" and not any(p.ndim == 2 for p in blocks.parameters()):
         pytest.skip("this model has no matrices in `blocks`")
     optimizer = optim.build(net, cfg.optim)

@@ -11,9 +11,8 @@ import torch
 from .. import checkpoint, data, model
 from ..config import Config, parse
 from ..distributed import World
-from ..tools import evaluate
 from ..train import train
-from .conftest import HAS_BLOCKS, SMALL, losses, rows, run_ranks_in_turn, weights
+from .conftest import HAS_BLOCKS, SMALL, losses, measured, rows, run_ranks_in_turn, weights
 
 SHARED = [
     "--log.every=1",
@@ -126,16 +125,12 @@ def test_gradients_in_bf16_are_rounded(two: Path) -> None:
     assert losses(two / "bf16") != losses(two / "ddp")
 
 
-def test_one_process_reads_and_measures_what_two_ranks_shared_out(
-    two: Path, one: Path, capsys: pytest.CaptureFixture[str], short_validation: None
-) -> None:
+def test_one_process_reads_and_measures_what_two_ranks_shared_out(two: Path, one: Path, short_validation: None) -> None:
     folder = two / "fsdp" / "checkpoints" / "step-00000006"
     assert sorted(file.name for file in folder.glob("*.pt")) == ["share-00000.pt", "share-00001.pt", "state.pt"]
     whole, single = weights(two / "fsdp", 6), weights(one / "one", 6)
     assert {name: value.shape for name, value in whole.items()} == {name: value.shape for name, value in single.items()}
-    evaluate.main([str(two / "fsdp"), "--device=cpu"])
-    printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert float(printed["loss"]) == pytest.approx(rows(two / "fsdp", "val")[-1]["loss"], rel=1e-4)
+    assert measured(two / "fsdp")["loss"] == pytest.approx(rows(two / "fsdp", "val")[-1]["loss"], rel=1e-4)
 
 
 def test_a_share_that_is_damaged_is_noticed(two: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ..switches import lr_range
 from ..switches.ema import Ema
 from ..tools import evaluate
 from ..train import train
-from .conftest import HAS_SMOOTHING, PARENT, rows
+from .conftest import HAS_SMOOTHING, PARENT, measured, rows
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -64,7 +64,7 @@ def test_the_average_is_a_hand_written_one() -> None:
 
 
 def test_a_resumed_average_is_that_of_the_uninterrupted_run(
-    config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: Callable[..., Config], world: World, tmp_path: Path
 ) -> None:
     options = ["--train.ema=0.8", "--train.steps=8", "--train.eval_every=4"]
     for name in ("whole", "cut"):
@@ -78,10 +78,7 @@ def test_a_resumed_average_is_that_of_the_uninterrupted_run(
         for name in ("whole", "cut")
     ]
     assert all(torch.equal(value, averages[1][name]) for name, value in averages[0].items())
-    capsys.readouterr()
-    evaluate.main([str(tmp_path / "whole"), "--device=cpu"])
-    printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert float(printed["loss"]) == pytest.approx(rows(tmp_path / "whole", "val")[-1]["loss"], rel=1e-5)
+    assert measured(tmp_path / "whole")["loss"] == pytest.approx(rows(tmp_path / "whole", "val")[-1]["loss"], rel=1e-5)
 
 
 def test_best_follows_its_metric() -> None:

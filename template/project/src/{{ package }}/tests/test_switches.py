@@ -20,6 +20,7 @@ from ..distributed import World
 from ..errors import UserError
 from ..log import RunLog
 from ..switches import device_cache, fp8, recompute
+from ..switches.blocks import blocks_of
 from ..switches.device_cache import DeviceCache
 from ..train import train
 from .conftest import EAGER, HAS_BLOCKS, losses, rows
@@ -354,7 +355,7 @@ def test_every_optimizer_learns_and_resumes(
 
 def _blocks(cfg: Config) -> list[nn.Parameter]:
     net: Any = model.build(cfg.model, data.load(cfg.data).spec)
-    return list(getattr(net, "blocks", nn.ModuleList()).parameters())
+    return list(blocks_of(net).parameters())
 
 
 def test_a_missing_package_names_its_install_command(

@@ -10,9 +10,10 @@ from .. import checkpoint, data, model
 from ..config import Config, parse
 from ..distributed import World
 from ..switches import fp8
-from ..tools import evaluate, report
+from ..switches.blocks import blocks_of
+from ..tools import report
 from ..train import main, train
-from .conftest import OTHER_WIDTH, SMALL, rows, run_ranks, weights
+from .conftest import OTHER_WIDTH, SMALL, measured, rows, run_ranks, weights
 
 
 def test_the_loss_falls_and_the_files_are_there(
@@ -25,9 +26,9 @@ def test_the_loss_falls_and_the_files_are_there(
     assert "held out:" in capsys.readouterr().out
     assert Config(run=config(f"--config={tmp_path}/a/config.json").run).run.name == "a"
 
-    evaluate.main([str(tmp_path / "a"), "--device=cpu"])
-    printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert float(printed["loss"]) == pytest.approx(results["loss"], rel=1e-5)
+    found = measured(tmp_path / "a")
+    assert f"loss            {results['loss']:.6g}" in capsys.readouterr().out
+    assert {name: found[name] for name in results} == pytest.approx(results, rel=1e-5)
     report.main([str(tmp_path / "a")])
     assert (tmp_path / "a" / "report.png").stat().st_size > 10_000
 
@@ -125,7 +126,7 @@ def test_it_trains_on_a_gpu(tmp_path: Path, precision: str) -> None:
             main(command)
         return
     cfg = parse("test", "", command)
-    blocks = getattr(model.build(cfg.model, data.load(cfg.data).spec), "blocks", torch.nn.ModuleList())
+    blocks = blocks_of(model.build(cfg.model, data.load(cfg.data).spec))
     if precision == "fp8" and not any(fp8.fits(layer, "") for layer in blocks.modules()):
         with pytest.raises(SystemExit, match="speed.precision=fp8 has no work"):
             main(command)

@@ -7,7 +7,7 @@ Start it on a run's newest checkpoint, or on a certain one, also on several rank
 """
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,25 @@ from ..config import LoaderConfig
 from ..distributed import World
 from ..errors import UserError, in_one_line
 from ..metrics import evaluate
-from .task import Details
+from .task import Details, picture
 from .trained import Trained, open_trained, parser
 
 
-def measure(trained: Trained, world: World) -> tuple[dict[str, float], dict[str, Any], str]:
-    """Return the held-out metrics, the task's details (a confusion matrix, say), and these as a table to read."""
+@dataclass(frozen=True)
+class Measured:
+    """What came out."""
+
+    metrics: dict[str, float]
+    details: dict[str, Any]
+    """What the task adds, a confusion matrix, say."""
+    table: str
+    """The same to read."""
+    batch: Any
+    """The first batch of this rank, prepared."""
+
+
+def measure(trained: Trained, world: World) -> Measured:
+    """Go over the held-out samples, once for the metrics and once for the details."""
     cfg = trained.cfg
     samples = data.load(cfg.data)
     order = loaders.EvalOrder(len(samples.val), cfg.train.micro_batch, world.rank, world.world_size)
@@ -32,30 +45,48 @@ def measure(trained: Trained, world: World) -> tuple[dict[str, float], dict[str,
     plainly = replace(cfg, loader=LoaderConfig(), data=replace(cfg.data, cache=cached))
     batches = loaders.open_loader(samples.val, order, plainly, samples.in_memory, world)
     metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.own)
-    details = Details(trained.spec, world.device)
+    details, first = Details(trained.spec, world.device), None
     generator = distributed.noise(world.device, 0, 0, 0)
     with torch.inference_mode():
         for batch in islice(batches, order.own):
+            prepared: Any = trained.prepare(batch, False, generator)
             with trained.precision.autocast():
-                details.add(trained.net, trained.prepare(batch, False, generator))
+                details.add(trained.net, prepared)
+            first = first or prepared
         values, table = details.result(world)
-    return metrics, values, table
+    assert first is not None
+    return Measured(metrics, values, table, first)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read the command line, measure, print a table and write `evaluation.json`."""
+    """Read the command line, measure, print a table, write `evaluation.json` and draw `evaluation.png`."""
     args = parser("evaluate", "Measure a trained model.").parse_args(argv)
     try:
         with distributed.start(args.device) as world:
             trained = open_trained(args.path, world.device, args.precision)
-            metrics, details, table = measure(trained, world)
+            found = measure(trained, world)
             if world.is_main:
-                for name, value in metrics.items():
+                for name, value in found.metrics.items():
                     print(f"{name:16}{value:.6g}")
-                print(table, end="")
-                write({**metrics, **details}, trained.checkpoint / "evaluation.json")
+                print(found.table, end="")
+                write({**found.metrics, **found.details}, trained.checkpoint / "evaluation.json")
+                draw(trained, found.batch, trained.checkpoint / "evaluation.png")
     except UserError as error:
         distributed.leave(in_one_line(error))
+
+
+def draw(trained: Trained, batch: Any, target: Path) -> None:
+    """Draw the model's answers on some held-out samples.
+
+    Raises:
+        UserError: the checkpoint's folder cannot be written.
+    """
+    with torch.inference_mode():
+        figure = picture(trained, batch)
+    try:
+        figure.savefig(target, dpi=120)
+    except OSError as error:
+        raise UserError(f"cannot write {target} ({error.strerror}): free some space") from error
 
 
 def write(results: dict[str, Any], target: Path) -> None:

@@ -6,11 +6,11 @@
 The result takes inputs as they are loaded, in batches of any size, and prepares them itself.
 """
 
-import argparse
 import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .. import distributed
 from ..errors import UserError, in_one_line
 from . import task
-from .trained import open_trained, parser
+from .trained import Trained, open_trained, parser
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 """How far an exported model's outputs may be from the model's own, in fp32."""
@@ -60,11 +60,19 @@ def to_onnx(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Call
 
 
 def _program(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
-    """Trace the module for batches of any size."""
-    batch = torch.export.Dim("batch", min=1, max=65536)
+    """Trace the module for batches of any size.
+
+    Raises:
+        UserError: torch.export cannot follow it.
+    """
+    batch = torch.export.Dim("batch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.export.export(module, inputs, dynamic_shapes=(tuple({0: batch} for _ in inputs),), strict=False)
+        try:
+            return torch.export.export(module, inputs, dynamic_shapes=tuple({0: batch} for _ in inputs), strict=False)
+        except Exception as error:  # whatever Python code in the model made it give up
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"torch.export cannot trace this model ({reason}): change its predict") from error
 
 
 def difference(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: tuple[Tensor, ...]) -> float:
@@ -88,28 +96,40 @@ def _tensors(outputs: Any) -> list[Tensor]:
 WRITERS = {"torch": (to_torch, ".pt2"), "onnx": (to_onnx, ".onnx")}
 
 
+def export(trained: Trained, kind: str, target: Path) -> float:
+    """Write the model to a file, and return by how much what is in it differs from the model.
+
+    Raises:
+        UserError: it differs by more than rounding, or cannot be written; then there is no file.
+    """
+    write, suffix = WRITERS[kind]
+    module, inputs = task.exported(trained)
+    # Other numbers of samples than it is traced with.
+    others = [tuple(part[:1] for part in inputs), tuple(torch.cat([part, part[:1]]) for part in inputs)]
+    try:
+        with TemporaryDirectory(dir=target.parent) as partial:
+            file = Path(partial) / f"{target.stem}{suffix}"
+            again = write(module.eval(), inputs, file)
+            found = max(difference(module, again, other) for other in others)
+            file.replace(target)
+            for more in Path(partial).iterdir():  # what ONNX puts beside a model of more than 2 GB
+                more.replace(target.parent / more.name)
+    except OSError as error:
+        raise UserError(f"cannot write {target} ({error.strerror}): give another --output") from error
+    return found
+
+
 def main(argv: list[str] | None = None) -> None:
     """Read the command line, export, compare, and say where the file is."""
-    options: argparse.ArgumentParser = parser("export", "Export a trained model.")
+    options = parser("export", "Export a trained model.")
     options.add_argument("--format", default="torch", choices=list(WRITERS))
     options.add_argument("--output", type=Path, help="the file; without it, model.pt2 or model.onnx in the checkpoint")
     args = options.parse_args(argv)
     try:
         with distributed.start("cpu") as world:  # what is exported runs on any device
             trained = open_trained(args.path, world.device, "fp32")
-            write, suffix = WRITERS[args.format]
-            target = args.output or trained.checkpoint / f"model{suffix}"
-            partial = target.with_name(f".partial-{target.name}")
-            module, inputs = task.exported(trained)
-            try:
-                again = write(module.eval(), inputs, partial)
-                # Another number of samples than it was traced with.
-                found = difference(module, again, tuple(torch.cat([part, part[:1]]) for part in inputs))
-                partial.replace(target)
-            except OSError as error:
-                raise UserError(f"cannot write {target} ({error.strerror}): give another --output") from error
-            finally:
-                partial.unlink(missing_ok=True)
+            target = args.output or trained.checkpoint / f"model{WRITERS[args.format][1]}"
+            found = export(trained, args.format, target)
             print(f"{target}: its outputs differ from the model's by {found:.2g} at most")
     except UserError as error:
         distributed.leave(in_one_line(error))

@@ -1,6 +1,6 @@
 """Use a trained model on new inputs; `--help` says what it takes and gives.
 
-    python -m <package>.tools.predict runs/first --help
+python -m <package>.tools.predict runs/first --help
 """
 
 import torch

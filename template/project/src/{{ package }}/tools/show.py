@@ -1,7 +1,7 @@
 """Say what the data are, and draw one prepared batch of them.
 
-    python -m <package>.data --show --config configs/default.yaml
-    python -m <package>.data --show --data.path my/files --output data.png
+python -m <package>.data --show --config configs/default.yaml
+python -m <package>.data --show --data.path my/files --output data.png
 """
 
 import sys
@@ -12,7 +12,7 @@ import torch
 from .. import data
 from ..config import Config, parse
 from ..errors import UserError, in_one_line
-from ..loaders import TrainOrder, Plan
+from ..loaders import Plan, TrainOrder
 from . import view
 
 
