@@ -1,5 +1,6 @@
 """The documentation builds without a warning, has one form, and names keys and defaults that are there."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from conftest import Project, run_in
 from matrix import FRAMEWORKS, MODELS, ROOT
 
 PAGES = sorted(page for page in (ROOT / "docs/techniques").glob("*.md") if page.name != "index.md")
+OTHERS = [ROOT / "docs/techniques/index.md", *sorted((ROOT / "docs/models").glob("*.md"))]
 HEADINGS = [
     "What it does",
     "When it helps, when it hurts",
@@ -81,7 +83,7 @@ def test_a_page_has_the_form(page: Path) -> None:
         assert all(cells)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/techniques/index.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.stem)
 def test_keys_and_their_defaults_are_the_codes(page: Path, defaults: dict[str, object]) -> None:
     text = page.read_text()
     named = set(re.findall(rf"`((?:{SECTIONS})\.[a-z][a-z0-9_]*)(?=[`:= ])", text))
@@ -97,3 +99,20 @@ def test_every_switch_is_on_some_page() -> None:
         file.name for file in PACKAGE.glob("switches/*.py") if file.name != "__init__.py" and file.name not in pages
     ]
     assert missing == []
+
+
+MODEL_HEADINGS = ["What it is for", "Sizes", "What it reaches", "Your own data", "After training"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_models_page_has_its_sizes_its_figures_and_its_picture(project: Project, model: str) -> None:
+    text = (ROOT / f"docs/models/{model}.md").read_text()
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == MODEL_HEADINGS
+    assert re.search(r"\| bar \|.*\n\|[-|]+\|\n\| held-out `\w+` ", text), "benchmarks/models.py fills it"
+    assert f"]({model}.png)" in text
+    assert (ROOT / f"docs/models/{model}.png").stat().st_size < 300_000
+    assert f"models/{model}.md" in (ROOT / "mkdocs.yml").read_text()
+    code = "import json; from proj.model import SIZES; print(json.dumps(list(SIZES)))"
+    done = run_in(project(FRAMEWORKS[0], model), sys.executable, "-c", code)
+    sizes = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert sizes == [str(size) for size in json.loads(done.stdout)]

@@ -131,8 +131,8 @@ SIDE, DIGIT, CELLS = 32, 8, 3
 """Of a canvas and of a digit, in pixels; a canvas has 3 x 3 cells, each with room for a digit and two pixels more."""
 DIGITS, SCRAMBLED, COPIES = 4, 2, 3
 """On each canvas, digits, and others with their pixels in disorder, which are background; canvases with each digit."""
-NOISE, INK = 96, 80
-"""Background is darker than the first; a digit's pixels count as its own from the second on. White is 255."""
+INK = 96
+"""From here on, to the white of 255, a pixel of a digit counts as its own; the noise around it is darker."""
 
 
 def _canvases(cfg: DataConfig) -> Data:
@@ -171,7 +171,7 @@ def _place(digits: Tensor, labels: Tensor, seed: int) -> InMemory:
     rows, columns = corners.unsqueeze(-1) + torch.arange(DIGIT)
     place = torch.arange(n).view(n, 1, 1, 1), rows.unsqueeze(-1), columns.unsqueeze(-2)
 
-    images = torch.randint(0, NOISE, (n, SIDE, SIDE), generator=noise, dtype=torch.uint8)
+    images = torch.randint(0, INK, (n, SIDE, SIDE), generator=noise, dtype=torch.uint8)
     images[place] = torch.maximum(images[place], things)
     names = torch.zeros(n, things.shape[1], dtype=torch.uint8)  # of what is scrambled: background
     names[:, :DIGITS] = labels[order].view(n, DIGITS) + 1
@@ -205,7 +205,7 @@ class Prepare(nn.Module):
 
 
 def shift(images: Tensor, masks: Tensor, largest: int, generator: torch.Generator) -> Batch:
-    """Move each image with its mask by its own whole number of pixels, at most `largest`, repeating what is at the edge."""
+    """Move each image with its mask by its own whole number of pixels, at most `largest`; the edge is repeated."""
     n, _, h, w = images.shape
     by = torch.randint(-largest, largest + 1, (2, n, 1), device=images.device, generator=generator)
     rows = (by[0] + torch.arange(h, device=images.device)).clamp(0, h - 1).unsqueeze(2)

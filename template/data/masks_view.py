@@ -33,7 +33,7 @@ def summary(samples: Data) -> dict[str, str]:
 
 def picture(batch: Batch, spec: Spec) -> "Figure":
     """The images of a prepared batch, as the model sees them but for the normalisation, each beside its mask."""
-    return strips(batch[0], [batch[1]], spec)
+    return strips(batch[0], {"mask": batch[1]}, spec)
 
 
 def palette() -> NDArray[np.uint8]:
@@ -45,24 +45,29 @@ def palette() -> NDArray[np.uint8]:
     return colours
 
 
-def strips(images: Tensor, masks: list[Tensor], spec: Spec) -> "Figure":
-    """Each image with its masks to its right, and below all the colours of the classes; what is ignored is grey."""
+def strips(images: Tensor, masks: dict[str, Tensor], spec: Spec) -> "Figure":
+    """Each image with its masks to its right, and below all the colours of the classes."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (spec.mean, spec.std))
-    colours = torch.full((256, 3), 0.5)
-    colours[: len(spec.classes)] = torch.from_numpy(palette())[list(spec.values)] / 255
-    columns = max(round(math.sqrt(len(images) * 1.4 / (1 + len(masks)))), 1)
+    names = list(spec.classes)
+    colours = torch.from_numpy(palette()[list(spec.values)] / 255)
+    if spec.ignore is not None:  # its index is the last there is
+        names += ["ignored"] * (spec.ignore + 1 - len(names))
+        colours = torch.cat([colours, torch.full((len(names) - len(colours), 3), 0.9)])
+    columns = max(round(math.sqrt(len(images) * 2 / (1 + len(masks)))), 1)
     rows = math.ceil(len(images) / columns)
     figure = Figure(figsize=(1.4 * columns * (1 + len(masks)), 1.5 * rows + 0.6), layout="constrained")
     for place, image in enumerate(images.float()):
         pixels = (image * std + mean).clamp(0, 1).permute(1, 2, 0).expand(-1, -1, 3)
         axes = figure.add_subplot(rows, columns, place + 1)
         axes.set_axis_off()
-        axes.imshow(torch.cat([pixels, *(colours[mask[place]] for mask in masks)], dim=1).numpy())
-    there = torch.stack(masks).unique().tolist()
-    shown = [index for index in there if index < len(spec.classes) and index != spec.ignore][:MOST]
-    patches = [Patch(facecolor=tuple(colours[i].tolist()), edgecolor="grey", label=spec.classes[i]) for i in shown]
+        gap = torch.ones(spec.size, max(spec.size // 32, 1), 3)
+        parts = [part for mask in masks.values() for part in (gap, colours[mask[place]])]
+        axes.imshow(torch.cat([pixels, *parts], dim=1).numpy())
+    there = torch.stack(list(masks.values())).unique().tolist()[:MOST]
+    patches = [Patch(facecolor=tuple(colours[i].tolist()), edgecolor="grey", label=names[i]) for i in there]
+    figure.suptitle(", ".join(["image", *masks]), fontsize=10)
     figure.legend(handles=patches, loc="outside lower center", ncols=6, frameon=False)
     return figure

@@ -1,1 +1,176 @@
-"""x."""
+"""Sequences: text and series as loaded, cut and prepared, and what bad files give."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import tokenizers
+import torch
+
+from .. import data
+from ..errors import UserError
+from ..tools import view
+
+
+def write(file: Path, rows: int = 200, **others: list[Any]) -> Path:
+    """A file of two columns of numbers, one of dates, one of words."""
+    hours = pl.datetime_range(pl.datetime(2024, 1, 1), pl.datetime(2024, 1, 9, 7), "1h", eager=True)
+    columns: dict[str, Any] = {"when": hours[:rows], "load": np.sin(np.arange(rows)) * 3 + 10, "price": range(rows)}
+    frame = pl.DataFrame({**columns, "note": ["dry", "wet"] * (rows // 2), **others})
+    if file.suffix == ".csv":
+        frame.write_csv(file)
+    else:
+        frame.write_parquet(file)
+    return file
+
+
+def series(path: Path | None = None, **values: Any) -> data.DataConfig:
+    """Settings that fit the small files here."""
+    return data.DataConfig(**{"kind": "series", "path": path, "window": 12, "horizon": 4, **values})
+
+
+def test_text_is_the_default() -> None:
+    cfg = data.DataConfig()
+    found = data.load(cfg)
+    assert found.spec == data.Spec(256, 128, 1.0, "bytes")
+    assert 0.005 < len(found.val) / (len(found.train) + len(found.val)) < 0.06
+    inputs, targets = data.Prepare(found.spec, cfg)(found.train.__getitems__([0, 5]), True, torch.default_generator)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert inputs.dtype == torch.int64
+
+
+def test_own_text_with_a_tokenizer(tmp_path: Path) -> None:
+    words = [f"w{number % 300}" for number in range(2000)]
+    (tmp_path / "a.txt").write_text(" ".join(words))
+    by_word = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{number}": number for number in range(300)}, "w0"))
+    by_word.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    by_word.save(str(tmp_path / "words.json"))
+    cfg = data.DataConfig(path=tmp_path / "a.txt", tokenizer=str(tmp_path / "words.json"), context=8, val_fraction=0.1)
+    cfg = replace(cfg, cache_dir=tmp_path / "cache")
+    found = data.load(cfg)
+    assert (found.spec.vocabulary, found.spec.tokenizer) == (300, str(tmp_path / "words.json"))
+    assert found.spec.bytes_per_token == pytest.approx(4.5, abs=0.1)
+    inputs, _ = data.Prepare(found.spec, cfg)(found.train.__getitems__([40]), False, torch.default_generator)
+    assert inputs.tolist() == [[number % 300 for number in range(320, 328)]]
+    assert view.summary(found)["vocabulary"].startswith("300 tokens")
+
+
+def test_the_series_that_is_built_in() -> None:
+    cfg = data.DataConfig(kind="series")
+    found = data.load(cfg)
+    assert isinstance(found.train, data.Rows)
+    assert isinstance(found.val, data.Rows)
+    assert (found.spec.vocabulary, found.spec.columns) == (0, ("millivolts",))
+    assert (len(found.train.values), len(found.val.values)) == (2000, 500 + 64)
+    assert -80 < float(found.train.values.min()) < -40
+    rows, targets = data.Prepare(found.spec, cfg)(found.val.__getitems__([0, 1, 2]), False, torch.Generator())
+    assert (rows.shape, targets.shape) == ((3, 64, 1), (3, 16, 1))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_own_series_is_split_by_time_and_normalised_by_train_alone(tmp_path: Path, suffix: str) -> None:
+    cfg = series(write(tmp_path / f"a{suffix}"), columns=("price", "load"), time="when", val_fraction=0.25)
+    found = data.load(cfg)
+    assert isinstance(found.train, data.Rows)
+    assert isinstance(found.val, data.Rows)
+    assert found.train.values[:, 0].tolist() == list(range(150))
+    assert len(found.train) == 150 - 16 + 1
+    (windows,) = found.train.__getitems__([0, len(found.train) - 1])
+    assert windows[:, :, 0].tolist() == [list(range(16)), list(range(134, 150))]
+    (windows,) = found.val.__getitems__([0, len(found.val) - 1])
+    assert windows[0, :, 0].tolist() == list(range(150 - 12, 154))  # so that the first forecast is that of row 150
+    assert windows[1, -1, 0] == 199
+    assert found.spec.mean[0] == pytest.approx(np.arange(150).mean())
+    assert found.spec.std[0] == pytest.approx(np.arange(150).std())
+    whole = torch.cat([found.train.values, found.train.values[:0]])
+    rows, targets = data.Prepare(found.spec, cfg)((whole[:16].unsqueeze(0),), True, torch.Generator())
+    price = (np.arange(150) - found.spec.mean[0]) / found.spec.std[0]
+    torch.testing.assert_close(rows[0, :, 0], torch.from_numpy(price[:12]).float())
+    torch.testing.assert_close(targets[0, :, 0], torch.from_numpy(price[12:16]).float())
+
+
+def test_all_numbers_are_taken_but_the_time_and_the_rest_is_told(tmp_path: Path) -> None:
+    found = data.load(series(write(tmp_path / "a.csv"), time="price"))
+    assert found.spec.columns == ("load",)
+    assert found.problems == (
+        "column when is left out: it does not hold numbers",
+        "column note is left out: it does not hold numbers",
+    )
+
+
+def test_gaps_are_filled_forward_and_told(tmp_path: Path) -> None:
+    gaps: list[Any] = [*[None] * 3, 5.0, None, float("nan"), 7.0, float("inf"), *range(192)]
+    write(tmp_path / "a.parquet", a=gaps)
+    found = data.load(series(tmp_path / "a.parquet", columns=("a", "price")))
+    assert isinstance(found.train, data.Rows)
+    assert found.train.values[:7].tolist() == [[5, 3], [5, 4], [5, 5], [7, 6], [7, 7], [0, 8], [1, 9]]
+    assert found.problems == (
+        "column a: 6 of 200 values were missing; the last was repeated",
+        "the first 3 rows are left out: a column has no value yet",
+    )
+
+
+def test_a_constant_column_is_told_and_stays_finite(tmp_path: Path) -> None:
+    cfg = series(write(tmp_path / "a.csv", flat=[4] * 200), columns=("flat", "load"))
+    found = data.load(cfg)
+    assert found.problems == ("column flat has one value only in the train split",)
+    rows, _ = data.Prepare(found.spec, cfg)(found.train.__getitems__([0]), False, torch.Generator())
+    assert rows[0, :, 0].tolist() == [0] * 12
+
+
+def spoil(file: Path, content: bytes) -> Path:
+    file.write_bytes(content)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("make", "values", "message"),
+    [
+        (lambda folder: folder / "nowhere.csv", {}, "nowhere.csv does not exist"),
+        (lambda folder: folder, {}, "is no file"),
+        (lambda folder: spoil(folder / "a.xls", b"x"), {}, "ends in .csv, .tsv, .parquet"),
+        (lambda folder: spoil(folder / "a.csv", b""), {}, "a.csv is empty"),
+        (lambda folder: spoil(folder / "a.csv", b"a,b\n"), {}, "no rows below its header"),
+        (lambda folder: spoil(folder / "a.csv", "a,größe\n1,2\n".encode("latin-1")), {}, "is not UTF-8"),
+        (lambda folder: spoil(folder / "a.csv", b"a,b\n1,2\n3,4,5,6\n"), {}, "cannot read .*a.csv"),
+        (lambda folder: spoil(folder / "a.parquet", b"PAR1 no"), {}, "cannot read .*a.parquet"),
+        (lambda folder: write(folder / "a.csv"), {"columns": ("load", "wind")}, "has no column wind: it has when"),
+        (lambda folder: write(folder / "a.csv"), {"columns": ("note",)}, "column note hold.*'dry', say"),
+        (lambda folder: spoil(folder / "a.csv", b"a\nx\ny\n"), {}, "all columns hold something else than numbers"),
+        (lambda folder: write(folder / "a.csv", a=[None] * 200), {"columns": ("a",)}, "column a"),
+        (lambda folder: write(folder / "a.csv"), {"time": "date"}, "has no column date"),
+        (lambda folder: write(folder / "a.csv"), {"time": "note"}, "time=note .* neither dates nor numbers: 'dry'"),
+        (
+            lambda folder: write(folder / "a.csv", at=[*range(100), 98, *range(100, 199)]),
+            {"time": "at"},
+            "does not increase at row 100, 98: sort",
+        ),
+        (lambda folder: write(folder / "a.csv", at=[None, *range(199)]), {"time": "at"}, "not increase at row 0"),
+        (lambda folder: write(folder / "a.csv", rows=18), {}, "train split .* 14 rows, .*window=12.*need 16 there"),
+        (lambda folder: write(folder / "a.csv"), {"val_fraction": 0.01}, "val split .* 2 rows, .*need 4 there"),
+    ],
+)
+def test_bad_series(tmp_path: Path, make: Callable[[Path], Path], values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        data.load(series(make(tmp_path), **values))
+
+
+def test_what_cannot_be_asked_for() -> None:
+    with pytest.raises(UserError, match="data.columns is .*one column, millivolts"):
+        data.load(data.DataConfig(kind="series", columns=("load",)))
+    with pytest.raises(UserError, match="data.time is a: it must not be one of"):
+        data.DataConfig(kind="series", columns=("a", "b"), time="a")
+
+
+def test_what_is_shown(tmp_path: Path) -> None:
+    cfg = series(write(tmp_path / "a.csv"))
+    found = data.load(cfg)
+    assert view.summary(found)["rows"] == "160 in train, 40 held out after them"
+    batch = data.Prepare(found.spec, cfg)(found.train.__getitems__([0, 1]), True, torch.Generator())
+    drawn = [np.asarray(line.get_ydata()) for line in view.picture(batch, found.spec).axes[0].lines]
+    assert [len(line) for line in drawn] == [12, 4]
+    assert drawn[1].tolist() == pytest.approx((np.sin(np.arange(12, 16)) * 3 + 10).tolist(), abs=1e-4)

@@ -16,6 +16,7 @@ from .. import data
 from ..config import parse
 from ..errors import UserError
 from ..sources import table
+from ..tools import view
 
 ROWS = 60
 
@@ -293,7 +294,8 @@ CSV = "age,city,label\n" + "".join(f"{place},{'ab'[place % 2]},{'xy'[place % 3 >
         (b"PAR1 nonsense", ".parquet", {}, "cannot read .*parquet"),
         ({"x": [[1], [2]] * 9, "label": ["a", "b"] * 9}, ".parquet", {}, "column x of .* holds List.*data.ignore"),
         ({"x": [1, 2] * 9, "label": [date(2020, 1, 1)] * 18}, ".parquet", {}, "data.target=label holds Date"),
-        ({"x": [1, 2], "label": ["a", "b"]}, ".csv", {}, "leaves one split empty"),
+        ({"x": range(4), "label": ["a", "b"] * 2}, ".csv", {"val_fraction": 0.01}, "leaves one split empty"),
+        ({"x": range(4), "label": ["a", "b", "c", "c"]}, ".csv", {}, "has 3 different values in 4 rows, too many"),
     ],
 )
 def test_bad_files(
@@ -319,6 +321,37 @@ def test_bad_held_out_files(load: Callable[..., data.Data], tmp_path: Path, held
         (tmp_path / "val.csv").write_text(held_out)
     with pytest.raises(UserError, match=message):
         load(CSV, val_path=tmp_path / "val.csv")
+
+
+def test_a_name_that_looks_like_a_pattern(tmp_path: Path) -> None:
+    for name in ("table[1].csv", "table1.csv"):
+        (tmp_path / name).write_text(CSV if "[" in name else "other\n1\n")
+    found = data.load(data.DataConfig(path=tmp_path / "table[1].csv", target="label", cache_dir=tmp_path / "cache"))
+    assert len(found.train) == 24
+
+
+def test_booleans_as_python_writes_them(load: Callable[..., data.Data]) -> None:
+    found = load(CSV.replace(",a,", ",True,").replace(",b,", ",False,"))
+    assert len(found.spec.categories[0]) == 2
+
+
+@pytest.mark.parametrize("keys", [{}, {"ignore": ("id", "price", "city", "floor", "member")}, {"target": "price"}])
+def test_it_can_be_shown(load: Callable[..., data.Data], tmp_path: Path, keys: dict[str, Any]) -> None:
+    found = load(columns(), **keys)
+    told = view.summary(found)
+    assert "no: 29, yes: 19" in told["classes"] if found.spec.classes else "mean" in told["target"]
+    batch = data.Prepare(found.spec, data.DataConfig())(
+        found.val.__getitems__([0, 1, 2]), False, torch.default_generator
+    )
+    view.picture(batch, found.spec).savefig(tmp_path / "data.png")
+    assert (tmp_path / "data.png").stat().st_size > 5000
+
+
+def test_categories_alone_can_be_shown_and_prepared(load: Callable[..., data.Data], tmp_path: Path) -> None:
+    found = load(columns(), ignore=("id", "age", "height", "floor", "price"))
+    batch = data.Prepare(found.spec, data.DataConfig())(found.val.__getitems__([0, 1]), False, torch.default_generator)
+    assert batch[0].shape == (2, 0)
+    view.picture(batch, found.spec).savefig(tmp_path / "data.png")
 
 
 def test_a_flipped_parquet_file(load: Callable[..., data.Data], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from .data import Spec
 from .ranges import Section, within
 
 SIZES: dict[str, dict[str, object]] = {
-    "small": {"depth": 1, "width": 160},
+    "small": {"depth": 1, "width": 128},
     "base": {"depth": 3, "width": 640},
 }
 
@@ -114,7 +114,7 @@ class Language(LSTM):
         self.tokens = nn.Embedding(rows, cfg.width)
         self.head = nn.Linear(cfg.width, rows, bias=False)
         self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
-        nn.init.normal_(self.tokens.weight, std=cfg.width**-0.5)
+        nn.init.normal_(self.tokens.weight, std=(3 * cfg.width) ** -0.5)  # small, so that it begins with a guess
 
     def predict(self, tokens: Tensor) -> Tensor:
         """Scores, before softmax, of the token that follows each of the (n, t) tokens."""

@@ -125,7 +125,7 @@ def build(cfg: ModelConfig, spec: Spec) -> UNet:
     if spec.size % step:
         nearest = max(round(spec.size / step), 1) * step
         raise UserError(
-            f"data.size is {spec.size}: as model.depth={cfg.depth} halves it so often, it must be a multiple of {step}; "
+            f"data.size is {spec.size}: for model.depth={cfg.depth} it must be a multiple of {step}; "
             f"the nearest is {nearest}"
         )
     return UNet(cfg, spec)

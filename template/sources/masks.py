@@ -27,6 +27,8 @@ CHUNK = 1024
 """Files that the threads read before what they found is taken in."""
 ORIENTATION, TURNED = 0x0112, (5, 6, 7, 8)
 """EXIF's tag, and its values for images that are shown with width and height exchanged."""
+HOLDING_EXIF = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}
+"""Where Pillow finds it in a PNG; looking for more there would decode the image."""
 
 T = TypeVar("T")
 
@@ -106,7 +108,9 @@ def shape_of(file: Path) -> tuple[int, int]:
     try:
         with Image.open(file) as image:
             width, height = image.size
-            return (height, width) if image.getexif().get(ORIENTATION) in TURNED else (width, height)
+            tagged = image.format != "PNG" or HOLDING_EXIF & image.info.keys()
+            turned = tagged and image.getexif().get(ORIENTATION) in TURNED
+            return (height, width) if turned else (width, height)
     except UnidentifiedImageError as error:
         raise Unreadable("it is no image") from error
     except Exception as error:  # as above

@@ -71,9 +71,9 @@ def read_frame(file: Path) -> pl.DataFrame:
         UserError: it cannot be read, is not UTF-8, has no rows, or has two columns of one name.
     """
     try:
-        frame = pl.read_parquet(file) if file.suffix.lower() == ".parquet" else _read_csv(file)
+        frame = pl.read_parquet(file, glob=False) if file.suffix.lower() == ".parquet" else _read_csv(file)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        why = str(error).strip().splitlines()[0]
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"cannot read {file} ({why}): mend it, or write it anew") from error
     if not len(frame):
         raise UserError(f"{file} has no rows below its header: give a table with some")
@@ -92,13 +92,13 @@ def _read_csv(file: Path) -> pl.DataFrame:
                     f"{file} is not UTF-8 (line {number}, {error.reason}): save it as such, with `iconv -t UTF-8`, say"
                 ) from error
     separator = max(",;\t|", key=first.decode().count)
-    header = pl.read_csv(file, separator=separator, has_header=False, n_rows=1, infer_schema=False).row(0)
+    options: dict[str, Any] = {"separator": separator, "glob": False}
+    header = pl.read_csv(file, has_header=False, n_rows=1, infer_schema=False, **options).row(0)
     names = [str(name or "") for name in header]
     twice = [name or "(no name)" for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UserError(f"{file} has more than one column named {some(twice)}: give each a name of its own")
-    options: dict[str, Any] = {"separator": separator, "infer_schema_length": None, "try_parse_dates": True}
-    return pl.read_csv(file, null_values=MISSING, **options)
+    return pl.read_csv(file, null_values=MISSING, infer_schema_length=None, try_parse_dates=True, **options)
 
 
 def encode(frame: pl.DataFrame, spec: Spec, file: Path) -> Arrays:
@@ -142,6 +142,11 @@ def _make(cfg: DataConfig, files: list[Path], folder: Path) -> dict[str, Any]:
     if frame[target].n_unique() < 2:
         only = frame[target][0]
         raise UserError(f"data.target={target} is {only} in all of {files[0]}: there must be two values at least")
+    if len(classes) > len(frame) / 2:
+        raise UserError(
+            f"data.target={target} has {len(classes)} different values in {len(frame)} rows, too many for classes: "
+            "name another column, or set data.task=regression if it holds numbers"
+        )
     if len(files) == 2:
         train, val = frame, read_frame(files[1])
         lacking = [name for name in frame.columns if name and name not in (*cfg.ignore, *val.columns)]

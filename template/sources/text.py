@@ -99,15 +99,15 @@ def _hugging_face(name: str) -> Tokenizer:
 def _tiktoken(name: str) -> Tokenizer:
     import tiktoken
 
-    known = ", ".join(tiktoken.list_encoding_names())
+    known = tiktoken.list_encoding_names()
+    if name not in known:
+        raise UserError(f"data.tokenizer={name} is unknown: give bytes, a .json file or one of {', '.join(known)}")
     try:
         encoding = tiktoken.get_encoding(name)
-    except ValueError as error:
-        raise UserError(f"data.tokenizer={name} is unknown: give bytes, a .json file or one of {known}") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # from the network, or of a file that is not what it should be
         raise UserError(
             f"the vocabulary of data.tokenizer={name} cannot be fetched ({type(error).__name__}): connect this machine "
-            f"once, or copy the folder TIKTOKEN_CACHE_DIR from one that was"
+            "once, or copy the folder TIKTOKEN_CACHE_DIR from one that was"
         ) from error
     return Tokenizer(
         name,
@@ -527,7 +527,7 @@ def draw(tokens: Tensor, bits: Tensor, tokenizer: str, title: str) -> Figure:
             shown = "↵" if sign == "\n" else sign if sign.isprintable() and font.get_char_index(ord(sign)) else "·"
             if shown != " ":
                 axes.text(column, row, shown, family="DejaVu Sans Mono", size=8, ha="center", va="center")
-    image = axes.imshow(shades, cmap="YlGnBu", vmin=0, vmax=20, aspect="auto")
+    image = axes.imshow(shades, cmap="YlGnBu", vmin=0, vmax=12, aspect="auto")
     figure.colorbar(image, label="bits a token")
     axes.set(xticks=[], yticks=range(len(tokens)), title=title)
     return figure

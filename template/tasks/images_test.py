@@ -130,14 +130,14 @@ def test_what_predict_refuses(run: Path, pictures: Path) -> None:
 
 
 def test_the_exported_model_gives_probabilities(run: Path, tmp_path: Path) -> None:
-    for form in ("torch", "onnx"):
-        export.main([str(run), f"--format={form}", f"--output={tmp_path / form}"])
+    for form, suffix in (("torch", ".pt2"), ("onnx", ".onnx")):
+        export.main([str(run), f"--format={form}", f"--output={tmp_path}/model{suffix}"])
     images, labels = data.load(data.DataConfig()).val.__getitems__([0, 1, 2])
-    chances = torch.export.load(tmp_path / "torch").module()(images)
+    chances = torch.export.load(tmp_path / "model.pt2").module()(images)
     trained = open_trained(run, CPU)
     scores = trained.net.predict(trained.prepare((images, labels), False, torch.default_generator)[0])
     torch.testing.assert_close(chances, scores.softmax(1))
-    assert (tmp_path / "onnx").stat().st_size > 1000
+    assert (tmp_path / "model.onnx").stat().st_size > 1000
 
 
 def test_a_picture_marks_what_is_wrong(run: Path) -> None:

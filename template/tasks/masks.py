@@ -103,7 +103,7 @@ def picture(trained: Trained, batch: Batch) -> "Figure":
     images, masks = (part[:12] for part in batch)
     with trained.precision.autocast():
         said = trained.net.predict(images).argmax(1)
-    return strips(images.cpu(), [masks.cpu(), said.cpu()], trained.spec)
+    return strips(images.cpu(), {"mask": masks.cpu(), "the model's mask": said.cpu()}, trained.spec)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,154 @@
+"""The autoencoder: a likelihood that is one, a bound that is one, and a bar that a simple model misses."""
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from .. import data
+from ..config import parse
+from ..data import DataConfig, Prepare, Spec
+from ..errors import UserError
+from ..model import ModelConfig, build, log_probability
+from .conftest import ROOT
+
+MARGIN = 0.5
+"""Bits for each pixel by which the recipe must beat the baseline, at the least."""
+DIGITS = Spec(1, 8, tuple("0123456789"), (0.3,), (0.38,))
+
+
+def images_of(split: data.Samples) -> np.ndarray[Any, np.dtype[np.float64]]:
+    levels = split.__getitems__(list(range(len(split))))[0]
+    return levels.flatten(1).double().numpy()
+
+
+def gaussian_bits(train: np.ndarray[Any, Any], held_out: np.ndarray[Any, Any], least: float) -> float:
+    """Bits a pixel, if each is a Gaussian with train's mean and deviation, discretised over the 256 levels."""
+    mean, std = train.mean(0), np.maximum(train.std(0), least)
+    below, above = ((held_out + shift - mean) / std for shift in (-0.5, 0.5))
+    # Both ends on the side of the mean where the tails are small numbers, so that these keep their digits.
+    turn = np.where(below > 0, -1, 1)
+    low = np.where(turn > 0, np.where(held_out == 0, -np.inf, below), np.where(held_out == 255, -np.inf, -above))
+    high = np.where(turn > 0, np.where(held_out == 255, np.inf, above), np.where(held_out == 0, np.inf, -below))
+    tail = np.vectorize(lambda z: 0.5 * math.erfc(-z / math.sqrt(2)))
+    return float(-np.log2(np.maximum(tail(high) - tail(low), 1e-300)).mean())
+
+
+def test_the_bar_is_beyond_a_gaussian_for_each_pixel() -> None:
+    """Whatever least deviation its constant pixels get, chosen on the held-out images, in the baseline's favour."""
+    found = data.load(DataConfig())
+    baseline = min(gaussian_bits(images_of(found.train), images_of(found.val), least) for least in (1, 4, 16, 32))
+    recipe = (ROOT / "configs" / "default.yaml").read_text()
+    expected = re.search(r"^# Expect: bits_per_dim < ([\d.]+)", recipe, re.MULTILINE)
+    assert expected is not None, "configs/default.yaml has no line '# Expect: bits_per_dim < X'"
+    assert float(expected[1]) <= baseline - MARGIN
+
+
+@pytest.mark.parametrize(("location", "log_scale"), [(0.0, -0.6), (-3.0, 1.0), (0.4, -7.0), (2.0, -3.0)])
+def test_all_levels_together_have_probability_one(location: float, log_scale: float) -> None:
+    mean, std = 0.3, 0.38
+    levels = torch.arange(256.0)
+    x = (levels / 255 - mean) / std
+    logs = log_probability(x, levels, torch.tensor(location), torch.tensor(log_scale), torch.tensor(0.5 / (255 * std)))
+    assert logs.isfinite().all()
+    assert logs.double().exp().sum().item() == pytest.approx(1, abs=1e-4)
+
+
+def test_it_is_the_logistic_distribution() -> None:
+    """Against the plain formula, in double precision."""
+    location, scale, half = 0.2, 0.3, 0.5 / (255 * 0.38)
+    levels = torch.tensor([1.0, 60.0, 254.0])
+    x = (levels / 255 - 0.3) / 0.38
+    cdf = ((torch.stack([x + half, x - half]).double() - location) / scale).sigmoid()
+    logs = log_probability(x, levels, torch.tensor(location), torch.tensor(math.log(scale)), torch.tensor(half))
+    torch.testing.assert_close(logs.double(), (cdf[0] - cdf[1]).log(), rtol=1e-4, atol=1e-4)
+
+
+def prepared(count: int) -> tuple[Any, tuple[Tensor, Tensor]]:
+    found = data.load(DataConfig(shift=0))
+    batch = Prepare(found.spec, DataConfig())(found.val.__getitems__(list(range(count))), False, torch.Generator())
+    torch.manual_seed(0)
+    net = build(ModelConfig(), found.spec)
+    torch.nn.init.normal_(net.head.weight, std=0.05)
+    return net, batch
+
+
+def test_the_bound_is_below_the_likelihood() -> None:
+    """Which importance sampling estimates, ever closer: Burda et al. 2015, arXiv:1509.00519, theorem 1."""
+    net, (images, labels) = prepared(1)
+    many = images.expand(4000, -1, -1, -1)
+    with torch.no_grad():
+        mean, log_variance = net.encode(images)
+        noise = torch.randn(4000, mean.shape[1])
+        latents = mean + (log_variance / 2).exp() * noise
+        levels = ((many * net.std + net.mean) * 255).round()
+        pixels = log_probability(many, levels, *net._pixels(latents), 0.5 / (255 * net.std)).flatten(1).sum(1)
+        ratio = 0.5 * (noise**2 - latents**2 + log_variance).sum(1)
+        likelihood = (pixels + ratio).logsumexp(0) - math.log(4000)
+        _, metrics = net.train()(many, labels.expand(4000))
+    total, count = metrics["bits_per_dim"]
+    elbo = -total / count * math.log(2) * images[0].numel()
+    torch.testing.assert_close(elbo, (pixels + ratio).mean(), rtol=1e-2, atol=0.3)
+    assert elbo < likelihood
+
+
+def test_the_parts_add_up_and_labels_play_no_part() -> None:
+    net, (images, labels) = prepared(8)
+    _, metrics = net.eval()(images, labels)
+    torch.testing.assert_close(metrics["bits_per_dim"][0], metrics["reconstruction"][0] + metrics["kl"][0])
+    torch.testing.assert_close(metrics["loss"][0] / math.log(2), metrics["bits_per_dim"][0])
+    _, others = net(images, labels.flip(0))
+    assert torch.equal(metrics["loss"][0], others["loss"][0])
+
+
+def test_held_out_images_have_the_same_figure_in_any_batch_and_training_has_new_noise() -> None:
+    net, (images, labels) = prepared(6)
+    with torch.no_grad():
+        whole = net.eval()(images, labels)[1]["bits_per_dim"][0]
+        parts = sum(net(images[part : part + 1], labels[:1])[1]["bits_per_dim"][0] for part in range(6))
+        torch.testing.assert_close(whole, parts)
+        net.train()
+        assert net(images, labels)[0] != net(images, labels)[0]
+
+
+def test_the_likelihood_is_in_full_precision_under_autocast() -> None:
+    net, batch = prepared(4)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        loss, metrics = net.eval()(*batch)
+    assert loss.dtype == torch.float32
+    assert all(total.dtype == torch.float32 for total, _ in metrics.values())
+    torch.testing.assert_close(loss, net(*batch)[0], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("size", ["small", "base"])
+def test_sizes_and_shapes(size: Any) -> None:
+    spec = Spec(3, 64, ("a", "b"), (0.5,) * 3, (0.25,) * 3)
+    cfg = ModelConfig(size=size, width=8)
+    net = build(cfg, spec).eval()
+    with torch.no_grad():
+        assert net.predict(torch.randn(2, 3, 64, 64)).shape == (2, 3, 64, 64)
+        first, again = (net.sample(5, torch.Generator().manual_seed(1)) for _ in range(2))
+    assert first.shape == (5, 3, 64, 64)
+    assert torch.equal(first, again)
+    assert 0 <= first.min() <= first.max() <= 1
+    assert len(net.blocks) == 2 * cfg.stages
+
+
+@pytest.mark.parametrize(("values", "key"), [({"width": 12}, "width"), ({"latent": 3}, "latent")])
+def test_sizes_that_cannot_be(values: dict[str, Any], key: str) -> None:
+    with pytest.raises(UserError, match=f"model.{key}"):
+        ModelConfig(**values)
+
+
+def test_images_that_cannot_be_halved() -> None:
+    with pytest.raises(UserError, match="model.stages is 4: the images' side of 8 pixels must be a multiple of 16"):
+        build(ModelConfig(stages=4), DIGITS)
+
+
+def test_the_recipe_leaves_the_pixels_in_place() -> None:
+    """A shift would train on other images than the bound is measured on."""
+    assert parse("test", "", [f"--config={ROOT}/configs/default.yaml"]).data.shift == 0
