@@ -26,6 +26,8 @@ def python_parts(framework: str, model: str) -> dict[str, Path]:
     skeleton = TEMPLATE / "project"
     parts = {str(file.relative_to(skeleton)).replace("{{ package }}", "proj"): file for file in skeleton.rglob("*.py")}
     parts |= {f"src/proj/sources/{name}.py": TEMPLATE / "sources" / f"{name}.py" for name in SOURCES[data]}
+    if "text" in SOURCES[data]:
+        parts["src/proj/tools/language.py"] = TEMPLATE / "tasks/language.py"
     return parts | {
         "src/proj/model.py": TEMPLATE / "models" / f"{model}.py",
         "src/proj/data.py": TEMPLATE / "data" / f"{data}.py",
@@ -50,7 +52,7 @@ def test_parts_on_disk_are_those_that_are_offered() -> None:
     assert stems("frameworks", ".py") == set(FRAMEWORKS)
     assert stems("data", ".toml") == stems("data", "_test.py") == stems("data", "_view.py") == kinds
     assert stems("data", ".py") == kinds | {f"{kind}_{part}" for kind in kinds for part in ("test", "view")}
-    assert stems("tasks", ".py") == tasks | {f"{task}_test" for task in tasks}
+    assert stems("tasks", ".py") == tasks | {f"{task}_test" for task in tasks} | {"language"}
     assert stems("sources", ".py") == {name for names in SOURCES.values() for name in names}
 
 
@@ -145,10 +147,12 @@ def test_a_default_run_is_read_in_one_sitting(project: Project, tmp_path: Path, 
     names = {file.name for file in files}
     assert {"train.py", "model.py", "data.py", "loaders.py", "config.py", "checkpoint.py"} <= names
     assert [file for file in files if file.parent.name in ("switches", "tools") and file.name != "__init__.py"] == []
-    core = [file for file in files if file.name != "config.py"]
-    lines = [line for file in core for line in file.read_text().splitlines() if line.strip()]
-    print(f"{framework} {model}: {len(lines)} lines")
-    assert len(lines) <= 1450
+    sizes = {file: sum(bool(line.strip()) for line in file.read_text().splitlines()) for file in files}
+    core = sum(size for file, size in sizes.items() if file.name != "config.py")
+    own = sum(size for file, size in sizes.items() if file.name in ("model.py", "data.py") or "sources" in file.parts)
+    print(f"{framework} {model}: {core} lines, {own} of them yours")
+    assert core - own <= 1200
+    assert core <= 1550
 
 
 def test_every_file_has_its_line_in_the_readme(project: Project) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .errors import UserError
 from .ranges import Section, within
-from .sources import text
+from .sources.windows import Windows, as_indices, standard_library
 
 Batch = tuple[Tensor, ...]
 """As loaded: tokens (n, context + 1), uint8, int16 or int32; or rows (n, window + horizon, columns), float32. As
@@ -100,8 +100,8 @@ class Rows:
 class Data:
     """Both splits, and what they have in common."""
 
-    train: text.Windows | Rows
-    val: text.Windows | Rows
+    train: Windows | Rows
+    val: Windows | Rows
     spec: Spec
     in_memory: bool
     """Whether a batch costs so little that a loader process would only add to it."""
@@ -121,8 +121,10 @@ def load(cfg: DataConfig) -> Data:
 def _text(cfg: DataConfig) -> Data:
     held_out = cfg.val_fraction or 0.02
     if cfg.path is None and cfg.tokenizer == "bytes":
-        found = text.standard_library(held_out)
+        found = standard_library(held_out)
     else:
+        from .sources import text
+
         found = text.read(cfg.path, cfg.pattern, cfg.tokenizer, held_out, cfg.max_unreadable, cfg.cache_dir)
     train, val = found.windows(cfg.context)
     spec = Spec(found.vocabulary, cfg.context, found.bytes_per_token, cfg.tokenizer)
@@ -187,7 +189,7 @@ class Prepare(nn.Module):
     def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
         """Take a batch as loaded, give it as the model wants it; sequences get no noise."""
         if self.spec.vocabulary:
-            tokens = text.as_indices(batch[0])
+            tokens = as_indices(batch[0])
             return tokens[:, :-1], tokens[:, 1:]
         rows = (batch[0] - self.mean) / self.std
         return rows[:, : self.spec.context], rows[:, self.spec.context :]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from ..data import Batch, Data, Rows, Spec
-from ..sources import text
+from ..sources.windows import Windows
+from . import language
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,9 +19,9 @@ def summary(samples: Data) -> dict[str, str]:
     """Short names, and what is to be said of each."""
     spec, train, val = samples.spec, samples.train, samples.val
     if not isinstance(train, Rows) or not isinstance(val, Rows):
-        assert isinstance(train, text.Windows)
-        assert isinstance(val, text.Windows)
-        return text.summary(train, val, spec.vocabulary, spec.bytes_per_token)
+        assert isinstance(train, Windows)
+        assert isinstance(val, Windows)
+        return language.summary(train, val, spec.vocabulary, spec.bytes_per_token)
     columns = zip(spec.columns, spec.mean, spec.std, strict=True)
     return {
         "rows": f"{len(train.values):,} in train, {len(val.values) - spec.context:,} held out after them",
@@ -31,7 +33,9 @@ def summary(samples: Data) -> dict[str, str]:
 def picture(batch: Batch, spec: Spec) -> Figure:
     """Lines of text; or of a series what is seen, and what is to be forecast."""
     if spec.vocabulary:
-        return text.draw(batch[0], text.rarity(batch[0]), spec.tokenizer, "Samples; the darker, the rarer the token")
+        return language.draw(
+            batch[0], language.rarity(batch[0]), spec.tokenizer, "Samples; the darker, the rarer the token"
+        )
     return panels(batch[0], {"to be forecast": batch[1]}, spec)
 
 
@@ -45,7 +49,8 @@ def panels(rows: Tensor, following: dict[str, Tensor], spec: Spec, most: int = 1
     for axes in grid.flat[count:]:
         axes.set_axis_off()
     own = spec.std[0], spec.mean[0]
-    for number, axes in enumerate(grid.flat[:count]):
+    chosen = torch.linspace(0, len(rows) - 1, count).long().tolist()  # neighbours look alike
+    for number, axes in zip(chosen, grid.flat, strict=False):
         seen = rows[number, :, 0] * own[0] + own[1]
         axes.plot(range(1 - spec.context, 1), seen.numpy(), color="tab:grey", label="seen")
         for name, values in following.items():

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .ranges import Section, within
-from .sources import text
-from .sources.text import Windows
+from .sources.windows import Windows, as_indices, standard_library
 
 Batch = tuple[Tensor, ...]
 """As loaded: tokens (n, context + 1), uint8, int16 or int32. As prepared: inputs and targets (n, context), int64."""
@@ -78,8 +77,10 @@ def load(cfg: DataConfig) -> Data:
         UserError: there is no such file, folder or tokenizer, too little can be read, or it holds too little text.
     """
     if cfg.path is None and cfg.tokenizer == "bytes":
-        found = text.standard_library(cfg.val_fraction)
+        found = standard_library(cfg.val_fraction)
     else:
+        from .sources import text
+
         found = text.read(cfg.path, cfg.pattern, cfg.tokenizer, cfg.val_fraction, cfg.max_unreadable, cfg.cache_dir)
     train, val = found.windows(cfg.context)
     spec = Spec(found.vocabulary, cfg.context, found.bytes_per_token, cfg.tokenizer)
@@ -94,7 +95,7 @@ class Prepare(nn.Module):
 
     def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
         """Take a batch as loaded, give it as the model wants it; text gets no noise."""
-        tokens = text.as_indices(batch[0])
+        tokens = as_indices(batch[0])
         return tokens[:, :-1], tokens[:, 1:]
 
 

@@ -17,10 +17,11 @@ from torch import Tensor
 from .. import data
 from ..errors import UserError
 from ..sources import text
+from ..sources.windows import Windows
 from ..tools import view
 
 
-def prepared(found: data.Data, split: text.Windows, cfg: data.DataConfig) -> Tensor:
+def prepared(found: data.Data, split: Windows, cfg: data.DataConfig) -> Tensor:
     """All inputs of a split, as the model gets them."""
     batch = split.__getitems__(list(range(len(split))))
     inputs: Tensor = data.Prepare(found.spec, cfg)(batch, False, torch.default_generator)[0]

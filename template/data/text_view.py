@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..data import Batch, Data, Spec
-from ..sources import text
+from . import language
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 def summary(samples: Data) -> dict[str, str]:
     """Short names, and what is to be said of each."""
-    return text.summary(samples.train, samples.val, samples.spec.vocabulary, samples.spec.bytes_per_token)
+    return language.summary(samples.train, samples.val, samples.spec.vocabulary, samples.spec.bytes_per_token)
 
 
 def picture(batch: Batch, spec: Spec) -> Figure:
     """The inputs of a prepared batch, as lines of text."""
-    return text.draw(batch[0], text.rarity(batch[0]), spec.tokenizer, "Samples; the darker, the rarer the token")
+    return language.draw(
+        batch[0], language.rarity(batch[0]), spec.tokenizer, "Samples; the darker, the rarer the token"
+    )

@@ -1,48 +1,29 @@
-"""Text as tokens: the standard library's source or your own files, windows of them, and what a model makes of them.
+"""Your own text: files are made into tokens once, in parallel, and from then on mapped into memory."""
 
-Your own files are made into tokens once, in parallel, and from then on mapped into memory.
-"""
-
-from __future__ import annotations
-
-import argparse
 import glob
-import hashlib
-import json
-import math
 import os
-import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from ..errors import UserError
 from .common import Skipped, list_files, made_once
+from .windows import Text, is_held_out, library_files
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from ..distributed import World
-    from ..tools.trained import Trained
-
-CHUNK = 2**20
+CHUNK = 2**18
 """Bytes that are made into tokens at once: enough to keep a thread busy, little enough to wait in memory."""
 PAGE_CACHE = 2**31
 """Bytes that the system surely keeps in memory once they were read."""
-
-
-# What stands between text and tokens.
 
 
 @dataclass(frozen=True)
@@ -117,58 +98,6 @@ def _tiktoken(name: str) -> Tokenizer:
     )
 
 
-# Windows of tokens.
-
-
-class Windows:
-    """Tokens cut into pieces of `context`, each with the token that follows it."""
-
-    def __init__(self, tokens: Tensor, context: int) -> None:
-        self.tokens = tokens
-        self.windows = tokens.unfold(0, context + 1, context)  # a view: a batch copies whole rows, and not tokens
-
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
-        return (self.windows.index_select(0, torch.as_tensor(indices)),)
-
-
-def as_indices(tokens: Tensor) -> Tensor:
-    """Tokens as loaded, to int64. torch cannot index uint16, so it gets int16, where the large ones are negative."""
-    return tokens.long() & 0xFFFF if tokens.dtype == torch.int16 else tokens.long()
-
-
-@dataclass(frozen=True)
-class Text:
-    """Both splits as tokens, and what they have in common."""
-
-    train: Tensor
-    val: Tensor
-    vocabulary: int = 256
-    bytes_per_token: float = 1.0
-    """Of the held-out text."""
-    in_memory: bool = True
-    problems: tuple[str, ...] = ()
-
-    def windows(self, context: int) -> tuple[Windows, Windows]:
-        """Cut both splits.
-
-        Raises:
-            UserError: one is too short.
-        """
-        for name, tokens in (("train", self.train), ("val", self.val)):
-            if len(tokens) <= context:
-                raise UserError(
-                    f"the {name} split has {len(tokens)} tokens: more than data.context={context} are needed; give "
-                    "more text, or change data.val_fraction"
-                )
-        return Windows(self.train, context), Windows(self.val, context)
-
-
-# The files.
-
-
 @dataclass(frozen=True)
 class Piece:
     """Some bytes of a file."""
@@ -176,21 +105,6 @@ class Piece:
     file: Path
     begin: int
     end: int
-
-
-def standard_library(val_fraction: float) -> Text:
-    """The source of Python's standard library, as bytes in memory.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    root, files = _standard_library()
-    try:
-        splits = _split(root, [(file, file.stat().st_size) for file in files], val_fraction)
-        train, val = (bytearray().join(chain.from_iterable(map(_chunks, pieces))) for pieces in splits)
-    except OSError as error:
-        raise UserError(f"cannot read {error.filename} ({error.strerror}): give another text, data.path") from error
-    return Text(torch.frombuffer(train, dtype=torch.uint8), torch.frombuffer(val, dtype=torch.uint8))
 
 
 def read(
@@ -201,7 +115,7 @@ def read(
     Raises:
         UserError: there is no such file, folder or tokenizer; too many cannot be read; the cache cannot be written.
     """
-    root, files = _standard_library() if path is None else _find(path, pattern)
+    root, files = library_files() if path is None else _find(path, pattern)
     settings = {"path": (path or root).absolute(), "pattern": pattern, "tokenizer": tokenizer}
     settings |= {"val_fraction": val_fraction, "max_unreadable": max_unreadable}
     own_file = [Path(tokenizer)] if tokenizer.endswith(".json") and Path(tokenizer).is_file() else []
@@ -215,12 +129,6 @@ def read(
     train, val = (_mapped(folder / name, manifest["vocabulary"], manifest[name]) for name in ("train", "val"))
     small = train.nbytes + val.nbytes < PAGE_CACHE
     return Text(train, val, manifest["vocabulary"], manifest["bytes_per_token"], small, tuple(manifest["problems"]))
-
-
-def _standard_library() -> tuple[Path, list[Path]]:
-    root = Path(sysconfig.get_paths()["stdlib"])
-    aside = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
-    return root, [file for file in list_files(root, "*.py") if not aside.intersection(file.relative_to(root).parts)]
 
 
 def _find(path: Path, pattern: str) -> tuple[Path, list[Path]]:
@@ -264,8 +172,7 @@ def _split(root: Path, files: list[tuple[Path, int]], val_fraction: float) -> tu
     """By a hash of each file's relative name; where that leaves a split empty, at a place in the text."""
     splits: tuple[list[Piece], list[Piece]] = ([], [])
     for file, size in files:
-        digest = hashlib.sha256(file.relative_to(root).as_posix().encode(errors="surrogateescape")).digest()
-        splits[int.from_bytes(digest[:4], "big") < val_fraction * 2**32].append(Piece(file, 0, size))
+        splits[is_held_out(file, root, val_fraction)].append(Piece(file, 0, size))
     return splits if all(splits) else _cut(files, val_fraction)
 
 
@@ -352,182 +259,3 @@ def _mapped(file: Path, vocabulary: int, count: int) -> Tensor:
         return torch.from_file(str(file), shared=False, size=count, dtype=dtype)
     except RuntimeError as error:
         raise UserError(f"the cache {file.parent} is broken ({file.name} is missing or short): remove it") from error
-
-
-# What a trained model makes of text.
-
-
-class NextToken:
-    """How well the next token is foreseen, as sums on the device: what `evaluate` adds to the metrics."""
-
-    def __init__(self, device: torch.device) -> None:
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        self.sums = torch.zeros(4, dtype=dtype, device=device)
-
-    def add(self, net: Any, batch: tuple[Tensor, ...]) -> None:
-        """Take in a prepared batch."""
-        tokens, targets = batch
-        scores = net.predict(tokens).float()
-        nats = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum")
-        hits = scores.topk(min(5, scores.shape[-1])).indices == targets.unsqueeze(-1)
-        self.sums += torch.stack([nats, hits[..., 0].sum(), hits.sum(), nats.new_tensor(targets.numel())])
-
-    def result(self, world: World) -> tuple[dict[str, Any], str]:
-        """Perplexity a token, and how often it was the first choice or among the first five."""
-        nats, first, five, count = world.sum(self.sums).tolist()
-        found = {"perplexity": math.exp(nats / count), "accuracy": first / count, "accuracy_top5": five / count}
-        return found, "".join(f"{name:16}{value:.6g}\n" for name, value in found.items())
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What a continuation starts from, and how it is drawn."""
-    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="what is continued")
-    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="how many to add (200)")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: the likeliest token (0.8)")
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: from all (0)")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
-    parser.add_argument("--tokenizer", metavar="FILE", help="where the tokenizer's file is now, if it has been moved")
-
-
-def continue_prompts(trained: Trained, args: argparse.Namespace) -> None:
-    """Continue `--prompt` and the files; print each with its continuation, or write them to `--output`.
-
-    Raises:
-        UserError: there is nothing to continue, or an option or a file is not fit for it.
-    """
-    for name, least in (("tokens", 1), ("temperature", 0), ("top_k", 0)):
-        if not getattr(args, name) >= least:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: it must be {least} or above")
-    if args.output and args.output.suffix not in (".txt", ".json"):
-        raise UserError(f"--output {args.output}: its name must end with .txt or .json")
-    texts = [("--prompt", text.encode(errors="surrogateescape")) for text in args.prompt]
-    texts += [(str(file), _prompt(file)) for file in args.inputs]
-    if not texts:
-        raise UserError("there is nothing to continue: give --prompt TEXT, or files")
-    tokenizer = open_tokenizer(args.tokenizer or trained.spec.tokenizer)
-    if tokenizer.vocabulary != trained.spec.vocabulary:
-        raise UserError(
-            f"the tokenizer {tokenizer.name} has {tokenizer.vocabulary} tokens, and the model "
-            f"{trained.spec.vocabulary}: give the one that it was trained with, --tokenizer FILE"
-        )
-    results = []
-    for name, text in texts:
-        try:
-            tokens = tokenizer.encode(text or b"\n").tolist()
-        except UnicodeDecodeError as error:
-            raise UserError(f"{name} is not UTF-8, as {tokenizer.name} needs: convert it") from error
-        added = tokenizer.decode(_continuation(trained, tokens, args))
-        results.append({"name": name, "prompt": text.decode(errors="replace"), "continuation": added})
-    if args.output and args.output.suffix == ".json":
-        write(args.output, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-        return
-    head = "==> {name} <==\n" if len(results) > 1 else ""
-    shown = "\n".join((head + "{prompt}{continuation}").format(**found) for found in results)
-    if args.output:
-        write(args.output, shown + "\n")
-    else:
-        print(shown)
-
-
-def _prompt(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {file} ({error.strerror}): give a text file") from error
-
-
-def _continuation(trained: Trained, tokens: list[int], args: argparse.Namespace) -> list[int]:
-    """Draw one token after another; when the context is full, the oldest drop out of it."""
-    generator = torch.Generator().manual_seed(args.seed)
-    added: list[int] = []
-    for _ in range(args.tokens):
-        seen = torch.tensor([(tokens + added)[-trained.spec.context :]], device=trained.device)
-        with trained.precision.autocast():
-            scores = trained.net.predict(seen)[0, -1]
-        added.append(choose(scores.float().cpu(), args.temperature, args.top_k, generator))
-    return added
-
-
-def choose(scores: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
-    """Draw a token by its scores."""
-    if temperature == 0:
-        return int(scores.argmax())
-    if 0 < top_k < len(scores):
-        scores = scores.masked_fill(scores < scores.topk(top_k).values[-1], -torch.inf)
-    return int(torch.multinomial((scores / temperature).softmax(0), 1, generator=generator))
-
-
-def write(target: Path, content: str | bytes) -> None:
-    """Write a whole file or none.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    partial = target.with_name(f".partial-{target.name}")
-    try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UserError(f"cannot write {target} ({error.strerror}): give another --output") from error
-
-
-class Scores(nn.Module):
-    """Tokens (n, context) to scores of the token that follows each, in fp32."""
-
-    def __init__(self, net: Any) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        net: Any = self.net
-        scores: Tensor = net.predict(tokens)
-        return scores.float()
-
-
-# Text as a picture.
-
-
-def summary(train: Windows, val: Windows, vocabulary: int, bytes_per_token: float) -> dict[str, str]:
-    """What `python -m <package>.data --show` says of text."""
-    used = len(train.tokens[: 10**7].unique())
-    return {
-        "tokens": f"{len(train.tokens):,} in train, {len(val.tokens):,} in val",
-        "vocabulary": f"{vocabulary:,} tokens, {used:,} of them in the first ten million",
-        "bytes a token": f"{bytes_per_token:.4g}",
-        "window": f"{train.windows.shape[1]} tokens",
-    }
-
-
-def rarity(tokens: Tensor) -> Tensor:
-    """For each of some tokens, the bits that its share of all of them comes to."""
-    counts = tokens.flatten().bincount()
-    return -(counts[tokens] / tokens.numel()).log2()
-
-
-def surprise(net: Any, tokens: Tensor, targets: Tensor) -> Tensor:
-    """The bits that each target (n, t) costs the model."""
-    return F.cross_entropy(net.predict(tokens).float().transpose(1, 2), targets, reduction="none") / math.log(2)
-
-
-def draw(tokens: Tensor, bits: Tensor, tokenizer: str, title: str) -> Figure:
-    """Draw (n, t) tokens as lines of text, each in a shade that is the darker, the more bits go with it."""
-    from matplotlib.figure import Figure
-    from matplotlib.font_manager import findfont, get_font
-
-    decode, width = open_tokenizer(tokenizer).decode, 128
-    font = get_font(findfont("DejaVu Sans Mono"))
-    figure = Figure(figsize=(16, 1 + 0.3 * len(tokens)), layout="constrained")
-    axes = figure.subplots()
-    shades = np.zeros((len(tokens), width))
-    for row, (line, costs) in enumerate(zip(tokens.tolist(), bits.tolist(), strict=True)):
-        cells = [(sign, cost) for token, cost in zip(line, costs, strict=True) for sign in decode([token]) or " "]
-        for column, (sign, cost) in enumerate(cells[:width]):
-            shades[row, column] = cost
-            shown = "↵" if sign == "\n" else sign if sign.isprintable() and font.get_char_index(ord(sign)) else "·"
-            if shown != " ":
-                axes.text(column, row, shown, family="DejaVu Sans Mono", size=8, ha="center", va="center")
-    image = axes.imshow(shades, cmap="YlGnBu", vmin=0, vmax=12, aspect="auto")
-    figure.colorbar(image, label="bits a token")
-    axes.set(xticks=[], yticks=range(len(tokens)), title=title)
-    return figure

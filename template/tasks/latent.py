@@ -72,7 +72,12 @@ def picture(trained: Trained, batch: Batch, columns: int = 12) -> "Figure":
         again = trained.net.predict(images)
         new = trained.net.sample(2 * columns, torch.Generator(trained.device).manual_seed(0))
     mean, std = (torch.tensor(values, device=trained.device).view(-1, 1, 1) for values in (spec.mean, spec.std))
-    rows = {"held out": (images * std + mean).clamp(0, 1), "again": again, "new": new[:columns], "": new[columns:]}
+    rows = {
+        "held out": (images * std + mean).clamp(0, 1),
+        "reconstructed": again,
+        "new": new[:columns],
+        "": new[columns:],
+    }
     figure = Figure(figsize=(columns, len(rows) + 0.4), layout="constrained")
     for row, (name, shown) in enumerate(rows.items()):
         for column, image in enumerate(shown.float().cpu()):

@@ -102,7 +102,7 @@ def test_what_predict_refuses(run: Path, tmp_path: Path) -> None:
     }
     for message, options in cases.items():
         with pytest.raises(SystemExit, match=message):
-            predict.main([str(run), "--device=cpu", *options])
+            predict.main([str(run), *options, "--device=cpu"])
     assert not list(tmp_path.rglob(".partial*"))
 
 

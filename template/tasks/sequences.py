@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,10 @@ from torch import Tensor, nn
 from ..data import Batch, Spec
 from ..distributed import World
 from ..errors import UserError
-from ..sources import text
+from . import language
 from .trained import Trained
 from .view import panels
+from .writing import whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ class Details:
     """What `evaluate` adds: perplexity and accuracy of the next token; or errors for each step of the forecast."""
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
-        self.sums: text.NextToken | Steps = text.NextToken(device) if spec.vocabulary else Steps(spec, device)
+        self.sums: language.NextToken | Steps = language.NextToken(device) if spec.vocabulary else Steps(spec, device)
 
     def add(self, net: Any, batch: Batch) -> None:
         """Take in a prepared batch."""
@@ -79,9 +79,9 @@ def picture(trained: Trained, batch: Batch) -> Figure:
     inputs, targets = (part[:16] for part in batch)
     with trained.precision.autocast():
         if trained.spec.vocabulary:
-            bits = text.surprise(trained.net, inputs, targets).cpu()
+            bits = language.surprise(trained.net, inputs, targets).cpu()
             title = "Held-out text; the darker, the less foreseen"
-            return text.draw(targets, bits, trained.spec.tokenizer, title)
+            return language.draw(targets, bits, trained.spec.tokenizer, title)
         forecast = trained.net.predict(inputs).float().cpu()
     return panels(inputs.cpu(), {"came": targets.cpu(), "forecast": forecast}, trained.spec)
 
@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="text: .txt or .json; series: .csv, .json or .png; else on stdout"
     )
-    text.add_options(parser)
+    language.add_options(parser)
 
 
 def predict(trained: Trained, args: argparse.Namespace) -> None:
@@ -102,7 +102,7 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
         UserError: an option or a file is not fit for it, or the result cannot be written.
     """
     if trained.spec.vocabulary:
-        text.continue_prompts(trained, args)
+        language.continue_prompts(trained, args)
         return
     if len(args.inputs) != 1 or args.prompt:
         raise UserError("this model was trained on a series: give one CSV or Parquet file, and no --prompt")
@@ -118,23 +118,24 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
     with trained.precision.autocast():
         forecast = Forecast(trained)(rows)[0].cpu()
     if target and target.suffix == ".png":
-        text.write(target, _drawn(found, forecast, spec))
+        with whole(target) as file:
+            _drawn(found, forecast, spec).savefig(file, dpi=120)
         return
     values = [[float(f"{value:.7g}") for value in row] for row in forecast.tolist()]
     if target is None:
         print("".join(f"{name:>14}" for name in ("step", *spec.columns)))
         for number, row in enumerate(values, 1):
             print(f"{number:14}" + "".join(f"{value:14.6g}" for value in row))
-    elif target.suffix == ".json":
-        text.write(target, json.dumps({"columns": spec.columns, "forecast": values}, indent=1) + "\n")
-    else:
-        written = io.StringIO()
-        csv.writer(written, lineterminator="\n").writerows([spec.columns, *values])
-        text.write(target, written.getvalue())
+        return
+    with whole(target) as file, file.open("w", encoding="utf-8", newline="") as stream:
+        if target.suffix == ".json":
+            json.dump({"columns": spec.columns, "forecast": values}, stream, indent=1)
+        else:
+            csv.writer(stream, lineterminator="\n").writerows([spec.columns, *values])
 
 
-def _drawn(found: Series, forecast: Tensor, spec: Spec) -> bytes:
-    """A plot, as PNG: the last rows that were seen, and the forecast."""
+def _drawn(found: Series, forecast: Tensor, spec: Spec) -> Figure:
+    """The last rows that were seen, and the forecast."""
     from matplotlib.figure import Figure
 
     seen = torch.from_numpy(found.values[-2 * spec.context :])
@@ -145,9 +146,7 @@ def _drawn(found: Series, forecast: Tensor, spec: Spec) -> bytes:
         axes.set_ylabel(spec.columns[number])
     axes.set_xlabel("rows from the last one seen")
     axes.legend()
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=120, format="png")
-    return drawn.getvalue()
+    return figure
 
 
 class Forecast(nn.Module):
@@ -171,6 +170,8 @@ def exported(trained: Trained) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The network from tokens to scores, or from rows to the next ones, and inputs to try it on."""
     spec, generator = trained.spec, torch.Generator().manual_seed(0)
     if spec.vocabulary:
-        return text.Scores(trained.net), (torch.randint(0, spec.vocabulary, (2, spec.context), generator=generator),)
+        return language.Scores(trained.net), (
+            torch.randint(0, spec.vocabulary, (2, spec.context), generator=generator),
+        )
     rows = torch.randn(2, spec.context, len(spec.columns), generator=generator)
     return Forecast(trained), (rows * torch.tensor(spec.std) + torch.tensor(spec.mean),)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Batch, Spec
-from ..sources import text
+from . import language
 from .trained import Trained
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ABOUT = "Continue a text."
 
 
-class Details(text.NextToken):
+class Details(language.NextToken):
     """What `evaluate` adds: perplexity and accuracy of the next token."""
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
@@ -30,24 +30,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Text files, or a prompt, and how the continuation is drawn."""
     parser.add_argument("inputs", nargs="*", type=Path, help="text files, each of which is continued")
     parser.add_argument("--output", type=Path, metavar="FILE", help=".txt or .json; without it, the text is printed")
-    text.add_options(parser)
+    language.add_options(parser)
 
 
 def predict(trained: Trained, args: argparse.Namespace) -> None:
     """Continue each prompt."""
-    text.continue_prompts(trained, args)
+    language.continue_prompts(trained, args)
 
 
 def picture(trained: Trained, batch: Batch) -> Figure:
     """Held-out text, with what each token costs the model."""
     tokens, targets = (part[:16] for part in batch)
     with trained.precision.autocast():
-        bits = text.surprise(trained.net, tokens, targets).cpu()
-    return text.draw(targets, bits, trained.spec.tokenizer, "Held-out text; the darker, the less foreseen")
+        bits = language.surprise(trained.net, tokens, targets).cpu()
+    return language.draw(targets, bits, trained.spec.tokenizer, "Held-out text; the darker, the less foreseen")
 
 
 def exported(trained: Trained) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The network from tokens to scores, and tokens to try it on."""
     spec = trained.spec
     tokens = torch.randint(0, spec.vocabulary, (2, spec.context), generator=torch.Generator().manual_seed(0))
-    return text.Scores(trained.net), (tokens,)
+    return language.Scores(trained.net), (tokens,)

@@ -277,15 +277,23 @@ def parse(module: str, description: str, argv: list[str] | None = None) -> Confi
     """
     parser = Parser(prog=f"python -m {module}", description=description, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="A YAML file of values; what follows it overrides it.")
-    parser.add_class_arguments(Config, None)
+    _add_sections(parser)
     values = parser.instantiate(parser.parse_args(argv))
     return Config(**{name: value for name, value in vars(values).items() if name != "config"})
+
+
+def _add_sections(parser: Parser) -> None:
+    """Make every key an option, with the default that stands at the field: a made section has filled some by others."""
+    parser.add_class_arguments(Config, None)
+    for section in dataclasses.fields(Config):
+        keys = dataclasses.fields(section.type)  # type: ignore[arg-type]
+        parser.set_defaults({f"{section.name}.{key.name}": key.default for key in keys})
 
 
 def from_dict(values: dict[str, Any]) -> Config:
     """Make a `Config` of what `as_dict` gave, from a checkpoint's manifest, say."""
     parser = Parser(prog="config")
-    parser.add_class_arguments(Config, None)
+    _add_sections(parser)
     return Config(**vars(parser.instantiate(parser.parse_object(values))))
 
 

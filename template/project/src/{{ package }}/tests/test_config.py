@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from .. import model
 from ..config import Config, as_dict, from_dict, parse
 from ..errors import UserError
+from ..model import ModelConfig
 from ..train import main
 from .conftest import SMALL
 
@@ -108,7 +110,7 @@ def _wrong() -> list[tuple[str, str]]:
     for section in fields(Config):
         for item in fields(type(getattr(Config(), section.name))):
             key = f"{section.name}.{item.name}"
-            if item.type not in (str, str | None) and "Path" not in str(item.type):
+            if item.type not in (str, str | None, tuple[str, ...]) and "Path" not in str(item.type):
                 found.append((key, "[nonsense]"))
             interval = item.metadata.get("interval")
             if interval:
@@ -143,6 +145,17 @@ def test_every_value_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(capsys.readouterr().out.split())
     assert "--optim.lr LR Peak learning rate" in text
     assert "--train.micro_batch MICRO_BATCH Samples in one forward pass" in text
+
+
+@pytest.mark.parametrize("size", getattr(model, "SIZES", {}))
+def test_a_size_is_the_whole_size(size: object, tmp_path: Path) -> None:
+    """On the command line and in a file, also where the recipe names another."""
+    expected = ModelConfig(size=size)  # type: ignore[call-arg,arg-type,unused-ignore]
+    assert parse("test", "", [f"--model.size={size}"]).model == expected
+    (tmp_path / "size.yaml").write_text(f"model: {{size: {size}}}\n")
+    found = parse("test", "", [f"--config={tmp_path}/size.yaml"])
+    assert found.model == expected
+    assert from_dict(as_dict(found)).model == expected
 
 
 def test_config_survives_a_manifest(config: Callable[..., Config]) -> None:
