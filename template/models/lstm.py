@@ -66,20 +66,23 @@ class Block(nn.Module):
         nn.init.ones_(bias_ih_l0.chunk(4)[1])  # the gates: input, forget, cell, output
 
     def forward(self, x: Tensor) -> Tensor:
-        with _no_bf16(x):
+        with _kernels_format(x):
             hidden, _ = self.lstm(self.norm(x).to(next(self.lstm.parameters()).dtype))
         added: Tensor = self.drop(hidden)
         return x + added
 
 
-def _no_bf16(x: Tensor) -> AbstractContextManager[Any]:
-    """Autocast has cuDNN's LSTM in fp16 also where bf16 is meant, so without a scaler; rather in TF32 then.
+def _kernels_format(x: Tensor) -> AbstractContextManager[Any]:
+    """Autocast only where the LSTM's kernel has that format, else fp32, which is TF32 on a GPU.
 
-    See aten/src/ATen/cudnn/AutocastRNN.cpp in torch.
+    Under any autocast cuDNN's computes in fp16 (aten/src/ATen/cudnn/AutocastRNN.cpp), also where bf16 is meant and so no
+    scaler is there; oneDNN's, for CPUs, has bf16 and no fp16.
     """
-    if not x.is_cuda or torch.get_autocast_dtype("cuda") == torch.float16:
+    kind = x.device.type
+    own = {"cuda": torch.float16, "cpu": torch.bfloat16}.get(kind)
+    if own is None or torch.get_autocast_dtype(kind) == own:
         return nullcontext()
-    return torch.autocast("cuda", enabled=False)
+    return torch.autocast(kind, enabled=False)
 
 
 class LSTM(nn.Module):

@@ -48,6 +48,33 @@ def decode(file: Path, size: int, channels: int) -> Pixels:
         raise Unreadable(str(error) or type(error).__name__) from error
 
 
+def named(inputs: Sequence[Path]) -> list[Path]:
+    """The images that a command line names, of folders those in them.
+
+    Raises:
+        UserError: a folder holds none.
+    """
+    found = []
+    for path in inputs:
+        inside = list_files(path, suffixes=IMAGE_SUFFIXES) if path.is_dir() else [path]
+        if not inside:
+            raise UserError(f"{path} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}): give another folder")
+        found += inside
+    return found
+
+
+def opened(file: Path, size: int, channels: int) -> Tensor:
+    """One image for a trained model, uint8 (channels, size, size).
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        return torch.from_numpy(decode(file, size, channels).transpose(2, 0, 1).copy())
+    except Unreadable as error:
+        raise UserError(f"cannot read the image {file} ({error}): mend it, or leave it out") from error
+
+
 def _plain(image: Image.Image) -> Image.Image:
     """Scale 16 bits down, where Pillow would clip; spell out a palette with transparency, of which it would warn."""
     if image.mode.startswith("I;16"):

@@ -11,7 +11,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,9 +18,9 @@ from ..data import Spec
 from ..distributed import World
 from ..errors import UserError
 from ..loaders import Batch
-from ..sources.common import Unreadable, list_files
-from ..sources.images import IMAGE_SUFFIXES, decode
+from ..sources.images import named, opened
 from .trained import Trained
+from .writing import whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,10 +134,12 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
         raise UserError(f"--top {args.top} --batch {args.batch}: both must be 1 or above")
     if args.output is not None and args.output.suffix not in (".csv", ".json"):
         raise UserError(f"--output {args.output}: its name must end with .csv or .json")
-    module, files, found = Classifier(trained), _files(args.inputs), []
+    module, files, found = Classifier(trained), named(args.inputs), []
     for begin in range(0, len(files), args.batch):
         chosen = files[begin : begin + args.batch]
-        images = torch.stack([_read(file, trained.spec) for file in chosen]).to(trained.device)
+        images = torch.stack([opened(file, trained.spec.size, trained.spec.channels) for file in chosen]).to(
+            trained.device
+        )
         with trained.precision.autocast():
             likeliest = module(images).topk(min(args.top, len(classes)))
         for file, *pairs in zip(chosen, likeliest.values.tolist(), likeliest.indices.tolist(), strict=True):
@@ -146,7 +147,8 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
     if args.output is None:
         print(_table(found), end="")
     else:
-        _write(_csv(found) if args.output.suffix == ".csv" else _json(found), args.output)
+        with whole(args.output) as target:
+            target.write_text(_csv(found) if target.suffix == ".csv" else _json(found), encoding="utf-8")
         print(f"{len(found)} images classified in {args.output}")
 
 
@@ -185,34 +187,6 @@ def _json(found: Found) -> str:
         for file, best in found
     ]
     return json.dumps(rows, indent=1) + "\n"
-
-
-def _files(inputs: list[Path]) -> list[Path]:
-    found = []
-    for path in inputs:
-        inside = list_files(path, suffixes=IMAGE_SUFFIXES) if path.is_dir() else [path]
-        if not inside:
-            raise UserError(f"{path} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}): give another folder")
-        found += inside
-    return found
-
-
-def _read(file: Path, spec: Spec) -> Tensor:
-    try:
-        return torch.from_numpy(np.moveaxis(decode(file, spec.size, spec.channels), 2, 0).copy())
-    except Unreadable as error:
-        raise UserError(f"cannot read the image {file} ({error}): mend it, or leave it out") from error
-
-
-def _write(text: str, target: Path) -> None:
-    partial = target.with_name(f".partial-{target.name}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
-    except OSError as error:
-        raise UserError(f"cannot write {target} ({error.strerror}): give another --output") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class Classifier(nn.Module):

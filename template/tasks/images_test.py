@@ -16,6 +16,7 @@ from .. import data
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
+from ..sources.images import opened
 from ..tools import evaluate, export, predict, task
 from ..tools.trained import open_trained
 from ..train import train
@@ -149,8 +150,7 @@ def test_a_picture_marks_what_is_wrong(run: Path) -> None:
     assert [axes.get_title() for axes in figure.axes] == [str(said[0].item()), f"{said[1]}, not {(said[1] + 1) % 10}"]
 
 
-def test_errors_are_of_one_line(run: Path, pictures: Path) -> None:
-    trained = open_trained(run, CPU)
+def test_errors_are_of_one_line(pictures: Path) -> None:
     with pytest.raises(UserError, match="mend it") as caught:
-        task._read(pictures, trained.spec)
+        opened(pictures, 8, 1)
     assert "\n" not in str(caught.value)

@@ -4,9 +4,7 @@ python -m <package>.tools.predict runs/first pictures/ more.jpg --output predict
 """
 
 import argparse
-import io
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +18,12 @@ from torch import Tensor, nn
 from ..data import Batch, Spec
 from ..distributed import World
 from ..errors import UserError
-from ..sources.common import Unreadable, list_files
-from ..sources.images import IMAGE_SUFFIXES, decode
+from ..sources.common import Unreadable
+from ..sources.images import named, opened
 from ..sources.masks import shape_of
 from .trained import Trained
 from .view import palette, strips
+from .writing import whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,7 +134,9 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
     module = Segmenter(trained)
     for begin in range(0, len(files), args.batch):
         chosen = files[begin : begin + args.batch]
-        images = torch.stack([_read(file, trained.spec) for file in chosen]).to(trained.device)
+        images = torch.stack([opened(file, trained.spec.size, trained.spec.channels) for file in chosen]).to(
+            trained.device
+        )
         with trained.precision.autocast():
             scores = module(images)
         for file, found in zip(chosen, scores, strict=True):
@@ -145,11 +146,12 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
                 shares.append({"file": str(file), "pixels": dict(zip(classes, counts.tolist(), strict=True))})
                 continue
             values = np.asarray(trained.spec.values, np.uint8)[mask]
-            _write(_png(values), targets[file])
+            _save(_painted(values), targets[file])
             if args.overlay:
-                _write(_overlay(file, values), targets[file].with_suffix(".overlay.png"))
+                _save(_overlay(file, values), targets[file].with_suffix(".overlay.png"))
     if to_json:
-        _write((json.dumps(shares, indent=1) + "\n").encode(), args.output)
+        with whole(args.output) as target:
+            target.write_text(json.dumps(shares, indent=1) + "\n", encoding="utf-8")
     print(f"{len(files)} images segmented in {args.output}")
 
 
@@ -158,10 +160,7 @@ def _targets(inputs: list[Path], folder: Path) -> dict[Path, Path]:
     found: dict[Path, Path] = {}
     taken: dict[Path, Path] = {}
     for path in inputs:
-        inside = list_files(path, suffixes=IMAGE_SUFFIXES) if path.is_dir() else [path]
-        if not inside:
-            raise UserError(f"{path} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}): give another folder")
-        for file in inside:
+        for file in named([path]):
             name = file.relative_to(path) if path.is_dir() else Path(file.name)
             found[file] = (folder / name).with_suffix(".png")
     sources = {file.resolve() for file in found}
@@ -178,18 +177,7 @@ def _shape(file: Path) -> tuple[int, int]:
     try:
         return shape_of(file)
     except Unreadable as error:
-        raise _bad(file, error) from error
-
-
-def _read(file: Path, spec: Spec) -> Tensor:
-    try:
-        return torch.from_numpy(decode(file, spec.size, spec.channels).transpose(2, 0, 1).copy())
-    except Unreadable as error:
-        raise _bad(file, error) from error
-
-
-def _bad(file: Path, error: Unreadable) -> UserError:
-    return UserError(f"cannot read the image {file} ({error}): mend it, or leave it out")
+        raise UserError(f"cannot read the image {file} ({error}): mend it, or leave it out") from error
 
 
 def _enlarged(scores: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -207,36 +195,25 @@ def _enlarged(scores: Tensor, shape: tuple[int, int]) -> Tensor:
     return mask
 
 
-def _png(values: Pixels) -> bytes:
+def _painted(values: Pixels) -> Image.Image:
     image = Image.fromarray(values)
     image.putpalette(palette().tobytes())
-    data = io.BytesIO()
-    image.save(data, "PNG")
-    return data.getvalue()
+    return image
 
 
-def _overlay(file: Path, values: Pixels) -> bytes:
+def _overlay(file: Path, values: Pixels) -> Image.Image:
     """The image, half covered with the colours of the classes; what is black in the palette leaves it as it is."""
     with Image.open(file) as image:
         under = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     colours = palette()[values]
     mixed = np.where(colours.any(-1, keepdims=True), under // 2 + colours // 2, under)
-    data = io.BytesIO()
-    Image.fromarray(mixed).save(data, "PNG")
-    return data.getvalue()
+    return Image.fromarray(mixed)
 
 
-def _write(content: bytes, target: Path) -> None:
-    partial = target.with_name(f".partial-{target.name}")
-    try:
+def _save(image: Image.Image, target: Path) -> None:
+    with whole(target) as file:
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        partial.replace(target)
-    except OSError as error:
-        raise UserError(f"cannot write {target} ({error.strerror}): give another --output") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+        image.save(file)
 
 
 class Segmenter(nn.Module):

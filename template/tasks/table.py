@@ -14,6 +14,7 @@ from ..distributed import World
 from ..errors import UserError
 from ..loaders import Batch
 from .trained import Trained
+from .writing import whole
 
 if TYPE_CHECKING:
     import polars as pl
@@ -151,7 +152,8 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
     except pl.exceptions.PolarsError as error:
         raise UserError(f"the files do not go into one table ({error}): give them one at a time") from error
     if args.output is not None:
-        _write(frame, args.output)
+        with whole(args.output) as target:
+            getattr(frame, WRITERS[target.suffix.lower()])(target)
         print(f"{args.output}: {len(frame)} rows")
         return
     own = [name for name in frame.columns if name == "prediction" or name.startswith("probability ")]
@@ -185,20 +187,6 @@ def _predicted(trained: Trained, frame: "pl.DataFrame", file: Path) -> "pl.DataF
     chosen = [spec.classes[index] for index in found.argmax(1).tolist()]
     shares = [pl.Series(name, column.numpy()) for name, column in zip(names[1:], found.T.contiguous(), strict=True)]
     return frame.with_columns(pl.Series("prediction", chosen), *shares)
-
-
-def _write(frame: "pl.DataFrame", target: Path) -> None:
-    """Write a table by its suffix, whole or not at all."""
-    import polars as pl
-
-    partial = target.with_name(f".partial-{target.name}")
-    try:
-        getattr(frame, WRITERS[target.suffix.lower()])(partial)
-        partial.replace(target)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise UserError(f"cannot write {target} ({error}): give another --output") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 WRITERS = {".csv": "write_csv", ".parquet": "write_parquet", ".json": "write_json"}
