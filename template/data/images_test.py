@@ -12,7 +12,7 @@ from PIL import Image
 from .. import data
 from ..errors import UserError
 from ..sources import images as source
-from ..sources.common import Unreadable
+from ..sources.common import UnreadableError
 from ..tools import view
 
 
@@ -157,14 +157,14 @@ def test_what_is_no_image_says_so(tmp_path: Path, content: bytes | None) -> None
     file = tmp_path / "a.png"
     Image.effect_noise((64, 64), 50).save(file)
     file.write_bytes(file.read_bytes()[:200] if content is None else content)
-    with pytest.raises(Unreadable, match="truncated" if content is None else "it is no image"):
+    with pytest.raises(UnreadableError, match="truncated" if content is None else "it is no image"):
         source.decode(file, 8, 3)
 
 
 def test_an_image_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("L", (64, 64)).save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(Unreadable, match="decompression bomb"):
+    with pytest.raises(UnreadableError, match="decompression bomb"):
         source.decode(tmp_path / "a.png", 8, 1)
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from .. import data
 from ..errors import UserError
 from ..sources import masks as source
-from ..sources.common import Unreadable
+from ..sources.common import UnreadableError
 from ..tools import view
 
 RED = (250, 10, 10)
@@ -175,7 +175,7 @@ def test_masks_of_a_palette_of_one_bit_and_of_16_bits_are_read(tmp_path: Path) -
         assert read.dtype.name == "uint8"
         assert np.array_equal(read, values)
     Image.fromarray(values.astype(np.uint16) * 300).save(tmp_path / "large.png")
-    with pytest.raises(Unreadable, match="value 300"):
+    with pytest.raises(UnreadableError, match="value 300"):
         source.read_mask(tmp_path / "large.png")
 
 

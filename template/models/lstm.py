@@ -16,7 +16,7 @@ from .data import Spec
 from .ranges import Section, within
 
 SIZES: dict[str, dict[str, object]] = {
-    "small": {"depth": 1, "width": 128},
+    "small": {"depth": 2, "width": 96},
     "base": {"depth": 3, "width": 640},
 }
 
@@ -75,8 +75,8 @@ class Block(nn.Module):
 def _kernels_format(x: Tensor) -> AbstractContextManager[Any]:
     """Autocast only where the LSTM's kernel has that format, else fp32, which is TF32 on a GPU.
 
-    Under any autocast cuDNN's computes in fp16 (aten/src/ATen/cudnn/AutocastRNN.cpp), also where bf16 is meant and so no
-    scaler is there; oneDNN's, for CPUs, has bf16 and no fp16.
+    Under any autocast cuDNN computes in fp16 (aten/src/ATen/cudnn/AutocastRNN.cpp), also where bf16 is meant and so
+    without a scaler; oneDNN, on CPUs, has bf16 and no fp16.
     """
     kind = x.device.type
     own = {"cuda": torch.float16, "cpu": torch.bfloat16}.get(kind)

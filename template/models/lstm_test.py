@@ -19,7 +19,7 @@ TEXT = Spec(vocabulary=256, context=32)
 SERIES = Spec(vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0, 0.0), std=(1.0, 1.0))
 
 
-@pytest.mark.parametrize(("size", "depth", "width"), [("small", 1, 128), ("base", 3, 640)])
+@pytest.mark.parametrize(("size", "depth", "width"), [("small", 2, 96), ("base", 3, 640)])
 def test_sizes_have_the_counts_of_their_layers(size: Literal["small", "base"], depth: int, width: int) -> None:
     with torch.device("meta"):
         net = build(ModelConfig(size=size), Spec(vocabulary=50257, context=256))
@@ -78,7 +78,7 @@ def test_the_forecasters_metrics_are_what_they_are_called() -> None:
     found = {name: float(total) / float(count) for name, (total, count) in metrics.items()}
     forecast, last = net.predict(rows).detach(), rows[:, -1:].expand(6, 5, 2)
     errors = [sum((guess - targets).square().flatten().tolist()) for guess in (forecast, last)]
-    assert found["skill"] == pytest.approx(1 - errors[0] / errors[1])
+    assert found["skill"] == pytest.approx(1 - errors[0] / errors[1], abs=1e-5)
     assert found["loss"] == pytest.approx(errors[0] / 60) == pytest.approx(loss.item())
     assert found["mae"] == pytest.approx((forecast - targets).abs().mean().item())
 
@@ -96,7 +96,7 @@ def test_it_learns_when_a_nerve_cell_fires(tmp_path: Path, world: World) -> None
     missed = (coming[..., 0] - last @ torch.linalg.lstsq(last, coming[..., 0]).solution).square().sum()
     by_last = 1 - missed / (seen[:, -1:] - coming).square().sum()
     assert 0.5 < by_last < 0.56
-    assert train(cfg, world)["skill"] > 0.66
+    assert train(cfg, world)["skill"] > 0.68
 
 
 @pytest.mark.parametrize(("values", "key"), [({"width": 12}, "width"), ({"dropout": 1.0}, "dropout")])

@@ -88,10 +88,8 @@ class MLP(nn.Module):
         nn.init.kaiming_normal_(self.stem.weight, nonlinearity="linear")
         nn.init.zeros_(self.head.weight)  # so that the first guess is an even one, or the mean
         nn.init.zeros_(self.head.bias)
-        if (
-            self.categories is not None
-        ):  # scale: as the numbers; and 0, which may never be seen in training, says nothing
-            nn.init.normal_(self.categories.weight)
+        if self.categories is not None:
+            nn.init.normal_(self.categories.weight)  # at the numbers' scale; but what may never be seen says nothing
             with torch.no_grad():
                 self.categories.weight[self.offsets] = 0.0
 
@@ -104,7 +102,8 @@ class MLP(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = F.relu(self.norm(x))
-        with torch.autocast(x.device.type, enabled=False):  # bf16 would round a prediction to three digits
+        kind = "cpu" if x.is_meta else x.device.type  # there is no autocast for meta, on which a step's work is counted
+        with torch.autocast(kind, enabled=False):  # bf16 would round a prediction to three digits
             found: Tensor = self.head(x.to(self.head.weight.dtype))
         return found
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..errors import UserError
-from .common import Skipped, Substituting, Unreadable, list_files, made_once, some
+from .common import Skipped, Substituting, UnreadableError, list_files, made_once, some
 
 IMAGE_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 HELD_OUT = ("val", "valid", "validation", "test")
@@ -33,7 +33,7 @@ def decode(file: Path, size: int, channels: int) -> Pixels:
     """Read an image of any kind and shape as (size, size, channels): RGB if these are 3, grey if 1.
 
     Raises:
-        Unreadable: it is no image, or a broken or far too large one.
+        UnreadableError: it is no image, or a broken or far too large one.
     """
     mode = "RGB" if channels == 3 else "L"
     try:
@@ -43,9 +43,9 @@ def decode(file: Path, size: int, channels: int) -> Pixels:
             small = _plain(image).convert(mode).resize((size, size), Image.Resampling.BILINEAR)
             return np.asarray(small).reshape(size, size, channels)
     except UnidentifiedImageError as error:
-        raise Unreadable("it is no image") from error
+        raise UnreadableError("it is no image") from error
     except Exception as error:  # a broken file makes Pillow raise nearly anything: OSError, struct.error, IndexError
-        raise Unreadable(str(error) or type(error).__name__) from error
+        raise UnreadableError(str(error) or type(error).__name__) from error
 
 
 def named(inputs: Sequence[Path]) -> list[Path]:
@@ -71,7 +71,7 @@ def opened(file: Path, size: int, channels: int) -> Tensor:
     """
     try:
         return torch.from_numpy(decode(file, size, channels).transpose(2, 0, 1).copy())
-    except Unreadable as error:
+    except UnreadableError as error:
         raise UserError(f"cannot read the image {file} ({error}): mend it, or leave it out") from error
 
 
@@ -229,7 +229,7 @@ def mapped(found: Folder, size: int, channels: int, most: float, cache: Path) ->
         skipped, bad = Skipped(len(found.files), most), []
         with (folder / "images.u8").open("wb") as target:
             for place, pixels in enumerate(decoded(found.files, size, channels)):
-                if isinstance(pixels, Unreadable):
+                if isinstance(pixels, UnreadableError):
                     skipped.add(found.files[place], str(pixels))
                     bad.append(place)
                 else:
@@ -266,7 +266,7 @@ def statistics(
         skipped = Skipped(len(files), most)
         pixels, total, squares = 0, np.zeros(channels, np.int64), np.zeros(channels, np.int64)
         for file, image in zip(seen, decoded(seen, size, channels), strict=True):
-            if isinstance(image, Unreadable):
+            if isinstance(image, UnreadableError):
                 skipped.add(file, str(image))
                 continue
             levels = image.reshape(-1, channels).astype(np.int64)
@@ -284,13 +284,13 @@ def statistics(
     return tuple(about["mean"]), tuple(about["std"]), tuple(about["problems"])
 
 
-def decoded(files: Sequence[Path], size: int, channels: int) -> Iterator[Pixels | Unreadable]:
+def decoded(files: Sequence[Path], size: int, channels: int) -> Iterator[Pixels | UnreadableError]:
     """Decode files by several threads, in their order, with a progress bar if someone is looking."""
 
-    def attempt(file: Path) -> Pixels | Unreadable:
+    def attempt(file: Path) -> Pixels | UnreadableError:
         try:
             return decode(file, size, channels)
-        except Unreadable as error:
+        except UnreadableError as error:
             return error
 
     with ThreadPoolExecutor() as pool, tqdm(total=len(files), desc="decoding", unit=" images", disable=None) as bar:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from ..data import IGNORED, Batch, Data, DataConfig, Spec, split
 from ..errors import UserError
 from . import images
-from .common import Skipped, Substituting, Unreadable, list_files, made_once, some
+from .common import Skipped, Substituting, UnreadableError, list_files, made_once, some
 from .images import HELD_OUT, IMAGE_SUFFIXES, Pixels, decode
 
 LOSSLESS = {".bmp", ".gif", ".png", ".tif", ".tiff"}
@@ -81,21 +81,23 @@ def read_mask(file: Path) -> Pixels:
     """Read a mask as it is: a whole number a pixel, (height, width).
 
     Raises:
-        Unreadable: it is no image, has several numbers a pixel, or is compressed with losses.
+        UnreadableError: it is no image, has several numbers a pixel, or is compressed with losses.
     """
     try:
         with Image.open(file) as image:
             kind, mode, pixels = image.format, image.mode, np.asarray(image)
     except UnidentifiedImageError as error:
-        raise Unreadable("it is no image") from error
+        raise UnreadableError("it is no image") from error
     except Exception as error:  # a broken file makes Pillow raise nearly anything
-        raise Unreadable(str(error) or type(error).__name__) from error
+        raise UnreadableError(str(error) or type(error).__name__) from error
     if kind in ("JPEG", "MPO", "WEBP"):
-        raise Unreadable(f"it is a {kind}, whose compression changes the values; write PNG")
+        raise UnreadableError(f"it is a {kind}, whose compression changes the values; write PNG")
     if pixels.ndim != 2 or pixels.dtype.kind not in "bui":
-        raise Unreadable(f"it is of mode {mode}; a mask has one whole number a pixel, as grey or as a palette's index")
+        raise UnreadableError(
+            f"it is of mode {mode}; a mask has one whole number a pixel, as grey or as a palette's index"
+        )
     if pixels.min() < 0 or pixels.max() > 255:
-        raise Unreadable(f"it has the value {pixels.max()}; those from 0 to 255 are read")
+        raise UnreadableError(f"it has the value {pixels.max()}; those from 0 to 255 are read")
     return pixels.astype(np.uint8)
 
 
@@ -103,7 +105,7 @@ def shape_of(file: Path) -> tuple[int, int]:
     """Width and height of an image as it is shown, which EXIF may have turned.
 
     Raises:
-        Unreadable: it is no image.
+        UnreadableError: it is no image.
     """
     try:
         with Image.open(file) as image:
@@ -112,9 +114,9 @@ def shape_of(file: Path) -> tuple[int, int]:
             turned = tagged and image.getexif().get(ORIENTATION) in TURNED
             return (height, width) if turned else (width, height)
     except UnidentifiedImageError as error:
-        raise Unreadable("it is no image") from error
+        raise UnreadableError("it is no image") from error
     except Exception as error:  # as above
-        raise Unreadable(str(error) or type(error).__name__) from error
+        raise UnreadableError(str(error) or type(error).__name__) from error
 
 
 def _splits(path: Path, val_fraction: float) -> tuple[list[Pair], list[Pair], tuple[str, ...]]:
@@ -179,7 +181,7 @@ def _examine(cfg: DataConfig, path: Path, train: list[Pair], val: list[Pair]) ->
         good: tuple[list[int], list[int]] = [], []
         pixels = np.zeros(256, np.int64)
         for place, counts in enumerate(_each(lambda place: _values(pairs[place]), len(pairs), "reading masks")):
-            if isinstance(counts, Unreadable):
+            if isinstance(counts, UnreadableError):
                 skipped.add(pairs[place].mask, str(counts))
                 continue
             if cfg.ignore is not None:
@@ -207,26 +209,26 @@ def _values(pair: Pair) -> NDArray[np.int64]:
     """How often a mask has each value.
 
     Raises:
-        Unreadable: the mask or the image cannot be read, or their shapes differ.
+        UnreadableError: the mask or the image cannot be read, or their shapes differ.
     """
     mask = read_mask(pair.mask)
     try:
         width, height = shape_of(pair.image)
-    except Unreadable as error:
-        raise Unreadable(f"its image {pair.image} cannot be read: {error}") from error
+    except UnreadableError as error:
+        raise UnreadableError(f"its image {pair.image} cannot be read: {error}") from error
     if mask.shape != (height, width):
         sizes = f"{mask.shape[1]} x {mask.shape[0]} pixels, and its image {pair.image} has {width} x {height}"
-        raise Unreadable(f"it has {sizes}")
+        raise UnreadableError(f"it has {sizes}")
     return np.bincount(mask.reshape(-1), minlength=256)
 
 
-def _each(work: Callable[[int], T], count: int, what: str) -> Iterator[T | Unreadable]:
+def _each(work: Callable[[int], T], count: int, what: str) -> Iterator[T | UnreadableError]:
     """Do something with each of many files by several threads, in order, with a progress bar if someone is looking."""
 
-    def attempt(place: int) -> T | Unreadable:
+    def attempt(place: int) -> T | UnreadableError:
         try:
             return work(place)
-        except Unreadable as error:
+        except UnreadableError as error:
             return error
 
     with ThreadPoolExecutor() as pool, tqdm(total=count, desc=what, unit=" files", disable=None) as bar:
@@ -259,7 +261,7 @@ class Decoding:
         """Return the image (size, size, channels), resized smoothly, and the mask of classes, by the nearest pixel.
 
         Raises:
-            Unreadable: one of the two cannot be read.
+            UnreadableError: one of the two cannot be read.
         """
         pair = self.pairs[place]
         image = decode(pair.image, self.size, CHANNELS)
@@ -297,7 +299,7 @@ def _mapped(
             read = Decoding(part, cfg.size, index, cfg.max_unreadable).read
             with (folder / name).open("wb") as target:
                 for place, both in enumerate(_each(read, len(part), f"decoding {name}")):
-                    if isinstance(both, Unreadable):
+                    if isinstance(both, UnreadableError):
                         skipped.add(part[place].image, str(both))
                     else:
                         target.write(both[0].transpose(2, 0, 1).tobytes() + both[1].tobytes())

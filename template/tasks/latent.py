@@ -19,7 +19,7 @@ from ..data import Spec
 from ..distributed import World
 from ..errors import UserError
 from ..loaders import Batch
-from ..sources.common import Unreadable, list_files
+from ..sources.common import UnreadableError, list_files
 from ..sources.images import IMAGE_SUFFIXES, decode
 from .trained import Trained
 
@@ -136,7 +136,7 @@ def _files(inputs: Sequence[Path]) -> list[Path]:
 def _read(file: Path, spec: Spec) -> Tensor:
     try:
         return torch.from_numpy(np.moveaxis(decode(file, spec.size, spec.channels), 2, 0).copy())
-    except Unreadable as error:
+    except UnreadableError as error:
         raise UserError(f"cannot read the image {file} ({error}): mend it, or leave it out") from error
 
 

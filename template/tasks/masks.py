@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..data import Batch, Spec
 from ..distributed import World
 from ..errors import UserError
-from ..sources.common import Unreadable
+from ..sources.common import UnreadableError
 from ..sources.images import named, opened
 from ..sources.masks import shape_of
 from .trained import Trained
@@ -176,7 +176,7 @@ def _targets(inputs: list[Path], folder: Path) -> dict[Path, Path]:
 def _shape(file: Path) -> tuple[int, int]:
     try:
         return shape_of(file)
-    except Unreadable as error:
+    except UnreadableError as error:
         raise UserError(f"cannot read the image {file} ({error}): mend it, or leave it out") from error
 
 

@@ -94,8 +94,7 @@ def test_two_ranks_equal_one(two: Path, one: Path, name: str, alone: str, tolera
 def test_an_overflow_is_skipped_by_all_ranks(two: Path, one: Path, name: str) -> None:
     skipped = [row["skipped_steps"] for row in rows(two / name, "train")]
     assert skipped == [row["skipped_steps"] for row in rows(one / "one fp16", "train")]
-    assert skipped[0] == 1
-    assert skipped[-1] < 5
+    assert 1 <= skipped[-1] < 5
 
 
 def test_gradients_are_reduced_once_a_step_however_many_micro_batches(two: Path) -> None:

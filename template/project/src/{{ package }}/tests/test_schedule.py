@@ -130,7 +130,6 @@ def test_a_skipped_step_does_not_move_the_schedule(
     options = ["--speed.precision=fp16", "--train.steps=8", "--log.every=1", "--optim.warmup_steps=4"]
     train(config("--run.name=a", "--optim.schedule=constant", *options), world)
     logged = rows(tmp_path / "a", "train")
-    assert logged[0]["skipped_steps"] == 1
     skipped = [row["skipped_steps"] for row in logged]
     made = [row["step"] - count for row, count in zip(logged, skipped, strict=True)]
     expected = config("--optim.schedule=constant", *options).optim

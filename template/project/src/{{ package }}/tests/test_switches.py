@@ -336,6 +336,8 @@ def test_every_optimizer_learns_and_resumes(
     config: Callable[..., Config], world: World, tmp_path: Path, name: str
 ) -> None:
     rate = {"adamw": 4e-3, "sgd": 0.1, "muon": 4e-3, "lamb": 1e-2, "lars": 20.0, "novograd": 1e-2}[name]
+    if name == "lars" and _begins_at_zero(config()):  # such weights get the plain rate, without the layer's factor
+        rate = 0.3
     options = [f"--optim.name={name}", f"--optim.lr={rate}", "--optim.lr_scaling=none", "--train.steps=30"]
     options += ["--train.eval_every=20", "--log.every=1", "--train.micro_batch=32"]
     cfg = config("--run.name=whole", *options)
@@ -351,6 +353,11 @@ def test_every_optimizer_learns_and_resumes(
     with pytest.warns(UserWarning, match="passing over"):
         train(config("--run.name=cut", "--run.resume=auto", *options), world)
     assert losses(tmp_path / "cut") == found
+
+
+def _begins_at_zero(cfg: Config) -> bool:
+    net = model.build(cfg.model, data.load(cfg.data).spec)
+    return any(parameter.ndim >= 2 and not parameter.any() for parameter in net.parameters())
 
 
 def _blocks(cfg: Config) -> list[nn.Parameter]:
