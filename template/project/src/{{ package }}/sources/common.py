@@ -16,7 +16,7 @@ from ..errors import UserError
 T = TypeVar("T")
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """A sample that cannot be read; the message says why."""
 
 
@@ -73,11 +73,11 @@ class Substituting(Generic[T]):
                 continue
             try:
                 return self.read(place)
-            except Unreadable as error:
+            except UnreadableError as error:
                 self._leave_out(place, error)
         raise UserError(f"none of the {len(self.files)} files can be read, {some(self.files)}: give others")
 
-    def _leave_out(self, place: int, error: Unreadable) -> None:
+    def _leave_out(self, place: int, error: UnreadableError) -> None:
         self.bad[place] = 1
         found = int(self.bad.sum())
         if found > self.most * len(self.files):
