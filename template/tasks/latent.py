@@ -6,7 +6,6 @@ python -m <package>.tools.predict runs/first pictures/ --output pairs.png
 
 import argparse
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,9 @@ from ..data import Spec
 from ..distributed import World
 from ..errors import UserError
 from ..loaders import Batch
-from ..sources.common import UnreadableError, list_files
-from ..sources.images import IMAGE_SUFFIXES, decode
+from ..sources.images import named, opened
 from .trained import Trained
+from .writing import whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,34 +109,19 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
     if not args.inputs:
         with trained.precision.autocast():
             images = trained.net.sample(args.count, torch.Generator(trained.device).manual_seed(args.seed))
-        _write(images, math.ceil(math.sqrt(args.count)), args.output)
+        with whole(args.output) as target:
+            grid(images, math.ceil(math.sqrt(args.count))).save(target)
         print(f"{args.count} new images in {args.output}")
         return
-    module, files = Reconstruction(trained), _files(args.inputs)
-    pairs = []
+    module, files = Reconstruction(trained), named(args.inputs)
+    pairs, shape = [], (trained.spec.size, trained.spec.channels)
     for begin in range(0, len(files), 64):
-        levels = torch.stack([_read(file, trained.spec) for file in files[begin : begin + 64]]).to(trained.device)
+        levels = torch.stack([opened(file, *shape) for file in files[begin : begin + 64]]).to(trained.device)
         with trained.precision.autocast():
             pairs.append(torch.stack([levels / 255, module(levels)], dim=1).flatten(0, 1))
-    _write(torch.cat(pairs), 2 * math.ceil(math.sqrt(len(files) / 2)), args.output)
+    with whole(args.output) as target:
+        grid(torch.cat(pairs), 2 * math.ceil(math.sqrt(len(files) / 2))).save(target)
     print(f"{len(files)} pairs of an image and its reconstruction in {args.output}")
-
-
-def _files(inputs: Sequence[Path]) -> list[Path]:
-    found = []
-    for path in inputs:
-        inside = list_files(path, suffixes=IMAGE_SUFFIXES) if path.is_dir() else [path]
-        if not inside:
-            raise UserError(f"{path} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}): give another folder")
-        found += inside
-    return found
-
-
-def _read(file: Path, spec: Spec) -> Tensor:
-    try:
-        return torch.from_numpy(np.moveaxis(decode(file, spec.size, spec.channels), 2, 0).copy())
-    except UnreadableError as error:
-        raise UserError(f"cannot read the image {file} ({error}): mend it, or leave it out") from error
 
 
 def grid(images: Tensor, columns: int, least: int = 64) -> Image.Image:
@@ -152,17 +136,6 @@ def grid(images: Tensor, columns: int, least: int = 64) -> Image.Image:
         top, left = number // columns * side + 2, number % columns * side + 2
         sheet[top : top + side - 2, left : left + side - 2] = image
     return Image.fromarray(sheet)
-
-
-def _write(images: Tensor, columns: int, target: Path) -> None:
-    partial = target.with_name(f".partial-{target.name}")
-    try:
-        grid(images, columns).save(partial, format="PNG")
-        partial.replace(target)
-    except OSError as error:
-        raise UserError(f"cannot write {target} ({error.strerror}): give another --output") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class Reconstruction(nn.Module):

@@ -49,6 +49,7 @@ def setup(cfg: Config, device: torch.device) -> Precision:
         full = "ieee" if format == "fp32" else "tf32"
         torch.backends.cuda.matmul.fp32_precision = full
         torch.backends.cudnn.conv.fp32_precision = full  # type: ignore[attr-defined]
+        torch.backends.cudnn.rnn.fp32_precision = full  # type: ignore[attr-defined]
         if cfg.speed.compile != "off" and cfg.speed.compile_mode.startswith("max-autotune"):
             # Its search asks by the older name, which then has to agree.
             torch.set_float32_matmul_precision("highest" if format == "fp32" else "high")

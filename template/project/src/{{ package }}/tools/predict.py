@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> None:
     """Read the command line, then do what the task does."""
     options = parser("predict", task.ABOUT)
     task.add_options(options)
-    args = options.parse_args(argv)
+    args = options.parse_intermixed_args(argv)  # options may stand before, between and after the inputs
     try:
         with distributed.start(args.device) as world, torch.inference_mode():
             task.predict(open_trained(args.path, world.device, args.precision), args)
