@@ -148,7 +148,7 @@ class Forecaster(LSTM):
     def predict(self, rows: Tensor) -> Tensor:
         """The forecast, in fp32: the last value, and a correction of it."""
         correction: Tensor = self.head(self._states(self.stem(rows))[:, -1])
-        forecast: Tensor = rows[:, -1:] + correction.float().view(-1, *self.shape)
+        forecast: Tensor = rows[:, -1:] + correction.to(rows.dtype).view(-1, *self.shape)
         return forecast
 
     def forward(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:

@@ -104,7 +104,7 @@ class VAE(nn.Module):
         x = self.stem(images)
         for block in self.blocks[: self.stages]:
             x = block(x)
-        mean, log_variance = self.to_latent(F.silu(x).flatten(1)).float().chunk(2, dim=1)
+        mean, log_variance = self.to_latent(F.silu(x).flatten(1)).to(images.dtype).chunk(2, dim=1)
         return mean, log_variance.clamp(-15, 15)
 
     def _pixels(self, latents: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,7 +112,7 @@ class VAE(nn.Module):
         x = self.from_latent(latents).unflatten(1, self.inner)
         for block in self.blocks[self.stages :]:
             x = block(x)
-        location, log_scale = self.head(F.silu(self.norm(x))).float().chunk(2, dim=1)
+        location, log_scale = self.head(F.silu(self.norm(x))).to(latents.dtype).chunk(2, dim=1)
         # A logistic of scale sqrt(3) / pi has standard deviation 1. The lower end is that of Salimans et al.
         return location, (log_scale + math.log(math.sqrt(3) / math.pi)).clamp(min=-7)
 
@@ -136,12 +136,12 @@ class VAE(nn.Module):
         its figure is the same in any batch and on any rank, and is that of a sample all the same.
         """
         mean, log_variance = self.encode(images)
-        levels = ((images.float() * self.std + self.mean) * 255).round()
+        levels = ((images * self.std + self.mean) * 255).round()
         draw = levels.sum((1, 2, 3)).long() % DRAWS
         noise = torch.randn_like(mean) if self.training else self.draws.index_select(0, draw)
         location, log_scale = self._pixels(mean + (log_variance / 2).exp() * noise)
         half = 0.5 / (255 * self.std)  # of a level's width
-        nats = -log_probability(images.float(), levels, location, log_scale, half).flatten(1).sum(1)
+        nats = -log_probability(images, levels, location, log_scale, half).flatten(1).sum(1)
         kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum(1)  # to N(0, 1): the paper's appendix B
         count, size = len(images), images[0].numel()
         loss = (nats + self.kl_weight * kl).mean() / size
