@@ -16,7 +16,7 @@ import pytest
 import yaml
 from conftest import Fastproj
 from fastproj.cli import new
-from matrix import QUESTIONS, ROOT
+from matrix import MODELS, QUESTIONS, ROOT
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -64,7 +64,7 @@ def test_every_question_is_an_option() -> None:
 
 def test_help_shows_choices_and_is_quick_to_start(fastproj: Fastproj, environment: dict[str, str]) -> None:
     text = fastproj("new", "--help").stdout
-    for choice in ("[resnet|gpt", "[pytorch", "[none|fp16|bf16|fp8]", "[multinode|slurm|none]", "MIT|"):
+    for choice in (f"[{'|'.join(MODELS)}]", "[pytorch", "[none|fp16|bf16|fp8]", "[multinode|slurm|none]", "MIT|"):
         assert choice in "".join(text.split()), choice
     code = "import sys; sys.argv = ['fastproj', '--help']; from fastproj.__main__ import main\n"
     code += "try: main()\nexcept SystemExit: print(sorted(sys.modules), file=sys.stderr)"

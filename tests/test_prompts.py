@@ -32,7 +32,7 @@ def test_questions_are_answered_with_keys(environment: dict[str, str], tmp_path:
     terminal.send(ENTER)
     terminal.expect("kind of model")
     terminal.expect("decoder-only")
-    terminal.send(DOWN + ENTER)
+    terminal.send(DOWN * 3 + ENTER)
     terminal.expect("Scripts that start a run")
     terminal.send(DOWN + " " + ENTER)
     terminal.expect("Your name")
