@@ -115,4 +115,4 @@ def test_a_models_page_has_its_sizes_its_figures_and_its_picture(project: Projec
     code = "import json; from proj.model import SIZES; print(json.dumps(list(SIZES)))"
     done = run_in(project(FRAMEWORKS[0], model), sys.executable, "-c", code)
     sizes = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
-    assert sizes == [str(size) for size in json.loads(done.stdout)]
+    assert sizes[1:] == [str(size) for size in json.loads(done.stdout)], "after the table's head"

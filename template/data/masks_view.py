@@ -21,7 +21,7 @@ def summary(samples: Data) -> dict[str, str]:
     """What was found, by a short name."""
     spec = samples.spec
     total = sum(spec.pixels)
-    named = [f"{name}: {count / total:.2%}" for name, count in zip(spec.classes, spec.pixels, strict=True)]
+    named = [f"{name}: {100 * count / total:.2f} %" for name, count in zip(spec.classes, spec.pixels, strict=True)]
     return {
         "shape": f"{spec.channels} x {spec.size} x {spec.size}",
         "classes": str(len(spec.classes)),

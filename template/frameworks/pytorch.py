@@ -197,6 +197,7 @@ def main(argv: list[str] | None = None) -> None:
         cfg = parse(f"{__package__}.train", "Train the model.", argv)
         with distributed.start(cfg.run.device) as world:
             train(cfg, world)
+        distributed.end(world)
     except UserError as error:
         distributed.leave(in_one_line(error))
     except KeyboardInterrupt:

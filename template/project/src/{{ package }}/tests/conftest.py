@@ -134,6 +134,7 @@ with distributed.start("cpu") as world:
             continue
         reductions = sum(event.count for event in profiler.key_averages() if event.key == "gloo:all_reduce")
         (cfg.run.dir / f"{cfg.run.name}-reductions-{world.rank}").write_text(str(reductions))
+distributed.end(world)
 """
 
 

@@ -152,7 +152,7 @@ def test_a_size_is_the_whole_size(size: object, tmp_path: Path) -> None:
     """On the command line and in a file, also where the recipe names another."""
     expected = ModelConfig(size=size)  # type: ignore[call-arg,arg-type,unused-ignore]
     assert parse("test", "", [f"--model.size={size}"]).model == expected
-    (tmp_path / "size.yaml").write_text(f"model: {{size: {size}}}\n")
+    (tmp_path / "size.yaml").write_text(f"model:\n  size: {size}\n")
     found = parse("test", "", [f"--config={tmp_path}/size.yaml"])
     assert found.model == expected
     assert from_dict(as_dict(found)).model == expected

@@ -12,7 +12,7 @@ from .. import checkpoint, data, model
 from ..config import Config, parse
 from ..distributed import World
 from ..train import train
-from .conftest import HAS_BLOCKS, SMALL, losses, measured, rows, run_ranks_in_turn, weights
+from .conftest import EAGER, HAS_BLOCKS, SMALL, losses, measured, rows, run_ranks_in_turn, weights
 
 SHARED = [
     "--log.every=1",
@@ -166,7 +166,7 @@ REFUSED = [
     (["--dist.sync_batchnorm=true"], "dist.sync_batchnorm is true: torch has it on GPUs alone"),
     ([FSDP, "--optim.name=lamb"], "dist.strategy is fsdp: optim.name=lamb needs whole matrices"),
     ([FSDP, "--optim.name=sgd"], "optim.fused is true: torch has no fused sgd for dist.strategy=fsdp"),
-    ([FSDP, "--speed.compile=model"], "use speed.compile=blocks"),
+    ([FSDP, "--speed.compile=model"], "use off" if EAGER else "use speed.compile=blocks"),
     ([FSDP, "--dist.bf16_gradients=true"], "are of ddp"),
     (["--loader.workers=200"], "loader.workers is 200: 2 ranks share the"),
     (["--train.global_batch=17"], "a multiple of 2 ranks x train.micro_batch=4; the nearest is 16 or 24"),

@@ -71,6 +71,7 @@ def main(argv: list[str] | None = None) -> None:
                 print(found.table, end="")
                 write({**found.metrics, **found.details}, trained.checkpoint / "evaluation.json")
                 draw(trained, found.batch, trained.checkpoint / "evaluation.png")
+        distributed.end(world)
     except UserError as error:
         distributed.leave(in_one_line(error))
 
