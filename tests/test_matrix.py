@@ -152,7 +152,7 @@ def test_a_default_run_is_read_in_one_sitting(project: Project, tmp_path: Path, 
     own = sum(size for file, size in sizes.items() if file.name in ("model.py", "data.py") or "sources" in file.parts)
     print(f"{framework} {model}: {core} lines, {own} of them yours")
     assert core - own <= 1200
-    assert core <= 1550
+    assert core <= 1600
 
 
 def test_every_file_has_its_line_in_the_readme(project: Project) -> None:
