@@ -36,7 +36,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml templat
 	@touch $@
 
 test: $(VENV)/.ready check  ## check formats and types, then run all tests; options in ARGS
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 gpu: $(VENV)/.ready  ## on a machine with CUDA: train the covering set there; a skip is a failure
 	REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu $(ARGS)
