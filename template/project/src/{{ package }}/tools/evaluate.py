@@ -33,7 +33,7 @@ class Measured:
     table: str
     """The same to read."""
     batch: Any
-    """The first batch of this rank, prepared."""
+    """The first batch of this rank, prepared; None where the model says nothing but its metrics."""
 
 
 def measure(trained: Trained, world: World) -> Measured:
@@ -45,6 +45,8 @@ def measure(trained: Trained, world: World) -> Measured:
     plainly = replace(cfg, loader=LoaderConfig(), data=replace(cfg.data, cache=cached))
     batches = loaders.open_loader(samples.val, order, plainly, samples.in_memory, world)
     metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.own)
+    if not hasattr(trained.net, "predict"):  # a model.py of one's own need not have it
+        return Measured(metrics, {}, "no details and no picture, as model.py has no `predict`\n", None)
     details, first = Details(trained.spec, world.device), None
     generator = distributed.noise(world.device, 0, 0, 0)
     with torch.inference_mode():
@@ -70,7 +72,8 @@ def main(argv: list[str] | None = None) -> None:
                     print(f"{name:16}{value:.6g}")
                 print(found.table, end="")
                 write({**found.metrics, **found.details}, trained.checkpoint / "evaluation.json")
-                draw(trained, found.batch, trained.checkpoint / "evaluation.png")
+                if found.batch is not None:
+                    draw(trained, found.batch, trained.checkpoint / "evaluation.png")
         distributed.end(world)
     except UserError as error:
         distributed.leave(in_one_line(error))

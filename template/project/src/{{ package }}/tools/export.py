@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .. import distributed
 from ..errors import UserError, in_one_line
 from . import task
-from .trained import Trained, open_trained, parser
+from .trained import Trained, for_use, open_trained, parser
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 """How far an exported model's outputs may be from the model's own, in fp32."""
@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> None:
     args = options.parse_args(argv)
     try:
         with distributed.start("cpu") as world:  # what is exported runs on any device
-            trained = open_trained(args.path, world.device, "fp32")
+            trained = for_use(open_trained(args.path, world.device, "fp32"))
             target = args.output or trained.checkpoint / f"model{WRITERS[args.format][1]}"
             found = export(trained, args.format, target)
             print(f"{target}: its outputs differ from the model's by {found:.2g} at most")

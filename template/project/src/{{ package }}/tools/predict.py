@@ -8,7 +8,7 @@ import torch
 from .. import distributed
 from ..errors import UserError, in_one_line
 from . import task
-from .trained import open_trained, parser
+from .trained import for_use, open_trained, parser
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> None:
     args = options.parse_intermixed_args(argv)  # options may stand before, between and after the inputs
     try:
         with distributed.start(args.device) as world, torch.inference_mode():
-            task.predict(open_trained(args.path, world.device, args.precision), args)
+            task.predict(for_use(open_trained(args.path, world.device, args.precision)), args)
     except UserError as error:
         distributed.leave(in_one_line(error))
 

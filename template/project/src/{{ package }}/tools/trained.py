@@ -53,6 +53,17 @@ def open_trained(path: Path, device: torch.device, precision: Any = None) -> Tra
     return Trained(found, cfg, spec, net.eval(), data.Prepare(spec, cfg.data).to(device), number_format, device)
 
 
+def for_use(trained: Trained) -> Trained:
+    """Make sure that the model can be used on new inputs.
+
+    Raises:
+        UserError: it has no `predict`.
+    """
+    if not hasattr(trained.net, "predict"):
+        raise UserError("the model has no `predict`, which new inputs are given to: add it to model.py")
+    return trained
+
+
 def parser(tool: str, description: str) -> argparse.ArgumentParser:
     """The options that all tools on a trained model have."""
     found = argparse.ArgumentParser(prog=f"python -m {__package__}.{tool}", description=description)
