@@ -96,7 +96,7 @@ def test_an_installed_wheel_renders_offline(
     assert str(tmp_path) in where.stdout
     run("new", "proj", "--yes", "--model", "gpt")
     assert (tmp_path / "proj/src/proj/model.py").read_bytes() == (ROOT / "template/models/gpt.py").read_bytes()
-    assert "[resnet|gpt" in "".join(run("new", "--help").split())
+    assert "[resnet|vit" in "".join(run("new", "--help").split())
     again = (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns
     run("new", "other", "--yes")
     assert (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns == again
