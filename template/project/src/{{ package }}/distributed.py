@@ -87,16 +87,19 @@ def wrap(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
     if world.world_size == 1 or cfg.strategy == "fsdp":
         return model
     ids = [world.device.index] if world.device.type == "cuda" else None
-    # `share_buffers` does it where it counts; newer versions of torch have another name for the switch.
-    renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-    options |= {"gradient_as_bucket_view": True, "static_graph": cfg.static_graph}
-    net = DistributedDataParallel(model, device_ids=ids, **options)
+    net = DistributedDataParallel(model, device_ids=ids, **ddp_options(cfg))
     if cfg.bf16_gradients:
         from .switches import ddp
 
         ddp.send_in_bf16(net)
     return net
+
+
+def ddp_options(cfg: DistConfig) -> dict[str, Any]:
+    """What DistributedDataParallel is made with. `share_buffers` does it where it counts, and not in every step."""
+    renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters  # in newer torch
+    buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+    return {**buffers, "gradient_as_bucket_view": True, "static_graph": cfg.static_graph}
 
 
 def share_buffers(model: nn.Module, world: World) -> None:

@@ -97,14 +97,20 @@ def update(
     fp16 skips one whose gradients overflowed, and alone waits for the device to know.
     """
     scaler.unscale_(optimizer)
-    parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    grad_norm = get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
-    if cfg.clip is not None:
-        clip_grads_with_norm_(parameters, cfg.clip, grad_norm, foreach=True)
+    grad_norm = clip(parameters, cfg.clip)
     scale = scaler.get_scale()
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=cfg.set_to_none)
+    return grad_norm, scaler.get_scale() >= scale
+
+
+def clip(parameters: Iterable[Tensor], largest: float | None) -> Tensor:
+    """Scale the gradients down to the largest norm, null for none; return the norm that they had, on the device."""
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    grad_norm = get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
+    if largest is not None:
+        clip_grads_with_norm_(parameters, largest, grad_norm, foreach=True)
     if hasattr(grad_norm, "full_tensor"):  # under FSDP each rank has the norm of its share
         grad_norm = grad_norm.full_tensor()
-    return grad_norm, scaler.get_scale() >= scale
+    return grad_norm

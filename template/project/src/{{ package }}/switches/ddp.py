@@ -1,17 +1,18 @@
 """What few need of DistributedDataParallel: `dist.bf16_gradients` and `dist.sync_batchnorm`."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.nn.parallel import DistributedDataParallel
 
 from ..config import DistConfig
 from ..distributed import World
 
 
-def send_in_bf16(ddp: DistributedDataParallel) -> None:
-    """Average gradients in bf16: half the bytes between the ranks."""
+def send_in_bf16(ddp: Any) -> None:
+    """Let a DistributedDataParallel average gradients in bf16: half the bytes between the ranks."""
     ddp.register_comm_hook(None, _in_bf16)
 
 

@@ -64,9 +64,14 @@ class Both(torch.optim.Optimizer):
         self.parts = parts
         self.param_groups = [group for part in parts for group in part.param_groups]
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for part in self.parts:
             part.step()
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
         return {"parts": [part.state_dict() for part in self.parts]}

@@ -5,14 +5,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from .. import checkpoint, data, metrics, model
+from .. import checkpoint, data, loaders, model, train
 from ..config import Config, as_dict, parse
 from ..distributed import World
 from ..tools import evaluate
@@ -50,6 +49,19 @@ EAGER = bool(getattr(_network(), "eager", ""))
 """Whether the model says why it is not to be compiled; then that is refused."""
 
 
+CANNOT: dict[str, str] = {**getattr(train, "CANNOT", {}), **getattr(train, "CANNOT_ON_CPU", {})}
+
+
+def cannot(options: list[str]) -> str:
+    """How this project's framework refuses some options; empty where it takes them."""
+    for option in options:
+        key, _, value = option.removeprefix("--").partition("=")
+        why = CANNOT.get(key) or CANNOT.get(f"{key}={value}")
+        if why:
+            return f"{key} is {value}: {why}"
+    return ""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Without a GPU, its tests are skipped and said to be; with REQUIRE_GPU=1 they run, and so fail."""
     if torch.cuda.is_available() or os.environ.get("REQUIRE_GPU") == "1":
@@ -82,12 +94,13 @@ VALIDATED = 16
 @pytest.fixture
 def short_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let validations end after a few batches, where their result is beside the point."""
+    whole = loaders.EvalOrder
 
-    def short(net: Any, batches: Any, *others: Any) -> dict[str, float]:
-        return metrics.evaluate(net, islice(batches, VALIDATED), *others)
+    def short(samples: int, micro_batch: int, *place: int) -> loaders.EvalOrder:
+        return whole(min(samples, VALIDATED * micro_batch), micro_batch, *place)
 
-    monkeypatch.setattr(f"{PARENT}.train.evaluate", short)
-    monkeypatch.setattr(f"{PARENT}.tools.evaluate.evaluate", short)
+    monkeypatch.setattr(f"{PARENT}.run.EvalOrder", short)
+    monkeypatch.setattr(f"{PARENT}.loaders.EvalOrder", short)
 
 
 def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str]:
@@ -98,7 +111,7 @@ def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str
 def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, before: str = "") -> None:
     """Train several times in the same processes, after some code that prepares them, as a start takes seconds.
 
-    A validation sees `VALIDATED` batches, however many ranks share them.
+    A validation sees `VALIDATED` batches, however many ranks share them; what is refused is written down by its name.
     """
     script = folder / "in_turn.py"
     script.write_text(
@@ -110,15 +123,17 @@ def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, before: s
 
 
 IN_TURN = """
-import contextlib, importlib, itertools, json, sys, warnings
+import contextlib, importlib, json, sys, warnings
 import torch
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "Grad strides do not match")  # a 1 x 1 convolution has two right answers
-distributed, config, speed, train, errors = (
-    importlib.import_module(f"{PACKAGE}.{name}") for name in ("distributed", "config", "speed", "train", "errors")
+distributed, config, speed, train, errors, run, loaders = (
+    importlib.import_module(f"{PACKAGE}.{name}")
+    for name in ("distributed", "config", "speed", "train", "errors", "run", "loaders")
 )
-validate, count = train.evaluate, VALIDATED // RANKS
-train.evaluate = lambda model, batches, *others: validate(model, itertools.islice(batches, count), *others)
+run.EvalOrder = lambda samples, micro_batch, *place: loaders.EvalOrder(
+    min(samples, VALIDATED * micro_batch), micro_batch, *place
+)
 # before
 with distributed.start("cpu") as world:
     for options in json.loads(sys.argv[1]):

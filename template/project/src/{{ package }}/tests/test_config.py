@@ -11,7 +11,7 @@ from ..config import Config, as_dict, from_dict, parse
 from ..errors import UserError
 from ..model import ModelConfig
 from ..train import main
-from .conftest import SMALL
+from .conftest import SMALL, cannot
 
 BAD = [
     (["--optim.lr=-1"], "optim.lr is -1.0: it must be above 0"),
@@ -99,7 +99,7 @@ def test_bad_value_is_one_line(
         main([*SMALL, f"--run.dir={tmp_path}/runs", *options])
     printed = capsys.readouterr().err or f"{stop.value}\n"
     assert stop.value.code not in (0, None)
-    assert message in printed
+    assert (cannot(options) or message) in printed
     assert printed.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 

@@ -15,11 +15,12 @@ from ..config import Config
 from ..distributed import World, noise
 from ..errors import UserError
 from ..metrics import Best
+from ..run import Run
 from ..switches import lr_range
 from ..switches.ema import Ema
 from ..tools import evaluate
 from ..train import train
-from .conftest import HAS_SMOOTHING, PARENT, measured, rows
+from .conftest import HAS_SMOOTHING, measured, rows
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -104,7 +105,8 @@ def test_patience_ends_a_run_and_the_best_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = iter([3.0, 2.0, 2.5, float("nan"), 2.0, 1.0])
-    monkeypatch.setattr(f"{PARENT}.train.evaluate", lambda *_: {"loss": next(script)})
+    take = Run.take
+    monkeypatch.setattr(Run, "take", lambda run, results: take(run, {"loss": next(script)}))
     options = ["--train.steps=40", "--train.eval_every=1", "--train.patience=3", "--checkpoint.keep=1"]
     train(config("--run.name=a", *options), world)
     assert [row["step"] for row in rows(tmp_path / "a", "val")] == [1, 2, 3, 4, 5], "it stops after three no better"

@@ -1,6 +1,7 @@
 """Every value of every schedule, against torch's schedulers or the formula of the source."""
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ..config import Config, OptimConfig
 from ..distributed import World
 from ..errors import UserError
 from ..train import train
-from .conftest import rows
+from .conftest import cannot, rows
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -128,7 +129,12 @@ def test_a_skipped_step_does_not_move_the_schedule(
 ) -> None:
     monkeypatch.setattr("torch.amp.GradScaler", lambda device, enabled: _Overflows(device, 2.0**60, enabled=enabled))
     options = ["--speed.precision=fp16", "--train.steps=8", "--log.every=1", "--optim.warmup_steps=4"]
-    train(config("--run.name=a", "--optim.schedule=constant", *options), world)
+    run = config("--run.name=a", "--optim.schedule=constant", *options)
+    if cannot(options):
+        with pytest.raises(UserError, match=re.escape(cannot(options))):
+            train(run, world)
+        return
+    train(run, world)
     logged = rows(tmp_path / "a", "train")
     skipped = [row["skipped_steps"] for row in logged]
     made = [row["step"] - count for row, count in zip(logged, skipped, strict=True)]

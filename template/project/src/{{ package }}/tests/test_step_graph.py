@@ -1,5 +1,6 @@
 """What a recorded step cannot hold is refused by name; and on a GPU a recorded step is the same step."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ..distributed import World
 from ..errors import UserError
 from ..switches import step_graph
 from ..train import train
-from .conftest import losses
+from .conftest import cannot, losses
 
 GPU = World(0, 1, torch.device("cuda", 0))
 FIT = ["--speed.step_graph=true", "--optim.cycle_momentum=false"]
@@ -65,6 +66,10 @@ def test_a_recorded_step_gives_the_same_losses(
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", count)
     shared = ["--run.device=cuda", "--train.steps=20", "--log.every=1", f"--train.accumulate={accumulate}"]
+    if cannot(FIT):
+        with pytest.raises(UserError, match=re.escape(cannot(FIT))):
+            train(config("--run.name=on", *shared, *FIT), GPU)
+        return
     train(config("--run.name=off", *shared, "--optim.cycle_momentum=false"), GPU)
     assert replayed == []
     train(config("--run.name=on", *shared, *FIT), GPU)

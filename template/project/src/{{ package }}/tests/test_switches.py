@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from ..switches import device_cache, fp8, recompute
 from ..switches.blocks import blocks_of
 from ..switches.device_cache import DeviceCache
 from ..train import train
-from .conftest import EAGER, HAS_BLOCKS, losses, rows
+from .conftest import EAGER, HAS_BLOCKS, cannot, losses, rows
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -212,6 +213,10 @@ def hooks(seen: Seen) -> int:
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_switch_acts_and_changes_nothing_else(run: Callable[..., Seen], name: str) -> None:
     options, tolerance, acted = SWITCHES[name]
+    if cannot(options):
+        with pytest.raises(UserError, match=re.escape(cannot(options))):
+            run(*options)
+        return
     if "block" in name and not HAS_BLOCKS:
         with pytest.raises(UserError, match="this model names no `blocks`"):
             run(*options)
