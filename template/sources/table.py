@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..data import Data, DataConfig, Rows, Spec, split, statistics
 from ..errors import UserError
-from .common import made_once, some
+from .common import frozen, made_once, some
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 MISSING = ["NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?"]
@@ -45,7 +45,7 @@ def read_table(cfg: DataConfig, path: Path) -> Data:
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"cannot read the cache {folder} ({error}): remove that folder") from error
     train, val = (Rows(*map(torch.from_numpy, arrays[name])) for name in ("train", "val"))
-    spec = Spec(**{key: _frozen(value) for key, value in made["spec"].items()})
+    spec = Spec(**{key: frozen(value) for key, value in made["spec"].items()})
     return Data(train, val, spec, in_memory=True, problems=tuple(made["problems"]))
 
 
@@ -355,8 +355,3 @@ def _by_number(text: str) -> tuple[bool, float, str]:
         return False, float(text), text
     except ValueError:
         return True, 0.0, text
-
-
-def _frozen(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value

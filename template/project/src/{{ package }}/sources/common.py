@@ -132,6 +132,11 @@ def made_once(
     return folder, manifest
 
 
+def frozen(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
 def _manifest(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
