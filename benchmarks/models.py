@@ -1,6 +1,6 @@
 """Train every model by its recipe and put what comes out into docs/models/: a row of figures and a picture a page.
 
-Start it for all of them, some 20 minutes on 2 cores, or for one, over more seeds:
+Start it for all of them, or for one, over more seeds:
 
     python benchmarks/models.py
     python benchmarks/models.py vae --seeds 5

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..data import Batch, Data, Samples, Spec
+from ..sources.common import some
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +31,7 @@ def summary(samples: Data) -> dict[str, str]:
 def _by_class(split: Samples, spec: Spec) -> str:
     counts = torch.bincount(split.labels, minlength=len(spec.classes)).tolist()
     named = [f"{name}: {count}" for name, count in zip(spec.classes, counts, strict=True)]
-    return ", ".join(named[:MOST]) + (f" and {len(named) - MOST} more" if len(named) > MOST else "")
+    return some(named, MOST)
 
 
 def picture(batch: Batch, spec: Spec) -> "Figure":

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data import Batch, Data, Spec
+from ..sources.common import some
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +26,7 @@ def summary(samples: Data) -> dict[str, str]:
     return {
         "shape": f"{spec.channels} x {spec.size} x {spec.size}",
         "classes": str(len(spec.classes)),
-        "pixels of train": ", ".join(named[:MOST]) + (f" and {len(named) - MOST} more" if len(named) > MOST else ""),
+        "pixels of train": some(named, MOST),
         "mean": ", ".join(f"{value:.4f}" for value in spec.mean),
         "std": ", ".join(f"{value:.4f}" for value in spec.std),
     }

@@ -15,7 +15,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from .. import data
 from ..config import parse
 from ..errors import UserError
-from ..sources import table
+from ..sources import frame, table
 from ..tools import view
 
 ROWS = 60
@@ -239,7 +239,7 @@ def test_it_is_read_once_and_anew_when_it_changes(
     load: Callable[..., data.Data], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    reader = table.read_frame
+    reader = frame.read_frame
 
     def noted(file: Path) -> pl.DataFrame:
         read.append(file)

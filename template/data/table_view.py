@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data import Batch, Data, Spec
+from ..sources.common import some
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+MOST = 8
+"""Classes and columns that are named; of more, the first."""
 
 
 def summary(samples: Data) -> dict[str, str]:
@@ -17,16 +21,16 @@ def summary(samples: Data) -> dict[str, str]:
     if spec.classes:
         counts = torch.bincount(targets, minlength=len(spec.classes)).tolist()
         named = [f"{name}: {count}" for name, count in zip(spec.classes, counts, strict=True)]
-        about = {"task": f"classification by {spec.target}", "classes": _some(named)}
+        about = {"task": f"classification by {spec.target}", "classes": some(named, MOST)}
     else:
         spread = f"{spec.target_mean:.4g}, standard deviation {spec.target_std:.4g}"
         about = {"task": f"regression of {spec.target}", "target": f"mean {spread}"}
     moments = zip(spec.numeric, spec.mean, spec.std, strict=True)
     known = zip(spec.categorical, spec.categories, strict=True)
-    about["numbers"] = _some([f"{name} ({mean:.4g} +- {std:.2g})" for name, mean, std in moments])
-    about["categories"] = _some([f"{name} ({len(names)})" for name, names in known])
+    about["numbers"] = some([f"{name} ({mean:.4g} +- {std:.2g})" for name, mean, std in moments], MOST) or "none"
+    about["categories"] = some([f"{name} ({len(names)})" for name, names in known], MOST) or "none"
     if spec.indicated:
-        about["with gaps"] = _some(list(spec.indicated))
+        about["with gaps"] = some(spec.indicated, MOST)
     return about
 
 
@@ -61,8 +65,3 @@ def picture(batch: Batch, spec: Spec) -> "Figure":
     mosaic[panels[0]].set_yticks(range(len(labels)), labels, fontsize=8)
     mosaic[panels[0]].set_ylabel(spec.target)
     return figure
-
-
-def _some(names: list[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}" if names else "none"

@@ -2,11 +2,11 @@
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +24,11 @@ HELD_OUT = ("val", "valid", "validation", "test")
 SEEN = 1024
 """Images of train, at most, that its statistics are of."""
 CHUNK = 1024
-"""Images that the threads decode before these are written."""
+"""Files that the threads read before what they found is taken in."""
 
 Pixels = NDArray[np.uint8]
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 def decode(file: Path, size: int, channels: int) -> Pixels:
@@ -285,17 +287,22 @@ def statistics(
 
 
 def decoded(files: Sequence[Path], size: int, channels: int) -> Iterator[Pixels | UnreadableError]:
-    """Decode files by several threads, in their order, with a progress bar if someone is looking."""
+    """Decode files in their order, or say what is wrong with them."""
+    return each(lambda file: decode(file, size, channels), files, "decoding")
 
-    def attempt(file: Path) -> Pixels | UnreadableError:
+
+def each(read: Callable[[K], T], those: Sequence[K], what: str) -> Iterator[T | UnreadableError]:
+    """Read each of many by several threads, in their order, with a progress bar if someone is looking."""
+
+    def attempt(one: K) -> T | UnreadableError:
         try:
-            return decode(file, size, channels)
+            return read(one)
         except UnreadableError as error:
             return error
 
-    with ThreadPoolExecutor() as pool, tqdm(total=len(files), desc="decoding", unit=" images", disable=None) as bar:
-        for begin in range(0, len(files), CHUNK):
-            for result in pool.map(attempt, files[begin : begin + CHUNK]):
+    with ThreadPoolExecutor() as pool, tqdm(total=len(those), desc=what, unit=" files", disable=None) as bar:
+        for begin in range(0, len(those), CHUNK):
+            for result in pool.map(attempt, those[begin : begin + CHUNK]):
                 bar.update()
                 yield result
 

@@ -1,36 +1,30 @@
 """Your own images and masks: pairs matched by name, the classes that the masks hold, a memory-map of all decoded."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
-from tqdm import tqdm
 
 from ..data import IGNORED, Batch, Data, DataConfig, Spec, split
 from ..errors import UserError
 from . import images
 from .common import Skipped, Substituting, UnreadableError, list_files, made_once, some
-from .images import HELD_OUT, IMAGE_SUFFIXES, Pixels, decode
+from .images import HELD_OUT, IMAGE_SUFFIXES, Pixels, decode, each
 
 LOSSLESS = {".bmp", ".gif", ".png", ".tif", ".tiff"}
 LOSSY = {".jpeg", ".jpg", ".webp"}
 CHANNELS = 3
 """Of your own images, as the model sees them: RGB."""
-CHUNK = 1024
-"""Files that the threads read before what they found is taken in."""
 ORIENTATION, TURNED = 0x0112, (5, 6, 7, 8)
 """EXIF's tag, and its values for images that are shown with width and height exchanged."""
 HOLDING_EXIF = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}
 """Where Pillow finds it in a PNG; looking for more there would decode the image."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -180,7 +174,7 @@ def _examine(cfg: DataConfig, path: Path, train: list[Pair], val: list[Pair]) ->
         skipped = Skipped(len(pairs), cfg.max_unreadable)
         good: tuple[list[int], list[int]] = [], []
         pixels = np.zeros(256, np.int64)
-        for place, counts in enumerate(_each(lambda place: _values(pairs[place]), len(pairs), "reading masks")):
+        for place, counts in enumerate(each(_values, pairs, "reading masks")):
             if isinstance(counts, UnreadableError):
                 skipped.add(pairs[place].mask, str(counts))
                 continue
@@ -220,22 +214,6 @@ def _values(pair: Pair) -> NDArray[np.int64]:
         sizes = f"{mask.shape[1]} x {mask.shape[0]} pixels, and its image {pair.image} has {width} x {height}"
         raise UnreadableError(f"it has {sizes}")
     return np.bincount(mask.reshape(-1), minlength=256)
-
-
-def _each(work: Callable[[int], T], count: int, what: str) -> Iterator[T | UnreadableError]:
-    """Do something with each of many files by several threads, in order, with a progress bar if someone is looking."""
-
-    def attempt(place: int) -> T | UnreadableError:
-        try:
-            return work(place)
-        except UnreadableError as error:
-            return error
-
-    with ThreadPoolExecutor() as pool, tqdm(total=count, desc=what, unit=" files", disable=None) as bar:
-        for begin in range(0, count, CHUNK):
-            for result in pool.map(attempt, range(begin, min(begin + CHUNK, count))):
-                bar.update()
-                yield result
 
 
 def _files(pairs: Sequence[Pair]) -> list[Path]:
@@ -298,7 +276,7 @@ def _mapped(
         for name, part in zip(names, (train, val), strict=True):
             read = Decoding(part, cfg.size, index, cfg.max_unreadable).read
             with (folder / name).open("wb") as target:
-                for place, both in enumerate(_each(read, len(part), f"decoding {name}")):
+                for place, both in enumerate(each(read, range(len(part)), f"decoding {name}")):
                     if isinstance(both, UnreadableError):
                         skipped.add(part[place].image, str(both))
                     else:

@@ -1,4 +1,4 @@
-"""Your own series: the columns of a CSV or Parquet file, one row a moment, read by polars."""
+"""Your own series: the columns of a CSV or Parquet file, one row a moment."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import UserError
 from .common import some
-
-SUFFIXES = (".csv", ".tsv", ".parquet")
-MISSING = ["NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?"]
-"""What stands for a missing value in CSV, beside nothing at all."""
+from .frame import check_file, read_frame
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ def read(path: Path, columns: tuple[str, ...] = (), time: str | None = None) -> 
     Raises:
         UserError: the file or a column is missing or unfit.
     """
-    frame = _frame(path)
+    frame = read_frame(check_file(path))
     unknown = [name for name in (*columns, *([time] if time else [])) if name not in frame.columns]
     if unknown:
         raise UserError(f"{path} has no column {some(unknown)}: it has {some(frame.columns, 20)}")
@@ -46,33 +43,6 @@ def read(path: Path, columns: tuple[str, ...] = (), time: str | None = None) -> 
     left_out = [] if columns else [name for name in others if name not in chosen]
     problems = [f"column {name} is left out: it does not hold numbers" for name in left_out]
     return _filled(frame.select(pl.col(chosen).cast(pl.Float64)), problems, path)
-
-
-def _frame(path: Path) -> pl.DataFrame:
-    if not path.is_file():
-        raise UserError(f"{path} {'is no file' if path.exists() else 'does not exist'}: give a CSV or Parquet file")
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{path} is no series that can be read: give a file that ends in {some(SUFFIXES)}")
-    if path.stat().st_size == 0:
-        raise UserError(f"{path} is empty: give a file with a header and rows")
-    try:
-        frame = pl.read_parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        why = str(error).strip().splitlines()[0]
-        raise UserError(f"cannot read {path} ({why}): mend it, or write it anew") from error
-    if not len(frame):
-        raise UserError(f"{path} has no rows below its header: give a file with some")
-    return frame
-
-
-def _csv(path: Path) -> pl.DataFrame:
-    with path.open("rb") as stream:
-        try:
-            header, *_ = (line.decode() for line in stream)
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not UTF-8 ({error.reason}): save it as such") from error
-    separator = max(",;\t|", key=header.count)
-    return pl.read_csv(path, separator=separator, infer_schema_length=None, null_values=MISSING, try_parse_dates=True)
 
 
 def _check_time(times: pl.Series, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Your own table: a CSV or Parquet file, read once by polars, as numbers and codes of categories."""
+"""Your own table: the columns of a CSV or Parquet file, read once, as numbers and codes of categories."""
 
 import difflib
 from collections import Counter
@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from ..data import Data, DataConfig, Rows, Spec, split, statistics
 from ..errors import UserError
-from .common import made_once, some
+from .common import frozen, made_once, some
+from .frame import check_file, read_frame
 
-SUFFIXES = (".csv", ".tsv", ".parquet")
-MISSING = ["NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?"]
-"""What stands for a missing value in CSV, beside nothing at all."""
 FEW = 20
 """Different whole numbers in a target that `data.task=auto` takes for classes."""
 PARTS = ("numbers", "codes", "targets")
@@ -45,60 +43,8 @@ def read_table(cfg: DataConfig, path: Path) -> Data:
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"cannot read the cache {folder} ({error}): remove that folder") from error
     train, val = (Rows(*map(torch.from_numpy, arrays[name])) for name in ("train", "val"))
-    spec = Spec(**{key: _frozen(value) for key, value in made["spec"].items()})
+    spec = Spec(**{key: frozen(value) for key, value in made["spec"].items()})
     return Data(train, val, spec, in_memory=True, problems=tuple(made["problems"]))
-
-
-def check_file(file: Path, what: str) -> Path:
-    """Return the file, if it can be a table.
-
-    Raises:
-        UserError: it is not there, empty, or of another kind.
-    """
-    if file.is_dir() or not file.exists():
-        raise UserError(f"{what}={file} {'is a folder' if file.is_dir() else 'does not exist'}: give a file")
-    if file.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{what}={file} is no table that can be read: give a file that ends in {some(SUFFIXES)}")
-    if file.stat().st_size == 0:
-        raise UserError(f"{what}={file} is empty: give a table with a header and rows")
-    return file
-
-
-def read_frame(file: Path) -> pl.DataFrame:
-    """Read one file, with dates as such.
-
-    Raises:
-        UserError: it cannot be read, is not UTF-8, has no rows, or has two columns of one name.
-    """
-    try:
-        frame = pl.read_parquet(file, glob=False) if file.suffix.lower() == ".parquet" else _read_csv(file)
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"cannot read {file} ({why}): mend it, or write it anew") from error
-    if not len(frame):
-        raise UserError(f"{file} has no rows below its header: give a table with some")
-    return frame
-
-
-def _read_csv(file: Path) -> pl.DataFrame:
-    with file.open("rb") as stream:
-        first = b""
-        for number, line in enumerate(stream, 1):
-            first = first or line.strip()
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{file} is not UTF-8 (line {number}, {error.reason}): save it as such, with `iconv -t UTF-8`, say"
-                ) from error
-    separator = max(",;\t|", key=first.decode().count)
-    options: dict[str, Any] = {"separator": separator, "glob": False}
-    header = pl.read_csv(file, has_header=False, n_rows=1, infer_schema=False, **options).row(0)
-    names = [str(name or "") for name in header]
-    twice = [name or "(no name)" for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise UserError(f"{file} has more than one column named {some(twice)}: give each a name of its own")
-    return pl.read_csv(file, null_values=MISSING, infer_schema_length=None, try_parse_dates=True, **options)
 
 
 def encode(frame: pl.DataFrame, spec: Spec, file: Path) -> Arrays:
@@ -355,8 +301,3 @@ def _by_number(text: str) -> tuple[bool, float, str]:
         return False, float(text), text
     except ValueError:
         return True, 0.0, text
-
-
-def _frozen(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -137,7 +137,7 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
     import polars as pl
 
     from ..sources.common import list_files
-    from ..sources.table import SUFFIXES, check_file, read_frame
+    from ..sources.frame import SUFFIXES, check_file, read_frame
 
     if args.output is not None and args.output.suffix.lower() not in WRITERS:
         raise UserError(f"--output {args.output} has no known format: end it in {', '.join(WRITERS)}")
@@ -146,7 +146,7 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
     ]
     if not files:
         raise UserError(f"{args.files[0]} holds no table: give files that end in {', '.join(SUFFIXES)}")
-    frames = [_predicted(trained, read_frame(check_file(file, "files")), file) for file in files]
+    frames = [_predicted(trained, read_frame(check_file(file)), file) for file in files]
     try:
         frame = pl.concat(frames, how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -68,7 +69,7 @@ class Substituting(Generic[T]):
         self.bad = torch.zeros(len(files), dtype=torch.uint8).share_memory_()
 
     def __call__(self, index: int) -> T:
-        for place in (*range(index, len(self.files)), *range(index)):
+        for place in chain(range(index, len(self.files)), range(index)):
             if self.bad[place]:
                 continue
             try:
@@ -129,6 +130,11 @@ def made_once(
             f"cannot write the cache {folder} ({error.strerror}): free some space, or give another data.cache_dir"
         ) from error
     return folder, manifest
+
+
+def frozen(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ..errors import UserError, in_one_line
 from ..metrics import evaluate
 from .task import Details, picture
 from .trained import Trained, open_trained, parser
+from .writing import whole
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,8 @@ def draw(trained: Trained, batch: Any, target: Path) -> None:
     """
     with torch.inference_mode():
         figure = picture(trained, batch)
-    try:
-        figure.savefig(target, dpi=120)
-    except OSError as error:
-        raise UserError(f"cannot write {target} ({error.strerror}): free some space") from error
+    with whole(target, "free some space") as file:
+        figure.savefig(file, dpi=120)
 
 
 def write(results: dict[str, Any], target: Path) -> None:
@@ -99,10 +98,8 @@ def write(results: dict[str, Any], target: Path) -> None:
     Raises:
         UserError: the checkpoint's folder cannot be written.
     """
-    try:
-        target.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {target} ({error.strerror}): the metrics are those above") from error
+    with whole(target, "the metrics are those above") as file:
+        file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .writing import whole
 
 OF_THE_STEP = {"lr", "grad_norm", "samples_per_second", "tflops", "mfu", "skipped_steps"}
 NOT_DRAWN = {"split", "step", "seconds"}
@@ -34,7 +35,11 @@ def read(run: Path) -> list[dict[str, Any]]:
 
 
 def draw(rows: list[dict[str, Any]], target: Path) -> None:
-    """Plot each metric of both splits over the steps, and what belongs to the step alone below."""
+    """Plot each metric of both splits over the steps, and what belongs to the step alone below.
+
+    Raises:
+        UserError: the picture cannot be written.
+    """
     from matplotlib.figure import Figure  # takes a second to import, so only where it is used
 
     names = list(dict.fromkeys(key for row in rows for key in row if key not in NOT_DRAWN))
@@ -55,7 +60,8 @@ def draw(rows: list[dict[str, Any]], target: Path) -> None:
         axes.grid(alpha=0.3)
         if name not in OF_THE_STEP:
             axes.legend(fontsize=8)
-    figure.savefig(target, dpi=120)
+    with whole(target, "free some space") as file:
+        figure.savefig(file, dpi=120)
 
 
 def main(argv: list[str] | None = None) -> None:

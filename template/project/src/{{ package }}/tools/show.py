@@ -4,6 +4,7 @@ python -m <package>.data --show --config configs/default.yaml
 python -m <package>.data --show --data.path my/files --output data.png
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ..config import Config, parse
 from ..errors import UserError, in_one_line
 from ..loaders import Plan, TrainOrder
 from . import view
+from .writing import whole
 
 
 def show(cfg: Config, target: Path) -> None:
@@ -22,6 +24,8 @@ def show(cfg: Config, target: Path) -> None:
     Raises:
         UserError: the data cannot be read, or the picture cannot be written.
     """
+    if target.suffix.lower() != ".png":
+        raise UserError(f"--output {target}: its name must end with .png")
     samples = data.load(cfg.data)
     print(f"train           {len(samples.train)} samples")
     print(f"val             {len(samples.val)} samples")
@@ -37,25 +41,23 @@ def show(cfg: Config, target: Path) -> None:
     batch = prepare(samples.train.__getitems__(chosen), True, torch.Generator().manual_seed(cfg.run.seed))
     for number, part in enumerate(batch):
         print(f"batch[{number}]        {tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}")
-    try:
-        view.picture(batch, samples.spec).savefig(target, dpi=120)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write the picture {target} ({error}): give another --output") from error
+    with whole(target) as file:
+        view.picture(batch, samples.spec).savefig(file, dpi=120)
     print(f"picture         {target}")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Read the command line: --show, --output, and the keys of a config."""
-    arguments = sys.argv[1:]
-    if "--show" not in arguments:
-        sys.exit(f"usage: python -m {data.__name__} --show [--output FILE.png] [--config FILE.yaml] [--data.path ...]")
-    arguments.remove("--show")
-    target = Path("data.png")
-    if "--output" in arguments[:-1]:
-        place = arguments.index("--output")
-        target = Path(arguments[place + 1])
-        del arguments[place : place + 2]
+    options = argparse.ArgumentParser(
+        prog=f"python -m {data.__name__}",
+        usage="%(prog)s --show [--output FILE.png] [--config FILE.yaml] [--data.path ...]",
+        add_help=False,  # --help is the config's, which has all keys
+        allow_abbrev=False,
+    )
+    options.add_argument("--show", action="store_true", required=True)
+    options.add_argument("--output", type=Path, default=Path("data.png"))
+    args, keys = options.parse_known_args(argv)
     try:
-        show(parse(data.__name__, "Say what the data are; --show, and --output for the picture.", arguments), target)
+        show(parse(data.__name__, "Say what the data are; --show, and --output for the picture.", keys), args.output)
     except UserError as error:
         sys.exit(in_one_line(error))

@@ -12,6 +12,7 @@ from .. import checkpoint, data, model, speed
 from ..config import Config, SpeedConfig, from_dict
 from ..data import Prepare, Spec
 from ..errors import UserError
+from ..sources.common import frozen
 from ..speed import Precision
 
 
@@ -44,7 +45,7 @@ def open_trained(path: Path, device: torch.device, precision: Any = None) -> Tra
     plain = replace(SpeedConfig(channels_last=cfg.speed.channels_last), precision=precision or cfg.speed.precision)
     number_format = speed.setup(replace(cfg, speed=plain), device)
     try:
-        spec = Spec(**{key: _frozen(value) for key, value in manifest["fixed"]["data"].items()})
+        spec = Spec(**{key: frozen(value) for key, value in manifest["fixed"]["data"].items()})
     except (KeyError, TypeError) as error:
         raise UserError(f"{found} is of another data.py ({error}): restore that file, or train anew") from error
     net: nn.Module = speed.place(model.build(cfg.model, spec), plain, device)
@@ -72,8 +73,3 @@ def parser(tool: str, description: str) -> argparse.ArgumentParser:
     formats = ["auto", "bf16", "fp16", "tf32", "fp32", "fp8"]
     found.add_argument("--precision", choices=formats, help="instead of the run's, on a device that lacks it")
     return found
-
-
-def _frozen(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value

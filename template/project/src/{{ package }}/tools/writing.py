@@ -8,7 +8,7 @@ from ..errors import UserError
 
 
 @contextmanager
-def whole(target: Path) -> Iterator[Path]:
+def whole(target: Path, way_out: str = "give another --output") -> Iterator[Path]:
     """Give a name to write to, in the same folder and with the same suffix, which becomes `target` if all goes well.
 
     Raises:
@@ -19,7 +19,7 @@ def whole(target: Path) -> Iterator[Path]:
         yield partial
         partial.replace(target)
     except OSError as error:
-        raise UserError(f"cannot write {target} ({error.strerror or error}): give another --output") from error
+        raise UserError(f"cannot write {target} ({error.strerror or error}): {way_out}") from error
     finally:
         with suppress(OSError):
             partial.unlink()

@@ -1,0 +1,63 @@
+"""What the tools on data and runs draw and write, and what they say where they cannot."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..errors import UserError
+from ..tools import evaluate, report, show
+from .conftest import SMALL
+
+ROWS = [{"split": "train", "step": 1, "loss": 2.0}]
+
+
+@pytest.mark.parametrize("options", [["--output", "a.png", "--show"], ["--show", *SMALL, "--output=a.png"]])
+def test_the_data_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    show.main(options)
+    assert capsys.readouterr().out.endswith("picture         a.png\n")
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--output", "a.png"], "required: --show"),
+        (["--show", "--output"], "--output: expected one argument"),
+        (["--show", "--out", "a.png"], "error: .*--out"),
+        (["--show", "--data.cach", "disk"], "error: .*--data.cach"),
+        (["--show", "--output", "a.txt"], r"^error: --output a.txt: its name must end with .png$"),
+        (["--show", *SMALL, "--output", "no/a.png"], "^error: cannot write no/a.png .*: give another --output$"),
+    ],
+)
+def test_what_cannot_be_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        show.main(options)
+    said = capfd.readouterr().err or str(ended.value)
+    assert ended.value.code
+    assert re.search(message, said)
+    assert not list(tmp_path.glob("*.*"))
+
+
+@pytest.mark.parametrize(
+    ("write", "way_out"),
+    [
+        (lambda target: report.draw(ROWS, target), "free some space"),
+        (lambda target: evaluate.write({"loss": 2.0}, target), "the metrics are those above"),
+    ],
+)
+def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path, write: Callable[[Path], None], way_out: str) -> None:
+    write(tmp_path / "found.png")
+    before = (tmp_path / "found.png").read_bytes()
+    assert before
+    (tmp_path / "taken.png").mkdir()
+    with pytest.raises(UserError, match=rf"cannot write .*taken.png \(.+\): {way_out}"):
+        write(tmp_path / "taken.png")
+    assert {file.name for file in tmp_path.iterdir()} == {"found.png", "taken.png"}
