@@ -12,6 +12,7 @@ torchrun starts it as well; what the config says goes before what `accelerate co
 
 import math
 import sys
+import warnings
 
 from torch import nn
 
@@ -32,7 +33,7 @@ except UserError as error:
 
 CANNOT = {
     "speed.step_graph": "Accelerate's steps cannot be recorded; use false, or the framework pytorch",
-    "dist.strategy": "FSDP2 is in the framework pytorch alone; use ddp",
+    "dist.strategy=fsdp": "FSDP2 is in the framework pytorch alone; use ddp",
 }
 """The keys that are refused, and what to use instead."""
 CANNOT_ON_CPU = {"speed.precision=fp16": "Accelerate has it on GPUs alone; use bf16 or fp32"}
@@ -73,6 +74,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     switches.refuse(cfg, CANNOT if world.device.type != "cpu" else CANNOT | CANNOT_ON_CPU)
     run = Run(cfg, world)
     model, autocast = run.model, run.precision.autocast
+    warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)  # newer torch renamed it
     accelerator = make_accelerator(run)
     wrapped, optimizer = accelerator.prepare(model, run.optimizer)
     net = speed.compiled(wrapped, cfg.speed)

@@ -39,7 +39,7 @@ except UserError as error:
 
 CANNOT = {
     "speed.step_graph": "Lightning's loop cannot be recorded; use false, or the framework pytorch",
-    "dist.strategy": "FSDP2 is in the framework pytorch alone; use ddp",
+    "dist.strategy=fsdp": "FSDP2 is in the framework pytorch alone; use ddp",
     "debug.sync": "Lightning itself waits for the device; use off, or the framework pytorch",
 }
 """The keys that are refused, and what to use instead."""
@@ -92,6 +92,9 @@ class Module(lightning.LightningModule):
     def optimizer_zero_grad(self, *step: Any) -> None:
         pass  # `optimizer_step` did, so that gradients do not lie there through the next forward pass
 
+    def on_validation_model_zero_grad(self) -> None:
+        pass
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         _, metrics = self.model(*batch)
         if batch_idx < self.run.held_out.own:
@@ -117,7 +120,7 @@ class Rows(lightning.Callback):
 
     def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
         results = module.val_meter.read()
-        module.log_dict({f"val_{name}": value for name, value in results.items()}, logger=False)
+        module.log_dict({f"val_{name}": value for name, value in results.items()}, logger=False, sync_dist=True)
         module.run.take(results)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
@@ -160,6 +163,7 @@ def make_trainer(run: Run) -> lightning.Trainer:
         limit_val_batches=0 if run.sweep else None,
         callbacks=[Rows()],
         benchmark=torch.backends.cudnn.benchmark,
+        detect_anomaly=run.cfg.debug.anomaly,
         use_distributed_sampler=False,  # the order of samples is the run's
         num_sanity_val_steps=0,
         logger=False,
