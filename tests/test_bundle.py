@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -243,10 +244,8 @@ def test_copier_renders_every_entry_and_updates_between_them(
     project.start()
     project.write({"mine.txt": "mine\n", "README.md": "# proj\n\nmine\n"})
     project.commit("Mine")
-    offline = {"https_proxy": "http://127.0.0.1:9", "PATH": os.environ["PATH"]}
-    subprocess.run(
-        ["copier", "update", "--quiet", "--defaults"], cwd=project.folder, env=environment | offline, check=True
-    )
+    update = [sys.executable, "-m", "copier", "update", "--quiet", "--defaults"]
+    subprocess.run(update, cwd=project.folder, env=environment | {"https_proxy": "http://127.0.0.1:9"}, check=True)
     assert "_commit: v0.3.0\n" in (project.folder / ".copier-answers.yml").read_text(), "the newest that is no .dev"
     assert (project.folder / "new.txt").read_text() == "one\ntwo\nthree\nfour\n"
     assert not (project.folder / "old.txt").exists()
