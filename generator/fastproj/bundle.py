@@ -16,6 +16,9 @@ from packaging.version import InvalidVersion, Version  # hatchling and copier bo
 # What an entry holds, and nothing else of the repository.
 _CONTENT = (b"copier.yml", b"template")
 
+# A line of the table [project]. Reading a history's worth of such files with tomllib would take most of a build's time.
+_VERSION = re.compile(r"""^\[project\]\s*\n(?:(?!\[).*\n)*?version\s*=\s*["']([^"'\n]+)["']""", re.MULTILINE)
+
 # Fixed, so that the same tree is the same commit on every machine and in every later build.
 _WHO = "fastproj <fastproj@localhost> 946684800 +0000"
 
@@ -41,17 +44,12 @@ def newest(versions: Iterable[str]) -> str:
 
 def declared_version(pyproject: bytes) -> str | None:
     """Return the version that a `pyproject.toml` states, in its normal form; None where it states none."""
-    import tomllib  # 8 ms that only a source tree needs
-
-    try:
-        version = tomllib.loads(pyproject.decode()).get("project", {}).get("version")
-    except ValueError:
-        return None
-    return _canonical(version) if isinstance(version, str) else None
+    stated = _VERSION.search(pyproject.decode(errors="replace"))
+    return _canonical(stated[1]) if stated else None
 
 
 def entries(bundle: Path) -> dict[str, str]:
-    """Return the versions that a bundle's tags stand for, each with the id that the tag has.
+    """Return the versions that a bundle's tags stand for (`v` and the version's normal form), each with its commit.
 
     The checksum at the end shows whether all of it is there, in a millisecond and without git.
 
@@ -68,8 +66,8 @@ def entries(bundle: Path) -> dict[str, str]:
     found = {}
     for line in lines:
         identity, _, tag = line.partition(" refs/tags/v")
-        if canonical := _canonical(tag):
-            found[canonical] = identity
+        if tag and _canonical(tag) == tag:
+            found[tag] = identity
     return found
 
 
@@ -134,6 +132,7 @@ class Workshop:
         home = str(folder / "home")
         kept |= {"HOME": home, "XDG_CONFIG_HOME": home, "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1"}
         self._environment = kept | {"LC_ALL": "C"}
+        self._unwritten: dict[str, bytes] = {}
 
     def collect(self, root: Path) -> dict[str, str]:
         """Take in the releases of a source tree's history, and its files as they are now as the newest entry.
@@ -145,8 +144,8 @@ class Workshop:
         if declared is None:
             raise ValueError(f"{root / 'pyproject.toml'} states no version")
         history = self.history(root)
-        past = self.releases(history) if history else {}
         tree = self._tree_now(root, history)
+        past = self.releases(history) if history else {}
         version = declared
         if past and self._commit(tree, version) != past.get(version):
             version = _next(newest(past), declared)
@@ -173,9 +172,8 @@ class Workshop:
         first commit with a version counts, so that a release never moves.
         """
         file = f"{history.prefix}pyproject.toml"
-        log = ["log", "--no-merges", "--full-history", "--topo-order", "--reverse", "--format=%H"]
-        log += ["-Gversion", "--text", "--no-textconv", "--no-renames", history.head, "--", file]
-        commits = self._git("--literal-pathspecs", *log).decode().split()
+        log = ["log", "--no-merges", "--full-history", "--topo-order", "--reverse", "--format=%H", history.head]
+        commits = self._git("--literal-pathspecs", *log, "--", file).decode().split()
         asked = [f"{commit}{path}" for commit in commits for path in (f"^:{file}", f":{file}", f":{history.prefix}")]
         contents = self._read(asked)
         found: dict[str, str] = {}
@@ -207,6 +205,7 @@ class Workshop:
 
     def bundle(self, versions: Mapping[str, str]) -> bytes:
         """Return a bundle of entries that were taken in; `main` and `HEAD` are the newest."""
+        self._write_objects()
         last = versions[newest(versions)]
         refs = {f"refs/tags/{tag_of(version)}": commit for version, commit in sorted(versions.items())}
         refs = {"HEAD": last, "refs/heads/main": last} | refs
@@ -229,7 +228,9 @@ class Workshop:
     def _tree_now(self, root: Path, history: History | None) -> str:
         """Take in `copier.yml` and `template/` as they lie on the disk, and return their tree's id."""
         if history and (tracked := _only_content(self._read([f"{history.head}:{history.prefix}"])[0])):
-            self._git("read-tree", self._put("tree", tracked))  # so that no tracked file counts as ignored
+            tree = self._put("tree", tracked)
+            self._write_objects()
+            self._git("read-tree", tree)  # so that no tracked file counts as ignored
         here = ["-c", "core.bare=false", f"--work-tree={root}"]
         self._git(*here, "add", "--all", "--", *map(os.fsdecode, _CONTENT), cwd=root)
         return self._git("write-tree").decode().strip()
@@ -238,13 +239,18 @@ class Workshop:
         return self._put("commit", _message(tree, version))
 
     def _put(self, kind: str, content: bytes) -> str:
-        """Store an object and return its id."""
+        """Make an object and return its id; it is written when it is needed, which it is not if nothing is new."""
         whole = f"{kind} {len(content)}\0".encode() + content
         identity = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
-        file = self._repository / "objects" / identity[:2] / identity[2:]
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(zlib.compress(whole))
+        self._unwritten[identity] = whole
         return identity
+
+    def _write_objects(self) -> None:
+        while self._unwritten:
+            identity, whole = self._unwritten.popitem()
+            file = self._repository / "objects" / identity[:2] / identity[2:]
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(zlib.compress(whole))
 
     def _read(self, names: Sequence[str]) -> list[bytes]:
         """Return the content of objects, in one call; empty for what is not there."""
