@@ -84,7 +84,9 @@ def test_no_setting_of_the_caller_changes_it(
     mine.git("replace", made["0.2.0"], made["0.1.0"])
     (mine.folder / ".git/info/attributes").write_text("* text eol=crlf\npyproject.toml -diff\n*.txt filter=upper\n")
     mine.git("config", "filter.upper.clean", "tr a-z A-Z")
-    (tmp_path / ".gitconfig").write_text("[core]\nautocrlf = true\nexcludesFile = /dev/null\n[log]\nfollow = true\n")
+    (tmp_path / "attributes").write_text("*.txt filter=upper\n")
+    settings = f"[core]\nautocrlf = true\nattributesFile = {tmp_path}/attributes\n[filter.upper]\n"
+    (tmp_path / ".gitconfig").write_text(settings.replace("filter.upper", 'filter "upper"') + "clean = tr a-z A-Z\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
@@ -150,9 +152,8 @@ def test_without_a_history_the_files_are_the_only_entry(
         clone(repository, folder, "--depth=1", "--no-local")
     elif kind == "partial":
         repository.git("config", "uploadpack.allowFilter", "true")
-        repository.git(
-            "clone", "--quiet", "--no-local", "--filter=blob:none", f"file://{repository.folder}", str(folder)
-        )
+        clone(repository, folder, "--no-local", "--filter=blob:limit=100")  # pyproject.toml is smaller than that
+        assert list(folder.glob(".git/objects/pack/*.promisor"))
     else:
         folder.mkdir()
         archive = subprocess.run(["git", "archive", "main"], cwd=repository.folder, capture_output=True, check=True)
@@ -187,11 +188,14 @@ def test_a_folder_of_a_larger_repository_and_a_submodule(
     larger.start()
     larger.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(repository.folder), "as/module")
     assert built(larger.folder / "as/module", tmp_path) == expected
-    inner = Repository(larger.folder / "a folder [x]/tool")
+    inner = Repository(larger.folder / ":a folder [x]/tool")
     inner.write(RELEASES["0.1.0"])
     inner.version("0.1.0")
     larger.commit("Take in a tool")
-    assert built(inner.folder, tmp_path) == {"0.1.0": expected["0.1.0"]}
+    inner.version("0.1.1.dev0")
+    found = built(inner.folder, tmp_path)
+    assert list(found) == ["0.1.0", "0.1.1.dev0"]
+    assert found["0.1.0"] == expected["0.1.0"]
 
 
 def test_what_counts_as_a_release(tmp_path: Path) -> None:
@@ -214,7 +218,8 @@ def test_what_counts_as_a_release(tmp_path: Path) -> None:
     assert list(built(mine.folder, tmp_path)) == ["0.1", "0.2.dev0"]
 
 
-def test_a_merge_hides_no_release(tmp_path: Path) -> None:
+@pytest.mark.parametrize("meanwhile", ["0.1.0.dev0", "0.1.1.dev0"])
+def test_a_merge_hides_no_release(meanwhile: str, tmp_path: Path) -> None:
     mine = Repository(tmp_path / "mine")
     mine.start()
     mine.write(RELEASES["0.1.0"])
@@ -224,7 +229,7 @@ def test_a_merge_hides_no_release(tmp_path: Path) -> None:
     mine.commit("Go on", "0.1.1.dev0")
     mine.git("checkout", "--quiet", "main")
     mine.write({"template/project/old.txt": "mine\n"})
-    mine.commit("Local work")
+    mine.commit("Local work", meanwhile)
     mine.git("merge", "--quiet", "--no-ff", "--message", "Merge what was released meanwhile", "side")
     assert list(built(mine.folder, tmp_path)) == ["0.1.0", "0.1.1.dev0"]
 

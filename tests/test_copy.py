@@ -112,10 +112,13 @@ def other_template(home: Path, version: str) -> None:
     mine.git("bundle", "create", "--quiet", str(home / "template.bundle"), "--all", "HEAD")
 
 
-def same_version_other_files(home: Path) -> None:
+def a_fork(home: Path) -> None:
+    """Put a bundle there whose history has other files under a version of ours, and a later one."""
     mine = Repository(home.parent / "other")
+    mine.start()
     mine.write({**RELEASES["0.1.0"], "template/project/old.txt": "other\n"})
-    mine.version("0.1.0")
+    mine.commit("Release", "0.1.0")
+    mine.commit("Release", "9.9.9")
     build(mine.folder, home / "template.bundle")
 
 
@@ -131,7 +134,7 @@ SPOILT: dict[str, Callable[[Path], object]] = {
     "a byte short": lambda home: os.truncate(home / "template.bundle", (home / "template.bundle").stat().st_size - 1),
     "another's of a later version": lambda home: other_template(home, "9.9.9"),
     "another's of the same version": lambda home: other_template(home, "0.2.0"),
-    "our tag on other files": same_version_other_files,
+    "a fork's": a_fork,
     "a dangling link": dangling_link,
     "gone": lambda home: (home / "template.bundle").unlink(),
 }
