@@ -134,6 +134,10 @@ def test_between_releases_the_files_as_they_are_come_last(
     assert list(found) == ["0.1.0", "0.2.0", "0.2.1.dev0"], "a release is never what was changed after it"
     assert found["0.2.0"] == before["0.2.0"]
 
+    mine.version("0.9.0")
+    found = built(mine.folder, tmp_path)
+    assert list(found) == ["0.1.0", "0.2.0", "0.9.0.dev0"], "nor what is not committed yet"
+
 
 def _bare(folder: Path) -> Path:
     shutil.rmtree(folder / "bare.git", ignore_errors=True)
@@ -171,8 +175,14 @@ def test_without_a_history_the_files_are_the_only_entry(
     assert built(folder, tmp_path) == {"0.3.1.dev0": expected}
 
 
-def test_an_archive_of_a_release_is_that_release(origin: tuple[Repository, dict[str, str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["", "in a repository about something else"])
+def test_an_archive_of_a_release_is_that_release(
+    origin: tuple[Repository, dict[str, str]], tmp_path: Path, elsewhere: bool
+) -> None:
     repository, made = origin
+    if elsewhere:
+        Repository(tmp_path).start()
+        Repository(tmp_path).commit("Mine")
     archive = subprocess.run(["git", "archive", made["0.2.0"]], cwd=repository.folder, capture_output=True, check=True)
     (tmp_path / "mine").mkdir()
     subprocess.run(["tar", "-x"], cwd=tmp_path / "mine", input=archive.stdout, check=True)

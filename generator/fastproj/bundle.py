@@ -145,16 +145,17 @@ class Workshop:
             raise ValueError(f"{root / 'pyproject.toml'} states no version")
         history = self.history(root)
         tree = self._tree_now(root, history)
-        past = self.releases(history) if history else {}
-        version = declared
-        if past and self._commit(tree, version) != past.get(version):
-            version = _next(newest(past), declared)
+        if history is None:
+            return {declared: self._commit(tree, declared)}
+        past = self.releases(history)
+        unchanged = past.get(declared) == self._commit(tree, declared)
+        version = declared if unchanged else _unreleased(declared, past)
         return past | {version: self._commit(tree, version)}
 
     def history(self, root: Path) -> History | None:
-        """Find the repository that `root` lies in, and read from it from now on; None without one or its past."""
-        asked = ["rev-parse", "--is-shallow-repository", "--git-path", "objects", "--show-prefix", "HEAD"]
-        done = self._run(["git", *asked], cwd=root, environment=self._environment)
+        """Find the repository that tracks `root`, and read from it from now on; None without one or its past."""
+        asked = ["--is-shallow-repository", "--git-path", "objects", "--show-prefix", "HEAD", "HEAD:./pyproject.toml"]
+        done = self._run(["git", "rev-parse", *asked], cwd=root, environment=self._environment)
         if done.returncode != 0:
             return None
         shallow, objects, prefix, head = os.fsdecode(done.stdout).split("\n")[:4]
@@ -299,9 +300,10 @@ def _canonical(version: str) -> str | None:
         return None
 
 
-def _next(last: str, declared: str) -> str:
-    """Return the version of files that are not the last release's: as declared if that is newer, else the next one."""
-    if Version(declared) > Version(last):
-        return declared
-    *leading, final = Version(last).release
+def _unreleased(declared: str, past: Mapping[str, str]) -> str:
+    """Return the version of files that are no release: as declared if the last one is older, else the next."""
+    version = f"{declared}.dev0" if is_release(declared) else declared
+    if not past or Version(version) > Version(newest(past)):
+        return version
+    *leading, final = Version(newest(past)).release
     return ".".join(map(str, [*leading, final + 1])) + ".dev0"
