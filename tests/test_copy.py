@@ -277,6 +277,15 @@ def test_a_damaged_installation_is_one_line(
     assert "reinstall fastproj" in done.stderr
 
 
+def test_a_checkout_that_states_no_version_is_one_line(tmp_path: Path) -> None:
+    checkout = Repository(tmp_path / "checkout")
+    checkout.write({**RELEASES["0.1.0"], "pyproject.toml": "[project]\n[tool.x]\nversion = '1'\n"})
+    done = run_new(program_in(checkout), tmp_path / "out", FASTPROJ_HOME=str(tmp_path / "home"))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "pyproject.toml states no version" in done.stderr
+
+
 def test_the_copy_lies_at_home_unless_it_is_moved(programs: dict[str, dict[str, str]], tmp_path: Path) -> None:
     code = "from fastproj.source import embedded; print(embedded().location)"
     environment = programs["0.3.0"] | {"HOME": str(tmp_path)}

@@ -51,7 +51,8 @@ def declared_version(pyproject: bytes) -> str | None:
 def entries(bundle: Path) -> dict[str, str]:
     """Return the versions that a bundle's tags stand for (`v` and the version's normal form), each with its commit.
 
-    The checksum at the end shows whether all of it is there, in a millisecond and without git.
+    In a bundle of ours the newest comes last. The checksum at the end of the file shows whether all of it is there, in a
+    millisecond and without git.
 
     Raises:
         ValueError: it is no git bundle, or not a whole one.
@@ -79,6 +80,7 @@ def build(root: Path, target: Path) -> None:
     Raises:
         subprocess.CalledProcessError: git failed; its message is in `stderr`.
         OSError: there is no git, or the target cannot be written.
+        ValueError: `pyproject.toml` states no version.
     """
     with workshop(target.absolute().parent) as shop:
         shop.write(shop.bundle(shop.collect(root.absolute())), target)
@@ -139,10 +141,13 @@ class Workshop:
 
         Files that git ignores there are left out. Without history (an archive, a shallow clone) the files are the
         only entry.
+
+        Raises:
+            ValueError: `pyproject.toml` states no version.
         """
         declared = declared_version((root / "pyproject.toml").read_bytes())
         if declared is None:
-            raise ValueError(f"{root / 'pyproject.toml'} states no version")
+            raise ValueError(f"{root / 'pyproject.toml'} states no version: state one under [project]")
         history = self.history(root)
         tree = self._tree_now(root, history)
         if history is None:
@@ -207,13 +212,14 @@ class Workshop:
     def bundle(self, versions: Mapping[str, str]) -> bytes:
         """Return a bundle of entries that were taken in; `main` and `HEAD` are the newest."""
         self._write_objects()
+        ordered = {version: versions[version] for version in sorted(versions, key=Version)}
         last = versions[newest(versions)]
-        refs = {f"refs/tags/{tag_of(version)}": commit for version, commit in sorted(versions.items())}
-        refs = {"HEAD": last, "refs/heads/main": last} | refs
+        refs = {"HEAD": last, "refs/heads/main": last}
+        refs |= {f"refs/tags/{tag_of(version)}": commit for version, commit in ordered.items()}
         head = ["# v2 git bundle", *(f"{commit} {name}" for name, commit in refs.items())]
         # What others stored, and how their git packed it, must not show in the bytes.
         alike = ["--no-reuse-delta", "--no-reuse-object", "--no-use-bitmap-index", "--threads=1", "--delta-base-offset"]
-        wanted = "".join(f"{commit}\n" for commit in versions.values())
+        wanted = "".join(f"{commit}\n" for commit in ordered.values())
         pack = self._git("pack-objects", "--quiet", "--stdout", "--revs", *alike, given=wanted.encode())
         return "\n".join([*head, "", ""]).encode() + pack
 

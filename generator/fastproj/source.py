@@ -63,6 +63,8 @@ def embedded() -> Source:
         ours = _refresh(target)
     except subprocess.CalledProcessError as error:
         raise FastprojError(f"git could not make the template's bundle: {last_line(error.stderr)}") from error
+    except ValueError as error:
+        raise FastprojError(str(error)) from error
     except OSError as error:
         raise FastprojError(
             f"cannot write the template's copy {target} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
