@@ -51,7 +51,7 @@ def declared_version(pyproject: bytes) -> str | None:
 def entries(bundle: Path) -> dict[str, str]:
     """Return the versions that a bundle's tags stand for (`v` and the version's normal form), each with its commit.
 
-    In a bundle of ours the newest comes last. The checksum at the end of the file shows whether all of it is there, in a
+    In a bundle of ours the newest comes last. The checksum at the end shows whether all of the file is there, in a
     millisecond and without git.
 
     Raises:
