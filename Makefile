@@ -9,7 +9,7 @@ DEMO := build/demo
 DEMO_VENV := build/demo-venv
 DEMO_BIN := $(abspath $(DEMO_VENV))/bin
 
-.PHONY: help demo test gpu check format docs bench clean
+.PHONY: help demo test gpu check format docs bench release clean
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -55,6 +55,9 @@ docs: $(VENV)/.ready  ## build the documentation's site: build/site/index.html
 
 bench: $(VENV)/.ready  ## time the program's commands; PAGES='channels-last' or PAGES=all measures techniques instead
 	$(BIN)/python $(if $(PAGES),benchmarks/techniques.py $(filter-out all,$(PAGES)),benchmarks/commands.py)
+
+release: $(VENV)/.ready  ## cut a release after all checks and tests: VERSION=X.Y.Z; nothing is pushed
+	@$(BIN)/python generator/release.py "$$VERSION"
 
 clean:  ## remove what was made here
 	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache

@@ -13,7 +13,7 @@ class TemplateBundle(BuildHookInterface[Any]):
     """Writes the bundle before a wheel or sdist is put together, and adds it to what is packed."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Make the bundle of `copier.yml` and `template/` as they are now."""
+        """Make the bundle of the releases in the history, and of `copier.yml` and `template/` as they are now."""
         root = Path(self.root)
         build_data["artifacts"].append(BUNDLE)
         packed_already = (root / "PKG-INFO").exists() and (root / BUNDLE).exists()  # in an sdist, maybe without git
@@ -24,4 +24,4 @@ class TemplateBundle(BuildHookInterface[Any]):
         assert spec.loader is not None
         bundle = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(bundle)
-        bundle.build(root, root / BUNDLE, self.metadata.version)
+        bundle.build(root, root / BUNDLE)

@@ -395,7 +395,12 @@ def test_no_arguments_show_the_help(fastproj: Fastproj) -> None:
     assert fastproj().stdout == fastproj("--help").stdout != ""
 
 
-@pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", "\x7fELF", "#!/no/shell\n"])
+OLD_GIT = "#!/bin/sh\necho git version 2.17.6\n"
+
+
+@pytest.mark.parametrize(
+    "script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", "\x7fELF", "#!/no/shell\n", OLD_GIT]
+)
 def test_a_broken_git_is_one_line(script: str, fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/git").write_text(script)

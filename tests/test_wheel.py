@@ -4,16 +4,34 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from fastproj.bundle import entries
+from history import Repository
 from matrix import ROOT
+
+PAST = ("0.0.1", "0.0.2")
+
+
+def add_past(repository: Repository) -> None:
+    """Give a tree two releases that came before it, which have one file less and one more."""
+    pyproject = (repository.folder / "pyproject.toml").read_text()
+    repository.start()
+    (repository.folder / "template/project/Makefile.jinja").rename(repository.folder.parent / "Makefile.jinja")
+    repository.write({"template/project/early.txt": "early\n"})
+    for version in PAST:
+        repository.commit(f"Release {version}", version)
+    (repository.folder.parent / "Makefile.jinja").rename(repository.folder / "template/project/Makefile.jinja")
+    repository.write({"template/project/early.txt": None, "pyproject.toml": pyproject})
+    repository.commit("As it is now")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Wheels from a clone's tree and from its sdist without git, and a second one of the tree."""
+    """Wheels from a repository with two releases, from its sdist without git, and from the same history once more."""
     folder = tmp_path_factory.mktemp("built")
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -22,11 +40,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         text=True,
         check=True,
     ).stdout
-    for name in ("tree", "second"):
+    for name, date in (("tree", "2026-01-01T00:00:00+0000"), ("second", "2027-07-07T07:07:07+0700")):
         for file in filter(None, files.split("\0")):
             if (ROOT / file).is_file():
                 (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / file, folder / name / file)
+        add_past(Repository(folder / name, date))
 
     def build(source: Path, kind: str) -> Path:
         output = folder / f"{source.name}-{kind}"
@@ -58,9 +77,12 @@ def test_the_wheel_holds_the_bundle_and_no_template_files(built: dict[str, Path]
     assert built["tree"].stat().st_size < 1_000_000
 
 
-def test_the_bundle_is_the_same_to_the_byte(built: dict[str, Path]) -> None:
+def test_the_bundle_is_the_same_to_the_byte_and_holds_every_release(built: dict[str, Path], tmp_path: Path) -> None:
     bundles = {zipfile.ZipFile(wheel).read("fastproj/_template.bundle") for wheel in built.values()}
     assert len(bundles) == 1
+    (tmp_path / "template.bundle").write_bytes(bundles.pop())
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert list(entries(tmp_path / "template.bundle")) == [*PAST, declared]
 
 
 @pytest.mark.parametrize("kind", ["tree", "sdist"])
@@ -97,6 +119,11 @@ def test_an_installed_wheel_renders_offline(
     run("new", "proj", "--yes", "--model", "gpt")
     assert (tmp_path / "proj/src/proj/model.py").read_bytes() == (ROOT / "template/models/gpt.py").read_bytes()
     assert "[resnet|vit" in "".join(run("new", "--help").split())
+    early = ["copy", "--quiet", "--defaults", "--vcs-ref", "v0.0.1", "--data", "project_name=early"]
+    copier = [sys.executable, "-m", "copier", *early, "~/.fastproj/template.bundle", "early"]
+    subprocess.run(copier, cwd=tmp_path, env=home, check=True)
+    assert (tmp_path / "early/early.txt").is_file()
+    assert not (tmp_path / "early/Makefile").exists()
     again = (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns
     run("new", "other", "--yes")
     assert (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns == again

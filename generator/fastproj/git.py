@@ -1,6 +1,7 @@
 """Call git so that neither the caller's repository nor the caller's settings can change what comes out."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from .errors import FastprojError
 
 TIMEOUT_S = 60.0
+_OLDEST = (2, 28)  # whose `init` can name the first branch; copier needs 2.27
 
 # What of git's environment is about who and how, and not about which repository.
 _WHO_AND_HOW = ("GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_EXEC_PATH")
@@ -29,12 +31,17 @@ def require() -> None:
     """Make sure that there is a git that works.
 
     Raises:
-        FastprojError: there is none, or it does not answer as git does.
+        FastprojError: there is none, it does not answer as git does, or it is too old.
     """
     if shutil.which("git") is None:
         raise FastprojError("git is not on the PATH, and templates are read with it: install git, then try again")
-    if not run(Path("/"), "--version").stdout.startswith("git version "):
+    answer = run(Path("/"), "--version").stdout
+    version = re.match(r"git version (\d+)\.(\d+)", answer)
+    if version is None:
         raise FastprojError(f"{shutil.which('git')} does not answer as git does: repair or reinstall git")
+    if (int(version[1]), int(version[2])) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise FastprojError(f"{answer.strip()} is too old for templates: install git {oldest} or newer")
 
 
 def forget_callers_repository() -> None:

@@ -1,10 +1,12 @@
 """Where a template comes from: the one that this program carries, or a folder, bundle or repository of the user's."""
 
+import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version as installed_version
@@ -12,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from . import git
-from .bundle import build, tag_of
+from .bundle import Workshop, declared_version, entries, is_release, newest, tag_of, workshop
 from .errors import FastprojError
 
 _PACKAGE = Path(__file__).parent
 _CHECKOUT = _PACKAGE.parent.parent
+_PACKED = _PACKAGE / "_template.bundle"
+_LOCK_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,14 @@ class Source:
 
 
 def template_version() -> str:
-    """Version of the embedded template, which is this program's own."""
-    return installed_version("fastproj")
+    """Version of the embedded template; in a checkout, the one that is declared there.
+
+    Raises:
+        FastprojError: the installation is damaged.
+    """
+    if not _in_checkout():
+        return newest(_packed())
+    return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or installed_version("fastproj")
 
 
 def home() -> Path:
@@ -45,25 +55,22 @@ def embedded() -> Source:
     """Bring the embedded template to its lasting place and return it.
 
     Raises:
-        FastprojError: the folder cannot be written, or git is missing or fails.
+        FastprojError: the folder cannot be written, the installation is damaged, or git is missing or fails.
     """
     git.require()
     target = home() / "template.bundle"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target.parent)
-        if _in_checkout():
-            build(_CHECKOUT, target, template_version())
-        else:
-            _copy(_PACKAGE / "_template.bundle", target)
+        ours = _refresh(target)
     except subprocess.CalledProcessError as error:
         raise FastprojError(f"git could not make the template's bundle: {last_line(error.stderr)}") from error
+    except ValueError as error:
+        raise FastprojError(str(error)) from error
     except OSError as error:
         raise FastprojError(
             f"cannot write the template's copy {target} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
         ) from error
     location = str(target) if os.environ.get("FASTPROJ_HOME") else "~/.fastproj/template.bundle"
-    return Source(location, tag_of(template_version()), own=True)
+    return Source(location, tag_of(newest(ours)), own=True)
 
 
 def named(location: str) -> Source:
@@ -119,28 +126,94 @@ def _in_checkout() -> bool:
     return (_CHECKOUT / "copier.yml").is_file() and (_CHECKOUT / "generator" / "fastproj").is_dir()
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what a program that was killed an hour ago or more left half done."""
-    for left in [*folder.glob("fastproj-bundle-*"), *folder.glob(".template-*")]:
-        if time.time() - left.stat().st_mtime > 3600:
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+def _refresh(target: Path) -> dict[str, str]:
+    """See that the copy holds every entry of ours, and return ours.
+
+    Others of fastproj's versions use the same copy, so it never loses a release that one of them brought.
+    """
+    packed = None if _in_checkout() else _packed()
+    if packed is not None and packed.items() <= _held(target).items():
+        return packed
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.parent), workshop(target.parent) as shop:
+        ours = shop.collect(_CHECKOUT) if packed is None else packed
+        held = _held(target)  # what another process may have just brought
+        if ours.items() <= held.items():
+            return ours
+        others = _others(shop, target, held, ours)
+        if packed is not None and not others:
+            shop.write(_PACKED.read_bytes(), target)
+            return ours
+        if packed is not None:
+            shop.take(_PACKED)
+        shop.write(shop.bundle(others | ours), target)
+        return ours
 
 
-def _copy(packed: Path, target: Path) -> None:
-    """Copy the packed bundle unless the copy is the same already; never leaves half a file."""
-    wanted = packed.read_bytes()
-    if target.is_file() and target.read_bytes() == wanted:
-        return
-    descriptor, partial = tempfile.mkstemp(prefix=".template-", dir=target.parent)
+def _packed() -> dict[str, str]:
+    """Return the entries of the bundle that was installed with the program."""
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(wanted)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+        return entries(_PACKED)
+    except (OSError, ValueError) as error:
+        raise FastprojError(
+            f"the installed template {_PACKED} is missing or damaged: reinstall fastproj (pip --force-reinstall)"
+        ) from error
+
+
+def _held(target: Path) -> dict[str, str]:
+    """Return the copy's entries; none where there is no copy, or no whole one, as it can be made again."""
+    try:
+        return entries(target)
+    except (OSError, ValueError):
+        return {}
+
+
+def _others(shop: Workshop, copy: Path, held: dict[str, str], ours: dict[str, str]) -> dict[str, str]:
+    """Take in what the copy holds beyond ours: the releases, and a newer `.dev`; nothing of another template."""
+    if any(is_release(version) and ours[version] != held[version] for version in ours.keys() & held.keys()):
+        return {}
+    last = newest(held | ours)
+    beyond = {
+        version: commit
+        for version, commit in held.items()
+        if version not in ours and (is_release(version) or version == last)
+    }
+    if not beyond:
+        return {}
+    try:
+        shop.take(copy)
+    except subprocess.CalledProcessError:
+        return {}
+    return shop.made_by_us(beyond)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on the folder; where locks are not to be had, do without, as replacing takes but one step anyway.
+
+    Raises:
+        FastprojError: another program holds it for too long.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if _lock(descriptor, folder):
+            for left in folder.glob("fastproj-bundle-*"):  # of one that was killed, as nobody else is at work
+                shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> bool:
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.02)
+        except OSError:
+            return False
+    raise FastprojError(
+        f"another fastproj has been at work in {folder} for {_LOCK_TIMEOUT_S:g} s: end it, or set FASTPROJ_HOME"
+    )
