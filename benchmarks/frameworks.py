@@ -1,4 +1,6 @@
-"""What a step costs in each framework, on a network so small that nothing else counts: `make bench PAGES=frameworks`.
+"""What a step costs in each framework, on a network so small that nothing else counts.
+
+    .venv/bin/python benchmarks/frameworks.py
 
 The mlp of each framework is rendered and trained on the CPU, with one thread, the same values and the same samples, a
 process a run. Each round runs every row once, in turn, so that a slow moment of the machine hits all. Within a run the

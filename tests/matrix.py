@@ -13,12 +13,23 @@ SOURCES: dict[str, list[str]] = QUESTIONS["sources"]["default"]
 MODELS: list[str] = list(ENTRIES)
 FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
 PAIRS = list(itertools.product(FRAMEWORKS, MODELS))
+COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [(framework, MODELS[-1]) for framework in FRAMEWORKS[1:]]
+"""Each framework and each model: where more pairs would see nothing new, as a framework is `train.py` alone."""
 HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
     "gpu": ["--gpus", "1", "--tensor-cores", "fp16"],
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--launchers", "slurm"],
     "nodes": ["--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2", "--launchers", "multinode,slurm"],
 }
+
+
+HARDWARE_COVER = [(FRAMEWORKS[0], model, hardware) for model in MODELS for hardware in HARDWARE]
+HARDWARE_COVER += [
+    (framework, model, list(HARDWARE)[place % len(HARDWARE)])
+    for framework in FRAMEWORKS[1:]
+    for place, model in enumerate(MODELS)
+]
+"""Every pair, the first framework's on all hardware and the others' on each in turn."""
 
 
 def task_of(model: str) -> str:

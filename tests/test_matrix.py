@@ -14,10 +14,24 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import Project, run_in
-from matrix import ENTRIES, FRAMEWORKS, HARDWARE, MODELS, PAIRS, ROOT, SOURCES, first_with, task_of
+from matrix import (
+    COVER,
+    ENTRIES,
+    FRAMEWORKS,
+    HARDWARE,
+    HARDWARE_COVER,
+    MODELS,
+    PAIRS,
+    ROOT,
+    SOURCES,
+    first_with,
+    task_of,
+)
 
 TEMPLATE = ROOT / "template"
-ALL = [(framework, model, hardware) for framework, model in PAIRS for hardware in HARDWARE]
+EVERY = os.environ.get("EVERY_TEST") == "1"
+SOME = PAIRS if EVERY else COVER
+ALL = [(*pair, hardware) for pair in PAIRS for hardware in HARDWARE] if EVERY else HARDWARE_COVER
 
 
 def python_parts(framework: str, model: str) -> dict[str, Path]:
@@ -137,7 +151,7 @@ print("imported", *(module.__file__ for name, module in sys.modules.items() if n
 """
 
 
-@pytest.mark.parametrize(("framework", "model"), PAIRS)
+@pytest.mark.parametrize(("framework", "model"), SOME)
 def test_a_default_run_is_read_in_one_sitting(project: Project, tmp_path: Path, framework: str, model: str) -> None:
     """It imports no switch but what its recipe names. The config is two lines a key; all else stays small."""
     small = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
@@ -165,42 +179,50 @@ def test_every_file_has_its_line_in_the_readme(project: Project) -> None:
         assert file.name == "__init__.py" or f"| `{file.relative_to(folder)}` |" in readme
 
 
-@pytest.mark.parametrize(("framework", "model"), PAIRS)
+@pytest.mark.parametrize(("framework", "model"), SOME)
 def test_strict_types(project: Project, mypy_cache: Path, framework: str, model: str) -> None:
     folder = project(framework, model)
     done = run_in(folder, sys.executable, "-m", "mypy", "--cache-dir", str(mypy_cache))
     assert done.returncode == 0, done.stdout
 
 
-def rendered_tests(model: str) -> list[str]:
+def rendered_tests(framework: str, model: str) -> list[str]:
     """Which of its test files a project runs here.
 
-    The first model's all; the others' those that are about them, and between them the engine's once more. With
-    EVERY_TEST=1 all projects run all.
+    The first framework's first model all; its others those that are about them; the other frameworks, between them, the
+    engine's that train. With EVERY_TEST=1 all projects run all.
     """
     engine = sorted(file.name for file in (TEMPLATE / "project").glob("src/*/tests/test_*.py"))
     about = ["test_model.py", "test_train.py", "test_network.py"]
     parts = [f"test_{key}.py" for key in ("data", "task") if first_with(key, model)]
-    if model == MODELS[0] or os.environ.get("EVERY_TEST") == "1":
+    if EVERY or (framework, model) == PAIRS[0]:
         return sorted({*engine, *about, "test_data.py", "test_task.py"})
-    others = [name for name in engine if name not in about]
-    share = [name for place, name in enumerate(others) if MODELS[1 + place % (len(MODELS) - 1)] == model]
-    return [*about, *parts, *share]
+    if framework == FRAMEWORKS[0]:
+        return [*about, *parts, *(["test_switches.py"] if model == MODELS[1] else [])]
+    training = [name for name in engine if "from ..train import" in _text(name) and name not in about]
+    share = [
+        name for place, name in enumerate(training) if place % len(FRAMEWORKS[1:]) == FRAMEWORKS.index(framework) - 1
+    ]
+    return sorted({"test_train.py", "test_ranks.py", "test_switches.py", *share})
+
+
+def _text(name: str) -> str:
+    return next((TEMPLATE / "project").glob(f"src/*/tests/{name}")).read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # some 350 tests in one
-@pytest.mark.parametrize(("framework", "model"), PAIRS)
+@pytest.mark.parametrize(("framework", "model"), SOME)
 def test_rendered_tests_pass(project: Project, framework: str, model: str) -> None:
     folder = project(framework, model)
-    files = [f"src/proj/tests/{name}" for name in rendered_tests(model)]
+    files = [f"src/proj/tests/{name}" for name in rendered_tests(framework, model)]
     done = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
     assert done.returncode == 0, done.stdout
     assert re.search(r"\d+ passed", done.stdout)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "model"), PAIRS)
+@pytest.mark.parametrize(("framework", "model"), SOME)
 def test_it_trains_to_its_bar(project: Project, tmp_path: Path, framework: str, model: str) -> None:
     folder = shutil.copytree(project(framework, model), tmp_path / "proj")
     bar = re.search(r"^# Expect: (\w+) (<=|<|>=) ([\d.]+)", (folder / "configs/default.yaml").read_text(), re.MULTILINE)
@@ -213,9 +235,10 @@ def test_it_trains_to_its_bar(project: Project, tmp_path: Path, framework: str, 
     assert {"<": operator.lt, "<=": operator.le, ">=": operator.ge}[bar[2]](value, float(bar[3]))
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_launchers_start_two_ranks(project: Project, tmp_path: Path, model: str) -> None:
-    folder = shutil.copytree(project(FRAMEWORKS[0], model, "nodes"), tmp_path / "proj")
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: str) -> None:
+    model = MODELS[FRAMEWORKS.index(framework) % len(MODELS)]
+    folder = shutil.copytree(project(framework, model, "nodes"), tmp_path / "proj")
     small = ["--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2", "--log.tensorboard=false"]
     local = run_in(folder, "launch/local.sh", *small, "--run.name=local", PROCESSES="2")
     assert local.returncode == 0, local.stderr
