@@ -161,13 +161,17 @@ def test_a_default_run_is_read_in_one_sitting(project: Project, tmp_path: Path, 
     files = [Path(file) for file in done.stdout.splitlines()[-1].split()[1:]]
     names = {file.name for file in files}
     assert {"train.py", "model.py", "data.py", "loaders.py", "config.py", "checkpoint.py"} <= names
-    assert [file for file in files if file.parent.name in ("switches", "tools") and file.name != "__init__.py"] == []
+    assert [
+        file
+        for file in files
+        if file.parent.name in ("switches", "tools") and file.name not in ("__init__.py", "framework.py")
+    ] == []
     sizes = {file: sum(bool(line.strip()) for line in file.read_text().splitlines()) for file in files}
     core = sum(size for file, size in sizes.items() if file.name != "config.py")
     own = sum(size for file, size in sizes.items() if file.name in ("model.py", "data.py") or "sources" in file.parts)
     print(f"{framework} {model}: {core} lines, {own} of them yours")
-    assert core - own <= 1200
-    assert core <= 1600
+    assert core - own <= (1300 if framework == FRAMEWORKS[0] else 1400)
+    assert core <= 1700
 
 
 def test_every_file_has_its_line_in_the_readme(project: Project) -> None:

@@ -16,12 +16,13 @@ import warnings
 
 from torch import nn
 
-from . import distributed, speed, switches
+from . import distributed, speed
 from .config import Config, parse
 from .distributed import World
-from .errors import UserError, in_one_line, needs
+from .errors import UserError, in_one_line
 from .metrics import evaluate
 from .run import Run
+from .switches.framework import needs, refuse
 
 try:
     needs("accelerate", "1.10")
@@ -71,7 +72,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     Raises:
         UserError: the config does not fit Accelerate, the data, the machine or the checkpoint; the loss is not finite.
     """
-    switches.refuse(cfg, CANNOT if world.device.type != "cpu" else CANNOT | CANNOT_ON_CPU)
+    refuse(cfg, CANNOT if world.device.type != "cpu" else CANNOT | CANNOT_ON_CPU)
     run = Run(cfg, world)
     model, autocast = run.model, run.precision.autocast
     warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)  # newer torch renamed it

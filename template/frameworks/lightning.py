@@ -19,13 +19,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from . import distributed, optim, speed, switches
+from . import distributed, optim, speed
 from .config import Config, parse
 from .distributed import World
-from .errors import UserError, in_one_line, needs
+from .errors import UserError, in_one_line
 from .loaders import Batch
 from .metrics import Meter
 from .run import Run
+from .switches.framework import needs, refuse
 
 try:
     needs("lightning", "2.6")
@@ -181,7 +182,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch 2.13, of a line in Lightning 2.6
-    switches.refuse(cfg, CANNOT)
+    refuse(cfg, CANNOT)
     run = Run(cfg, world)
     with run:
         if not run.done:

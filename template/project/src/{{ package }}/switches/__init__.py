@@ -5,7 +5,7 @@ Each function here looks at a switch and does nothing, or gives None, where it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +17,6 @@ from ..distributed import World
 from ..loaders import Batch
 from ..metrics import Sums
 from ..model import build
-from ..ranges import Section
 from ..speed import Precision
 
 if TYPE_CHECKING:
@@ -53,21 +52,6 @@ def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> N
         from . import step_graph
 
         step_graph.check(cfg, world, precision.format)
-
-
-def refuse(cfg: Config, cannot: Mapping[str, str]) -> None:
-    """Refuse what a framework cannot express: by `section.key` any value but the default, by `section.key=value` that.
-
-    Raises:
-        UserError: says what to use instead.
-    """
-    for what, why in cannot.items():
-        key, _, refused = what.partition("=")
-        name, _, field = key.partition(".")
-        section: Section = getattr(cfg, name)
-        value = getattr(section, field)
-        if (str(value) == refused) if refused else (value != getattr(type(section), field)):
-            section.refuse(field, why)
 
 
 def rebuild(model: nn.Module, cfg: Config, precision: Precision, world: World) -> nn.Module:
