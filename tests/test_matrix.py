@@ -170,8 +170,8 @@ def test_a_default_run_is_read_in_one_sitting(project: Project, tmp_path: Path, 
     core = sum(size for file, size in sizes.items() if file.name != "config.py")
     own = sum(size for file, size in sizes.items() if file.name in ("model.py", "data.py") or "sources" in file.parts)
     print(f"{framework} {model}: {core} lines, {own} of them yours")
-    assert core - own <= (1300 if framework == FRAMEWORKS[0] else 1400)
-    assert core <= 1700
+    assert core - own <= (1300 if framework == FRAMEWORKS[0] else 1420)
+    assert core <= 1750
 
 
 def test_every_file_has_its_line_in_the_readme(project: Project) -> None:
