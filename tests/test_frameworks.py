@@ -4,7 +4,10 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,67 @@ def test_a_checkpoint_of_another_model_is_told_apart(project: Project, tmp_path:
     assert done.returncode == 1
     assert re.search(r"is of another model or run \(model\.", done.stderr)
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_run_that_is_told_to_stop_does_not_end_as_done(project: Project, tmp_path: Path, framework: str) -> None:
+    folder = project(framework, "mlp")
+    endless = [*SAME, "--train.steps=1000000", f"--run.dir={tmp_path}", "--run.name=a"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proj.train", *endless],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    metrics = tmp_path / "a/metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 3):
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+LOGGING = """
+import sys
+from proj import config, distributed, train
+step = train.Module.training_step
+def training_step(self, batch, batch_idx):
+    self.log("batches_seen", float(batch_idx + 1))
+    return step(self, batch, batch_idx)
+train.Module.training_step = training_step
+class Listens(train.lightning.Callback):
+    def on_validation_end(self, trainer, module):
+        print("heard", trainer.callback_metrics["val_loss"].item())
+make = train.make_trainer
+def make_trainer(run):
+    trainer = make(run)
+    trainer.callbacks.append(Listens())
+    return trainer
+train.make_trainer = make_trainer
+with distributed.start("cpu") as world:
+    results = train.train(config.parse("test", "", sys.argv[1:]), world)
+print("returned", results["loss"])
+"""
+
+
+def test_what_a_lightning_module_logs_is_in_the_rows_and_its_callbacks_hear_of_validations(
+    project: Project, tmp_path: Path
+) -> None:
+    options = [
+        *SAME,
+        "--train.steps=6",
+        "--train.eval_every=6",
+        "--log.every=2",
+        f"--run.dir={tmp_path}",
+        "--run.name=a",
+    ]
+    done = run_in(project("lightning", "mlp"), sys.executable, "-c", LOGGING, *options)
+    assert done.returncode == 0, done.stderr
+    assert [row["batches_seen"] for row in rows(tmp_path / "a") if row["split"] == "train"] == [2, 4, 6]
+    heard, returned = (re.search(rf"^{word} (.*)$", done.stdout, re.MULTILINE) for word in ("heard", "returned"))
+    assert heard is not None
+    assert returned is not None
+    assert float(heard[1]) == pytest.approx(float(returned[1]), rel=1e-6)
 
 
 WITHOUT = """

@@ -10,6 +10,7 @@ Start it on one process, on four, to go on after a stop, and to see every value:
 
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -186,7 +187,10 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     run = Run(cfg, world)
     with run:
         if not run.done:
-            make_trainer(run).fit(Module(run), Stretches(run), run.val_batches)
+            try:
+                make_trainer(run).fit(Module(run), Stretches(run), run.val_batches)
+            except SystemExit:  # how Lightning leaves after SIGTERM, with status 0, which says that all was done
+                sys.exit(128 + signal.SIGTERM)
         run.finish()
     return run.results
 
