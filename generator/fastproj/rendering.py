@@ -107,15 +107,19 @@ def copy(work: Path, stage: Path, source: Source, answers: dict[str, Any], defau
     """
     import copier  # a quarter of a second, so only here
     from copier.errors import CopierError, InteractiveSessionError
-    from plumbum import CommandNotFound, ProcessExecutionError
+    from plumbum import CommandNotFound, ProcessExecutionError, local
 
     try:
         with (
             _temporary_files(work / "tmp"),
             git.reading_templates(source.own),
+            local.env(),  # plumbum's copy of the environment is as old as its import
             redirect_stderr(io.StringIO()),
             warnings.catch_warnings(),
         ):
+            for variable in set(local.env) - set(os.environ):
+                del local.env[variable]
+            local.env.update(os.environ)
             warnings.simplefilter("ignore")  # such as: uncommitted changes of a template folder are taken in
             return copier.run_copy(
                 source.location,
