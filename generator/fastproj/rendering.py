@@ -117,8 +117,7 @@ def copy(work: Path, stage: Path, source: Source, answers: dict[str, Any], defau
             redirect_stderr(io.StringIO()),
             warnings.catch_warnings(),
         ):
-            for variable in set(local.env) - set(os.environ):
-                del local.env[variable]
+            local.env.clear()
             local.env.update(os.environ)
             warnings.simplefilter("ignore")  # such as: uncommitted changes of a template folder are taken in
             return copier.run_copy(
