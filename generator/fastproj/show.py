@@ -8,7 +8,9 @@ from typing import Any
 
 from . import git
 from .hardware import Machine
-from .project import Rendered
+from .merge import Conflict
+from .project import ANSWERS_FILE, Rendered
+from .update import Updated
 
 # Options in the order in which they are asked.
 OPTIONS = ("gpus", "nodes", "tensor_cores", "framework", "model", "launchers", "author", "licence")
@@ -75,3 +77,60 @@ def rendered(made: Rendered, machine: Machine, output: Path, template: str | Non
             f"  {shlex.join([*again, '--yes'])}",
         ]
     )
+
+
+def updated(done: Updated, dry_run: bool) -> str:
+    """Return what an update brought, what is in conflict, and what to do next."""
+    if done.finished is not None:
+        lines = [f"An update to {done.after} was stopped half way; it is finished now, and staged in {done.root}."]
+        lines += [f"  left alone, as you changed it since: {path}" for path in done.finished.left]
+        return "\n".join([*lines, "", *_next(done, conflicts=False)])
+    if done.merged is None:
+        return f"{done.root} is up to date: {done.after}, with these answers."
+    merged = done.merged
+    lines = [f"{'Would update' if dry_run else 'Updated'} {done.root} from {done.before} to {done.after}."]
+    lines += [f"  {key}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in done.answers.items()]
+    if done.news:
+        lines += ["", "What is new:", "", done.news, ""]
+    by_kind = {"added": [], "changed": [], "removed": []}  # type: dict[str, list[str]]
+    taken = {*merged.renamed, *merged.renamed.values()}
+    for change in merged.changes:
+        if change.path in taken or change.path in merged.stages or change.path.endswith(ANSWERS_FILE):
+            continue
+        kind = "added" if change.before is None else "removed" if change.after is None else "changed"
+        by_kind[kind].append(change.path)
+    for kind, paths in by_kind.items():
+        lines += [f"  {kind:9} {path}" for path in paths]
+    lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merged.renamed.items())]
+    lines += [f"  yours     {path}: left as you changed it; the template has a newer one" for path in merged.stay_own]
+    lines += [f"  deleted   {path}: stays so, though the template changed it" for path in merged.stay_deleted]
+    lines += [f"  CONFLICT  {_conflict(it)}" for it in merged.conflicts]
+    if not merged.changes:
+        lines.append("  nothing changes in the files")
+    return "\n".join(lines if dry_run else [*lines, "", *_next(done, bool(merged.conflicts))])
+
+
+def _next(done: Updated, conflicts: bool) -> list[str]:
+    """Return what to type after an update."""
+    paths = [done.repository.where]
+    if done.merged is not None:
+        paths += [it.path for it in done.merged.changes if not it.path.startswith(done.repository.prefix)]
+    git = shlex.join(["git", "-C", str(done.repository.top)])
+    mend = ["Mend the conflicts (git status lists them), git add them, then look and commit:"] if conflicts else []
+    return [
+        *(mend or ["Next, look and commit:"]),
+        f"  {git} diff --staged",
+        f"  {git} commit -m {shlex.quote(f'Update to template {done.after}')}",
+        "Or undo it all:",
+        f"  {git} restore --source=HEAD --staged --worktree -- {shlex.join(paths)}",
+    ]
+
+
+def _conflict(conflict: Conflict) -> str:
+    return f"{conflict.paths[0] if conflict.paths else ''} ({conflict.kind}): {conflict.reason}"
+
+
+def _answer(value: Any) -> str:
+    if value is None:
+        return "(not asked)"
+    return ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)

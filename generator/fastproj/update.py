@@ -1,0 +1,277 @@
+"""Bring a newer template, or other answers, into a project, without losing anything of it.
+
+The old version is rendered once more, and so is the new one; git merges what changed between them into the user's
+commit, and the result is staged for the user to look at.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import apply, linked, releases
+from .errors import FastprojError
+from .linked import Linked
+from .merge import Merged, merge
+from .options import check, named
+from .project import ANSWERS_FILE
+from .releases import Releases, version_of
+from .rendering import copy, workshop
+from .repository import Repository
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asks of an update."""
+
+    to: str | None = None
+    template: str | None = None
+    answers: dict[str, Any] | None = None
+    data: list[str] | None = None
+    ask: bool = False
+    dry_run: bool = False
+    downgrade: bool = False
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an update came to."""
+
+    root: Path
+    before: str
+    after: str
+    news: str
+    answers: dict[str, tuple[Any, Any]]
+    """Answers that differ: what they were, and are; None for none."""
+    merged: Merged | None
+    """None where there was nothing to do."""
+    repository: Repository
+    finished: apply.Finished | None
+    """An update before this one, which was killed and has now been finished."""
+
+
+def update(where: Path, wanted: Wanted) -> Updated:
+    """Update a project, leaving the result staged.
+
+    Raises:
+        FastprojError: it cannot be updated; nothing was changed.
+    """
+    root = linked.folder_of(where)
+    project = linked.read(root)
+    with project.repository.locked():
+        finished = apply.finish(project.repository)
+        if finished is not None:
+            return Updated(root, finished.label, finished.label, "", {}, None, project.repository, finished)
+        project.repository.check_ready()
+        if project.answers_path not in project.repository.tree("HEAD", project.answers_path):
+            raise FastprojError(f"{root / ANSWERS_FILE} is not committed: git add and commit it, then try again")
+        with workshop(Path(tempfile.gettempdir()), "update") as work:
+            return _update(project, wanted, work)
+
+
+def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
+    before, after = sources(project, wanted.template, work)
+    target = _target(project, after, wanted)
+    asked = after.questions(target, work)
+    answers = dict(wanted.answers or {})
+    more = named(wanted.data or [], asked)
+    check(answers, more, asked or {})
+    answers |= more
+    same_place = before.recorded == after.recorded
+    if target == project.version and same_place and not _changes(answers, project.answers):
+        return Updated(project.root, project.version, target, "", {}, None, project.repository, None)
+
+    old = render_old(project, before, work)
+    new, own, recorded = _render_new(project, after, target, answers, wanted.ask, work)
+    repository = project.repository
+    if wanted.dry_run:
+        repository = repository.with_objects_in(work / "objects")
+    old_tree = repository.tree_with_rendering(old, work / "index-old")
+    new_tree = repository.tree_with_rendering(new, work / "index-new")
+    differing = _differing(project.answers, recorded)
+    label = f"template {target}"
+    exchanged = _exchanged(project, before, answers, repository, old_tree, work)
+    merged = merge(repository, old_tree, new_tree, label, project.answers_path, own, exchanged, work / "index")
+    hidden = repository.unwatched() & {change.path for change in merged.changes}
+    if hidden:
+        raise FastprojError(
+            f"git is told not to look at {min(hidden)}, which the update changes: git update-index "
+            "--no-assume-unchanged --no-skip-worktree it, or git sparse-checkout disable, then try again"
+        )
+    blocked = apply.in_the_way(repository, merged)
+    if blocked:
+        more_of_them = f" and {len(blocked) - 5} more" if len(blocked) > 5 else ""
+        raise FastprojError(
+            f"untracked files lie where the update puts new ones: {', '.join(blocked[:5])}{more_of_them}; "
+            "move them away or commit them, then try again"
+        )
+    if not wanted.dry_run:
+        apply.apply(repository, merged, target)
+    news = after.news(project.version, target)
+    return Updated(project.root, project.version, target, news, differing, merged, project.repository, None)
+
+
+def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases, Releases]:
+    """Return where a project came from, and where an update comes from.
+
+    Raises:
+        FastprojError: a template cannot be read, or has not the version that the project is at.
+    """
+    if template is None:
+        before = after = releases.of(project.location, work)
+    else:
+        after = releases.of(template, work)
+        try:
+            before = after if after.has(project.version) else releases.of(project.location, work)
+        except FastprojError:
+            before = after  # the old place is gone, and the new one lacks the version: told below
+    if not before.has(project.version):
+        newest = f"; its newest is {before.tags[-1]}" if before.tags else ""
+        way_out = "install a newer fastproj" if before.source.own else "see that it has all its tags"
+        raise FastprojError(
+            f"the template {before.recorded} has no version {project.version}, which {project.root} is at{newest}: "
+            f"{way_out}, or let `fastproj adopt` find the nearest"
+        )
+    return before, after
+
+
+def _target(project: Linked, after: Releases, wanted: Wanted) -> str:
+    """Choose the version to go to."""
+    target = after.named(wanted.to) if wanted.to is not None else after.newest
+    now, then = version_of(project.version), version_of(target)
+    if now is None or then is None or then >= now or wanted.downgrade:
+        return target
+    if wanted.to is None and wanted.template is None and after.has(project.version):
+        return project.version  # a version between releases, say, that is newer than the last release
+    raise FastprojError(
+        f"{target} is older than {project.version}, which the project is at: add --downgrade to go back to it"
+    )
+
+
+def _changes(answers: dict[str, Any], recorded: dict[str, Any]) -> bool:
+    return any(str(recorded.get(key)) != str(value) for key, value in answers.items())
+
+
+def render_old(project: Linked, before: Releases, work: Path, version: str | None = None) -> Path:
+    """Render a project's recorded version and answers, and return the folder that holds the repository's paths.
+
+    Raises:
+        FastprojError: it cannot be rendered again, as the answers are those of another template.
+    """
+    tag = version or project.version
+    base = work / "old/project"
+    stage = _stage(base, project.repository)
+    try:
+        copy(work, stage, before.at(tag), project.answers, {}, ask=False)
+    except FastprojError as error:
+        raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {tag}: {error}") from error
+    _say_place(stage, before, tag)
+    known = linked.answers_in(stage / ANSWERS_FILE) if (stage / ANSWERS_FILE).is_file() else {}
+    unknown = sorted(project.answers.keys() - known.keys())
+    if unknown:
+        raise FastprojError(
+            f"{ANSWERS_FILE} answers {unknown[0]!r}, which the template {before.recorded} at {tag} does not ask: "
+            "it is another template, or the file was edited; name the right one with --template, or mend the file"
+        )
+    return base
+
+
+def _render_new(
+    project: Linked, after: Releases, target: str, answers: dict[str, Any], ask: bool, work: Path
+) -> tuple[Path, Callable[[str], bool], dict[str, Any]]:
+    """Render the version and answers to go to; also return which paths are the user's own, and the answers."""
+    base = work / "new/project"
+    stage = _stage(base, project.repository)
+    worker, recorded = _render_with(project.answers, stage, after, target, answers, work)
+    fresh = recorded.keys() - project.answers.keys() - answers.keys()
+    if ask and fresh:
+        known = {key: value for key, value in recorded.items() if key not in fresh}
+        base = work / "asked/project"
+        stage = _stage(base, project.repository)
+        worker = copy(work, stage, after.at(target), known, {}, ask=True)
+        recorded = _answers(stage)
+    _say_place(stage, after, target)
+    for key, value in recorded.items():
+        if key in project.answers and key not in answers and value != project.answers[key]:
+            raise FastprojError(
+                f"{target} does not allow {project.answers[key]!r} for {key} any more: "
+                f"choose another with --{key.replace('_', '-')} or --data {key}="
+            )
+    prefix = project.repository.prefix
+
+    def own(path: str) -> bool:
+        return bool(worker.match_skip(Path(path.removeprefix(prefix))))
+
+    return base, own, recorded
+
+
+def _render_with(
+    recorded: dict[str, Any], stage: Path, template: Releases, tag: str, answers: dict[str, Any], work: Path
+) -> tuple[Any, dict[str, Any]]:
+    """Render with recorded answers, of which some are replaced; what is hidden or asked anew takes its default."""
+    import yaml
+
+    stage.mkdir(parents=True)
+    (stage / ANSWERS_FILE).write_text(yaml.safe_dump(recorded), encoding="utf-8")
+    worker = copy(work, stage, template.at(tag), answers, {}, ask=False)
+    return worker, _answers(stage)
+
+
+def _answers(stage: Path) -> dict[str, Any]:
+    return {key: value for key, value in linked.answers_in(stage / ANSWERS_FILE).items() if not key.startswith("_")}
+
+
+def _stage(base: Path, repository: Repository) -> Path:
+    """Return where a rendering goes so that its paths under `base` are those of the repository."""
+    stage = base / repository.prefix
+    stage.parent.mkdir(parents=True, exist_ok=True)
+    return stage
+
+
+def _say_place(stage: Path, template: Releases, tag: str) -> None:
+    """Let the rendered files say where the template lies for all, and not where our copy of it lies."""
+    import yaml
+
+    private = str(template.git_dir)
+    for folder, _, names in os.walk(stage):
+        for name in names:
+            file = Path(folder, name)
+            if file.is_symlink() or private.encode() not in (content := file.read_bytes()):
+                continue
+            text = template.recorded
+            if name == ANSWERS_FILE and yaml.safe_load(text) != text:
+                text = yaml.safe_dump(text, default_style='"').strip()
+            file.write_bytes(content.replace(private.encode(), text.encode()))
+    file = stage / ANSWERS_FILE
+    if file.is_file():  # a commit with two tags has but one that git describes it by
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = [f"_commit: {tag}\n" if line.startswith("_commit: ") else line for line in lines]
+        file.write_text("".join(lines), encoding="utf-8")
+
+
+def _exchanged(
+    project: Linked, before: Releases, answers: dict[str, Any], repository: Repository, old_tree: str, work: Path
+) -> Callable[[str], bool]:
+    """Return what tells whether the new answers, and not just the newer version, replace a file."""
+    if not _changes(answers, project.answers):
+        return lambda path: False
+    try:
+        base = work / "between/project"
+        stage = _stage(base, project.repository)
+        _render_with(project.answers, stage, before, project.version, answers, work)
+        _say_place(stage, before, project.version)
+        between = repository.tree_with_rendering(base, work / "index-between")
+        differing = repository.differences(old_tree, between)
+    except FastprojError:
+        return lambda path: True  # answers that the old version did not know
+    return lambda path: path in differing
+
+
+def _differing(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {
+        key: (before.get(key), after.get(key))
+        for key in [*before, *(key for key in after if key not in before)]
+        if before.get(key) != after.get(key)
+    }
