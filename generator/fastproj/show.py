@@ -84,7 +84,7 @@ def updated(done: Updated, dry_run: bool) -> str:
     if done.finished is not None:
         lines = [f"An update to {done.after} was stopped half way; it is finished now, and staged in {done.root}."]
         lines += [f"  left alone, as you changed it since: {path}" for path in done.finished.left]
-        return "\n".join([*lines, "", *_next(done, conflicts=False)])
+        return "\n".join([*lines, "", *_next(done, conflicts=True)])
     if done.merged is None:
         return f"{done.root} is up to date: {done.after}, with these answers."
     merged = done.merged
@@ -116,13 +116,16 @@ def _next(done: Updated, conflicts: bool) -> list[str]:
     if done.merged is not None:
         paths += [it.path for it in done.merged.changes if not it.path.startswith(done.repository.prefix)]
     git = shlex.join(["git", "-C", str(done.repository.top)])
+    these = shlex.join(paths)
+    # An update may add files; those that are in conflict leave the index only once they are marked as mended.
+    undo = f"{git} add --update -- {these} && " if conflicts else ""
     mend = ["Mend the conflicts (git status lists them), git add them, then look and commit:"] if conflicts else []
     return [
         *(mend or ["Next, look and commit:"]),
         f"  {git} diff --staged",
         f"  {git} commit -m {shlex.quote(f'Update to template {done.after}')}",
         "Or undo it all:",
-        f"  {git} restore --source=HEAD --staged --worktree -- {shlex.join(paths)}",
+        f"  {undo}{git} restore --source=HEAD --staged --worktree -- {these}",
     ]
 
 
