@@ -97,7 +97,7 @@ def build(folder: Path, newest: int = 3, name: str = "team.bundle") -> Path:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content if isinstance(content, bytes) else content.encode())
         (work / "project/launch/run.sh").chmod(0o755 if version >= 2 else 0o644)
-        git(work, "add", "-A")
+        git(work, "add", "-Af")
         git(work, *who, "commit", "-qm", str(version))
         git(work, "tag", f"v0.{version}.0")
     git(work, "bundle", "create", "-q", str(folder / name), "--tags", "HEAD")

@@ -85,9 +85,8 @@ def apply(repository: Repository, merged: Merged, label: str) -> None:
         before = {it.path: fingerprint(repository.top / it.path) if it.before else None for it in merged.changes}
         index_before = _digest(repository.index)
         repository.check_ready()
-        again = repository.changed(*(change.path for change in merged.changes if change.before))
-        if again or repository.tree_of_head() != merged.head:
-            raise FastprojError(f"{[*again, 'HEAD'][0]} was changed: commit, or git stash, then try again")
+        if repository.tree_of_head() != merged.head:
+            raise FastprojError(f"{repository.top} has a new commit since the update began: try again")
         (work / "files").mkdir(parents=True)
         _stage(repository, merged, work)
         journal = {

@@ -124,7 +124,7 @@ def of(location: str, work: Path) -> Releases:
         chosen, recorded = source.embedded(), location if location.startswith("~") else source.embedded().location
         return _copy(chosen, recorded, os.path.expanduser(chosen.location), work)
     git.require()
-    if os.path.exists(expanded):
+    if location and os.path.exists(expanded):
         place = os.path.realpath(expanded)
         return _copy(Source(place, None), location if location.startswith("~") else place, place, work)
     if not re.match(r"[\w.+-]+@|[a-z+]+:", location):

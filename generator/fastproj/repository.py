@@ -151,15 +151,14 @@ class Repository:
         lock = self.index.with_name(self.index.name + ".lock")
         if os.path.lexists(lock):
             raise FastprojError(f"another git is at work in {self.top}: wait for it, or remove {lock} if it died")
-        changed = self.changed(self.where)
+        changed = self._changed()
         if changed:
             raise FastprojError(f"{_some(changed)} changed since the last commit: commit, or git stash, then try again")
 
-    def changed(self, *paths: str) -> list[str]:
-        """Return tracked files under the paths that differ from the last commit."""
-        if not paths:
-            return []
-        found = self.git("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames", "--", *paths)
+    def _changed(self) -> list[str]:
+        """Return tracked files of the project that differ from the last commit."""
+        how = ["--untracked-files=no", "--no-renames", "--ignore-submodules=dirty"]
+        found = self.git("status", "--porcelain", "-z", *how, "--", self.where)
         return [os.fsdecode(line[3:]) for line in found.split(b"\0") if line]
 
     def unwatched(self) -> set[str]:

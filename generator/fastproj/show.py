@@ -112,25 +112,25 @@ def updated(done: Updated, dry_run: bool) -> str:
 
 def _next(done: Updated, conflicts: bool) -> list[str]:
     """Return what to type after an update."""
-    paths = [done.repository.where]
-    if done.merged is not None:
-        paths += [it.path for it in done.merged.changes if not it.path.startswith(done.repository.prefix)]
-    git = shlex.join(["git", "-C", str(done.repository.top)])
-    these = shlex.join(paths)
+    git = "git" if Path.cwd() == done.repository.top else shlex.join(["git", "-C", str(done.repository.top)])
+    where = shlex.quote(done.repository.where)
     # An update may add files; those that are in conflict leave the index only once they are marked as mended.
-    undo = f"{git} add --update -- {these} && " if conflicts else ""
+    undo = f"{git} add --update -- {where} && " if conflicts else ""
     mend = ["Mend the conflicts (git status lists them), git add them, then look and commit:"] if conflicts else []
     return [
         *(mend or ["Next, look and commit:"]),
         f"  {git} diff --staged",
         f"  {git} commit -m {shlex.quote(f'Update to template {done.after}')}",
         "Or undo it all:",
-        f"  {undo}{git} restore --source=HEAD --staged --worktree -- {these}",
+        f"  {undo}{git} restore --source=HEAD --staged --worktree -- {where}",
     ]
 
 
 def _conflict(conflict: Conflict) -> str:
-    return f"{conflict.paths[0] if conflict.paths else ''} ({conflict.kind}): {conflict.reason}"
+    path = conflict.paths[0] if conflict.paths else ""
+    if conflict.kind == "contents":
+        return f"{path}: you and the template changed the same lines"
+    return f"{path} ({conflict.kind}): {conflict.reason.removeprefix(f'CONFLICT ({conflict.kind}): ')}"
 
 
 def _answer(value: Any) -> str:

@@ -134,7 +134,21 @@ def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases
             f"the template {before.recorded} has no version {project.version}, which {project.root} is at{newest}: "
             f"{way_out}, or let `fastproj adopt` find the nearest"
         )
+    asked = before.questions(project.version, work)
+    if asked is not None:
+        _check_kind(project, before, set(asked))
     return before, after
+
+
+def _check_kind(project: Linked, before: Releases, asked: set[str]) -> None:
+    """Make sure that the recorded answers are those of this template."""
+    unknown = sorted(project.answers.keys() - asked)
+    if unknown:
+        raise FastprojError(
+            f"{ANSWERS_FILE} answers {unknown[0]!r}, which the template {before.recorded} at {project.version} does "
+            "not ask: it is another template, or the file was edited; name the right one with --template, or mend "
+            "the file"
+        )
 
 
 def _target(project: Linked, after: Releases, wanted: Wanted) -> str:
@@ -154,13 +168,13 @@ def _changes(answers: dict[str, Any], recorded: dict[str, Any]) -> bool:
     return any(str(recorded.get(key)) != str(value) for key, value in answers.items())
 
 
-def render_old(project: Linked, before: Releases, work: Path, version: str | None = None) -> Path:
+def render_old(project: Linked, before: Releases, work: Path) -> Path:
     """Render a project's recorded version and answers, and return the folder that holds the repository's paths.
 
     Raises:
         FastprojError: it cannot be rendered again, as the answers are those of another template.
     """
-    tag = version or project.version
+    tag = project.version
     base = work / "old/project"
     stage = _stage(base, project.repository)
     try:
@@ -169,12 +183,7 @@ def render_old(project: Linked, before: Releases, work: Path, version: str | Non
         raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {tag}: {error}") from error
     _say_place(stage, before, tag)
     known = linked.answers_in(stage / ANSWERS_FILE) if (stage / ANSWERS_FILE).is_file() else {}
-    unknown = sorted(project.answers.keys() - known.keys())
-    if unknown:
-        raise FastprojError(
-            f"{ANSWERS_FILE} answers {unknown[0]!r}, which the template {before.recorded} at {tag} does not ask: "
-            "it is another template, or the file was edited; name the right one with --template, or mend the file"
-        )
+    _check_kind(project, before, set(known))
     return base
 
 
