@@ -5,68 +5,13 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 import yaml
 from conftest import Fastproj
-from updating import VERSIONS, build, files_of, git, lost
-
-
-class Made(Protocol):
-    """Makes a project of a release."""
-
-    def __call__(self, version: str = ..., /) -> Path: ...
-
+from updating import VERSIONS, Made, commit, edit, files_of, git, lost
 
 State = Callable[[Path], None]
-
-
-@pytest.fixture(scope="session")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The template's bundle as each release brought it."""
-    return [build(tmp_path_factory.mktemp(f"bundle{number}"), number) for number in (1, 2, 3)]
-
-
-@pytest.fixture(scope="session")
-def rendered(bundles: list[Path], fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A project made from each release by the real program; its template's bundle is then the newest."""
-    made: dict[str, Path] = {}
-
-    def make(version: str = "v0.1.0") -> Path:
-        if version not in made:
-            folder = tmp_path_factory.mktemp("rendered")
-            shutil.copy(bundles[VERSIONS.index(version)], folder / "team.bundle")
-            done = fastproj("new", "proj", "--yes", "--template", str(folder / "team.bundle"), cwd=folder)
-            assert done.returncode == 0, done.stderr
-            shutil.copy(bundles[-1], folder / "team.bundle")
-            made[version] = folder / "proj"
-        return made[version]
-
-    return make
-
-
-@pytest.fixture
-def project(rendered: Made, tmp_path: Path) -> Made:
-    """A copy of such a project, to do with as one likes."""
-
-    def copy(version: str = "v0.1.0") -> Path:
-        return shutil.copytree(rendered(version), tmp_path / "proj", symlinks=True)
-
-    return copy
-
-
-def commit(project: Path, message: str = "mine") -> None:
-    git(project, "add", "-A")
-    git(project, "-c", "user.name=u", "-c", "user.email=u@example.org", "commit", "-qm", message, "--no-verify")
-
-
-def edit(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new, 1))
-
-
 PACKAGE = Path("src/proj")
 
 
@@ -234,8 +179,8 @@ STATES = [
 
 @pytest.mark.parametrize("version", VERSIONS[:-1])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_nothing_is_lost(state: State, version: str, project: Made, fastproj: Fastproj) -> None:
-    folder = project(version)
+def test_nothing_is_lost(state: State, version: str, made: Made, fastproj: Fastproj) -> None:
+    folder = made(version)
     rendered = files_of(folder)
     state(folder)
     if state is not untracked:
@@ -419,9 +364,9 @@ REFUSED: list[tuple[State, str]] = [
 
 @pytest.mark.parametrize(("state", "message"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
 def test_what_stands_against_an_update(
-    state: State, message: str, project: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+    state: State, message: str, made: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    folder = project()
+    folder = made()
     shutil.copy(bundles[-1], tmp_path / "team.bundle")
     state(folder)
     before = files_of(tmp_path)
@@ -453,8 +398,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD, ids=lambda value: ascii(" ".join(value))[:40])
-def test_bad_options_are_one_line(options: list[str], message: str, project: Made, fastproj: Fastproj) -> None:
-    folder = project()
+def test_bad_options_are_one_line(options: list[str], message: str, made: Made, fastproj: Fastproj) -> None:
+    folder = made()
     before = files_of(folder)
     done = fastproj("update", "--yes", *options, cwd=folder)
     assert done.returncode in (1, 2), done.stdout
@@ -464,8 +409,8 @@ def test_bad_options_are_one_line(options: list[str], message: str, project: Mad
     assert git(folder, "status", "--porcelain") == ""
 
 
-def test_another_answer_is_an_update_too(project: Made, fastproj: Fastproj) -> None:
-    folder = project("v0.2.0")
+def test_another_answer_is_an_update_too(made: Made, fastproj: Fastproj) -> None:
+    folder = made("v0.2.0")
     edited_far(folder)
     commit(folder)
     done = fastproj("update", "--yes", "--to", "v0.2.0", "--gpus", "8", "--launchers", "slurm", cwd=folder)
@@ -487,8 +432,8 @@ def test_another_answer_is_an_update_too(project: Made, fastproj: Fastproj) -> N
     assert git(folder, "status", "--porcelain") == ""
 
 
-def test_the_users_own_file_is_left_alone_unless_an_answer_exchanges_it(project: Made, fastproj: Fastproj) -> None:
-    folder = project("v0.1.0")
+def test_the_users_own_file_is_left_alone_unless_an_answer_exchanges_it(made: Made, fastproj: Fastproj) -> None:
+    folder = made("v0.1.0")
     model = folder / PACKAGE / "model.py"
     own_model(folder)
     commit(folder)
@@ -505,8 +450,8 @@ def test_the_users_own_file_is_left_alone_unless_an_answer_exchanges_it(project:
         assert line in text
 
 
-def test_downgrade_only_when_asked(project: Made, fastproj: Fastproj) -> None:
-    folder = project("v0.2.0")
+def test_downgrade_only_when_asked(made: Made, fastproj: Fastproj) -> None:
+    folder = made("v0.2.0")
     rendered = files_of(folder)
     edited_far(folder)
     commit(folder)
@@ -521,8 +466,8 @@ def test_downgrade_only_when_asked(project: Made, fastproj: Fastproj) -> None:
     assert lost(folder, before, rendered) == []
 
 
-def test_a_dry_run_writes_nothing(project: Made, fastproj: Fastproj) -> None:
-    folder = project()
+def test_a_dry_run_writes_nothing(made: Made, fastproj: Fastproj) -> None:
+    folder = made()
     edited_same_line(folder)
     commit(folder)
 
@@ -571,8 +516,8 @@ def test_in_a_folder_of_a_larger_repository(rendered: Made, fastproj: Fastproj, 
     assert "A  other/staged.txt" in git(top, "status", "--porcelain").splitlines()
 
 
-def test_with_a_submodule_and_from_a_linked_work_tree(project: Made, fastproj: Fastproj, tmp_path: Path) -> None:
-    folder = project()
+def test_with_a_submodule_and_from_a_linked_work_tree(made: Made, fastproj: Fastproj, tmp_path: Path) -> None:
+    folder = made()
     other = tmp_path / "other"
     other.mkdir()
     git(other, "init", "-q")
@@ -620,9 +565,9 @@ def test_answers_of_one_machine_update_on_another(fastproj: Fastproj, tmp_path: 
 
 
 def test_a_fork_is_recorded_and_used_from_then_on(
-    project: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+    made: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    folder = project()
+    folder = made()
     fork = tmp_path / "fork.git"
     git(tmp_path, "clone", "-q", str(bundles[-1]), "work")
     for version in (1, 2, 3):
@@ -671,11 +616,11 @@ def test_a_broken_bundle_is_one_line(
 
 
 @pytest.mark.parametrize(("said", "message"), [("git version 2.37.9", "install git 2.38 or newer"), ("hi", "repair")])
-def test_an_old_git_is_told(said: str, message: str, project: Made, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_an_old_git_is_told(said: str, message: str, made: Made, fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/git").write_text(f"#!/bin/sh\necho {said}\n")
     (tmp_path / "bin/git").chmod(0o755)
-    done = fastproj("update", "--yes", cwd=project(), PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    done = fastproj("update", "--yes", cwd=made(), PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
     assert done.returncode == 1
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -683,8 +628,8 @@ def test_an_old_git_is_told(said: str, message: str, project: Made, fastproj: Fa
     assert "install git" in done.stderr
 
 
-def test_hostile_settings_do_no_harm(project: Made, fastproj: Fastproj, tmp_path: Path) -> None:
-    folder = project()
+def test_hostile_settings_do_no_harm(made: Made, fastproj: Fastproj, tmp_path: Path) -> None:
+    folder = made()
     renamed(folder)
     commit(folder)
     hooks = tmp_path / "hooks"

@@ -4,8 +4,16 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Protocol
 
 VERSIONS = ["v0.1.0", "v0.2.0", "v0.3.0"]
+
+
+class Made(Protocol):
+    """Makes a project of a release."""
+
+    def __call__(self, version: str = ..., /) -> Path: ...
+
 
 QUESTIONS = """\
 _subdirectory: project
@@ -156,3 +164,14 @@ def lost(project: Path, before: dict[str, tuple[str, bytes]], rendered: dict[str
             missing.append(f"{path}: its mode")
     missing += [f"{path}: came back" for path in rendered.keys() - before.keys() if path in after]
     return missing
+
+
+def commit(project: Path, message: str = "mine") -> None:
+    git(project, "add", "-A")
+    git(project, "-c", "user.name=u", "-c", "user.email=u@example.org", "commit", "-qm", message, "--no-verify")
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))

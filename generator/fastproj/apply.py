@@ -101,7 +101,11 @@ def apply(repository: Repository, merged: Merged, label: str) -> None:
             for name in names:
                 _to_disk(Path(folder, name))
         with undisturbed():
-            _write(work / "journal.json", json.dumps(journal))
+            try:
+                _write(work / "journal.json", json.dumps(journal))
+            except OSError:
+                (work / "journal.json").unlink(missing_ok=True)
+                raise
             _forward(repository, work, journal, fresh=True)
     except OSError as error:
         way_out = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
