@@ -651,3 +651,17 @@ def test_hostile_settings_do_no_harm(made: Made, fastproj: Fastproj, tmp_path: P
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "hooked").exists()
     assert '"""Of release 3."""' in (folder / PACKAGE / "motor.py").read_text()
+
+
+def test_a_repository_with_longer_names(made: Made, fastproj: Fastproj) -> None:
+    folder = made()
+    shutil.rmtree(folder / ".git")
+    git(folder, "init", "-q", "--object-format=sha256")
+    deleted(folder)
+    readme = folder / "README.md"
+    edit(readme, "Release", "My release")
+    commit(folder)
+    done = fastproj("update", "--yes", cwd=folder)
+    assert done.returncode == 1, done.stderr
+    assert "My release" in readme.read_text()
+    assert not (folder / "logo.bin").exists()

@@ -169,6 +169,24 @@ def update(
         raise typer.Exit(1)
 
 
+@app.command()
+def status(
+    where: Where = Path(),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    template: Annotated[str | None, typer.Option(help="Another place of the template, to compare with.")] = None,
+) -> None:
+    """Show a project's version, the newest, its answers, and what you have changed. Status 1 when behind."""
+    from . import git, show
+    from .status import status as look
+
+    git.forget_callers_repository()
+    _stop_in_order()
+    found = look(where, template)
+    print(show.status_json(found) if json else show.status_text(found))
+    if found.behind:
+        raise typer.Exit(1)
+
+
 def _terminal() -> bool:
     return bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
 

@@ -137,14 +137,22 @@ class Repository:
         finally:
             os.close(descriptor)
 
+    def check_commit(self) -> None:
+        """Make sure that there is a commit.
+
+        Raises:
+            FastprojError: there is none yet.
+        """
+        if not self.says("rev-parse", "--quiet", "--verify", "HEAD^{commit}"):
+            raise FastprojError(f"{self.top} has no commit yet: git add and commit the project first")
+
     def check_ready(self) -> None:
         """Make sure that an update can begin: a commit, nothing under way, no change in the project's folder.
 
         Raises:
             FastprojError: it cannot; says why, and the way out.
         """
-        if not self.says("rev-parse", "--quiet", "--verify", "HEAD^{commit}"):
-            raise FastprojError(f"{self.top} has no commit yet: git add and commit the project first")
+        self.check_commit()
         for name, (what, way_out) in _UNDER_WAY.items():
             if os.path.lexists(self.git_dir / name):
                 raise FastprojError(f"a {what} is under way in {self.top}: finish it, or stop it with `{way_out}`")
@@ -227,12 +235,18 @@ class Repository:
         self.git(*real, "add", "--all", "--force", "--", self.where, index=index, work_tree=rendering)
         return self.git("write-tree", index=index).decode().strip()
 
+    def tree_of_work_tree(self, also: Tree, index: Path) -> str:
+        """Return the tree of all tracked files, and of those in `also`, as they lie on the disk."""
+        self.git("read-tree", self.tree_with("HEAD", also, index), index=index)
+        self.git("add", "--update", "--", self.where, index=index)
+        return self.git("write-tree", index=index).decode().strip()
+
     def tree_with(self, tree: str, changes: Mapping[str, Entry | None], index: Path) -> str:
         """Return a tree with some entries replaced, or left out where they are None."""
         if not changes:
             return tree
         self.git("read-tree", tree, index=index)
-        nothing = "0" * len(tree)
+        nothing = "0" * len(self.tree_of_head())
         # What leaves goes first, as a file may take a folder's place.
         lines = [f"0 {nothing}\t{path}" for path, entry in changes.items() if entry is None]
         lines += [f"{entry.mode} {entry.oid}\t{path}" for path, entry in changes.items() if entry is not None]

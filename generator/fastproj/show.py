@@ -10,6 +10,7 @@ from . import git
 from .hardware import Machine
 from .merge import Conflict
 from .project import ANSWERS_FILE, Rendered
+from .status import Status
 from .update import Updated
 
 # Options in the order in which they are asked.
@@ -108,6 +109,26 @@ def updated(done: Updated, dry_run: bool) -> str:
     if not merged.changes:
         lines.append("  nothing changes in the files")
     return "\n".join(lines if dry_run else [*lines, "", *_next(done, bool(merged.conflicts))])
+
+
+def status_json(found: Status) -> str:
+    """Return all of a status."""
+    return json.dumps(asdict(found), indent=2)
+
+
+def status_text(found: Status) -> str:
+    """Return the same for a reader."""
+    behind = f"; {found.newest} is there: fastproj update" if found.behind else ", the newest"
+    lines = [f"An update to {found.finished} had been stopped; it is finished now."] if found.finished else []
+    lines += [f"project   {found.project}", f"template  {found.template}", f"version   {found.version}{behind}"]
+    lines.append("answers   " + " ".join(f"{key}={_answer(value)}" for key, value in found.answers.items()))
+    lines += [f"CONFLICT  {path}: not mended yet" for path in found.conflicts]
+    lines += [f"changed   {path}" for path in found.changed]
+    lines += [f"renamed   {was} -> {now}" for was, now in found.renamed.items()]
+    lines += [f"deleted   {path}" for path in found.deleted]
+    if not (found.changed or found.renamed or found.deleted):
+        lines.append("changed   nothing of what was rendered")
+    return "\n".join(lines)
 
 
 def _next(done: Updated, conflicts: bool) -> list[str]:

@@ -157,8 +157,8 @@ def _target(project: Linked, after: Releases, wanted: Wanted) -> str:
     now, then = version_of(project.version), version_of(target)
     if now is None or then is None or then >= now or wanted.downgrade:
         return target
-    if wanted.to is None and wanted.template is None and after.has(project.version):
-        return project.version  # a version between releases, say, that is newer than the last release
+    if wanted.to is None and after.has(project.version):
+        return project.version  # between releases, say, and newer than the last one
     raise FastprojError(
         f"{target} is older than {project.version}, which the project is at: add --downgrade to go back to it"
     )
