@@ -187,6 +187,31 @@ def status(
         raise typer.Exit(1)
 
 
+@app.command(cls=AskingCommand)
+def adopt(
+    where: Where = Path(),
+    gpus: Gpus = None,
+    nodes: Nodes = None,
+    tensor_cores: TensorCores = None,
+    framework: Framework = None,
+    model: Model = None,
+    launchers: Launchers = None,
+    author: Author = None,
+    licence: Licence = None,
+    data: Data = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what was found out.")] = False,
+    template: Annotated[str | None, typer.Option(help="The template it was rendered from, if not fastproj's.")] = None,
+) -> None:
+    """Link a rendered repository that has no answers file to the nearest release; writes that file alone."""
+    from . import git, show
+    from .adopt import adopt as link
+
+    git.forget_callers_repository()
+    _stop_in_order()
+    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence)
+    print(show.adopted(link(where, template, answers, data or [], dry_run)))
+
+
 def _terminal() -> bool:
     return bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
 

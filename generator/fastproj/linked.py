@@ -60,8 +60,7 @@ def read(root: Path) -> Linked:
                 f"{root / ANSWERS_FILE} does not say which {what} the project comes from ({key}): "
                 "let `fastproj adopt` find out"
             )
-    answers = {str(key): value for key, value in recorded.items() if not str(key).startswith("_")}
-    return Linked(root, repository.open_at(root), recorded["_src_path"], recorded["_commit"], answers)
+    return Linked(root, repository.open_at(root), recorded["_src_path"], recorded["_commit"], answers_of(root))
 
 
 def answers_in(file: Path) -> dict[str, Any]:
@@ -81,3 +80,14 @@ def answers_in(file: Path) -> dict[str, Any]:
     if not isinstance(recorded, dict):
         raise FastprojError(f"{file} holds no answers: {way_out}")
     return recorded
+
+
+def answers_of(folder: Path) -> dict[str, Any]:
+    """Return the answers that a rendering records, without copier's own entries; none where it records none.
+
+    Raises:
+        FastprojError: they cannot be read.
+    """
+    file = folder / ANSWERS_FILE
+    found = answers_in(file) if file.is_file() else {}
+    return {str(key): value for key, value in found.items() if not str(key).startswith("_")}

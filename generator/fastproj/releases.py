@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import git, source
 from .errors import FastprojError
+from .project import ANSWERS_FILE
+from .rendering import copy
 from .source import Source
 
 if TYPE_CHECKING:
@@ -44,9 +46,51 @@ class Releases:
             raise FastprojError(f"the template {self.recorded} has no version: tag its commits, such as v1.0.0")
         return released[-1]
 
-    def at(self, tag: str) -> Source:
-        """Return the template at a version, as copier takes it."""
-        return replace(self.source, location=str(self.git_dir), revision=tag)
+    def render(
+        self,
+        tag: str,
+        stage: Path,
+        work: Path,
+        answers: dict[str, Any],
+        last: dict[str, Any] | None = None,
+        ask: bool = False,
+    ) -> Any:
+        """Render a version into `stage` and return copier's worker.
+
+        What `answers` does not say is as in `last`, where that still fits, or else the template's default.
+
+        Raises:
+            FastprojError: an answer is not allowed; the template is broken.
+        """
+        import yaml
+
+        if last is not None:
+            stage.mkdir(parents=True)
+            (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
+        at = replace(self.source, location=str(self.git_dir), revision=tag)
+        worker = copy(work, stage, at, answers, {}, ask)
+        self._say_place(stage, tag)
+        return worker
+
+    def _say_place(self, stage: Path, tag: str) -> None:
+        """Let the rendered files say where the template lies for all, and not where our copy of it lies."""
+        import yaml
+
+        private = str(self.git_dir).encode()
+        for folder, _, names in os.walk(stage):
+            for name in names:
+                file = Path(folder, name)
+                if file.is_symlink() or private not in (content := file.read_bytes()):
+                    continue
+                text = self.recorded
+                if name == ANSWERS_FILE and yaml.safe_load(text) != text:
+                    text = yaml.safe_dump(text, default_style='"').strip()
+                file.write_bytes(content.replace(private, text.encode()))
+        file = stage / ANSWERS_FILE
+        if file.is_file():  # a commit with two tags has but one that git describes it by
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = [f"_commit: {tag}\n" if line.startswith("_commit: ") else line for line in lines]
+            file.write_text("".join(lines), encoding="utf-8")
 
     def has(self, version: str) -> bool:
         """Return whether a project that recorded this version can be rendered again."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import git
+from .adopt import Adopted
 from .hardware import Machine
 from .merge import Conflict
 from .project import ANSWERS_FILE, Rendered
@@ -128,6 +129,28 @@ def status_text(found: Status) -> str:
     lines += [f"deleted   {path}" for path in found.deleted]
     if not (found.changed or found.renamed or found.deleted):
         lines.append("changed   nothing of what was rendered")
+    return "\n".join(lines)
+
+
+def adopted(found: Adopted) -> str:
+    """Return what a repository was linked to, how near that is, and what is only a guess."""
+    lines = [
+        f"{'Linked' if found.written else 'Would link'} {found.root} to {found.version} of {found.template}:",
+        f"  {found.differing} of its {found.lines} lines differ from a rendering with these answers",
+    ]
+    lines += [f"  {tag}: {differing} lines would differ" for tag, differing in found.others.items()]
+    lines += ["", "Answers, and where each is from:"]
+    lines += [f"  {key} = {_answer(value)} ({source})" for key, (value, source) in found.answers.items()]
+    guessed = [key for key, (_, source) in found.answers.items() if source == "default"]
+    if guessed:
+        lines.append(f"The files tell nothing of {', '.join(guessed)}: give an option where the default is not right.")
+    if found.written:
+        lines += [
+            "",
+            "Next, look, and commit it:",
+            f"  git add {ANSWERS_FILE}",
+            f"  git commit -m 'Link to {found.version}'",
+        ]
     return "\n".join(lines)
 
 

@@ -4,7 +4,6 @@ The old version is rendered once more, and so is the new one; git merges what ch
 commit, and the result is staged for the user to look at.
 """
 
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from .merge import Merged, merge
 from .options import check, named
 from .project import ANSWERS_FILE
 from .releases import Releases, version_of
-from .rendering import copy, workshop
+from .rendering import workshop
 from .repository import Repository
 
 
@@ -178,12 +177,10 @@ def render_old(project: Linked, before: Releases, work: Path) -> Path:
     base = work / "old/project"
     stage = _stage(base, project.repository)
     try:
-        copy(work, stage, before.at(tag), project.answers, {}, ask=False)
+        before.render(tag, stage, work, project.answers)
     except FastprojError as error:
         raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {tag}: {error}") from error
-    _say_place(stage, before, tag)
-    known = linked.answers_in(stage / ANSWERS_FILE) if (stage / ANSWERS_FILE).is_file() else {}
-    _check_kind(project, before, set(known))
+    _check_kind(project, before, set(linked.answers_of(stage)))
     return base
 
 
@@ -193,15 +190,15 @@ def _render_new(
     """Render the version and answers to go to; also return which paths are the user's own, and the answers."""
     base = work / "new/project"
     stage = _stage(base, project.repository)
-    worker, recorded = _render_with(project.answers, stage, after, target, answers, work)
+    worker = after.render(target, stage, work, answers, last=project.answers)
+    recorded = linked.answers_of(stage)
     fresh = recorded.keys() - project.answers.keys() - answers.keys()
     if ask and fresh:
         known = {key: value for key, value in recorded.items() if key not in fresh}
         base = work / "asked/project"
         stage = _stage(base, project.repository)
-        worker = copy(work, stage, after.at(target), known, {}, ask=True)
-        recorded = _answers(stage)
-    _say_place(stage, after, target)
+        worker = after.render(target, stage, work, known, ask=True)
+        recorded = linked.answers_of(stage)
     for key, value in recorded.items():
         if key in project.answers and key not in answers and value != project.answers[key]:
             raise FastprojError(
@@ -216,48 +213,11 @@ def _render_new(
     return base, own, recorded
 
 
-def _render_with(
-    recorded: dict[str, Any], stage: Path, template: Releases, tag: str, answers: dict[str, Any], work: Path
-) -> tuple[Any, dict[str, Any]]:
-    """Render with recorded answers, of which some are replaced; what is hidden or asked anew takes its default."""
-    import yaml
-
-    stage.mkdir(parents=True)
-    (stage / ANSWERS_FILE).write_text(yaml.safe_dump(recorded), encoding="utf-8")
-    worker = copy(work, stage, template.at(tag), answers, {}, ask=False)
-    return worker, _answers(stage)
-
-
-def _answers(stage: Path) -> dict[str, Any]:
-    return {key: value for key, value in linked.answers_in(stage / ANSWERS_FILE).items() if not key.startswith("_")}
-
-
 def _stage(base: Path, repository: Repository) -> Path:
     """Return where a rendering goes so that its paths under `base` are those of the repository."""
     stage = base / repository.prefix
     stage.parent.mkdir(parents=True, exist_ok=True)
     return stage
-
-
-def _say_place(stage: Path, template: Releases, tag: str) -> None:
-    """Let the rendered files say where the template lies for all, and not where our copy of it lies."""
-    import yaml
-
-    private = str(template.git_dir)
-    for folder, _, names in os.walk(stage):
-        for name in names:
-            file = Path(folder, name)
-            if file.is_symlink() or private.encode() not in (content := file.read_bytes()):
-                continue
-            text = template.recorded
-            if name == ANSWERS_FILE and yaml.safe_load(text) != text:
-                text = yaml.safe_dump(text, default_style='"').strip()
-            file.write_bytes(content.replace(private.encode(), text.encode()))
-    file = stage / ANSWERS_FILE
-    if file.is_file():  # a commit with two tags has but one that git describes it by
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-        lines = [f"_commit: {tag}\n" if line.startswith("_commit: ") else line for line in lines]
-        file.write_text("".join(lines), encoding="utf-8")
 
 
 def _exchanged(
@@ -269,8 +229,7 @@ def _exchanged(
     try:
         base = work / "between/project"
         stage = _stage(base, project.repository)
-        _render_with(project.answers, stage, before, project.version, answers, work)
-        _say_place(stage, before, project.version)
+        before.render(project.version, stage, work, answers, last=project.answers)
         between = repository.tree_with_rendering(base, work / "index-between")
         differing = repository.differences(old_tree, between)
     except FastprojError:
