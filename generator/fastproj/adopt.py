@@ -71,8 +71,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
             known["project_name"], sources["project_name"] = _name(root), "from the files"
         search.open_questions(known, sources)
         search.choices(known, sources)
-        distances = {tag: search.distance(tag, known) for tag in reversed(found.tags)}
-        reached = {tag: near for tag, near in distances.items() if near is not None}
+        reached = search.distances({tag: (tag, known) for tag in reversed(found.tags)})
         if not reached:
             search.render(found.newest, known)  # says why
         version = min(reached, key=lambda tag: reached[tag])
@@ -88,8 +87,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
             partial = file.with_name(f"{ANSWERS_FILE}.fastproj")
             shutil.copyfile(stage / ANSWERS_FILE, partial)
             os.replace(partial, file)
-        del reached[version]
-        differing = distances[version] or 0
+        differing = reached.pop(version)
         return Adopted(root, found.recorded, version, differing, lines, answers, reached, not dry_run)
 
 
@@ -108,34 +106,55 @@ def _name(root: Path) -> str:
 class _Search:
     """Renders the template with answers, and measures how near a project is to that."""
 
-    def __init__(self, found: Releases, root: Path, work: Path, asked: dict[str, Any]) -> None:
-        self.found, self.root, self.work, self.number = found, root, work, 0
-        self.asked = {key: entry for key, entry in asked.items() if entry.get("when") is not False}
+    def __init__(self, found: Releases, root: Path, work: Path, table: dict[str, Any]) -> None:
+        self.found, self.root, self.work, self.table = found, root, work, table
+        self.asked = {key: entry for key, entry in table.items() if entry.get("when") is not False}
+        self.rendered: dict[str, dict[str, list[str]] | None] = {}
+        # Chosen together while numbers are read, so that every file is there in which one may appear.
+        self.everything = {
+            key: [choice for choice in options.choices(table, key) if choice != "none"]
+            for key, entry in self.asked.items()
+            if entry.get("multiselect")
+        }
 
     def render(self, tag: str, answers: dict[str, Any]) -> Path:
         """Return the folder of a rendering; what is not answered takes its default."""
-        self.number += 1
-        stage = self.work / f"try{self.number}" / "project"
+        stage = self.work / f"try{len(self.rendered)}" / "project"
         self.found.render(tag, stage, self.work, answers)
         return stage
 
-    def distance(self, tag: str, answers: dict[str, Any]) -> int | None:
-        """Return how many lines differ; None where the answers do not fit."""
-        try:
-            stage = self.render(tag, answers)
-        except FastprojError:
-            return None
-        differing = 0
-        for path, lines in _lines_in(stage).items():
-            mine = Counter(_lines(self.root / path))
-            differing += max((Counter(lines) - mine).total(), (mine - Counter(lines)).total())
-        shutil.rmtree(stage.parent)
-        return differing
+    def lines(self, tag: str, answers: dict[str, Any]) -> dict[str, list[str]] | None:
+        """Return the lines of each file of a rendering; None where the answers do not fit."""
+        key = repr((tag, sorted(answers.items())))
+        if key not in self.rendered:
+            try:
+                self.rendered[key] = None
+                stage = self.render(tag, answers)
+                self.rendered[key] = _lines_in(stage)
+                shutil.rmtree(stage.parent)
+            except FastprojError:
+                pass
+        return self.rendered[key]
+
+    def distances(self, candidates: dict[Any, tuple[str, dict[str, Any]]]) -> dict[Any, int]:
+        """Return, for each candidate that fits, how many lines differ, of the files that any of them has."""
+        lines = {key: self.lines(*candidate) for key, candidate in candidates.items()}
+        fitting = {key: found for key, found in lines.items() if found is not None}
+        mine = {path: Counter(_lines(self.root / path)) for found in fitting.values() for path in found}
+        return {
+            key: sum(_differing(Counter(found.get(path, [])), content) for path, content in mine.items())
+            for key, found in fitting.items()
+        }
+
+    def of_newest(self, known: dict[str, Any], key: str, values: list[Any]) -> dict[Any, int]:
+        """Return the distances with other answers to one question."""
+        return self.distances({str(value): (self.found.newest, known | {key: value}) for value in values})
 
     def open_questions(self, known: dict[str, Any], sources: dict[str, str]) -> None:
         """Read numbers and texts off the files."""
         telling: dict[str, Any] = {}
         numbers = iter(_TELLING_NUMBERS)
+        everything = {key: value for key, value in self.everything.items() if key not in known}
         for key, entry in self.asked.items():
             if key in known or "choices" in entry or key == "project_name":
                 continue
@@ -143,60 +162,55 @@ class _Search:
             value = (
                 next(numbers, None) if kind == "int" else f"{_TELLING_TEXT}{len(telling)}" if kind == "str" else None
             )
-            if value is not None and self.distance(self.found.newest, known | {key: value}) is not None:
+            if value is not None and self.lines(self.found.newest, everything | known | {key: value}) is not None:
                 telling[key] = value
-        # All that can be chosen together is, so that every file is there in which a value may appear.
-        everything = {
-            key: [choice for choice in options.choices(self.asked, key) if choice != "none"]
-            for key, entry in self.asked.items()
-            if entry.get("multiselect") and key not in known
-        }
-        try:
-            stage = self.render(self.found.newest, everything | known | telling)
-        except FastprojError:
-            return
+        rendering = self.lines(self.found.newest, everything | known | telling) or {}
         for key, value in telling.items():
-            seen = [text for text, _ in Counter(_seen(stage, self.root, str(value))).most_common(3)]
-            found = [int(text) for text in seen] if isinstance(value, int) else seen
-            # The file may say 1 where the answer is 0, say: what is read must also be nearer than the default.
-            near = {one: self.distance(self.found.newest, known | {key: one}) for one in found}
-            fitting = {one: distance for one, distance in near.items() if distance is not None}
-            default = self.distance(self.found.newest, known)
-            best = min(fitting, key=lambda one: fitting[one], default=None)
-            if best is not None and (default is None or fitting[best] < default):
-                known[key], sources[key] = best, "from the files"
-            elif best is not None:
-                sources[key] = "from the files"
+            seen = [text for text, _ in Counter(_seen(rendering, self.root, str(value))).most_common(3)]
+            if not seen:
+                continue
+            sources[key] = "from the files"
+            # A file may say 1 where the answer is 0, say: what is read must also be nearer than the default.
+            values = [int(text) for text in seen] if isinstance(value, int) else seen
+            candidates: dict[Any, dict[str, Any]] = {"": known} | {one: known | {key: one} for one in values}
+            near = self.distances({one: (self.found.newest, everything | its) for one, its in candidates.items()})
+            best = min(near, key=lambda one: near[one], default="")
+            if best != "":
+                known[key] = best
 
     def choices(self, known: dict[str, Any], sources: dict[str, str]) -> None:
         """Choose what comes nearest, one question after the other."""
         for key, entry in self.asked.items():
             if key in known or "choices" not in entry:
                 continue
+            offered = options.choices(self.table, key)
             if entry.get("multiselect"):
-                self._several(key, known, sources)
+                known[key], sources[key] = self._several(key, known, offered[:-1]), "nearest"
                 continue
-            near = {
-                one: self.distance(self.found.newest, known | {key: one}) for one in options.choices(self.asked, key)
-            }
-            fitting = {one: distance for one, distance in near.items() if distance is not None}
-            if len(set(fitting.values())) > 1:
-                known[key] = min(fitting, key=lambda one: fitting[one])
-                sources[key] = "nearest"
+            if len(offered) == 1:
+                known[key], sources[key] = offered[0], "the only one"
+                continue
+            near = self.of_newest(known, key, offered)
+            if len(set(near.values())) > 1:
+                known[key], sources[key] = min(near, key=lambda one: near[one]), "nearest"
 
-    def _several(self, key: str, known: dict[str, Any], sources: dict[str, str]) -> None:
+    def _several(self, key: str, known: dict[str, Any], offered: list[str]) -> list[str]:
         chosen: list[str] = []
-        for one in options.choices(self.asked, key)[:-1]:
-            without = self.distance(self.found.newest, known | {key: chosen})
-            with_it = self.distance(self.found.newest, known | {key: [*chosen, one]})
-            if with_it is not None and (without is None or with_it < without):
+        for one in offered:
+            near = self.of_newest(known, key, [chosen, [*chosen, one]])
+            if near.get(str([*chosen, one]), 1) < near.get(str(chosen), 0):
                 chosen.append(one)
-        known[key], sources[key] = chosen, "nearest"
+        return chosen
 
 
-def _seen(stage: Path, root: Path, value: str) -> Iterator[str]:
+def _differing(theirs: Counter[str], mine: Counter[str]) -> int:
+    """Return how many lines of two versions of a file have no partner."""
+    return max((theirs - mine).total(), (mine - theirs).total())
+
+
+def _seen(rendering: dict[str, list[str]], root: Path, value: str) -> Iterator[str]:
     """Yield what stands in the project's lines where a rendering has the telling value."""
-    for path, lines in _lines_in(stage).items():
+    for path, lines in rendering.items():
         telling = [line for line in lines if line.count(value) == 1 and line.strip() != value]
         for line in telling:
             before, _, after = line.partition(value)

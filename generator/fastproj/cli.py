@@ -65,6 +65,9 @@ Launchers = Annotated[
 ]
 Author = Annotated[str | None, typer.Option(help="Your name, for the licence and the package.")]
 Licence = Annotated[str | None, typer.Option(help="The project's licence.", autocompletion=_complete("licence"))]
+UpdateWorkflow = Annotated[
+    bool | None, typer.Option(help="A workflow that opens a pull request when the template is newer.")
+]
 Data = Annotated[list[str] | None, typer.Option(help="KEY=VALUE answers another question of a template of your own.")]
 Where = Annotated[Path, typer.Argument(help="The project's folder, or one in it.")]
 
@@ -107,6 +110,7 @@ def new(
     launchers: Launchers = None,
     author: Author = None,
     licence: Licence = None,
+    update_workflow: UpdateWorkflow = None,
     data: Data = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: take detected and default answers.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder in which the project's is made.")] = Path(),
@@ -120,7 +124,7 @@ def new(
 
     git.forget_callers_repository()
     target = project.destination(name, output)
-    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence)
+    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
     asked = source.questions(template)
     extra = options.named(data or [], asked)
     options.check(answers, extra, asked or {})
@@ -146,6 +150,7 @@ def update(
     launchers: Launchers = None,
     author: Author = None,
     licence: Licence = None,
+    update_workflow: UpdateWorkflow = None,
     data: Data = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: new questions take their defaults.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
@@ -160,7 +165,7 @@ def update(
     from .update import update as bring
 
     git.forget_callers_repository()
-    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence)
+    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
     _stop_in_order()
     wanted = Wanted(to, template, answers, data, not yes and _terminal(), dry_run, downgrade)
     done = bring(where, wanted)
@@ -198,6 +203,7 @@ def adopt(
     launchers: Launchers = None,
     author: Author = None,
     licence: Licence = None,
+    update_workflow: UpdateWorkflow = None,
     data: Data = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what was found out.")] = False,
     template: Annotated[str | None, typer.Option(help="The template it was rendered from, if not fastproj's.")] = None,
@@ -208,7 +214,7 @@ def adopt(
 
     git.forget_callers_repository()
     _stop_in_order()
-    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence)
+    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
     print(show.adopted(link(where, template, answers, data or [], dry_run)))
 
 

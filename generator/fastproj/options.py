@@ -14,10 +14,11 @@ def given(
     launchers: str | None,
     author: str | None,
     licence: str | None,
+    update_workflow: bool | None,
 ) -> dict[str, Any]:
     """Return the answers among the options, by their questions."""
     answers: dict[str, Any] = {"gpus": gpus, "nodes": nodes, "tensor_cores": tensor_cores, "framework": framework}
-    answers |= {"model": model, "author": author, "licence": licence}
+    answers |= {"model": model, "author": author, "licence": licence, "update_workflow": update_workflow}
     if launchers is not None:
         answers["launchers"] = [part for part in launchers.replace(" ", "").split(",") if part not in ("", "none")]
     return {key: value for key, value in answers.items() if value is not None}

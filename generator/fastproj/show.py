@@ -15,7 +15,7 @@ from .status import Status
 from .update import Updated
 
 # Options in the order in which they are asked.
-OPTIONS = ("gpus", "nodes", "tensor_cores", "framework", "model", "launchers", "author", "licence")
+OPTIONS = ("gpus", "nodes", "tensor_cores", "framework", "model", "launchers", "author", "licence", "update_workflow")
 
 
 def default_answers(machine: Machine) -> dict[str, Any]:
@@ -55,7 +55,9 @@ def rendered(made: Rendered, machine: Machine, output: Path, template: str | Non
     what = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
     again = ["fastproj", "new", made.path.name]
     for key in OPTIONS:
-        if key in answers:
+        if isinstance(answers.get(key), bool):
+            again += [f"--{'' if answers[key] else 'no-'}{key.replace('_', '-')}"]
+        elif key in answers:
             value = answers[key]
             text = ",".join(value) or "none" if isinstance(value, list) else str(value)
             again += [f"--{key.replace('_', '-')}", text]
