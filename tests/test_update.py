@@ -3,12 +3,14 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Fastproj
+from conftest import Fastproj, run_in
+from matrix import ROOT
 from updating import VERSIONS, Made, commit, edit, files_of, git, lost
 
 State = Callable[[Path], None]
@@ -73,6 +75,13 @@ def repeated_blocks(project: Path) -> None:
     blocks[-2] = blocks[-2].replace("workers: 4", "workers: 16  # mine, of the last block")
     blocks.insert(1, blocks[0].replace("train", "mine").replace("pinned: true", "pinned: false  # of my block"))
     file.write_text("\n\n".join(blocks))
+
+
+def blocks_before(project: Path) -> None:
+    """Where a patch goes by line numbers and a few lines of context, it would land in one of these."""
+    file = project / "configs/default.yaml"
+    mine = [file.read_text().split("\n\n")[0].replace("train", f"mine{number}") for number in range(3)]
+    file.write_text("\n\n".join([*mine, file.read_text()]))
 
 
 def added_same_name(project: Path) -> None:
@@ -163,6 +172,7 @@ STATES = [
     ignored_elsewhere,
     untracked,
     repeated_blocks,
+    blocks_before,
     added_same_name,
     file_for_a_folder,
     crlf,
@@ -665,3 +675,97 @@ def test_a_repository_with_longer_names(made: Made, fastproj: Fastproj) -> None:
     assert done.returncode == 1, done.stderr
     assert "My release" in readme.read_text()
     assert not (folder / "logo.bin").exists()
+
+
+def test_a_change_lands_in_its_own_block(made: Made, fastproj: Fastproj) -> None:
+    folder = made("v0.1.0")
+    blocks_before(folder)
+    commit(folder)
+    assert fastproj("update", "--yes", "--to", "0.2.0", cwd=folder).returncode == 0
+    blocks = yaml.safe_load((folder / "configs/default.yaml").read_text())
+    rates = {name: block["rate"] for name, block in blocks.items()}
+    assert rates == {"mine0": 0.1, "mine1": 0.1, "mine2": 0.1, "train": 0.1, "val": 0.2, "test": 0.1}
+
+
+# Where plain `copier update` is safe. It loses edits of files that the template deletes or renames, binaries that both
+# changed, and ignored files in the way; and a change may land in the wrong one of several equal blocks.
+SAFE = [untouched, edited_far, edited_near, edited_same_line, deleted, renamed, added_same_name, crlf, own_model]
+
+
+@pytest.mark.parametrize("state", SAFE, ids=lambda state: state.__name__)
+def test_plain_copier_update(state: State, made: Made, environment: dict[str, str]) -> None:
+    folder = made("v0.1.0")
+    rendered = files_of(folder)
+    state(folder)
+    if git(folder, "status", "--porcelain"):
+        commit(folder)
+    before = files_of(folder)
+    copier_update(folder, environment)
+    assert lost(folder, before, rendered) == []
+    assert answers(folder)["_commit"] == "v0.3.0"
+
+
+def copier_update(folder: Path, environment: dict[str, str]) -> None:
+    """Run it plainly: no --trust, no network."""
+    command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults"]
+    offline = environment | {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
+    done = subprocess.run(command, cwd=folder, env=offline, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_plain_copier_update_from_the_programs_own_bundle(
+    fastproj: Fastproj, environment: dict[str, str], tmp_path: Path
+) -> None:
+    shutil.copy(Path(environment["HOME"]) / ".gitconfig", tmp_path / ".gitconfig")
+    done = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    folder, bundle = tmp_path / "proj", tmp_path / ".fastproj/template.bundle"
+    edit(folder / "README.md", "## Switches", "## My switches")
+    (folder / "src/proj/model.py").write_text("# mine\n")
+    commit(folder)
+    git(tmp_path, "clone", "-q", str(bundle), "template")
+    (tmp_path / "template/template/project/NEW.md").write_text("# New\n")
+    (tmp_path / "template/template/models/resnet.py").write_text("# newer\n")
+    commit(tmp_path / "template")
+    git(tmp_path / "template", "tag", "v99.0.0")
+    git(tmp_path / "template", "bundle", "create", "-q", str(bundle), "--tags")
+    copier_update(folder, environment | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")})
+    assert (answers(folder)["_commit"], answers(folder)["_src_path"]) == ("v99.0.0", "~/.fastproj/template.bundle")
+    assert (folder / "NEW.md").is_file()
+    assert "## My switches" in (folder / "README.md").read_text()
+    assert (folder / "src/proj/model.py").read_text() == "# mine\n"
+
+
+@pytest.mark.slow
+def test_the_result_trains(fastproj: Fastproj, tmp_path: Path) -> None:
+    """The real template, to a version that changes the engine, with another model and the user's own edits."""
+    template = tmp_path / "template"
+    template.mkdir()
+    git(template, "init", "-q")
+    shutil.copytree(ROOT / "template", template / "template", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "copier.yml", template)
+    commit(template)
+    git(template, "tag", "v1.0.0")
+    done = fastproj("new", "proj", "--yes", "--model", "mlp", "--template", str(template), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "proj"
+    engine = template / "template/project/src/{{ package }}"
+    edit(engine / "errors.py", '"""', '"""Newer: ')
+    edit(engine / "speed.py", '"""', '"""Newer: ')
+    commit(template)
+    git(template, "tag", "v1.1.0")
+    edit(folder / "src/proj/log.py", '"""', '"""Mine: ')
+    (folder / "src/proj/speed.py").rename(folder / "src/proj/fast.py")
+    for file in folder.glob("src/proj/**/*.py"):
+        text = file.read_text()
+        file.write_text(text.replace("from .speed", "from .fast").replace("from ..speed", "from ..fast"))
+    commit(folder)
+    done = fastproj("update", "--yes", "--model", "resnet", "--gpus", "2", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"""Newer: ' in (folder / "src/proj/fast.py").read_text()
+    assert '"""Mine: ' in (folder / "src/proj/log.py").read_text()
+    assert answers(folder)["_commit"] == "v1.1.0"
+    options = ["--config=configs/smoke.yaml", "--run.device=cpu", "--run.name=updated", "--log.tensorboard=false"]
+    done = run_in(folder, "launch/local.sh", *options, PROCESSES="1")
+    assert done.returncode == 0, done.stderr
+    assert "loss" in (folder / "runs/updated/metrics.jsonl").read_text()

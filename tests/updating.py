@@ -34,7 +34,9 @@ launchers: {type: str, multiselect: true, choices: [slurm, ray], default: []}
 
 
 def block(name: str, rate: float) -> str:
-    return f"{name}:\n  workers: 4\n  pinned: true\n  rate: {rate}\n  note: the same in each\n\n"
+    return (
+        f"{name}:\n  workers: 4\n  pinned: true\n  order: random\n  cache: false\n  rate: {rate}\n  note: the same\n\n"
+    )
 
 
 def engine(version: int) -> str:
