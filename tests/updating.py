@@ -34,9 +34,10 @@ launchers: {type: str, multiselect: true, choices: [slurm, ray], default: []}
 
 
 def block(name: str, rate: float) -> str:
-    return (
-        f"{name}:\n  workers: 4\n  pinned: true\n  order: random\n  cache: false\n  rate: {rate}\n  note: the same\n\n"
-    )
+    """Return a block of a config; what differs lies further than a patch's context from its name."""
+    before = "  workers: 4\n  pinned: true\n  order: random\n  cache: false\n"
+    after = "  decay: 0\n  steps: 10\n  seed: 1\n  note: the same\n\n"
+    return f"{name}:\n{before}  rate: {rate}\n{after}"
 
 
 def engine(version: int) -> str:
