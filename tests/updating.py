@@ -53,7 +53,7 @@ def release(version: int) -> dict[str, str | bytes]:
     questions = QUESTIONS + ("tracker: {type: str, default: none}\n" if version >= 3 else "")
     package = "project/src/{{ package }}"
     blocks = [block(name, 0.1) for name in ("train", "val", "test")]
-    if version >= 2:
+    if version == 2:
         blocks[1] = block("val", 0.2)
     if version >= 3:
         blocks.insert(1, block("tune", 0.1))

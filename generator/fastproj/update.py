@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import apply, linked, releases
+from .beside import beside
 from .errors import FastprojError
 from .linked import Linked
 from .merge import Merged, merge
@@ -19,6 +20,8 @@ from .project import ANSWERS_FILE
 from .releases import Releases, version_of
 from .rendering import workshop
 from .repository import Repository
+
+OLD = "old/project"
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,16 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
     if target == project.version and same_place and not _changes(answers, project.answers):
         return Updated(project.root, project.version, target, "", {}, None, project.repository, None)
 
-    old = render_old(project, before, work)
-    new, own, recorded = _render_new(project, after, target, answers, wanted.ask, work)
+    import copier  # noqa: F401  # once for both
+
+    with beside(lambda: render_old(project, before, work)) as old_is_done:
+        try:
+            new, own, recorded = _render_new(project, after, target, answers, wanted.ask, work)
+        except FastprojError:
+            old_is_done()  # what is wrong with the old explains what is wrong with the new
+            raise
+        old_is_done()
+    old = work / OLD
     repository = project.repository
     if wanted.dry_run:
         repository = repository.with_objects_in(work / "objects")
@@ -174,7 +185,7 @@ def render_old(project: Linked, before: Releases, work: Path) -> Path:
         FastprojError: it cannot be rendered again, as the answers are those of another template.
     """
     tag = project.version
-    base = work / "old/project"
+    base = work / OLD
     stage = _stage(base, project.repository)
     try:
         before.render(tag, stage, work, project.answers)
