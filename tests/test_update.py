@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pexpect
 import pytest
 import yaml
 from conftest import Fastproj, run_in
@@ -770,3 +771,38 @@ def test_the_result_trains(fastproj: Fastproj, tmp_path: Path) -> None:
     done = run_in(folder, "launch/local.sh", *options, PROCESSES="1")
     assert done.returncode == 0, done.stderr
     assert "loss" in (folder / "runs/updated/metrics.jsonl").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_new_question_is_asked_on_a_terminal(made: Made, environment: dict[str, str]) -> None:
+    folder = made("v0.2.0")
+    variables = environment | {"TERM": "xterm-256color"}
+    command = ["-m", "fastproj", "update"]
+    terminal = pexpect.spawn(
+        sys.executable, command, cwd=str(folder), env=variables, encoding="utf-8", dimensions=(40, 120), timeout=60
+    )
+    terminal.expect("tracker")
+    terminal.send("\x7f" * 4 + "mlflow\r")
+    terminal.expect(r"tracker: \(not asked\) -> mlflow")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+    assert answers(folder)["tracker"] == "mlflow"
+
+
+def test_a_templates_code_is_not_run(made: Made, fastproj: Fastproj, bundles: list[Path], tmp_path: Path) -> None:
+    folder = made("v0.1.0")
+    before = files_of(folder)
+    git(tmp_path, "clone", "-q", str(bundles[0]), "fork")
+    for key in ("_migrations", "_tasks"):
+        questions = tmp_path / "fork/copier.yml"
+        questions.write_text(f"{key}:\n  - touch {tmp_path}/ran\n" + questions.read_text())
+        commit(tmp_path / "fork")
+        git(tmp_path / "fork", "tag", f"v1.{len(key)}.0")
+        done = fastproj("update", "--yes", "--template", str(tmp_path / "fork"), cwd=folder)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert key.removeprefix("_") in done.stderr
+        git(tmp_path / "fork", "reset", "-q", "--hard", "HEAD~1")
+    assert files_of(folder) == before
+    assert not (tmp_path / "ran").exists()

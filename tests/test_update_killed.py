@@ -194,7 +194,8 @@ def test_stopped_at_random_moments(
         if number != signal.SIGKILL:
             assert not journal
             assert process.returncode in (0, 128 + number, -number), message
-            assert "Traceback" not in message
+            # Python itself drops what a signal raises inside of some of its callbacks, and says so.
+            assert "Traceback" not in message or message.startswith("Exception ignored")
             assert list((tmp_path / "tmp").iterdir()) == []
             assert not (edited / ".git/fastproj").exists()
         if journal or (state != whole and moment % 4 == 0):

@@ -282,7 +282,10 @@ def open_at(folder: Path) -> Repository:
         if b"not a git repository" in done.stderr:
             raise FastprojError(f"{folder} is in no git repository, and updates are merged by git: {way_out}")
         raise FastprojError(f"git cannot read the repository of {folder}: {reason}")
-    top, git_dir, prefix, index = os.fsdecode(done.stdout).removesuffix("\n").split("\n")
+    told = os.fsdecode(done.stdout).removesuffix("\n").split("\n")
+    if len(told) != len(questions) - 1:
+        raise FastprojError(f"the path of {folder} has a line break in it: move it to one without")
+    top, git_dir, prefix, index = told
     return Repository(Path(top), Path(git_dir), folder / index, prefix)
 
 

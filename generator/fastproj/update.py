@@ -4,6 +4,7 @@ The old version is rendered once more, and so is the new one; git merges what ch
 commit, and the result is staged for the user to look at.
 """
 
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,6 +78,11 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
     before, after = sources(project, wanted.template, work)
     target = _target(project, after, wanted)
     asked = after.questions(target, work)
+    if re.search(r"(?m)^_migrations:", after.file(target, "copier.yml") or ""):
+        raise FastprojError(
+            f"the template {after.recorded} has migrations, which would run its code here: where you trust it, "
+            "use copier update --trust"
+        )
     answers = dict(wanted.answers or {})
     more = named(wanted.data or [], asked)
     check(answers, more, asked or {})
