@@ -830,3 +830,16 @@ def test_a_templates_code_is_not_run(made: Made, fastproj: Fastproj, bundles: li
         git(tmp_path / "fork", "reset", "-q", "--hard", "HEAD~1")
     assert files_of(folder) == before
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("state", "name"), [(crlf, "engine.py"), (crlf_and_renamed, "motor.py")])
+def test_line_ends_are_no_conflict(state: State, name: str, made: Made, fastproj: Fastproj) -> None:
+    folder = made("v0.1.0")
+    state(folder)
+    commit(folder)
+    done = fastproj("update", "--yes", cwd=folder)
+    assert done.returncode == 0, done.stdout
+    content = (folder / PACKAGE / name).read_bytes()
+    assert b'"""Of release 3."""\r\n' in content
+    assert b"return 21  # mine\r\n" in content
+    assert content.count(b"\n") == content.count(b"\r\n")
