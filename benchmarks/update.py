@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROUNDS = 5
+ROUNDS = 9
 PROGRAMS = Path(sys.executable).parent
 COMMANDS = {
     "fastproj update": [str(PROGRAMS / "fastproj"), "update", "--yes"],

@@ -195,7 +195,9 @@ def test_stopped_at_random_moments(
             assert not journal
             assert process.returncode in (0, 128 + number, -number), message
             # Python itself drops what a signal raises inside of some of its callbacks, and says so.
-            assert "Traceback" not in message or message.startswith("Exception ignored")
+            # And before the program begins, while it is imported, an interrupt is Python's own to tell.
+            untold = "Traceback" not in message or message.startswith("Exception ignored") or "in main\n" not in message
+            assert untold, message
             assert list((tmp_path / "tmp").iterdir()) == []
             assert not (edited / ".git/fastproj").exists()
         if journal or (state != whole and moment % 8 == 0):
