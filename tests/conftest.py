@@ -1,6 +1,7 @@
 """What the tests share: the real program in a home of its own, and projects rendered once a session."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from matrix import HARDWARE
+from updating import VERSIONS, Made, build
 
 Fastproj = Callable[..., subprocess.CompletedProcess[str]]
 Project = Callable[..., Path]
@@ -88,6 +90,40 @@ def project(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Pro
 def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache for all projects, which share what they import."""
     return tmp_path_factory.mktemp("mypy")
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The template's bundle as each release brought it."""
+    return [build(tmp_path_factory.mktemp(f"bundle{number}"), number) for number in (1, 2, 3)]
+
+
+@pytest.fixture(scope="session")
+def rendered(bundles: list[Path], fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A project made from each release by the real program; its template's bundle is then the newest."""
+    made: dict[str, Path] = {}
+
+    def make(version: str = "v0.1.0") -> Path:
+        if version not in made:
+            folder = tmp_path_factory.mktemp("rendered")
+            shutil.copy(bundles[VERSIONS.index(version)], folder / "team.bundle")
+            done = fastproj("new", "proj", "--yes", "--template", str(folder / "team.bundle"), cwd=folder)
+            assert done.returncode == 0, done.stderr
+            shutil.copy(bundles[-1], folder / "team.bundle")
+            made[version] = folder / "proj"
+        return made[version]
+
+    return make
+
+
+@pytest.fixture
+def made(rendered: Made, tmp_path: Path) -> Made:
+    """A copy of such a project, to do with as one likes."""
+
+    def copy(version: str = "v0.1.0") -> Path:
+        return shutil.copytree(rendered(version), tmp_path / "proj", symlinks=True)
+
+    return copy
 
 
 def run_in(folder: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:

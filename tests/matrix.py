@@ -19,7 +19,10 @@ HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
     "gpu": ["--gpus", "1", "--tensor-cores", "fp16"],
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--launchers", "slurm"],
-    "nodes": ["--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2", "--launchers", "multinode,slurm"],
+    "nodes": [
+        *("--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2"),
+        *("--launchers", "multinode,slurm", "--update-workflow"),
+    ],
 }
 
 

@@ -37,6 +37,8 @@ def test_questions_are_answered_with_keys(environment: dict[str, str], tmp_path:
     terminal.send(DOWN + " " + ENTER)
     terminal.expect("Your name")
     terminal.send(ENTER)
+    terminal.expect("opens a pull request")
+    terminal.send(ENTER)
     terminal.expect("To render it again")
     terminal.expect(pexpect.EOF)
     terminal.close()

@@ -27,7 +27,8 @@ def main() -> None:
         if not status:
             _fail(*_told(error))
     if status > 128:
-        _fail("stopped; no half-made project is left", status)
+        made = "no half-made project is left" if "new" in sys.argv[1:2] else "nothing was changed"
+        _fail(f"stopped; {made}", status)
     sys.exit(status)
 
 

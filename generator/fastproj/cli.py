@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from . import options
 from .errors import FastprojError
 
 app = typer.Typer(
@@ -19,8 +20,8 @@ app = typer.Typer(
 )
 
 
-class NewCommand(TyperCommand):
-    """`new`, whose help shows the template's own choices."""
+class AskingCommand(TyperCommand):
+    """A command whose help shows the template's own choices."""
 
     def get_help(self, ctx: Any) -> str:
         """Fill in the choices, which only someone who asks for help must wait for."""
@@ -28,30 +29,47 @@ class NewCommand(TyperCommand):
 
         asked = questions() or {}
         for parameter in self.params:
-            allowed = _choices(asked, str(parameter.name))
+            allowed = options.choices(asked, str(parameter.name))
             if allowed:
                 parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"  # type: ignore[attr-defined]
         return super().get_help(ctx)
-
-
-def _choices(asked: dict[str, Any], question: str) -> list[str]:
-    """Return what a question of a template may be answered with; empty where it is free."""
-    options = asked.get(question, {}).get("choices")
-    if isinstance(options, str):  # made from a table: ours of models and frameworks, or one that copier alone can read
-        table = asked.get(f"{question}s", {}).get("default")
-        return list(table) if isinstance(table, dict) else []
-    listed = options.values() if isinstance(options, dict) else options or []
-    values = [str(value[1] if isinstance(value, list) else value) for value in listed if not isinstance(value, dict)]
-    return [*values, "none"] if asked.get(question, {}).get("multiselect") else values
 
 
 def _complete(question: str) -> Any:
     def matching(incomplete: str) -> list[str]:
         from .source import questions
 
-        return [choice for choice in _choices(questions() or {}, question) if choice.startswith(incomplete)]
+        return [choice for choice in options.choices(questions() or {}, question) if choice.startswith(incomplete)]
 
     return matching
+
+
+Gpus = Annotated[int | None, typer.Option(help="GPUs in each machine that you train on; 0 for none.")]
+Nodes = Annotated[int | None, typer.Option(help="Machines that train one model together.")]
+TensorCores = Annotated[
+    str | None,
+    typer.Option(
+        help="Newest format of the GPUs' Tensor Cores: fp16 Volta, Turing; bf16 Ampere; fp8 Ada, Hopper, newer.",
+        autocompletion=_complete("tensor_cores"),
+    ),
+]
+Framework = Annotated[
+    str | None, typer.Option(help="What the loop is written in.", autocompletion=_complete("framework"))
+]
+Model = Annotated[str | None, typer.Option(help="The kind of model.", autocompletion=_complete("model"))]
+Launchers = Annotated[
+    str | None,
+    typer.Option(
+        help="Launch scripts beside the local one, with commas between.", autocompletion=_complete("launchers")
+    ),
+]
+Author = Annotated[str | None, typer.Option(help="Your name, for the licence and the package.")]
+Licence = Annotated[str | None, typer.Option(help="The project's licence.", autocompletion=_complete("licence"))]
+UpdateWorkflow = Annotated[
+    bool | None, typer.Option(help="A workflow that opens a pull request when the template is newer.")
+]
+Data = Annotated[list[str] | None, typer.Option(help="KEY=VALUE answers another question of a template of your own.")]
+Where = Annotated[Path, typer.Argument(help="The project's folder, or one in it.")]
 
 
 def _version(show: bool) -> None:
@@ -81,35 +99,19 @@ def detect(json: Annotated[bool, typer.Option("--json", help="Print JSON, for pr
     print(show.machine_json(machine) if json else show.machine_text(machine))
 
 
-@app.command(cls=NewCommand)
+@app.command(cls=AskingCommand)
 def new(
     name: Annotated[str, typer.Argument(help="The project's name, and the name of its folder.")],
-    gpus: Annotated[int | None, typer.Option(help="GPUs in each machine that you train on; 0 for none.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Machines that train one model together.")] = None,
-    tensor_cores: Annotated[
-        str | None,
-        typer.Option(
-            help="Newest format of the GPUs' Tensor Cores: fp16 Volta, Turing; bf16 Ampere; fp8 Ada, Hopper, newer.",
-            autocompletion=_complete("tensor_cores"),
-        ),
-    ] = None,
-    framework: Annotated[
-        str | None, typer.Option(help="What the loop is written in.", autocompletion=_complete("framework"))
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="The kind of model.", autocompletion=_complete("model"))] = None,
-    launchers: Annotated[
-        str | None,
-        typer.Option(
-            help="Launch scripts beside the local one, with commas between.", autocompletion=_complete("launchers")
-        ),
-    ] = None,
-    author: Annotated[str | None, typer.Option(help="Your name, for the licence and the package.")] = None,
-    licence: Annotated[
-        str | None, typer.Option(help="The project's licence.", autocompletion=_complete("licence"))
-    ] = None,
-    data: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE answers another question of a template of your own.")
-    ] = None,
+    gpus: Gpus = None,
+    nodes: Nodes = None,
+    tensor_cores: TensorCores = None,
+    framework: Framework = None,
+    model: Model = None,
+    launchers: Launchers = None,
+    author: Author = None,
+    licence: Licence = None,
+    update_workflow: UpdateWorkflow = None,
+    data: Data = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: take detected and default answers.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder in which the project's is made.")] = Path(),
     template: Annotated[
@@ -122,18 +124,13 @@ def new(
 
     git.forget_callers_repository()
     target = project.destination(name, output)
-    answers: dict[str, Any] = {"gpus": gpus, "nodes": nodes, "tensor_cores": tensor_cores, "framework": framework}
-    answers |= {"model": model, "author": author, "licence": licence}
-    if launchers is not None:
-        answers["launchers"] = [part for part in launchers.replace(" ", "").split(",") if part not in ("", "none")]
-    answers = {key: value for key, value in answers.items() if value is not None}
+    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
     asked = source.questions(template)
-    extra = _extra(data or [], asked)
-    _check(answers, extra, asked or {})
-    if not yes and not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+    extra = options.named(data or [], asked)
+    options.check(answers, extra, asked or {})
+    if not yes and not _terminal():
         raise FastprojError("this terminal cannot ask: pass --yes to take the detected answers, and options for others")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+    _stop_in_order()
     chosen = source.embedded() if template is None else source.named(template)
     machine = hardware.detect()
     defaults = show.default_answers(machine)
@@ -141,50 +138,93 @@ def new(
     print(show.rendered(made, machine, output, template, no_git))
 
 
-def _check(answers: dict[str, Any], extra: dict[str, str], asked: dict[str, Any]) -> None:
-    """Hold the options against the template's choices before anything is asked; the rest is copier's to check.
+@app.command(cls=AskingCommand)
+def update(
+    where: Where = Path(),
+    to: Annotated[str | None, typer.Option(help="The template's version; by default its newest.")] = None,
+    gpus: Gpus = None,
+    nodes: Nodes = None,
+    tensor_cores: TensorCores = None,
+    framework: Framework = None,
+    model: Model = None,
+    launchers: Launchers = None,
+    author: Author = None,
+    licence: Licence = None,
+    update_workflow: UpdateWorkflow = None,
+    data: Data = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: new questions take their defaults.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    downgrade: Annotated[bool, typer.Option("--downgrade", help="Allow an older version.")] = False,
+    template: Annotated[
+        str | None, typer.Option(help="Another place of the template, which the project records from now on.")
+    ] = None,
+) -> None:
+    """Bring in the template's newer version, or other answers; what you changed stays. The result is staged."""
+    from . import git, show
+    from .update import Wanted
+    from .update import update as bring
 
-    Raises:
-        FastprojError: one is not among its choices, given twice, or no text.
-    """
-    for key, value in (answers | extra).items():
-        option = f"--{key.replace('_', '-')}"
-        if key in answers and key in extra:
-            raise FastprojError(f"{option} and --data {key} are both given: leave one out")
-        allowed = _choices(asked, key)
-        for single in value if isinstance(value, list) else [value]:
-            if any("\ud800" <= letter <= "\udfff" for letter in str(single)):
-                raise FastprojError(
-                    f"{option} holds bytes that are no text in this terminal's encoding: write it in UTF-8"
-                )
-            if allowed and str(single) not in allowed:
-                raise FastprojError(f"{option} {single!r} is unknown: choose from {', '.join(allowed)}")
+    git.forget_callers_repository()
+    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
+    _stop_in_order()
+    wanted = Wanted(to, template, answers, data, not yes and _terminal(), dry_run, downgrade)
+    done = bring(where, wanted)
+    print(show.updated(done, dry_run))
+    if done.merged is not None and done.merged.conflicts:
+        raise typer.Exit(1)
 
 
-def _extra(data: list[str], asked: dict[str, Any] | None) -> dict[str, str]:
-    """Read KEY=VALUE options.
+@app.command()
+def status(
+    where: Where = Path(),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    template: Annotated[str | None, typer.Option(help="Another place of the template, to compare with.")] = None,
+) -> None:
+    """Show a project's version, the newest, its answers, and what you have changed. Status 1 when behind."""
+    from . import git, show
+    from .status import status as look
 
-    Raises:
-        FastprojError: one has no `=`, or names no question of the template.
-    """
-    extra = {}
-    for entry in data:
-        key, equals, value = entry.partition("=")
-        if not equals or not key.isidentifier():
-            raise FastprojError(f"--data {entry} is not of the form KEY=VALUE: write, say, --data gpus=2")
-        if asked is not None and (key not in asked or asked[key].get("when") is False or key == "project_name"):
-            open_questions = [
-                name for name, it in asked.items() if it.get("when") is not False and name != "project_name"
-            ]
-            raise FastprojError(
-                f"--data {key}: the template asks no such question; it asks {', '.join(open_questions)}"
-            )
-        if key in extra:
-            raise FastprojError(f"--data {key} is given twice: leave one out")
-        if asked is not None and asked[key].get("type") == "int" and not value.lstrip("-").isdecimal():
-            raise FastprojError(f"--data {key} is {value!r}: it must be a whole number")
-        extra[key] = value
-    return extra
+    git.forget_callers_repository()
+    _stop_in_order()
+    found = look(where, template)
+    print(show.status_json(found) if json else show.status_text(found))
+    if found.behind:
+        raise typer.Exit(1)
+
+
+@app.command(cls=AskingCommand)
+def adopt(
+    where: Where = Path(),
+    gpus: Gpus = None,
+    nodes: Nodes = None,
+    tensor_cores: TensorCores = None,
+    framework: Framework = None,
+    model: Model = None,
+    launchers: Launchers = None,
+    author: Author = None,
+    licence: Licence = None,
+    update_workflow: UpdateWorkflow = None,
+    data: Data = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what was found out.")] = False,
+    template: Annotated[str | None, typer.Option(help="The template it was rendered from, if not fastproj's.")] = None,
+) -> None:
+    """Link a rendered repository that has no answers file to the nearest release; writes that file alone."""
+    from . import git, show
+    from .adopt import adopt as link
+
+    git.forget_callers_repository()
+    _stop_in_order()
+    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
+    print(show.adopted(link(where, template, answers, data or [], dry_run)))
+
+
+def _terminal() -> bool:
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
+
+
+def _stop_in_order() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

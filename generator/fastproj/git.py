@@ -17,11 +17,12 @@ _OLDEST = (2, 28)  # whose `init` can name the first branch; copier needs 2.27
 _WHO_AND_HOW = ("GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_EXEC_PATH")
 _KEPT = (*_WHO_AND_HOW, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 
-# A template's files as they were written: no CRLF, no filters; and a local template can be cloned.
+# A template's files as they were written: no CRLF, no filters, no hooks; and a local template can be cloned.
 _AS_WRITTEN = {
     "core.autocrlf": "false",
     "core.eol": "lf",
     "core.attributesFile": os.devnull,
+    "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
     "protocol.file.allow": "always",
 }

@@ -1,22 +1,14 @@
 """Render a project: whole and in its place, or not at all."""
 
 import errno
-import fcntl
-import io
 import os
-import shutil
-import signal
-import tempfile
-import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import git, names
 from .errors import FastprojError
+from .rendering import copy, workshop
 from .source import Source, last_line
 
 ANSWERS_FILE = ".copier-answers.yml"
@@ -62,14 +54,10 @@ def render(
         FastprojError: the template cannot be had or is broken; an answer is not allowed; the disk is full.
     """
     shown, target = target, target.absolute()  # copier works in other folders
-    work: Path | None = None
     try:
-        _sweep(target)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.fastproj-", dir=target.parent))
-        with _locked(work):
+        with workshop(target.parent, target.name) as work:
             stage = work / "project"
-            with _temporary_files(work / "tmp"), git.reading_templates(source.own), redirect_stderr(io.StringIO()):
-                _copier(stage, source, answers | {"project_name": target.name}, defaults, ask)
+            copy(work, stage, source, answers | {"project_name": target.name}, defaults, ask)
             recorded = _recorded(stage, set(answers))
             files = sum(len(found) for _, _, found in os.walk(stage))
             outcome = _commit(stage, target) if commit else "no repository, as asked"
@@ -81,115 +69,7 @@ def render(
             "free some space, or use" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "use another"
         )
         raise FastprojError(f"cannot write {shown} ({error.strerror}): {way_out} --output") from error
-    finally:
-        if work is not None:
-            with _undisturbed():
-                _remove(work)
     return Rendered(shown, files, recorded, outcome)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on the folder, by which others see that it is in use; where locks are not to be had, do without."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _sweep(target: Path) -> None:
-    """Remove what killed renders of the same name left beside it: folders that nobody holds a lock on any more."""
-    for left in target.parent.glob(f".{target.name}.fastproj-*"):
-        if time.time() - left.stat().st_mtime < 2:
-            continue  # its owner may not have come to lock it yet
-        descriptor = os.open(left, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(left)
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def _temporary_files(folder: Path) -> Iterator[None]:
-    """Give copier a temporary folder of our own, as it leaves its clone behind when it is stopped."""
-    folder.mkdir()
-    before = tempfile.tempdir
-    tempfile.tempdir = str(folder)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let no second signal stop the cleaning up after the first."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, again where a git that outlives its stopped parent still writes into it."""
-    for _ in range(40):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        time.sleep(0.05)
-
-
-def _copier(stage: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool) -> None:
-    """Call copier, and turn the many ways in which it fails into one line each."""
-    import copier  # a quarter of a second, so only here
-    from copier.errors import CopierError, InteractiveSessionError
-    from plumbum import CommandNotFound, ProcessExecutionError
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as: uncommitted changes of a template folder are taken in
-            copier.run_copy(
-                source.location,
-                stage,
-                data=answers,
-                user_defaults=defaults,
-                vcs_ref=source.revision,
-                defaults=not ask,
-                quiet=True,
-                settings=copier.Settings(),  # a user's own defaults would make the shown command render something else
-            )
-    except InteractiveSessionError as error:
-        raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
-    except ProcessExecutionError as error:
-        raise FastprojError(f"git could not read the template {source.location}: {last_line(error.stderr)}") from error
-    except CommandNotFound as error:
-        raise FastprojError(f"{error.program} is not on the PATH, and copier needs it: install it") from error
-    except KeyboardInterrupt:  # copier's own kind of it is an ordinary exception as well
-        raise
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] in ("jinja2", "yaml", "pydantic", "pydantic_core"):
-            raise FastprojError(f"the template {source.location} is broken: {_in_one_line(error)}") from error
-        if isinstance(error, CopierError | ValueError | TypeError | KeyError | RuntimeError):
-            raise FastprojError(_readable(error)) from error
-        raise
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _readable(error: Exception) -> str:
-    text = _in_one_line(error).removeprefix("Validation error for question ").removeprefix("Invalid choice for ")
-    return f"{text} (fastproj new --help lists what is allowed)"
 
 
 def _recorded(stage: Path, given: set[str]) -> dict[str, Any]:

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from . import git
+from .adopt import Adopted
 from .hardware import Machine
-from .project import Rendered
+from .merge import Conflict
+from .project import ANSWERS_FILE, Rendered
+from .status import Status
+from .update import Updated
 
 # Options in the order in which they are asked.
-OPTIONS = ("gpus", "nodes", "tensor_cores", "framework", "model", "launchers", "author", "licence")
+OPTIONS = ("gpus", "nodes", "tensor_cores", "framework", "model", "launchers", "author", "licence", "update_workflow")
 
 
 def default_answers(machine: Machine) -> dict[str, Any]:
@@ -51,7 +55,9 @@ def rendered(made: Rendered, machine: Machine, output: Path, template: str | Non
     what = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
     again = ["fastproj", "new", made.path.name]
     for key in OPTIONS:
-        if key in answers:
+        if isinstance(answers.get(key), bool):
+            again += [f"--{'' if answers[key] else 'no-'}{key.replace('_', '-')}"]
+        elif key in answers:
             value = answers[key]
             text = ",".join(value) or "none" if isinstance(value, list) else str(value)
             again += [f"--{key.replace('_', '-')}", text]
@@ -75,3 +81,105 @@ def rendered(made: Rendered, machine: Machine, output: Path, template: str | Non
             f"  {shlex.join([*again, '--yes'])}",
         ]
     )
+
+
+def updated(done: Updated, dry_run: bool) -> str:
+    """Return what an update brought, what is in conflict, and what to do next."""
+    if done.finished is not None:
+        lines = [f"An update to {done.after} was stopped half way; it is finished now, and staged in {done.root}."]
+        lines += [f"  left alone, as you changed it since: {path}" for path in done.finished.left]
+        return "\n".join([*lines, "", *_next(done, conflicts=True)])
+    if done.merged is None:
+        return f"{done.root} is up to date: {done.after}, with these answers."
+    merged = done.merged
+    lines = [f"{'Would update' if dry_run else 'Updated'} {done.root} from {done.before} to {done.after}."]
+    lines += [f"  {key}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in done.answers.items()]
+    if done.news:
+        lines += ["", "What is new:", "", done.news, ""]
+    by_kind = {"added": [], "changed": [], "removed": []}  # type: dict[str, list[str]]
+    taken = {*merged.renamed, *merged.renamed.values()}
+    for change in merged.changes:
+        if change.path in taken or change.path in merged.stages or change.path.endswith(ANSWERS_FILE):
+            continue
+        kind = "added" if change.before is None else "removed" if change.after is None else "changed"
+        by_kind[kind].append(change.path)
+    for kind, paths in by_kind.items():
+        lines += [f"  {kind:9} {path}" for path in paths]
+    lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merged.renamed.items())]
+    lines += [f"  yours     {path}: left as you changed it; the template has a newer one" for path in merged.stay_own]
+    lines += [f"  deleted   {path}: stays so, though the template changed it" for path in merged.stay_deleted]
+    lines += [f"  CONFLICT  {_conflict(it)}" for it in merged.conflicts]
+    if not merged.changes:
+        lines.append("  nothing changes in the files")
+    return "\n".join(lines if dry_run else [*lines, "", *_next(done, bool(merged.conflicts))])
+
+
+def status_json(found: Status) -> str:
+    """Return all of a status."""
+    return json.dumps(asdict(found), indent=2)
+
+
+def status_text(found: Status) -> str:
+    """Return the same for a reader."""
+    behind = f"; {found.newest} is there: fastproj update" if found.behind else ", the newest"
+    lines = [f"An update to {found.finished} had been stopped; it is finished now."] if found.finished else []
+    lines += [f"project   {found.project}", f"template  {found.template}", f"version   {found.version}{behind}"]
+    lines.append("answers   " + " ".join(f"{key}={_answer(value)}" for key, value in found.answers.items()))
+    lines += [f"CONFLICT  {path}: not mended yet" for path in found.conflicts]
+    lines += [f"changed   {path}" for path in found.changed]
+    lines += [f"renamed   {was} -> {now}" for was, now in found.renamed.items()]
+    lines += [f"deleted   {path}" for path in found.deleted]
+    if not (found.changed or found.renamed or found.deleted):
+        lines.append("changed   nothing of what was rendered")
+    return "\n".join(lines)
+
+
+def adopted(found: Adopted) -> str:
+    """Return what a repository was linked to, how near that is, and what is only a guess."""
+    lines = [
+        f"{'Linked' if found.written else 'Would link'} {found.root} to {found.version} of {found.template}:",
+        f"  {found.differing} of its {found.lines} lines differ from a rendering with these answers",
+    ]
+    lines += [f"  {tag}: {differing} lines would differ" for tag, differing in found.others.items()]
+    lines += ["", "Answers, and where each is from:"]
+    lines += [f"  {key} = {_answer(value)} ({source})" for key, (value, source) in found.answers.items()]
+    guessed = [key for key, (_, source) in found.answers.items() if source == "default"]
+    if guessed:
+        lines.append(f"The files tell nothing of {', '.join(guessed)}: give an option where the default is not right.")
+    if found.written:
+        lines += [
+            "",
+            "Next, look, and commit it:",
+            f"  git add {ANSWERS_FILE}",
+            f"  git commit -m 'Link to {found.version}'",
+        ]
+    return "\n".join(lines)
+
+
+def _next(done: Updated, conflicts: bool) -> list[str]:
+    """Return what to type after an update."""
+    git = "git" if Path.cwd() == done.repository.top else shlex.join(["git", "-C", str(done.repository.top)])
+    where = shlex.quote(done.repository.where)
+    # An update may add files; those that are in conflict leave the index only once they are marked as mended.
+    undo = f"{git} add --update -- {where} && " if conflicts else ""
+    mend = ["Mend the conflicts (git status lists them), git add them, then look and commit:"] if conflicts else []
+    return [
+        *(mend or ["Next, look and commit:"]),
+        f"  {git} diff --staged",
+        f"  {git} commit -m {shlex.quote(f'Update to template {done.after}')}",
+        "Or undo it all:",
+        f"  {undo}{git} restore --source=HEAD --staged --worktree -- {where}",
+    ]
+
+
+def _conflict(conflict: Conflict) -> str:
+    path = conflict.paths[0] if conflict.paths else ""
+    if conflict.kind == "contents":
+        return f"{path}: you and the template changed the same lines"
+    return f"{path} ({conflict.kind}): {conflict.reason.removeprefix(f'CONFLICT ({conflict.kind}): ')}"
+
+
+def _answer(value: Any) -> str:
+    if value is None:
+        return "(not asked)"
+    return ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)

@@ -1,0 +1,75 @@
+"""Time `fastproj update` against `copier update` on a real rendering: `python benchmarks/update.py`.
+
+The template is this repository's, in two versions of which the second changes some files of the engine. Each round runs
+every command once, in turn, on a fresh copy of the project. Prints the median and the spread in milliseconds.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ROUNDS = 9
+PROGRAMS = Path(sys.executable).parent
+COMMANDS = {
+    "fastproj update": [str(PROGRAMS / "fastproj"), "update", "--yes"],
+    "fastproj update --dry-run": [str(PROGRAMS / "fastproj"), "update", "--yes", "--dry-run"],
+    "fastproj status": [str(PROGRAMS / "fastproj"), "status"],
+    "copier update": [str(PROGRAMS / "copier"), "update", "--defaults", "--quiet"],
+}
+
+
+def main() -> None:
+    """Run the rounds and print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        environment = os.environ | {"HOME": folder, "XDG_CONFIG_HOME": folder}
+        (work / ".gitconfig").write_text("[user]\nname = a\nemail = a@example.org\n")
+        bundle = _project(work, environment)
+        taken: dict[str, list[float]] = {name: [] for name in COMMANDS}
+        for _ in range(ROUNDS):
+            for name, command in COMMANDS.items():
+                shutil.rmtree(work / "copy", ignore_errors=True)
+                shutil.copytree(work / "proj", work / "copy", symlinks=True)
+                started = time.perf_counter()
+                done = subprocess.run(command, cwd=work / "copy", env=environment, check=False, capture_output=True)
+                taken[name].append((time.perf_counter() - started) * 1000)
+                assert done.returncode == (name == "fastproj status"), done.stderr
+    print(f"{bundle} files in the rendering")
+    for name, times in taken.items():
+        print(f"{name:28}{statistics.median(times):7.0f} ms  ({min(times):.0f} to {max(times):.0f})")
+
+
+def _project(work: Path, environment: dict[str, str]) -> int:
+    """Make a bundle with the first version, a project from it, and put the second version into the bundle."""
+
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], cwd=work / "template", env=environment, check=True, capture_output=True)
+
+    def release(version: str) -> None:
+        git("add", "--all")
+        git("commit", "--quiet", "--message", version)
+        git("tag", version)
+        git("bundle", "create", "--quiet", str(work / "team.bundle"), "--tags", "HEAD")
+
+    shutil.copytree(ROOT / "template", work / "template/template", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "copier.yml", work / "template")
+    git("init", "--quiet")
+    release("v1.0.0")
+    new = [str(PROGRAMS / "fastproj"), "new", "proj", "--yes", "--template", str(work / "team.bundle")]
+    subprocess.run(new, cwd=work, env=environment, check=True, capture_output=True)
+    engine = work / "template/template/project/src/{{ package }}"
+    for name in ("speed.py", "loaders.py", "checkpoint.py", "log.py", "model.py.jinja"):
+        (engine / name).write_text((engine / name).read_text() + "# newer\n")
+    (engine / "newer.py").write_text('"""New."""\n')
+    release("v1.1.0")
+    return sum(len(names) for folder, _, names in os.walk(work / "proj") if ".git" not in Path(folder).parts)
+
+
+if __name__ == "__main__":
+    main()
