@@ -87,13 +87,14 @@ def test_nothing_is_lost(
         commit(folder)
     before = files_of(folder)
     done = fastproj("update", "--yes", "--model", "resnet", "--framework", "lightning", "--gpus", "2", cwd=folder)
-    own_model = state is edited  # the user's network, which another model's would replace
+    # The user's network and recipe, which those of another model would replace.
+    own_model = state is edited
     assert done.returncode == (1 if own_model else 0), done.stdout + done.stderr
     assert lost(folder, before, rendered) == []
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
     assert (found["model"], found["framework"], found["gpus"]) == ("resnet", "lightning", 2)
     conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
-    assert conflicts == ({"src/proj/model.py"} if own_model else set())
+    assert conflicts == ({"configs/default.yaml", "src/proj/model.py"} if own_model else set())
     assert fastproj("status", "--json", cwd=folder).returncode == 0
     if state is untouched:
         answers = ["--model", "resnet", "--framework", "lightning", "--gpus", "2", "--author", "The authors"]
