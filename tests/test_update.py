@@ -10,8 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 import yaml
-from conftest import Fastproj, run_in
-from matrix import ROOT
+from conftest import Fastproj
 from updating import VERSIONS, Made, commit, edit, files_of, git, lost
 
 State = Callable[[Path], None]
@@ -764,37 +763,6 @@ def test_plain_copier_update_from_the_programs_own_bundle(
     assert (folder / "NEW.md").is_file()
     assert "## My switches" in (folder / "README.md").read_text()
     assert (folder / "src/proj/model.py").read_text() == "# mine\n"
-
-
-@pytest.mark.slow
-def test_the_result_trains(fastproj: Fastproj, tmp_path: Path) -> None:
-    """The real template, to a version that changes the engine, with another model and the user's own edits."""
-    template = tmp_path / "template"
-    template.mkdir()
-    git(template, "init", "-q")
-    shutil.copytree(ROOT / "template", template / "template", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "copier.yml", template)
-    commit(template)
-    git(template, "tag", "v1.0.0")
-    done = fastproj("new", "proj", "--yes", "--model", "mlp", "--template", str(template), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path / "proj"
-    engine = template / "template/project/src/{{ package }}"
-    edit(engine / "errors.py", '"""', '"""Newer: ')
-    edit(engine / "speed.py", '"""', '"""Newer: ')
-    commit(template)
-    git(template, "tag", "v1.1.0")
-    edit(folder / "src/proj/log.py", '"""', '"""Mine: ')
-    commit(folder)
-    done = fastproj("update", "--yes", "--model", "resnet", "--gpus", "2", cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert '"""Newer: ' in (folder / "src/proj/speed.py").read_text()
-    assert '"""Mine: ' in (folder / "src/proj/log.py").read_text()
-    assert answers(folder)["_commit"] == "v1.1.0"
-    options = ["--config=configs/smoke.yaml", "--run.device=cpu", "--run.name=updated", "--log.tensorboard=false"]
-    done = run_in(folder, "launch/local.sh", *options, PROCESSES="1")
-    assert done.returncode == 0, done.stderr
-    assert "loss" in (folder / "runs/updated/metrics.jsonl").read_text()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

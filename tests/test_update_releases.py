@@ -68,7 +68,9 @@ def released(
 
 
 def test_there_are_releases() -> None:
-    assert "0.1.0" in RELEASED, "a shallow clone has no history to update from: git fetch --unshallow"
+    if git(ROOT, "rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("a shallow clone has no releases to update from: git fetch --unshallow")
+    assert "0.1.0" in RELEASED
 
 
 @pytest.mark.parametrize("state", [untouched, edited, moved], ids=lambda state: state.__name__)
