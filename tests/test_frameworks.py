@@ -167,6 +167,15 @@ def test_a_run_that_is_told_to_stop_does_not_end_as_done(project: Project, tmp_p
     assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
+def test_what_accelerate_launch_asks_beyond_the_config_is_refused(project: Project, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs"]
+    done = run_in(project("accelerate", "mlp"), *command, ACCELERATE_USE_DEEPSPEED="true")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: accelerate launch asks for DeepSpeed, and")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
 LOGGING = """
 import sys
 from proj import config, distributed, train

@@ -11,6 +11,7 @@ torchrun starts it as well; what the config says goes before what `accelerate co
 """
 
 import math
+import os
 import sys
 import warnings
 
@@ -28,7 +29,7 @@ try:
     needs("accelerate", "1.10")
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
-    from accelerate.utils import DistributedDataParallelKwargs, DistributedType, GradientAccumulationPlugin
+    from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin
 except UserError as error:
     sys.exit(in_one_line(error))
 
@@ -39,13 +40,12 @@ CANNOT = {
 """The keys that are refused, and what to use instead."""
 CANNOT_ON_CPU = {"speed.precision=fp16": "Accelerate has it on GPUs alone; use bf16 or fp32"}
 
+LAUNCHED_WITH = {"FSDP": "FSDP", "DEEPSPEED": "DeepSpeed", "MEGATRON_LM": "Megatron-LM"}
+"""What `accelerate launch` hands down in ACCELERATE_USE_*, and the config has no key for."""
+
 
 def make_accelerator(run: Run) -> Accelerator:
-    """Return an Accelerator that does as the config says.
-
-    Raises:
-        UserError: `accelerate launch` was told to use what the config has no key for, DeepSpeed, say.
-    """
+    """Return an Accelerator that does as the config says."""
     AcceleratorState._reset_state(reset_partial_state=True)  # it would keep a former run's precision
     GradientState._reset_state()
     formats = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
@@ -59,8 +59,6 @@ def make_accelerator(run: Run) -> Accelerator:
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=run.plan.accumulate),
         kwargs_handlers=[ddp],
     )
-    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
-        raise UserError(f"accelerate launch asks for {accelerator.distributed_type.value}: the config has ddp alone")
     if run.scaler.is_enabled():
         accelerator.scaler = run.scaler  # which is saved and resumed
     return accelerator
@@ -72,6 +70,9 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     Raises:
         UserError: the config does not fit Accelerate, the data, the machine or the checkpoint; the loss is not finite.
     """
+    for variable, name in LAUNCHED_WITH.items():
+        if os.environ.get(f"ACCELERATE_USE_{variable}", "").lower() == "true":
+            raise UserError(f"accelerate launch asks for {name}, and training here is by ddp: launch it without")
     refuse(cfg, CANNOT if world.device.type != "cpu" else CANNOT | CANNOT_ON_CPU)
     run = Run(cfg, world)
     model, autocast = run.model, run.precision.autocast
