@@ -85,8 +85,11 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
         answers = {key: (value, sources.get(key, "default")) for key, value in linked.answers_of(stage).items()}
         if not dry_run:
             partial = file.with_name(f"{ANSWERS_FILE}.fastproj")
-            shutil.copyfile(stage / ANSWERS_FILE, partial)
-            os.replace(partial, file)
+            try:
+                shutil.copyfile(stage / ANSWERS_FILE, partial)
+                os.replace(partial, file)
+            finally:
+                partial.unlink(missing_ok=True)
         differing = reached.pop(version)
         return Adopted(root, found.recorded, version, differing, lines, answers, reached, not dry_run)
 

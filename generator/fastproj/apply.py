@@ -54,7 +54,9 @@ def in_the_way(repository: Repository, merged: Merged) -> list[str]:
 def _others_in(top: Path, folder: str, leaving: set[str]) -> set[str]:
     """Return the files in a folder that would not leave it."""
     files = {
-        os.path.relpath(os.path.join(root, name), top) for root, _, names in os.walk(top / folder) for name in names
+        os.path.relpath(os.path.join(root, name), top)
+        for root, folders, names in os.walk(top / folder)
+        for name in [*names, *(name for name in folders if os.path.islink(os.path.join(root, name)))]
     }
     return files - leaving
 
@@ -83,7 +85,7 @@ def apply(repository: Repository, merged: Merged, label: str) -> None:
     shutil.rmtree(work, ignore_errors=True)
     try:
         before = {it.path: fingerprint(repository.top / it.path) if it.before else None for it in merged.changes}
-        index_before = _digest(repository.index)
+        index_before, entries = _digest(repository.index), _entries(repository)
         repository.check_ready()
         if repository.tree_of_head() != merged.head:
             raise FastprojError(f"{repository.top} has a new commit since the update began: try again")
@@ -95,12 +97,12 @@ def apply(repository: Repository, merged: Merged, label: str) -> None:
                 {"path": change.path, "before": before[change.path], "after": _after(work, change)}
                 for change in merged.changes
             ],
-            "index": {"before": index_before, "after": _digest(work / "index")},
+            "index": {"before": index_before, "after": _digest(work / "index"), "entries": entries},
         }
         for folder, _, names in os.walk(work):
             for name in names:
                 _to_disk(Path(folder, name))
-        with undisturbed():
+        with undisturbed(for_good=True):  # nobody may be told afterwards that nothing was changed
             try:
                 _write(work / "journal.json", json.dumps(journal))
             except OSError:
@@ -130,6 +132,8 @@ def finish(repository: Repository) -> Finished | None:
         journal = json.loads((work / "journal.json").read_text())
     except FileNotFoundError:
         return None
+    if _entries(repository) == journal["index"]["entries"]:
+        journal["index"]["before"] = _digest(repository.index)  # git status, say, writes it anew as it was
     try:
         with undisturbed():
             left = _forward(repository, work, journal, fresh=False)
@@ -149,6 +153,10 @@ def _stage(repository: Repository, merged: Merged, work: Path) -> None:
     options = ["checkout-index", "--force", "--quiet", "-z", "--stdin"]
     repository.git(*options, data=joined(written), index=whole, work_tree=work / "files")
     whole.unlink()
+    for change in merged.changes:  # with core.fileMode=false a mode is the user's alone
+        place = repository.top / change.path
+        if change.before and change.after and change.before.mode == change.after.mode and not place.is_symlink():
+            (work / "files" / change.path).chmod(place.stat().st_mode & 0o777 | 0o600)
     if repository.index.exists():
         shutil.copyfile(repository.index, index)
     nothing = "0" * len(merged.tree)
@@ -262,6 +270,8 @@ def _step(repository: Repository, work: Path, step: dict[str, Any]) -> None:
 
 def _step_back(repository: Repository, work: Path, step: dict[str, Any]) -> None:
     place, kept = repository.top / step["path"], work / "kept" / step["path"]
+    if fingerprint(place) == step["before"]:
+        return
     if os.path.lexists(kept):
         place.parent.mkdir(parents=True, exist_ok=True)
         _move(kept, place)
@@ -277,8 +287,7 @@ def _link(source: Path, target: Path) -> None:
     except FileExistsError:
         raise
     except OSError:
-        partial = target.with_name(f".{target.name}.fastproj")
-        shutil.copy2(source, partial, follow_symlinks=False)
+        partial = _copy_beside(source, target)
         if os.path.lexists(target):
             partial.unlink()
             raise FileExistsError(errno.EEXIST, "made by another program meanwhile", str(target)) from None
@@ -292,9 +301,19 @@ def _move(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        partial = target.with_name(f".{target.name}.fastproj")
+        os.replace(_copy_beside(source, target), target)
+
+
+def _copy_beside(source: Path, target: Path) -> Path:
+    """Copy a file to where a rename brings it to its target, and return that place."""
+    partial = target.with_name(f".{target.name}.fastproj")
+    try:
         shutil.copy2(source, partial, follow_symlinks=False)
-        os.replace(partial, target)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    return partial
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
@@ -315,6 +334,11 @@ def _digest(file: Path) -> str:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except FileNotFoundError:
         return ""
+
+
+def _entries(repository: Repository) -> str:
+    """Return what tells the index's entries from others, whatever else git keeps in it."""
+    return hashlib.sha256(repository.git("ls-files", "--stage", "-z")).hexdigest()
 
 
 def _to_disk(file: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from threading import Thread
 
 from .errors import FastprojError
 
@@ -15,10 +16,14 @@ def beside(task: Callable[[], object]) -> Iterator[Callable[[], None]]:
     The process is ended with the block. The task's result is what it leaves on the disk.
     """
     reading, writing = os.pipe()
+    ending, living = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(living)
+        Thread(target=_end_with_parent, args=(ending,), daemon=True).start()
         _run(task, writing)
     os.close(writing)
+    os.close(ending)
     done = False
 
     def wait() -> None:
@@ -36,11 +41,18 @@ def beside(task: Callable[[], object]) -> Iterator[Callable[[], None]]:
         yield wait
     finally:
         os.close(reading)
+        os.close(living)
         if not done:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(child, 0)
+
+
+def _end_with_parent(ending: int) -> None:
+    """End once the parent has, which may be killed: it would hold the parent's locks on."""
+    os.read(ending, 1)
+    os._exit(1)
 
 
 def _run(task: Callable[[], object], writing: int) -> None:

@@ -219,7 +219,7 @@ def adopt(
 
 
 def _terminal() -> bool:
-    return bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())
 
 
 def _stop_in_order() -> None:

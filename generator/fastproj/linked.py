@@ -35,7 +35,7 @@ def folder_of(where: Path) -> Path:
     Raises:
         FastprojError: there is none.
     """
-    start = where.absolute()
+    start = Path(os.path.realpath(where))  # of a link and of `..`, what lies above is another folder than it looks
     if not os.path.isdir(start):
         raise FastprojError(f"{where} is no folder: name the project's")
     for folder in (start, *start.parents):
@@ -55,7 +55,7 @@ def read(root: Path) -> Linked:
     """
     recorded = answers_in(root / ANSWERS_FILE)
     for key, what in (("_src_path", "template"), ("_commit", "version")):
-        if not isinstance(recorded.get(key), str) or not recorded[key]:
+        if not isinstance(recorded.get(key), str) or not recorded[key] or "\0" in recorded[key]:
             raise FastprojError(
                 f"{root / ANSWERS_FILE} does not say which {what} the project comes from ({key}): "
                 "let `fastproj adopt` find out"

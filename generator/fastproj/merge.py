@@ -91,7 +91,8 @@ def merge(
 
     with_crlf = _line_ends(repository, old, head, base, ours, scratch)
     for path in with_crlf:
-        base_edits[path] = _to_crlf(repository, base[path])
+        if path != answers_file:  # of which the template's always counts
+            base_edits[path] = _to_crlf(repository, base[path])
         target = path if path in theirs else template_renames.get(path)
         if target in theirs and target not in new_edits:
             new_edits[target] = _to_crlf(repository, theirs[target])
@@ -180,7 +181,7 @@ def _with_labels(
 
 def _line_ends(repository: Repository, old: str, head: str, base: Tree, ours: Tree, scratch: Path) -> list[str]:
     """Return the rendered files, by the paths they were rendered to, that the user turned to CRLF as a whole."""
-    edited = [path for path, entry in ours.items() if entry.mode not in (LINK, SUBMODULE) and base.get(path) != entry]
+    edited = [path for path in sorted(repository.with_crlf() & ours.keys()) if base.get(path) != ours[path]]
     plain: dict[str, Entry | None] = {}
     for path in edited:
         size = int(repository.git("cat-file", "-s", ours[path].oid))

@@ -76,14 +76,16 @@ def _temporary_files(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let no second signal stop the cleaning up after the first."""
+def undisturbed(for_good: bool = False) -> Iterator[None]:
+    """Let no second signal stop the cleaning up after the first; `for_good` also what follows, unless it fails."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    done = False
     try:
         yield
+        done = True
     finally:
-        for number, handler in before.items():
+        for number, handler in before.items() if not (done and for_good) else ():
             signal.signal(number, handler)
 
 

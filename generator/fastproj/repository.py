@@ -115,7 +115,7 @@ class Repository:
         """Return the same repository, with whatever is written to it kept in a folder beside it."""
         objects = os.fsdecode(self.git("rev-parse", "--git-path", "objects")).removesuffix("\n")
         (folder / "info").mkdir(parents=True)
-        (folder / "info/alternates").write_text(f"{(self.top / objects).resolve()}\n")
+        (folder / "info/alternates").write_bytes(os.fsencode((self.top / objects).resolve()) + b"\n")
         return replace(self, objects=folder)
 
     @contextmanager
@@ -207,6 +207,11 @@ class Repository:
         parts = self.git("diff-tree", "-r", "-z", "-M", "-l32767", "--diff-filter=R", before, after).split(b"\0")
         return {os.fsdecode(old): os.fsdecode(new) for _, old, new in zip(*[iter(parts)] * 3, strict=False)}
 
+    def with_crlf(self) -> set[str]:
+        """Return the project's tracked files whose lines all end with CRLF in the index."""
+        lines = self.git("ls-files", "--cached", "--eol", "-z", "--", self.where).split(b"\0")
+        return {os.fsdecode(line.partition(b"\t")[2]) for line in lines if line.startswith(b"i/crlf ")}
+
     def blob(self, oid: str) -> bytes:
         """Return a file's content."""
         return self.git("cat-file", "blob", oid)
@@ -220,20 +225,24 @@ class Repository:
 
         `index` is a scratch file. Files are taken in as `git add` would in the project, with its attributes.
         """
+        borrowed: dict[str, Entry | None] = {}
         for path, entry in self.files_of_project("HEAD").items():
             copy = rendering / path
             if os.path.basename(path) == ".gitattributes" and entry.mode != LINK and not copy.exists():
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(self.blob(entry.oid))
-        if self.prefix:
-            self.git("read-tree", "HEAD", index=index)
-            self.git("rm", "-r", "--cached", "--quiet", "--force", "--ignore-unmatch", "--", self.prefix, index=index)
-        else:
-            self.git("read-tree", "--empty", index=index)
+                borrowed[path] = None
         # The rendering's modes and links count, whatever the project's file system can hold.
         real = ["-c", "core.fileMode=true", "-c", "core.symlinks=true", "-c", "core.sparseCheckout=false"]
+        if self.prefix:
+            self.git("read-tree", "HEAD", index=index)
+            leave = ["rm", "-r", "--cached", "--quiet", "--force", "--ignore-unmatch"]
+            self.git(*real, *leave, "--", self.prefix, index=index)
+        else:
+            self.git("read-tree", "--empty", index=index)
         self.git(*real, "add", "--all", "--force", "--", self.where, index=index, work_tree=rendering)
-        return self.git("write-tree", index=index).decode().strip()
+        tree = self.git("write-tree", index=index).decode().strip()
+        return self.tree_with(tree, borrowed, index)  # the user's attributes count, and are no file of the template's
 
     def tree_of_work_tree(self, also: Tree, index: Path) -> str:
         """Return the tree of all tracked files, and of those in `also`, as they lie on the disk."""

@@ -158,7 +158,7 @@ def adopted(found: Adopted) -> str:
 
 def _next(done: Updated, conflicts: bool) -> list[str]:
     """Return what to type after an update."""
-    git = "git" if Path.cwd() == done.repository.top else shlex.join(["git", "-C", str(done.repository.top)])
+    git = "git" if _here() == done.repository.top else shlex.join(["git", "-C", str(done.repository.top)])
     where = shlex.quote(done.repository.where)
     # An update may add files; those that are in conflict leave the index only once they are marked as mended.
     undo = f"{git} add --update -- {where} && " if conflicts else ""
@@ -170,6 +170,14 @@ def _next(done: Updated, conflicts: bool) -> list[str]:
         "Or undo it all:",
         f"  {undo}{git} restore --source=HEAD --staged --worktree -- {where}",
     ]
+
+
+def _here() -> Path | None:
+    """Return the current folder; None where the update has just removed it, as its files have left it."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
 
 
 def _conflict(conflict: Conflict) -> str:

@@ -110,7 +110,7 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
     label = f"template {target}"
     exchanged = _exchanged(project, before, answers, repository, old_tree, work)
     merged = merge(repository, old_tree, new_tree, label, project.answers_path, own, exchanged, work / "index")
-    hidden = repository.unwatched() & {change.path for change in merged.changes}
+    hidden = repository.unwatched() & {*(change.path for change in merged.changes), *merged.stages}
     if hidden:
         raise FastprojError(
             f"git is told not to look at {min(hidden)}, which the update changes: git update-index "
@@ -217,7 +217,7 @@ def _render_new(
         worker = after.render(target, stage, work, known, ask=True)
         recorded = linked.answers_of(stage)
     for key, value in recorded.items():
-        if key in project.answers and key not in answers and value != project.answers[key]:
+        if key in project.answers and key not in answers and str(value) != str(project.answers[key]):
             raise FastprojError(
                 f"{target} does not allow {project.answers[key]!r} for {key} any more: "
                 f"choose another with --{key.replace('_', '-')} or --data {key}="
