@@ -24,7 +24,7 @@ SAME += ["--train.micro_batch=4", f"--train.steps={STEPS}", f"--train.eval_every
 FP32 = "--speed.precision=fp32"
 VARIANTS: dict[str, tuple[list[str], float]] = {
     "plain": ([FP32], 1e-6),
-    "accumulated": ([FP32, "--train.accumulate=4", "--optim.clip=0.3"], 1e-6),
+    "accumulated": ([FP32, "--train.accumulate=4", "--train.micro_batch=2", "--optim.clip=0.3"], 1e-6),
     "bf16": (["--speed.precision=bf16"], 1e-3),
 }
 """Options, and how far the losses may be apart, relatively."""

@@ -193,21 +193,20 @@ def test_strict_types(project: Project, mypy_cache: Path, framework: str, model:
 def rendered_tests(framework: str, model: str) -> list[str]:
     """Which of its test files a project runs here.
 
-    The first framework's first model all; its others those that are about them; the other frameworks, between them, the
-    engine's that train. With EVERY_TEST=1 all projects run all.
+    The first framework's first model all; its others those that are about them, and every second one whole trainings;
+    the other frameworks, between them, the engine's that train. With EVERY_TEST=1 all projects run all.
     """
     engine = sorted(file.name for file in (TEMPLATE / "project").glob("src/*/tests/test_*.py"))
-    about = ["test_model.py", "test_train.py", "test_network.py"]
+    about = ["test_model.py", "test_network.py"]
     parts = [f"test_{key}.py" for key in ("data", "task") if first_with(key, model)]
     if EVERY or (framework, model) == PAIRS[0]:
         return sorted({*engine, *about, "test_data.py", "test_task.py"})
     if framework == FRAMEWORKS[0]:
-        return [*about, *parts, *(["test_switches.py"] if model == MODELS[1] else [])]
-    training = [name for name in engine if "from ..train import" in _text(name) and name not in about]
-    share = [
-        name for place, name in enumerate(training) if place % len(FRAMEWORKS[1:]) == FRAMEWORKS.index(framework) - 1
-    ]
-    return sorted({"test_train.py", "test_ranks.py", "test_switches.py", *share})
+        return [*about, *parts, *(["test_train.py"] if MODELS.index(model) % 2 else [])]
+    always = {"test_ranks.py", "test_switches.py", "test_train.py"}
+    training = [name for name in engine if "from ..train import train" in _text(name) and name not in {*about, *always}]
+    place = FRAMEWORKS.index(framework) - 1
+    return sorted({*always, *training[place :: len(FRAMEWORKS) - 1]})
 
 
 def _text(name: str) -> str:

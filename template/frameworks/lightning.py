@@ -113,7 +113,7 @@ class Rows(lightning.Callback):
             run.write_row({name: value.item() for name, value in logged if not name.startswith("val_")})
             if run.saves and not run.validates:
                 run.save()
-        trainer.should_stop = run.done
+        trainer.should_stop = trainer.should_stop or run.done  # a callback of yours may have asked to stop
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         module.val_noise = distributed.noise(module.run.world.device, 0, 0, 0)
@@ -128,7 +128,7 @@ class Rows(lightning.Callback):
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         module.judged.__exit__(None, None, None)
         module.run.save()
-        trainer.should_stop = module.run.done
+        trainer.should_stop = trainer.should_stop or module.run.done
 
 
 class Stretches:
