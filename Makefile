@@ -27,11 +27,11 @@ demo:  ## render a project for this machine, train it on real data, show what ca
 	@echo "all in $(abspath $(DEMO))$$([ ! -e $(DEMO).before ] || echo '; the project of the demo before is in $(DEMO).before')"
 
 # Rendered projects are tested in this environment, so it holds what they ask for, as they state it themselves.
-$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml template/project/pyproject.toml.jinja $(wildcard template/*/*.toml)
+$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml template/project/pyproject.toml.jinja $(wildcard template/data/*/requirements)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable . --group test
-	$(BIN)/python tests/requirements.py > $(VENV)/requirements.txt
+	$(BIN)/python tests/support/requirements.py > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
 	@touch $@
 

@@ -19,7 +19,7 @@ class TemplateBundle(BuildHookInterface[Any]):
         packed_already = (root / "PKG-INFO").exists() and (root / BUNDLE).exists()  # in an sdist, maybe without git
         if packed_already or version == "editable":
             return  # an editable install makes a bundle of the working tree whenever it needs one
-        spec = importlib.util.spec_from_file_location("fastproj_bundle", root / "generator/fastproj/bundle.py")
+        spec = importlib.util.spec_from_file_location("fastproj_bundle", root / "generator/fastproj/shared/bundle.py")
         assert spec is not None
         assert spec.loader is not None
         bundle = importlib.util.module_from_spec(spec)

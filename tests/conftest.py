@@ -4,17 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from matrix import HARDWARE
+from program import Fastproj, Project
 from updating import VERSIONS, Made, build
-
-Fastproj = Callable[..., subprocess.CompletedProcess[str]]
-Project = Callable[..., Path]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -131,11 +126,3 @@ def made(rendered: Made, tmp_path: Path) -> Made:
         return shutil.copytree(rendered(version), tmp_path / "proj", symlinks=True)
 
     return copy
-
-
-def run_in(folder: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a rendered project, whose package is found without being installed."""
-    search = {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, **search, **changes}, capture_output=True, text=True, check=False
-    )

@@ -8,7 +8,7 @@ from typing import NoReturn
 import typer
 
 from .cli import app
-from .errors import FastprojError
+from .shared.errors import FastprojError
 
 
 def main() -> None:

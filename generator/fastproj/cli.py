@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from . import options
-from .errors import FastprojError
+from .shared import options
+from .shared.errors import FastprojError
 
 app = typer.Typer(
     name="fastproj",
@@ -25,7 +25,7 @@ class AskingCommand(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         """Fill in the choices, which only someone who asks for help must wait for."""
-        from .source import questions
+        from .shared.source import questions
 
         asked = questions() or {}
         for parameter in self.params:
@@ -37,7 +37,7 @@ class AskingCommand(TyperCommand):
 
 def _complete(question: str) -> Any:
     def matching(incomplete: str) -> list[str]:
-        from .source import questions
+        from .shared.source import questions
 
         return [choice for choice in options.choices(questions() or {}, question) if choice.startswith(incomplete)]
 
@@ -74,7 +74,7 @@ Where = Annotated[Path, typer.Argument(help="The project's folder, or one in it.
 
 def _version(show: bool) -> None:
     if show:
-        from .source import template_version
+        from .shared.source import template_version
 
         print(f"fastproj {template_version()} (template v{template_version()})")
         raise typer.Exit
@@ -93,7 +93,7 @@ def fastproj(
 def detect(json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False) -> None:
     """Show this machine as `new` sees it, and the answers that follow."""
     from . import show
-    from .hardware import detect as look
+    from .creating.hardware import detect as look
 
     machine = look()
     print(show.machine_json(machine) if json else show.machine_text(machine))
@@ -120,7 +120,9 @@ def new(
     no_git: Annotated[bool, typer.Option("--no-git", help="Make no git repository.")] = False,
 ) -> None:
     """Render a new project. Asks what is not given, with answers that fit this machine."""
-    from . import git, hardware, project, show, source
+    from . import show
+    from .creating import hardware, project
+    from .shared import git, source
 
     git.forget_callers_repository()
     target = project.destination(name, output)
@@ -160,9 +162,10 @@ def update(
     ] = None,
 ) -> None:
     """Bring in the template's newer version, or other answers; what you changed stays. The result is staged."""
-    from . import git, show
-    from .update import Wanted
-    from .update import update as bring
+    from . import show
+    from .shared import git
+    from .updating.update import Wanted
+    from .updating.update import update as bring
 
     git.forget_callers_repository()
     answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
@@ -181,8 +184,9 @@ def status(
     template: Annotated[str | None, typer.Option(help="Another place of the template, to compare with.")] = None,
 ) -> None:
     """Show a project's version, the newest, its answers, and what you have changed. Status 1 when behind."""
-    from . import git, show
-    from .status import status as look
+    from . import show
+    from .shared import git
+    from .updating.status import status as look
 
     git.forget_callers_repository()
     _stop_in_order()
@@ -209,8 +213,9 @@ def adopt(
     template: Annotated[str | None, typer.Option(help="The template it was rendered from, if not fastproj's.")] = None,
 ) -> None:
     """Link a rendered repository that has no answers file to the nearest release; writes that file alone."""
-    from . import git, show
-    from .adopt import adopt as link
+    from . import show
+    from .shared import git
+    from .updating.adopt import adopt as link
 
     git.forget_callers_repository()
     _stop_in_order()

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import git
-from .adopt import Adopted
-from .hardware import Machine
-from .merge import Conflict
-from .project import ANSWERS_FILE, Rendered
-from .status import Status
-from .update import Updated
+from .creating.hardware import Machine
+from .creating.project import ANSWERS_FILE, Rendered
+from .shared import git
+from .updating.adopt import Adopted
+from .updating.merge import Conflict
+from .updating.status import Status
+from .updating.update import Updated
 
 # Options in the order in which they are asked.
 OPTIONS = ("gpus", "nodes", "tensor_cores", "framework", "model", "launchers", "author", "licence", "update_workflow")

@@ -42,7 +42,7 @@ def save(
     partial = folder / f".{target.name}.partial"
     sharded = any(hasattr(weight, "full_tensor") for weight in state["model"].values())
     if sharded:
-        from .switches import fsdp
+        from .techniques import fsdp
 
         state = fsdp.write_shares(partial, state, world)
     if not world.is_main:
@@ -145,7 +145,7 @@ def read_state(checkpoint: Path, device: torch.device) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise UserError(f"cannot load {checkpoint}: it holds more than tensors, so it is not one of ours") from error
     if shares:
-        from .switches import fsdp
+        from .techniques import fsdp
 
         return fsdp.join(state, shares)
     return state

@@ -13,9 +13,9 @@ from typing import Any, Literal, NoReturn
 
 from jsonargparse import ArgumentParser, set_parsing_settings
 
+from .config_base import Section, within
 from .data import DataConfig
 from .model import ModelConfig
-from .ranges import Section, within
 
 
 @dataclass(frozen=True)

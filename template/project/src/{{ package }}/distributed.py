@@ -89,7 +89,7 @@ def wrap(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
     ids = [world.device.index] if world.device.type == "cuda" else None
     net = DistributedDataParallel(model, device_ids=ids, **ddp_options(cfg))
     if cfg.bf16_gradients:
-        from .switches import ddp
+        from .techniques import ddp
 
         ddp.send_in_bf16(net)
     return net

@@ -182,7 +182,7 @@ def open_loader(
     loader = Loader(samples, order, cfg.loader, worker_count(cfg.loader, in_memory), world, cfg.run.seed)
     if cfg.data.cache != "device":
         return loader
-    from .switches.device_cache import DeviceCache
+    from .techniques.device_cache import DeviceCache
 
     return DeviceCache(loader)
 

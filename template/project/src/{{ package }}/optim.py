@@ -18,7 +18,7 @@ def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
         UserError: the optimizer needs a package that is not installed, or has nothing to do in this model.
     """
     if cfg.name != "adamw":
-        from .switches import optimizers
+        from .techniques import optimizers
 
         return optimizers.build(model, cfg)
     return torch.optim.AdamW(
@@ -61,7 +61,7 @@ def schedule(cfg: OptimConfig, peak: float, step: int, total_steps: int) -> tupl
     that over final_div_factor, while momentum mirrors it (Smith 2018, arXiv:1803.09820, section 4.3).
     """
     if cfg.schedule != "onecycle":
-        from .switches import schedules
+        from .techniques import schedules
 
         return schedules.rate(cfg, peak, step, total_steps)
     first = peak / cfg.div_factor

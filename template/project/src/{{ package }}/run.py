@@ -13,14 +13,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from . import checkpoint, data, distributed, loaders, model, optim, speed, switches
+from . import checkpoint, data, distributed, loaders, model, optim, speed, techniques
 from .config import Config, as_dict
 from .distributed import World
 from .errors import UserError
-from .folder import open_folder
 from .loaders import Batch, EvalOrder, Plan, TrainOrder
 from .log import RunLog
 from .metrics import Best, Meter, evaluate
+from .run_folder import open_folder
 
 
 class Run:
@@ -48,18 +48,18 @@ class Run:
             prepared: Batch = self.prepare(next(iter(self.val_batches)), False, torch.Generator(world.device))
             return prepared
 
-        switches.check(cfg, plan.accumulate, precision, world)
-        self.watch = switches.watch(cfg, world, raw, sample, plan.total_steps)
-        self.work = switches.work(cfg, samples.spec, sample, precision, world)
+        techniques.check(cfg, plan.accumulate, precision, world)
+        self.watch = techniques.watch(cfg, world, raw, sample, plan.total_steps)
+        self.work = techniques.work(cfg, samples.spec, sample, precision, world)
         if self.best.monitor != "loss":  # a wrong name is told now, and not after the first validation
             first = islice(self.val_batches, 1)
             self.best.check(evaluate(raw, first, self.prepare, precision.autocast(), world))
-        self.model = switches.rebuild(raw, cfg, precision, world)
+        self.model = techniques.rebuild(raw, cfg, precision, world)
         self.optimizer, self.scaler = optim.build(self.model, cfg.optim), precision.scaler()
         self.peak = optim.peak_rate(cfg.optim, plan.global_batch)
         optim.schedule(cfg.optim, self.peak, 0, plan.total_steps)  # refuses a warm-up that is too long
-        self.ema = switches.average(cfg, self.model)
-        self.sweep = switches.range_test(cfg, self.peak, plan.total_steps)
+        self.ema = techniques.average(cfg, self.model)
+        self.sweep = techniques.range_test(cfg, self.peak, plan.total_steps)
 
         self.fixed: dict[str, Any] = {"model": asdict(cfg.model), "data": asdict(samples.spec)}
         self.fixed |= {"train samples": plan.samples, "global batch": plan.global_batch}
@@ -77,7 +77,7 @@ class Run:
     def _resume(self, found: Path) -> None:
         state = checkpoint.read_state(found, torch.device("cpu"))
         if self.cfg.dist.strategy == "fsdp":
-            from .switches import fsdp
+            from .techniques import fsdp
 
             state = fsdp.share_out(state, self.model, self.optimizer)
         checkpoint.load_weights(self.model, state["model"], found)

@@ -19,7 +19,7 @@ from ..distributed import World
 from ..errors import UserError
 from ..loaders import TrainOrder
 from ..log import RunLog
-from ..switches import debug
+from ..techniques import debug
 from ..train import main, train
 from .conftest import HAS_BLOCKS, SMALL, cannot
 

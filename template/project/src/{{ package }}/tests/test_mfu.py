@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from ..distributed import World
-from ..switches.mfu import Work, peak
+from ..techniques.mfu import Work, peak
 
 
 class Net(nn.Module):

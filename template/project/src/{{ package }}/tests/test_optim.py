@@ -9,7 +9,7 @@ from torch import nn
 from .. import data, model, optim
 from ..config import Config, OptimConfig
 from ..distributed import noise
-from ..switches.blocks import blocks_of
+from ..techniques.blocks import blocks_of
 
 CPU = torch.device("cpu")
 

@@ -16,8 +16,8 @@ from ..distributed import World, noise
 from ..errors import UserError
 from ..metrics import Best
 from ..run import Run
-from ..switches import lr_range
-from ..switches.ema import Ema
+from ..techniques import lr_range
+from ..techniques.ema import Ema
 from ..tools import evaluate
 from ..train import train
 from .conftest import HAS_SMOOTHING, measured, rows

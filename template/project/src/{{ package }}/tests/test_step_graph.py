@@ -10,7 +10,7 @@ import torch
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
-from ..switches import step_graph
+from ..techniques import step_graph
 from ..train import train
 from .conftest import cannot, losses
 

@@ -9,8 +9,8 @@ import torch
 from .. import checkpoint, data, model
 from ..config import Config, parse
 from ..distributed import World
-from ..switches import fp8
-from ..switches.blocks import blocks_of
+from ..techniques import fp8
+from ..techniques.blocks import blocks_of
 from ..tools import report
 from ..train import main, train
 from .conftest import OTHER_WIDTH, SMALL, measured, rows, run_ranks, weights

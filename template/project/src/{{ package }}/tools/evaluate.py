@@ -19,9 +19,9 @@ from ..config import LoaderConfig
 from ..distributed import World
 from ..errors import UserError, in_one_line
 from ..metrics import evaluate
+from .atomic_file import whole
 from .task import Details, picture
-from .trained import Trained, open_trained, parser
-from .writing import whole
+from .trained_model import Trained, open_trained, parser
 
 
 @dataclass(frozen=True)

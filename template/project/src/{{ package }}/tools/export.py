@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .. import distributed
 from ..errors import UserError, in_one_line
 from . import task
-from .trained import Trained, for_use, open_trained, parser
+from .trained_model import Trained, for_use, open_trained, parser
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 """How far an exported model's outputs may be from the model's own, in fp32."""

@@ -8,7 +8,7 @@ import torch
 from .. import distributed
 from ..errors import UserError, in_one_line
 from . import task
-from .trained import for_use, open_trained, parser
+from .trained_model import for_use, open_trained, parser
 
 
 def main(argv: list[str] | None = None) -> None:

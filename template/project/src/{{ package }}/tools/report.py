@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .writing import whole
+from .atomic_file import whole
 
 OF_THE_STEP = {"lr", "grad_norm", "samples_per_second", "tflops", "mfu", "skipped_steps"}
 NOT_DRAWN = {"split", "step", "seconds"}

@@ -15,7 +15,7 @@ from ..config import Config, parse
 from ..errors import UserError, in_one_line
 from ..loaders import Plan, TrainOrder
 from . import view
-from .writing import whole
+from .atomic_file import whole
 
 
 def show(cfg: Config, target: Path) -> None:

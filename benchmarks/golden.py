@@ -1,0 +1,164 @@
+"""Record the losses of short runs of every model, framework and technique, and compare two recordings bit by bit.
+
+    python benchmarks/golden.py record before.json --revision v0.2.0
+    python benchmarks/golden.py record after.json
+    python benchmarks/golden.py compare before.json after.json
+
+Proves that a refactoring of the template changed no result. Each run is a process of its own: fp32, one thread, 60
+steps, every step logged. The values depend on the processor and on torch's build, so both recordings are made on one
+machine, and none is kept in the repository.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import copier
+import yaml
+
+ROOT = Path(__file__).parents[1]
+STEPS = 60
+SAME = [f"--train.steps={STEPS}", "--train.eval_every=30", "--log.every=1", "--log.tensorboard=false"]
+TIMES = {"seconds", "samples_per_second", "tflops", "mfu"}
+TWO_RANKS = {
+    "two ranks": [],
+    "two ranks, accumulation": ["--train.accumulate=2"],
+    "two ranks, static graph": ["--dist.static_graph=true"],
+    "two ranks, bf16 gradients": ["--dist.bf16_gradients=true"],
+    "two ranks, fsdp": ["--dist.strategy=fsdp"],
+}
+TECHNIQUES = {
+    "mlp": {
+        **{f"schedule {name}": [f"--optim.schedule={name}"] for name in ("cyclic", "cosine", "wsd", "constant")},
+        "schedule range": ["--optim.schedule=range", "--train.steps=100"],
+        **{f"optimizer {name}": [f"--optim.name={name}"] for name in ("sgd", "lamb", "lars", "novograd")},
+        "not fused": ["--optim.fused=false"],
+        "gradients set to zero": ["--optim.set_to_none=false"],
+        "accumulation": ["--train.accumulate=4"],
+        "global batch": ["--train.global_batch=128", "--optim.lr_scaling=linear"],
+        "no clipping": ["--optim.clip=null"],
+        "clipping": ["--optim.clip=0.1"],
+        "EMA": ["--train.ema=0.99"],
+        "early stopping": ["--train.patience=1", "--train.eval_every=5", "--optim.lr=1.0"],
+        "label smoothing": ["--model.label_smoothing=0.1"],
+        "one worker": ["--loader.workers=1"],
+        "device cache": ["--data.cache=device"],
+        "bf16": ["--speed.precision=bf16"],
+        "fp16": ["--speed.precision=fp16"],
+        "deterministic": ["--debug.deterministic=true"],
+        "anomaly": ["--debug.anomaly=true"],
+        "gradcheck": ["--debug.gradcheck=true"],
+        "nan": ["--debug.nan=true"],
+        "profile": ["--debug.profile=true"],
+        "regression": ["--data.builtin=diabetes"],
+        "mfu": ["--log.mfu=true"],
+        "activation checkpointing": ["--speed.activation_checkpointing=blocks"],
+        "compile": ["--speed.compile=model"],
+        "compile blocks": ["--speed.compile=blocks"],
+    },
+    "resnet": {
+        "channels last": ["--speed.channels_last=true"],
+        "activation checkpointing": ["--speed.activation_checkpointing=every:2"],
+        "shift": ["--data.shift=2"],
+    },
+    "gpt": {
+        "adamw": ["--optim.name=adamw"],
+        "activation checkpointing": ["--speed.activation_checkpointing=blocks"],
+    },
+    "lstm": {"series": ["--data.kind=series"]},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run."""
+
+    name: str
+    framework: str
+    model: str
+    options: list[str]
+    ranks: int = 1
+
+
+def cases() -> Iterator[Case]:
+    """Every pair of framework and model, each framework on two ranks, each technique."""
+    questions = yaml.safe_load((ROOT / "copier.yml").read_text())
+    frameworks, models = (list(questions[name]["default"]) for name in ("frameworks", "models"))
+    for framework in frameworks:
+        for model in models:
+            yield Case(f"{framework} {model}", framework, model, [])
+        for name, options in TWO_RANKS.items():
+            if framework == frameworks[0] or "fsdp" not in name:
+                yield Case(f"{framework} mlp: {name}", framework, "mlp", options, 2)
+    yield Case("pytorch resnet: two ranks", "pytorch", "resnet", [], 2)
+    for model, techniques in TECHNIQUES.items():
+        for name, options in techniques.items():
+            yield Case(f"pytorch {model}: {name}", "pytorch", model, options)
+
+
+def record(case: Case, project: Path, number: int) -> list[dict[str, Any]]:
+    """Train and return the logged rows without what depends on time."""
+    start = ["-m", "torch.distributed.run", f"--nproc-per-node={case.ranks}", f"--master-port={29600 + number}"]
+    options = ["--config=configs/default.yaml", "--speed.precision=fp32", "--speed.compile=off", *SAME, *case.options]
+    command = [sys.executable, *(start if case.ranks > 1 else []), "-m", "proj.train", *options]
+    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
+    name = f"golden-{number}"
+    done = subprocess.run(
+        [*command, f"--run.name={name}"], cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"{case.name}: {done.stderr[-2000:]}")
+    rows = map(json.loads, (project / "runs" / name / "metrics.jsonl").read_text().splitlines())
+    print(case.name, file=sys.stderr, flush=True)
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
+    """Print the cases that differ, and return how many they are."""
+    differing = [name for name in before if before[name] != after.get(name)]
+    for name in differing:
+        pairs = zip(before[name], after.get(name, []), strict=False)
+        first = next((pair for pair in pairs if pair[0] != pair[1]), None)
+        print(f"{name}: {first or 'another number of rows'}")
+    print(f"{len(before) - len(differing)} of {len(before)} recordings are equal to the bit")
+    return len(differing)
+
+
+def main() -> None:
+    """Read the command line, then record or compare."""
+    parser = argparse.ArgumentParser(description="Record and compare the losses of short runs.")
+    parser.add_argument("command", choices=["record", "compare"])
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--revision", default="HEAD", help="the template's git revision; HEAD includes local changes")
+    parser.add_argument("--only", default="", help="record only the cases whose name contains this")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    if args.command == "compare":
+        before, after = (json.loads(file.read_text()) for file in args.files)
+        sys.exit(bool(compare({name: rows for name, rows in before.items() if args.only in name}, after)))
+    chosen = [case for case in cases() if args.only in case.name]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
+        projects = {}
+        for framework, model in dict.fromkeys((case.framework, case.model) for case in chosen):
+            target = Path(folder, f"{framework}-{model}", "proj")
+            answers = {"project_name": "proj", "framework": framework, "model": model}
+            copier.run_copy(str(ROOT), target, answers, vcs_ref=args.revision, defaults=True, quiet=True)
+            projects[framework, model] = target
+        runs = {
+            case.name: pool.submit(record, case, projects[case.framework, case.model], number)
+            for number, case in enumerate(chosen)
+        }
+        found = {name: run.result() for name, run in runs.items()}
+    args.files[0].write_text(json.dumps(found, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()

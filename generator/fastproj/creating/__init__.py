@@ -1,0 +1,1 @@
+"""`fastproj new` and `detect`."""

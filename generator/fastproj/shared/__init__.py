@@ -1,0 +1,1 @@
+"""What creating and updating share."""

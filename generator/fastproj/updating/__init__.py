@@ -1,0 +1,1 @@
+"""`fastproj update`, `status` and `adopt`."""

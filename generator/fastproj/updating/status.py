@@ -1,0 +1,104 @@
+"""How a project stands to its template: versions, answers, and what its user has changed of it."""
+
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..shared.rendering import workshop
+from . import apply, linked
+from .linked import Linked
+from .releases import Releases, version_of
+from .repository import Repository, open_at
+from .update import render_old, sources
+
+_MARKER = re.compile(rb"(?m)^(<{7,}|>{7,}) ")
+
+
+@dataclass(frozen=True)
+class Status:
+    """What `fastproj status` tells."""
+
+    project: str
+    template: str
+    version: str
+    newest: str
+    behind: bool
+    answers: dict[str, Any]
+    changed: list[str]
+    """Rendered files that the user has edited."""
+    deleted: list[str]
+    renamed: dict[str, str]
+    conflicts: list[str]
+    """Files that are in conflict still, or hold the marks of one."""
+    finished: str | None
+    """The version of an update that was killed, and has been finished just now."""
+
+
+def status(where: Path, template: str | None) -> Status:
+    """Compare a project, as it lies on the disk, with what its template rendered.
+
+    Raises:
+        FastprojError: there is no project, or its template cannot be read.
+    """
+    root = linked.folder_of(where)
+    finished = finish(root)
+    project = linked.read(root)
+    project.repository.check_commit()
+    with workshop(Path(tempfile.gettempdir()), "status") as work:
+        before, after = sources(project, template, work)
+        newest = newest_for(project, after)
+        repository = project.repository.with_objects_in(work / "objects")
+        rendering = render_old(project, before, work)
+        old = repository.tree_with_rendering(rendering, work / "index-old")
+        rendered = repository.files_of_project(old)
+        now = repository.tree_of_work_tree(rendered, work / "index-now")
+        differing = repository.differences(old, now)
+        renamed = {was: is_ for was, is_ in repository.renames(old, now).items() if was in rendered}
+        changed = [
+            path
+            for path, (_, new) in differing.items()
+            if path in rendered and new is not None and path != project.answers_path
+        ]
+        deleted = [path for path, (_, new) in differing.items() if path in rendered and new is None]
+        return Status(
+            str(root),
+            after.recorded,
+            project.version,
+            newest,
+            newest != project.version,
+            project.answers,
+            changed,
+            [path for path in deleted if path not in renamed],
+            renamed,
+            _conflicts(repository, [*changed, *renamed.values()]),
+            finished,
+        )
+
+
+def finish(root: Path) -> str | None:
+    """Finish an update of this project that was killed, and return its version."""
+    repository = open_at(root)
+    with repository.locked():
+        done = apply.finish(repository)
+    return done.label if done else None
+
+
+def newest_for(project: Linked, after: Releases) -> str:
+    """Return the version that an update would go to: the newest, unless the project is beyond it."""
+    now, newest = version_of(project.version), after.newest
+    then = version_of(newest)
+    return project.version if now is not None and then is not None and now > then else newest
+
+
+def _conflicts(repository: Repository, paths: list[str]) -> list[str]:
+    """Return what git has as unmerged, and edited files that still hold a conflict's marks."""
+    lines = repository.git("ls-files", "-u", "-z", "--", repository.where).split(b"\0")
+    found = {os.fsdecode(line.partition(b"\t")[2]) for line in lines if line}
+    for path in paths:
+        place = repository.top / path
+        if place.is_file() and not place.is_symlink() and _MARKER.search(place.read_bytes()):
+            found.add(path)
+    return sorted(found)

@@ -1,0 +1,131 @@
+"""A U-Net (Ronneberger et al. 2015, arXiv:1505.04597), with BatchNorm and padded convolutions: a class for each pixel.
+
+Yours to change. The rest of the project needs `ModelConfig`, `build`, and a `forward` that returns the loss and sums.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config_base import Section, within
+from .data import Spec
+from .errors import UserError
+
+SIZES: dict[str, dict[str, object]] = {
+    "small": {"width": 16, "depth": 2},  # for pictures of 16 to 64 pixels
+    "base": {"width": 64, "depth": 4},  # figure 1 of the paper
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig(Section):
+    """The network's size."""
+
+    size: Literal["small", "base"] = "small"
+    """The network's size, base being the paper's; a value given below goes before it."""
+    width: int = within("[0, inf)", 0)
+    """Channels at full resolution; each level below has twice as many, at half the resolution. 0: as `size` says."""
+    depth: int = within("[0, 10]", 0)
+    """How often the resolution is halved; 2 to its power must divide `data.size`. 0: as `size` says."""
+    dropout: float = within("[0, 1)", 0.0)
+    """Share of activations dropped in training at the end of the way down, as in section 3.1 of the paper."""
+
+    def __post_init__(self) -> None:
+        self.take(SIZES[self.size])
+        super().__post_init__()
+        if self.width % 8:
+            self.refuse("width", "it must be a multiple of 8, which Tensor Cores need")
+
+
+class Double(nn.Sequential):
+    """Twice a 3 x 3 convolution, BatchNorm and ReLU; no bias before the norm, whose own shift would cancel it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        first = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        super().__init__(first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+class UNet(nn.Module):
+    """Images (n, channels, size, size) to class scores of each pixel (n, classes, size, size)."""
+
+    def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
+        super().__init__()
+        self.classes = len(spec.classes)
+        self.ignore = -100 if spec.ignore is None else spec.ignore  # no mask has a value below 0
+        widths = [cfg.width * 2**level for level in range(cfg.depth + 1)]
+        down = [Double(inputs, outputs) for inputs, outputs in zip([spec.channels, *widths], widths, strict=False)]
+        up = [Double(2 * width, width) for width in reversed(widths[:-1])]
+        self.blocks = nn.ModuleList([*down, *up])
+        """The way down, its last block at the lowest resolution, and then the way up."""
+        self.depth = cfg.depth
+        self.pool = nn.MaxPool2d(2)
+        self.drop = nn.Dropout(cfg.dropout)
+        self.ups = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, stride=2) for width in reversed(widths[:-1]))
+        self.head = nn.Conv2d(cfg.width, self.classes, 1)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):  # section 3 of the paper, after He et al. 2015
+                nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="relu")
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Class scores, before softmax, of each pixel of prepared images."""
+        kept: list[Tensor] = []
+        x = images
+        for number, block in enumerate(self.blocks):
+            if number > self.depth:
+                x = torch.cat([kept.pop(), self.ups[number - self.depth - 1](x)], dim=1)
+            x = block(x)
+            if number < self.depth:
+                kept.append(x)
+                x = self.pool(x)
+            elif number == self.depth:
+                x = self.drop(x)
+        scores: Tensor = self.head(x)
+        return scores
+
+    def forward(self, images: Tensor, masks: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
+        """Return the mean loss, and for each metric its sum over the batch and the number of pixels.
+
+        An ignored pixel has no loss but is in the number that the mean divides by. So every other weighs the same in
+        whichever batch it is, and k micro-batches give the gradient of one that is k times as large.
+        """
+        scores = self.predict(images)
+        rows = scores.permute(0, 2, 3, 1).reshape(-1, self.classes)
+        total = F.cross_entropy(rows, masks.flatten(), ignore_index=self.ignore, reduction="none").sum()
+        with torch.no_grad():
+            found = confusion(scores.argmax(1), masks, self.classes, self.ignore)
+            hits = found.diagonal()
+            unions = found.sum(0) + found.sum(1) - hits
+        count = masks.numel()
+        return total / count, {
+            "loss": (total.detach(), count),
+            "accuracy": (hits.sum(), found.sum()),
+            "iou": (hits, unions),  # a class an entry; the mean is over those that are there or were predicted
+        }
+
+
+def confusion(predicted: Tensor, masks: Tensor, classes: int, ignore: int) -> Tensor:
+    """Count the pixels by their class (rows) and the predicted one (columns); shapes are static, nothing waits."""
+    cells = torch.where(masks == ignore, classes**2, masks * classes + predicted).flatten()
+    counts = torch.zeros(classes**2 + 1, dtype=torch.int32, device=cells.device)
+    counts = counts.scatter_add(0, cells, torch.ones_like(cells, dtype=torch.int32))
+    return counts[:-1].view(classes, classes).long()
+
+
+def build(cfg: ModelConfig, spec: Spec) -> UNet:
+    """Make the network for such data, with fresh weights.
+
+    Raises:
+        UserError: the images cannot be halved as often as the network is deep.
+    """
+    step = 2**cfg.depth
+    if spec.size % step:
+        nearest = max(round(spec.size / step), 1) * step
+        raise UserError(
+            f"data.size is {spec.size}: for model.depth={cfg.depth} it must be a multiple of {step}; "
+            f"the nearest is {nearest}"
+        )
+    return UNet(cfg, spec)

@@ -1,0 +1,181 @@
+"""After training on masks: evaluate equals scikit-learn, predict writes masks of their images' size, export agrees."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score, precision_score, recall_score
+
+from ..config import parse
+from ..data import Spec
+from ..distributed import World
+from ..tools import evaluate, export, predict, task
+from ..tools.trained_model import open_trained
+from ..train import train
+from .conftest import SMALL
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a few steps."""
+    folder = tmp_path_factory.mktemp("runs")
+    options = [f"--run.dir={folder}", "--run.name=a", "--log.tensorboard=false"]
+    train(parse("test", "", [*SMALL, *options]), World(0, 1, torch.device("cpu")))
+    return folder / "a"
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder of three images of different shapes, one of them in a folder of its own."""
+    noise = np.random.default_rng(0)
+    (tmp_path / "pictures" / "deep").mkdir(parents=True)
+    for name, shape in (("one.png", (48, 32)), ("two.jpg", (20, 70)), ("deep/one.png", (32, 32))):
+        Image.fromarray(noise.integers(0, 256, shape, np.uint8)).save(tmp_path / "pictures" / name)
+    return tmp_path / "pictures"
+
+
+class Fixed:
+    """A network that says what it was given."""
+
+    def __init__(self, predicted: torch.Tensor, classes: int) -> None:
+        self.scores = torch.nn.functional.one_hot(predicted, classes).permute(0, 3, 1, 2).float()
+
+    def predict(self, images: torch.Tensor) -> torch.Tensor:
+        return self.scores[images[:, 0, 0, 0].long()]
+
+
+@pytest.mark.parametrize("ignore", [None, 255])
+def test_details_are_those_of_scikit_learn(world: World, ignore: int | None) -> None:
+    torch.manual_seed(0)
+    names = ("sky", "road", "a long name", "none")
+    spec = Spec(1, 9, names, (0, 1, 2, 3), ignore, (1, 1, 1, 1), (0.5,), (0.5,))
+    masks, predicted = torch.randint(0, 3, (5, 9, 9)), torch.randint(0, 3, (5, 9, 9))
+    if ignore is not None:
+        masks[:, 2:5] = ignore
+    details, net = task.Details(spec, world.device), Fixed(predicted, 4)
+    for part in (torch.tensor([0, 1]), torch.tensor([2, 3, 4])):
+        details.add(net, (part.view(-1, 1, 1, 1).float().expand(-1, 1, 9, 9), masks[part]))
+    values, table = details.result(world)
+    true, said = (part[masks != 255].numpy() for part in (masks, predicted))
+    assert values["confusion"] == confusion_matrix(true, said, labels=range(4)).tolist()
+    assert values["pixel_accuracy"] == pytest.approx(accuracy_score(true, said))
+    assert values["mean_iou"] == pytest.approx(jaccard_score(true, said, average="macro"))
+    for key, score in (("iou", jaccard_score), ("precision", precision_score), ("recall", recall_score)):
+        ours = [values["classes"][name][key] for name in names[:3]]
+        assert ours == pytest.approx(score(true, said, average=None))
+        assert values["classes"]["none"][key] is None
+    assert f"a long name  {values['classes']['a long name']['iou']:.4f}" in table
+    json.dumps(values)
+
+
+def test_evaluate_writes_them_beside_the_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate.main([str(run), "--device=cpu"])
+    checkpoint = max(run.glob("checkpoints/step-*"))
+    written = json.loads((checkpoint / "evaluation.json").read_text())
+    assert written["mean_iou"] == pytest.approx(written["iou"], rel=1e-5)
+    assert written["pixel_accuracy"] == pytest.approx(written["accuracy"], rel=1e-5)
+    assert "background" in capsys.readouterr().out
+    assert (checkpoint / "evaluation.png").stat().st_size > 5_000
+
+
+def test_predict_writes_a_mask_as_large_as_its_image(
+    run: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "masks"
+    predict.main([str(run), str(pictures), "--device=cpu", "--output", str(target), "--overlay", "--batch=2"])
+    assert "3 images segmented" in capsys.readouterr().out
+    assert len(list(target.rglob("*"))) == 7, "three masks, three overlays, a folder"
+    for name, size in (("one.png", (32, 48)), ("two.png", (70, 20)), ("deep/one.png", (32, 32))):
+        with Image.open(target / name) as mask, Image.open((target / name).with_suffix(".overlay.png")) as overlay:
+            assert (mask.mode, mask.size) == ("P", size)
+            assert (overlay.mode, overlay.size) == ("RGB", size)
+            assert np.asarray(mask).max() <= 10
+
+
+def test_a_mask_of_the_network_s_own_size_is_its_answer(run: Path, pictures: Path, tmp_path: Path) -> None:
+    predict.main([str(run), str(pictures / "deep"), "--device=cpu", "--output", str(tmp_path / "masks")])
+    trained = open_trained(run, torch.device("cpu"))
+    image = torch.from_numpy(np.asarray(Image.open(pictures / "deep" / "one.png")).copy()).view(1, 1, 32, 32)
+    with torch.no_grad():
+        mean, std = trained.spec.mean[0], trained.spec.std[0]
+        expected = trained.net.predict((image / 255 - mean) / std)[0].argmax(0)
+    written = np.asarray(Image.open(tmp_path / "masks" / "one.png"))
+    assert (written == expected.numpy()).mean() > 0.99
+
+
+def test_values_are_those_of_the_training_masks(run: Path, pictures: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(run, tmp_path / "run")
+    found = next(run.glob("checkpoints/step-*/manifest.json"))
+    manifest = json.loads(found.read_text())
+    manifest["fixed"]["data"]["values"] = list(range(100, 111))
+    found.write_text(json.dumps(manifest))
+    predict.main([str(run), str(pictures / "two.jpg"), "--device=cpu", "--output", str(tmp_path / "masks")])
+    assert set(np.unique(np.asarray(Image.open(tmp_path / "masks" / "two.png")))) <= set(range(100, 111))
+
+
+def test_predict_gives_the_share_of_pixels_as_json(run: Path, pictures: Path, tmp_path: Path) -> None:
+    target = tmp_path / "shares.json"
+    predict.main([str(run), str(pictures), "--device=cpu", "--output", str(target)])
+    shares = json.loads(target.read_text())
+    assert [Path(row["file"]).name for row in shares] == ["one.png", "one.png", "two.jpg"]
+    for row in shares:
+        assert sum(row["pixels"].values()) == pytest.approx(1)
+        assert set(row["pixels"]) == {"background", *map(str, range(10))}
+
+
+def test_scores_are_enlarged_as_torch_does() -> None:
+    torch.manual_seed(0)
+    scores = torch.randn(5, 8, 8)
+    wide = torch.nn.functional.interpolate(scores[None], (21, 13), mode="bilinear", align_corners=False)[0].argmax(0)
+    assert torch.equal(task._enlarged(scores, (13, 21)), wide)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        (["pictures/nowhere.png"], [], "cannot read the image .*nowhere.png"),
+        (["empty"], [], "empty holds no image"),
+        (["pictures/bad.png"], [], "cannot read the image .*bad.png"),
+        (["pictures/one.png", "pictures/deep/one.png"], [], "would both become"),
+        (["pictures"], ["--output=pictures"], "would be written over an image"),
+        (["pictures/one.png"], ["--output=file"], "cannot write file.*one.png"),
+        (["pictures/one.png"], ["--output=a.json", "--overlay"], "--overlay has no place in --output a.json"),
+        (["pictures/one.png"], ["--batch=0"], "--batch 0"),
+    ],
+)
+def test_what_predict_cannot_do(
+    run: Path,
+    pictures: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    inputs: list[str],
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    if "bad" in inputs[0]:
+        (pictures / "bad.png").write_bytes((pictures / "one.png").read_bytes()[:50])
+    with pytest.raises(SystemExit, match=message):
+        predict.main([str(run), *inputs, "--device=cpu", *options])
+    assert not list(tmp_path.rglob(".partial*"))
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_export_agrees_with_the_model(run: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    export.main([str(run), f"--format={kind}"])
+    assert "differ from the model's by" in capsys.readouterr().out
+
+
+def test_what_is_exported_takes_bytes_and_gives_scores(run: Path) -> None:
+    module: Any
+    module, inputs = task.exported(open_trained(run, torch.device("cpu"), "fp32"))
+    assert (inputs[0].dtype, inputs[0].shape) == (torch.uint8, (2, 1, 32, 32))
+    scores = module(*inputs)
+    assert (scores.dtype, scores.shape) == (torch.float32, (2, 11, 32, 32))

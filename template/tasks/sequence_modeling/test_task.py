@@ -1,0 +1,184 @@
+"""A trained model of sequences in use: what evaluate adds, continuations and forecasts, and its export."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, mean_squared_error
+from torch import Tensor
+
+from .. import data
+from ..config import Config
+from ..distributed import World
+from ..tools import evaluate, export, predict, task
+from ..tools.trained_model import Trained, open_trained
+from ..train import train
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def run(config: Callable[..., Config], world: World, tmp_path: Path) -> Callable[..., Path]:
+    """Train a few steps on a short text or series, and return the run's folder."""
+
+    def make(kind: str, *options: str) -> Path:
+        text, series = tmp_path / "own.txt", write(tmp_path / "own.csv", 300)
+        text.write_text("the quick brown fox jumps over the lazy dog\n" * 100)
+        own = [f"--data.path={text}", "--data.context=32", "--data.val_fraction=0.2"]
+        if kind == "series":
+            own = [f"--data.path={series}", "--data.columns=[tide,moon]", "--data.window=24", "--data.horizon=6"]
+        own += [f"--data.kind={kind}", f"--data.cache_dir={tmp_path}/cache", "--run.name=a", *options]
+        train(config(*own), world)
+        return tmp_path / "a"
+
+    return make
+
+
+def write(file: Path, rows: int) -> Path:
+    """Two columns that can be foreseen, of different sizes, and one that is not asked for."""
+    when = np.arange(rows)
+    columns = {"moon": 1000 + 50 * np.sin(when / 9), "note": ["x"] * rows, "tide": 5 + np.sin(when / 3)}
+    pl.DataFrame(columns).write_csv(file)
+    return file
+
+
+def answers(trained: Trained) -> tuple[Tensor, Tensor, Tensor]:
+    """The held-out inputs and targets, and what the model makes of the first."""
+    samples = data.load(trained.cfg.data)
+    batch = samples.val.__getitems__(list(range(len(samples.val))))
+    inputs, targets = trained.prepare(batch, False, torch.default_generator)
+    with torch.no_grad():
+        return inputs, targets, trained.net.predict(inputs)
+
+
+def evaluated(folder: Path) -> tuple[dict[str, Any], Trained]:
+    """What evaluate writes, and the model that it was about."""
+    evaluate.main([str(folder), "--device=cpu"])
+    trained = open_trained(folder, CPU)
+    assert (trained.checkpoint / "evaluation.png").read_bytes().startswith(b"\x89PNG")
+    return json.loads((trained.checkpoint / "evaluation.json").read_text()), trained
+
+
+def test_text_is_evaluated_as_by_scikit_learn(run: Callable[..., Path]) -> None:
+    found, trained = evaluated(run("text"))
+    _, targets, scores = answers(trained)
+    scores = scores.double().flatten(0, 1)
+    nats = log_loss(targets.flatten(), scores.softmax(1), labels=list(range(256)))
+    assert found["perplexity"] == pytest.approx(math.exp(nats), rel=1e-4)
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2), rel=1e-4)
+    assert found["accuracy"] == pytest.approx(accuracy_score(targets.flatten(), scores.argmax(1)))
+
+
+def test_a_series_is_evaluated_as_by_scikit_learn(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    found, trained = evaluated(run("series"))
+    rows, targets, forecast = answers(trained)
+    naive = rows[:, -1:].expand_as(targets)
+    squared = [mean_squared_error(targets[:, step], forecast[:, step]) for step in range(6)]
+    repeated = [mean_squared_error(targets[:, step], naive[:, step]) for step in range(6)]
+    absolute = [mean_absolute_error(targets[:, step], forecast[:, step]) for step in range(6)]
+    assert found["mse_by_step"] == pytest.approx(squared, rel=1e-4)
+    assert found["mae_by_step"] == pytest.approx(absolute, rel=1e-4)
+    skills = [1 - ours / theirs for ours, theirs in zip(squared, repeated, strict=True)]
+    assert found["skill_by_step"] == pytest.approx(skills, abs=1e-4)
+    assert found["skill"] == pytest.approx(1 - sum(squared) / sum(repeated), abs=1e-4)
+    assert found["loss"] == pytest.approx(np.mean(squared), rel=1e-4)
+    spread = pl.read_csv(trained.cfg.data.path or "")[:240]["moon"].to_numpy().std()
+    in_unit = spread * mean_squared_error(targets[:, :, 1].flatten(), forecast[:, :, 1].flatten()) ** 0.5
+    assert found["rmse_by_column"]["moon"] == pytest.approx(in_unit, rel=1e-4)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1].split() == ["rmse", "of", "moon", f"{found['rmse_by_column']['moon']:.6g}"]
+
+
+def test_a_prompt_is_continued(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run("text")
+    capsys.readouterr()
+    predict.main([str(folder), "--device=cpu", "--prompt=the quick", "--tokens=50", "--temperature=0"])
+    first = capsys.readouterr().out
+    assert first.startswith("the quick")
+    assert len(first.encode()) >= len("the quick") + 50
+    predict.main([str(folder), "--device=cpu", "--prompt=the quick", "--tokens=50", "--top-k=1", "--seed=5"])
+    assert capsys.readouterr().out == first
+
+
+def test_the_rows_after_the_last_are_forecast(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = run("series")
+    asked = write(tmp_path / "asked.csv", 500)
+    outputs = {suffix: tmp_path / f"out{suffix}" for suffix in (".csv", ".json", ".png")}
+    for output in outputs.values():
+        predict.main([str(folder), str(asked), "--device=cpu", f"--output={output}"])
+    capsys.readouterr()
+    predict.main([str(folder), str(asked), "--device=cpu"])
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    trained = open_trained(folder, CPU)
+    rows = pl.read_csv(asked)[["tide", "moon"]].to_numpy()[-24:]
+    mean, std = np.array(trained.spec.mean), np.array(trained.spec.std)
+    with torch.no_grad():
+        made = trained.net.predict(torch.from_numpy((rows - mean) / std).float().unsqueeze(0))[0].numpy() * std + mean
+    assert made[0] == pytest.approx(rows[-1], rel=0.1)
+    head, *written = csv.reader(outputs[".csv"].read_text().splitlines())
+    assert head == ["tide", "moon"]
+    assert np.array(written, float) == pytest.approx(made, rel=1e-4)
+    assert json.loads(outputs[".json"].read_text())["columns"] == head
+    assert np.array(json.loads(outputs[".json"].read_text())["forecast"]) == pytest.approx(made, rel=1e-4)
+    assert outputs[".png"].read_bytes().startswith(b"\x89PNG")
+    assert printed[0] == ["step", "tide", "moon"]
+    assert np.array(printed[1:], float)[:, 1:] == pytest.approx(made, rel=1e-4)
+    assert not list(tmp_path.glob(".partial*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give one CSV or Parquet file, and no --prompt"),
+        (["own.csv", "--prompt=a"], "give one CSV or Parquet file, and no --prompt"),
+        (["own.csv", "--output=a.txt"], "must end with .csv, .json or .png"),
+        (["own.csv", "--output=nowhere/a.csv"], "cannot write nowhere/a.csv"),
+        (["nowhere.csv"], "nowhere.csv does not exist"),
+        (["short.csv"], "short.csv has 23 rows, and the model sees 24"),
+        (["other.csv"], "has no column tide, moon"),
+    ],
+)
+def test_what_cannot_be_forecast(
+    run: Callable[..., Path], options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = run("series", "--train.steps=1", "--train.eval_every=1")
+    monkeypatch.chdir(tmp_path)
+    write(Path("short.csv"), 23)
+    Path("other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(SystemExit, match=message):
+        predict.main([str(folder), *options, "--device=cpu"])
+
+
+@pytest.mark.parametrize("kind", ["text", "series"])
+@pytest.mark.parametrize("format_", ["torch", "onnx"])
+def test_the_export_gives_the_models_answers(run: Callable[..., Path], kind: str, format_: str, tmp_path: Path) -> None:
+    folder = run(kind, "--train.steps=3", "--train.eval_every=3")
+    export.main([str(folder), f"--format={format_}", f"--output={tmp_path}/exported"])
+    trained = open_trained(folder, CPU, "fp32")
+    module, (inputs,) = task.exported(trained)
+    more = torch.cat([inputs, inputs, inputs])
+    expected = module(more).detach()
+    if kind == "series":
+        assert expected.mean((0, 1)).numpy() == pytest.approx(trained.spec.mean, rel=0.2)
+    torch.testing.assert_close(loaded(format_, tmp_path / "exported")(more), expected, rtol=1e-3, atol=1e-3)
+
+
+def loaded(format_: str, file: Path) -> Callable[..., Tensor]:
+    """An exported model as its user opens it."""
+    if format_ == "torch":
+        program: Any = torch.export.load(file).module()
+        return lambda inputs: program(inputs).detach()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (name,) = [entry.name for entry in session.get_inputs()]
+    return lambda inputs: torch.from_numpy(session.run(None, {name: inputs.numpy()})[0])

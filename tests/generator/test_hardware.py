@@ -1,0 +1,227 @@
+"""Detection against recorded outputs of real tools, and against tools that are missing, slow, broken or lying."""
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+import pytest
+from fastproj.creating import hardware
+from matrix import ROOT
+from program import Fastproj
+
+RECORDED = ROOT / "tests/support/nvidia-smi"
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in for nvidia-smi; a test writes what it does."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    program = tmp_path / "nvidia-smi"
+    program.touch(0o755)
+    return program
+
+
+def answer(smi: Path, query: str, status: int = 0, listing: str = "") -> None:
+    """Make it print a text, and another for -L."""
+    smi.with_suffix(".query").write_text(query)
+    smi.with_suffix(".listing").write_text(listing)
+    smi.write_text(
+        f'#!/bin/sh\nif [ "$1" = -L ]; then cat {smi.with_suffix(".listing")}; exit 0; fi\n'
+        f"cat {smi.with_suffix('.query')}\nexit {status}\n"
+    )
+
+
+@pytest.mark.parametrize("file", sorted(RECORDED.glob("*.json")), ids=lambda file: file.stem)
+def test_recorded_outputs(smi: Path, file: Path) -> None:
+    case = json.loads(file.read_text())
+    answer(smi, case["query"], case["status"], case.get("listing", ""))
+    machine = hardware.detect()
+    seen = [[gpu.name, gpu.capability, gpu.memory_mib, gpu.tensor_cores] for gpu in machine.gpus]
+    assert seen == case["gpus"]
+    assert machine.answers() == case["answers"]
+    assert case.get("note", "") in " ".join(machine.notes)
+    assert bool(machine.notes) == ("note" in case)
+
+
+LIES = [
+    "",
+    "\n\n",
+    "hello",
+    "NVIDIA A100, 8.0, 81920, Disabled",
+    "NVIDIA A100, eight, 81920, Disabled, GPU-1",
+    "<html>, 8.0, 1, Disabled, nothing",
+    "\x00\x01\x02" * 1000,
+    "a," * 100_000,
+    "NVIDIA A100 8.0 81920 Disabled GPU-1",
+    "x" * 200_000,
+    "NVIDIA A100, 8.0, -5, Disabled, CPU-1",
+]
+
+
+@pytest.mark.parametrize("text", LIES, ids=lambda text: ascii(text[:20]))
+def test_a_lying_tool_is_not_believed(smi: Path, text: str) -> None:
+    answer(smi, text)
+    machine = hardware.detect()
+    assert machine.gpus == ()
+    assert machine.answers() == {"gpus": 0, "nodes": 1}
+
+
+def test_bytes_that_are_no_text(smi: Path) -> None:
+    smi.write_text("#!/bin/sh\nprintf '\\377\\376\\000'\n")
+    assert hardware.detect().gpus == ()
+
+
+def test_an_impossible_memory_is_left_out(smi: Path) -> None:
+    answer(smi, "NVIDIA H100, 9.0, 99999999999999, Disabled, GPU-1")
+    assert [gpu.memory_mib for gpu in hardware.detect().gpus] == [None]
+
+
+@pytest.mark.parametrize(
+    "script", ["sleep 60", "trap '' TERM INT; sleep 60 & sleep 60", "yes"], ids=["hangs", "stubborn", "floods"]
+)
+def test_a_hanging_tool_is_given_up(smi: Path, script: str) -> None:
+    smi.write_text(f"#!/bin/sh\n{script}\n")
+    started = time.monotonic()
+    machine = hardware.detect()
+    assert time.monotonic() - started < hardware.TIMEOUT_S + 3
+    assert machine.gpus == ()
+    assert script == "yes" or "nvidia-smi gave no answer" in machine.notes[0]
+
+
+def test_a_tool_that_cannot_start(smi: Path) -> None:
+    smi.write_text("no program at all")
+    machine = hardware.detect()
+    assert machine.gpus == ()
+    smi.chmod(0o644)
+    assert hardware.detect().gpus == ()
+
+
+def test_one_bad_line_costs_no_other_gpu(smi: Path) -> None:
+    good = "NVIDIA A100, 8.0, 81920, Disabled, GPU-1"
+    answer(
+        smi, f"WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n{good}\n[GPU is lost], [N/A], [N/A], [N/A], [N/A]\n"
+    )
+    machine = hardware.detect()
+    assert [gpu.name for gpu in machine.gpus] == ["NVIDIA A100"]
+    assert len(machine.notes) == 2
+
+
+def test_a_name_that_would_move_the_cursor(smi: Path) -> None:
+    answer(smi, "NVIDIA\x1b[2J A100, 8.0, 81920, Disabled, GPU-1")
+    assert [gpu.name for gpu in hardware.detect().gpus] == ["NVIDIA?[2J A100"]
+
+
+def test_more_gpus_than_the_question_allows(smi: Path) -> None:
+    answer(smi, "".join(f"A, 8.0, 1000, Disabled, GPU-{number}\n" for number in range(100)))
+    assert hardware.detect().answers()["gpus"] == 64
+
+
+@pytest.mark.parametrize(
+    ("visible", "memory"), [("0", [5120]), ("MIG-aa", [5120]), ("MIG-bb", [10240]), ("", []), ("1", [1000])]
+)
+def test_mig_and_cuda_visible_devices(
+    smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, memory: list[int]
+) -> None:
+    listing = "GPU 0: A (UUID: GPU-1)\n  MIG 1g.5gb     Device  0: (UUID: MIG-aa11)\n"
+    listing += "  MIG 2g.10gb     Device  1: (UUID: MIG-bb22)\nGPU 1: B (UUID: GPU-2)\n"
+    answer(smi, "A, 8.0, 40960, Enabled, GPU-1\nB, 8.0, 1000, Disabled, GPU-2\n", listing=listing)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu.memory_mib for gpu in hardware.detect().gpus] == memory
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [("0", ["A"]), ("1,0", ["B", "A"]), ("", []), ("-1", []), ("0,9,1", ["A"]), ("GPU-bb", ["B"]), ("nonsense", [])],
+)
+def test_cuda_visible_devices(smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]) -> None:
+    answer(smi, "A, 8.0, 1000, Disabled, GPU-aa11\nB, 9.0, 1000, Disabled, GPU-bb22\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    machine = hardware.detect()
+    assert [gpu.name for gpu in machine.gpus] == names
+    assert "CUDA_VISIBLE_DEVICES" in machine.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("capability", "name", "kind"),
+    [
+        ("6.1", "NVIDIA GeForce GTX 1080 Ti", "none"), ("7.0", "Tesla V100-SXM2-16GB", "fp16"),
+        ("7.5", "Tesla T4", "fp16"), ("7.5", "NVIDIA GeForce GTX 1660", "none"),
+        ("7.5", "NVIDIA GeForce RTX 2080", "fp16"), ("8.0", "NVIDIA A100", "bf16"),
+        ("8.6", "NVIDIA GeForce RTX 3090", "bf16"), ("8.9", "NVIDIA L4", "fp8"),
+        ("9.0", "NVIDIA H100", "fp8"), ("10.0", "NVIDIA B200", "fp8"),
+        ("12.0", "NVIDIA GeForce RTX 5090", "fp8"), (None, "?", "none"),
+        ("x", "?", "none"),
+    ],
+)  # fmt: skip
+def test_tensor_cores_of_nvidia(capability: str | None, name: str, kind: str) -> None:
+    assert hardware.nvidia_kind(capability, name) == kind
+
+
+def amd_machine(root: Path, targets: list[int]) -> Path:
+    """Write the kernel driver's table: a CPU and GPUs of these targets."""
+    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    for number, target in enumerate([0, *targets]):
+        (nodes / str(number) / "mem_banks/0").mkdir(parents=True)
+        (nodes / str(number) / "name").write_text("aqua_vanjaram\n" if target else "\n")
+        (nodes / str(number) / "properties").write_text(
+            f"cpu_cores_count 0\nsimd_count 304\ngfx_target_version {target}\n"
+        )
+        (nodes / str(number) / "mem_banks/0/properties").write_text(
+            "heap_type 1\nsize_in_bytes 206141652992\nflags 0\n"
+        )
+    return root
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "kind"),
+    [(90402, "gfx942", "fp8"), (90010, "gfx90a", "bf16"), (110000, "gfx1100", "bf16"), (100300, "gfx1030", "none")],
+)
+def test_amd(tmp_path: Path, target: int, name: str, kind: str) -> None:
+    machine = hardware.detect(amd_machine(tmp_path, [target] * 2))
+    assert [(gpu.vendor, gpu.capability, gpu.tensor_cores) for gpu in machine.gpus] == [("amd", name, kind)] * 2
+    assert machine.gpus[0].memory_mib == 206141652992 >> 20
+    assert machine.answers() == {"gpus": 2, "nodes": 1, "tensor_cores": kind}
+
+
+def test_apple(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    values = {"hw.memsize": "17179869184", "machdep.cpu.brand_string": "Apple M2", "hw.optional.arm.FEAT_BF16": "1"}
+    cases = "".join(f"{key}) echo '{value}';;" for key, value in values.items())
+    (tmp_path / "sysctl").write_text(f'#!/bin/sh\ncase "$2" in {cases} esac\n')
+    (tmp_path / "sysctl").chmod(0o755)
+    machine = hardware.detect(tmp_path)
+    assert [(gpu.vendor, gpu.name, gpu.memory_mib) for gpu in machine.gpus] == [("apple", "Apple M2", 16384)]
+    assert machine.cpu_bf16
+    assert machine.answers() == {"gpus": 1, "nodes": 1, "tensor_cores": "none"}
+
+
+def test_limits_of_a_container(tmp_path: Path) -> None:
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       65536000 kB\n")
+    (tmp_path / "proc/cpuinfo").write_text("model name\t: Some CPU\nflags\t\t: fpu avx512f avx512_bf16\n")
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("100000 100000\n")
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("1073741824\n")
+    machine = hardware.detect(tmp_path)
+    assert (machine.cores, machine.memory_mib, machine.cpu_bf16, machine.cpu) == (1, 1024, True, "Some CPU")
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
+    machine = hardware.detect(tmp_path)
+    assert (machine.cores, machine.memory_mib) == (len(os.sched_getaffinity(0)), 64000)
+
+
+def test_the_command_prints_both_ways(fastproj: Fastproj, smi: Path) -> None:
+    answer(smi, "NVIDIA H200, 9.0, 143771, Disabled, GPU-1")
+    path = {"PATH": os.environ["PATH"]}
+    found = json.loads(fastproj("detect", "--json", **path).stdout)
+    assert found["answers"] == {"gpus": 1, "nodes": 1, "tensor_cores": "fp8"}
+    assert found["gpus"][0]["name"] == "NVIDIA H200"
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    text = fastproj("detect", **path).stdout
+    assert "gpu 0    NVIDIA H200, 9.0, 140.4 GiB, Tensor Cores: fp8" in text
+    assert "--gpus 1 --nodes 1 --tensor-cores fp8" in text

@@ -1,0 +1,85 @@
+"""Names of projects: what is refused, why, and by the real program."""
+
+import importlib.metadata
+import keyword
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from fastproj.creating import names
+from fastproj.shared.errors import FastprojError
+from matrix import PAIRS
+from program import Fastproj, Project
+
+BAD = [
+    "", ".", "..", "a/b", "/a", "a\\b", "con", "nul", "com1", "$(x)", "`x`", "a b", "a\nb", "a\tb", "x" * 300,
+    "x" * 61, "class", "match", "None", "import", "torch", "numpy", "sklearn", "scikit-learn", "fastproj",
+    "json", "email", "test", "tests", "src", "runs", "é", "проект", "a\u202eb", "A", "MyProject", "1a", "_a",
+    "a-", "a_", "a.b", "a'b", 'a"b', "a|b", "{{x}}", "{% x %}", "~", "~/x", "*", "a:b", "\x00", "a\x7f", " a",
+    "a ", "--help-me", "-rf",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD, ids=ascii)
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(FastprojError) as refusal:
+        names.check(name)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["a", "my-project", "my_project", "resnet50", "x" * 60, "a1", "connect", "torch-lab"])
+def test_good_names_pass(name: str) -> None:
+    names.check(name)
+    assert names.package_of(name).isidentifier()
+
+
+def test_the_way_out_is_a_good_name() -> None:
+    for name in [*keyword.kwlist, *sys.stdlib_module_names, "torch", "con", "MyProject", "my project", "a.b"]:
+        try:
+            names.check(name)
+        except FastprojError as refusal:
+            if suggested := re.search(r"(?:such as|;) ([a-z0-9_-]+)(?: would do)?$", str(refusal)):
+                names.check(suggested[1])
+
+
+def test_every_requirement_is_refused_as_a_name(project: Project) -> None:
+    for framework, model in PAIRS:
+        declared = tomllib.loads((project(framework, model) / "pyproject.toml").read_text())["project"]
+        for requirement in [*declared["dependencies"], *declared["optional-dependencies"]["dev"]]:
+            name = re.match(r"[\w-]+", requirement)
+            assert name is not None
+            with pytest.raises(FastprojError, match="a package that the project uses"):
+                names.check(name[0].lower().replace("_", "-"))
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "a/b", "con", "$(x)", "a\nb", "x" * 300, "class", "torch", "é", "-rf"], ids=ascii
+)
+def test_the_program_refuses_in_one_line_and_leaves_nothing(name: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    done = fastproj("new", name, "--yes", "--output", str(tmp_path), cwd=tmp_path)
+    assert done.returncode in (1, 2)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("fastproj: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_requirements_require_is_refused_too(project: Project) -> None:
+    declared = [tomllib.loads((project(*pair) / "pyproject.toml").read_text())["project"] for pair in PAIRS]
+    open_names = [re.split(r"[^\w-]", it)[0] for entry in declared for it in entry["dependencies"]]
+    seen: set[str] = set()
+    while open_names:
+        name = re.sub(r"[-_.]+", "-", open_names.pop().lower())
+        if name in seen:
+            continue
+        seen.add(name)
+        with pytest.raises(FastprojError, match="a package that the project uses"):
+            names.check(name)
+        try:
+            required = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another platform
+        open_names += [re.split(r"[^\w.-]", it)[0] for it in required if "extra ==" not in it and "platform" not in it]
+    assert "sympy" in seen

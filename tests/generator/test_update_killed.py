@@ -1,0 +1,232 @@
+"""An update that is stopped: the project is as it was, or whole, and the next update succeeds."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from program import Fastproj
+from updating import Made, commit, edit, files_of, git, state_of
+
+ENGINE = "src/proj/engine.py"
+# Ends the program, or lets it fail, right after a step of its own.
+STOPPER = """
+import os, signal, sys
+from fastproj import apply
+from fastproj.__main__ import main
+name, calls, how = sys.argv.pop(1), int(sys.argv.pop(1)), sys.argv.pop(1)
+inner = getattr(apply, name)
+def stopped(*arguments, **named):
+    global calls
+    result = inner(*arguments, **named)
+    calls -= 1
+    if calls == 0 and how == "fail":
+        raise OSError(28, "No space left on device", "/somewhere")
+    if calls == 0:
+        os.kill(os.getpid(), getattr(signal, how))
+    return result
+setattr(apply, name, stopped)
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def updated_once(
+    rendered: Made, fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, tuple[object, ...], float]:
+    """A project with an edit of the user's and an untracked file; what an update makes of it; how long that took."""
+    folder = shutil.copytree(rendered("v0.1.0"), tmp_path_factory.mktemp("edited") / "proj", symlinks=True)
+    edit(folder / ENGINE, "return 20\n", "return 20 + 1  # mine\n")
+    commit(folder)
+    (folder / "scratch.txt").write_text("mine, never added\n")
+    before, start = state_of(folder), time.monotonic()
+    done = fastproj("update", "--yes", cwd=folder)
+    length = time.monotonic() - start
+    assert done.returncode == 0, done.stderr
+    whole = state_of(folder)
+    git(folder, "reset", "-q", "--hard")
+    assert state_of(folder) == before
+    return folder, whole, length
+
+
+@pytest.fixture
+def edited(updated_once: tuple[Path, tuple[object, ...], float], tmp_path: Path) -> Path:
+    """A copy of that project."""
+    return shutil.copytree(updated_once[0], tmp_path / "proj", symlinks=True)
+
+
+@pytest.fixture
+def whole(updated_once: tuple[Path, tuple[object, ...], float]) -> tuple[object, ...]:
+    """The state that an undisturbed update comes to."""
+    return updated_once[1]
+
+
+def stop_at(environment: dict[str, str], folder: Path, *point: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", STOPPER, *point, "update", "--yes"],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+POINTS = [("_stage", 1), ("_write", 1), ("_take", 1), ("_step", 1), ("_step", 4), ("_step", 8), ("_step", 12)]
+
+
+@pytest.mark.parametrize(("name", "calls"), POINTS)
+def test_killed_at_a_step(
+    name: str,
+    calls: int,
+    edited: Path,
+    whole: tuple[object, ...],
+    fastproj: Fastproj,
+    environment: dict[str, str],
+) -> None:
+    before = state_of(edited)
+    done = stop_at(environment, edited, name, str(calls), "SIGKILL")
+    assert done.returncode == -signal.SIGKILL
+    journal = (edited / ".git/fastproj/journal.json").exists()
+    assert journal == (name != "_stage")
+    halfway = files_of(edited)
+    for path, content in halfway.items():
+        assert content in (before[0].get(path), whole[0].get(path)), path  # type: ignore[attr-defined]
+    done = fastproj("update", "--yes", cwd=edited)
+    assert done.returncode == 0, done.stderr
+    assert ("it is finished now" in done.stdout) == journal
+    assert state_of(edited) == whole
+    assert not (edited / ".git/fastproj").exists()
+    assert not (edited / ".git/index.lock").exists()
+    if (name, calls) == POINTS[-1]:
+        commit(edited)
+        assert "is up to date" in fastproj("update", "--yes", cwd=edited).stdout
+
+
+def test_what_changed_after_the_kill_is_left_alone(
+    edited: Path, fastproj: Fastproj, environment: dict[str, str]
+) -> None:
+    assert stop_at(environment, edited, "_take", "1", "SIGKILL").returncode == -signal.SIGKILL
+    (edited / "README.md").write_text("changed after the kill\n")
+    (edited / "docs").mkdir()
+    (edited / "docs/new.md").write_text("made after the kill\n")
+    done = fastproj("update", "--yes", cwd=edited)
+    assert done.returncode == 0, done.stderr
+    assert "left alone, as you changed it since: README.md" in done.stdout
+    assert "left alone, as you changed it since: docs/new.md" in done.stdout
+    assert (edited / "README.md").read_text() == "changed after the kill\n"
+    assert (edited / "docs/new.md").read_text() == "made after the kill\n"
+    assert (edited / "src/proj/train.py").is_file()
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("point", [("_stage", "1"), ("_step", "3")], ids=lambda point: point[0])
+def test_a_signal_before_the_point_of_no_return_and_after(
+    number: str, point: tuple[str, str], edited: Path, whole: tuple[object, ...], environment: dict[str, str]
+) -> None:
+    before = state_of(edited)
+    done = stop_at(environment, edited, *point, number)
+    if point[0] == "_step":
+        assert done.returncode == 0, done.stderr
+        assert state_of(edited) == whole
+    else:
+        assert done.returncode == 128 + getattr(signal, number)
+        assert done.stderr == "fastproj: stopped; nothing was changed\n"
+        assert state_of(edited) == before
+    assert not (edited / ".git/fastproj").exists()
+
+
+@pytest.mark.parametrize("point", [("_stage", "1"), ("_write", "1"), ("_step", "1"), ("_step", "7"), ("_step", "12")])
+def test_a_failure_takes_everything_back(point: tuple[str, str], edited: Path, environment: dict[str, str]) -> None:
+    before = state_of(edited)
+    done = stop_at(environment, edited, *point, "fail")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "nothing was changed: free some space" in done.stderr
+    assert state_of(edited) == before
+    assert not (edited / ".git/fastproj").exists()
+    assert not (edited / ".git/index.lock").exists()
+
+
+@pytest.mark.parametrize("limit", [0, 300, 1_500, 4_000])
+def test_a_full_disk_changes_nothing(limit: int, edited: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    before = state_of(edited)
+    (tmp_path / "tmp").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "fastproj", "update", "--yes"],
+        cwd=edited,
+        env=environment | {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(tmp_path / "tmp")},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert state_of(edited) == before
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopped_at_random_moments(
+    number: signal.Signals,
+    edited: Path,
+    updated_once: tuple[Path, tuple[object, ...], float],
+    fastproj: Fastproj,
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """Seventeen of each: fifty-one moments in all."""
+    before = state_of(edited)
+    _, whole, length = updated_once
+    chance, moments = random.Random(number), 17  # noqa: S311
+    (tmp_path / "tmp").mkdir()
+    outcomes = {"as it was": 0, "whole": 0, "finished by the next": 0}
+    for moment in range(moments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fastproj", "update", "--yes"],
+            cwd=edited,
+            env=environment | {"TMPDIR": str(tmp_path / "tmp")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        time.sleep((moment + chance.random()) / moments * length * 1.05)
+        process.send_signal(number)
+        _, message = process.communicate(timeout=60)
+        journal = (edited / ".git/fastproj/journal.json").exists()
+        state = state_of(edited)
+        if journal:
+            outcomes["finished by the next"] += 1
+        else:
+            assert state in (before, whole)
+            outcomes["whole" if state == whole else "as it was"] += 1
+        if number != signal.SIGKILL:
+            assert not journal
+            assert process.returncode in (0, 128 + number, -number), message
+            # Python itself drops what a signal raises inside of some of its callbacks, and says so.
+            # And before the program begins, while it is imported, an interrupt is Python's own to tell.
+            untold = "Traceback" not in message or message.startswith("Exception ignored") or "in main\n" not in message
+            assert untold, message
+            assert list((tmp_path / "tmp").iterdir()) == []
+            assert not (edited / ".git/fastproj").exists()
+        if journal or (state != whole and moment % 16 == 8):
+            done = fastproj("update", "--yes", cwd=edited)
+            assert done.returncode == 0, done.stderr
+            assert state_of(edited) == whole
+        git(edited, "reset", "-q", "--hard")
+        assert not os.path.lexists(edited / ".git/index.lock")
+        assert state_of(edited) == before
+    print(number.name, outcomes)
+    assert outcomes["as it was"] >= 3

@@ -1,0 +1,126 @@
+"""Every released version of the real template is brought to the present one, edited as its owner may have edited it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from fastproj.shared import bundle
+from matrix import ROOT
+from program import Fastproj, run_in
+from updating import commit, edit, files_of, git, lost
+
+RELEASED = sorted(bundle.releases(ROOT))
+PACKAGE = Path("src/proj")
+
+
+def untouched(project: Path) -> None:
+    pass
+
+
+def edited(project: Path) -> None:
+    edit(project / PACKAGE / "log.py", '"""', '"""Mine: ')
+    edit(project / "README.md", "## Switches", "## My switches")
+    with (project / PACKAGE / "metrics.py").open("a") as file:
+        file.write("\n\nMINE = 1\n")
+    edit(project / PACKAGE / "model.py", '"""', '"""My own network: ')
+    (project / PACKAGE / "extra.py").write_text("MINE = 2\n")
+    with (project / "configs/default.yaml").open("a") as file:
+        file.write("# mine\n")
+
+
+def moved(project: Path) -> None:
+    (project / PACKAGE / "optim.py").rename(project / PACKAGE / "optimizer.py")
+    (project / "Makefile").unlink()
+    (project / "launch/local.sh").chmod(0o644)
+    (project / PACKAGE / "errors.py").write_bytes(
+        (project / PACKAGE / "errors.py").read_bytes().replace(b"\n", b"\r\n")
+    )
+
+
+COPY = """
+import copier, sys
+answers = {"project_name": "proj", "model": sys.argv[3]}
+bundle = "~/.fastproj/template.bundle"
+copier.run_copy(bundle, sys.argv[1], vcs_ref="v" + sys.argv[2], data=answers, defaults=True, quiet=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def released(
+    fastproj: Fastproj, environment: dict[str, str], home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Path]:
+    """Render a model at a release, as the fastproj of that time did."""
+
+    def render(version: str, model: str) -> Path:
+        assert fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home")).returncode == 0  # the copy at home
+        folder = tmp_path_factory.mktemp("released") / "proj"
+        command = [sys.executable, "-c", COPY, str(folder), version, model]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        git(folder, "init", "-q")
+        commit(folder)
+        return folder
+
+    return render
+
+
+def test_there_are_releases() -> None:
+    if git(ROOT, "rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("a shallow clone has no releases to update from: git fetch --unshallow")
+    assert "0.1.0" in RELEASED
+
+
+@pytest.mark.parametrize("state", [untouched, edited, moved], ids=lambda state: state.__name__)
+@pytest.mark.parametrize("version", RELEASED)
+def test_nothing_is_lost(
+    version: str,
+    state: Callable[[Path], None],
+    released: Callable[[str, str], Path],
+    fastproj: Fastproj,
+    tmp_path: Path,
+) -> None:
+    folder = released(version, "mlp")
+    rendered = files_of(folder)
+    state(folder)
+    if state is not untouched:
+        commit(folder)
+    before = files_of(folder)
+    done = fastproj("update", "--yes", "--model", "resnet", "--framework", "lightning", "--gpus", "2", cwd=folder)
+    # The user's network and recipe, which those of another model would replace.
+    own_model = state is edited
+    assert done.returncode == (1 if own_model else 0), done.stdout + done.stderr
+    assert lost(folder, before, rendered) == []
+    found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
+    assert (found["model"], found["framework"], found["gpus"]) == ("resnet", "lightning", 2)
+    conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
+    assert conflicts == ({"configs/default.yaml", "src/proj/model.py"} if own_model else set())
+    assert fastproj("status", "--json", cwd=folder).returncode == 0
+    if state is untouched:
+        answers = ["--model", "resnet", "--framework", "lightning", "--gpus", "2", "--author", "The authors"]
+        done = fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        assert files_of(folder) == files_of(tmp_path / "proj"), "as if it were new"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", RELEASED)
+def test_the_result_trains(
+    version: str, released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = released(version, "mlp")
+    edit(folder / PACKAGE / "log.py", '"""', '"""Mine: ')
+    commit(folder)
+    done = fastproj("update", "--yes", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    options = ["--config=configs/smoke.yaml", "--run.device=cpu", "--run.name=updated", "--log.tensorboard=false"]
+    done = run_in(folder, "launch/local.sh", *options, PROCESSES="1")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (folder / "runs/updated/metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["split"] == "val"
+    done = run_in(
+        folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "src/proj/tests/test_model.py"
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,129 @@
+"""The package as it is installed: from a wheel, with its source deleted, offline."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from fastproj.shared.bundle import entries
+from history import Repository
+from matrix import ROOT
+
+PAST = ("0.0.1", "0.0.2")
+
+
+def add_past(repository: Repository) -> None:
+    """Give a tree two releases that came before it, which have one file less and one more."""
+    pyproject = (repository.folder / "pyproject.toml").read_text()
+    repository.start()
+    (repository.folder / "template/project/Makefile.jinja").rename(repository.folder.parent / "Makefile.jinja")
+    repository.write({"template/project/early.txt": "early\n"})
+    for version in PAST:
+        repository.commit(f"Release {version}", version)
+    (repository.folder.parent / "Makefile.jinja").rename(repository.folder / "template/project/Makefile.jinja")
+    repository.write({"template/project/early.txt": None, "pyproject.toml": pyproject})
+    repository.commit("As it is now")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Wheels from a repository with two releases, from its sdist without git, and from the same history once more."""
+    folder = tmp_path_factory.mktemp("built")
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name, date in (("tree", "2026-01-01T00:00:00+0000"), ("second", "2027-07-07T07:07:07+0700")):
+        for file in filter(None, files.split("\0")):
+            if (ROOT / file).is_file():
+                (folder / name / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / file, folder / name / file)
+        add_past(Repository(folder / name, date))
+
+    def build(source: Path, kind: str) -> Path:
+        output = folder / f"{source.name}-{kind}"
+        command = [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", str(output), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return next(output.iterdir())
+
+    sdist = build(folder / "tree", "sdist")
+    shutil.unpack_archive(sdist, folder / "unpacked", filter="data")
+    source = next((folder / "unpacked").iterdir())
+    assert not (source / ".git").exists()
+    made = {
+        "tree": build(folder / "tree", "wheel"),
+        "second": build(folder / "second", "wheel"),
+        "sdist": build(source, "wheel"),
+    }
+    for name in ("tree", "second", "unpacked"):
+        shutil.rmtree(folder / name)
+    return made
+
+
+def test_the_wheel_holds_the_bundle_and_no_template_files(built: dict[str, Path]) -> None:
+    names = {key: sorted(zipfile.ZipFile(wheel).namelist()) for key, wheel in built.items()}
+    assert names["tree"] == names["sdist"]
+    assert "fastproj/_template.bundle" in names["tree"]
+    assert "fastproj/copier.yml" in names["tree"]
+    assert not [name for name in names["tree"] if "template/" in name or name.endswith(".pyc")]
+    assert built["tree"].stat().st_size < 1_000_000
+
+
+def test_the_bundle_is_the_same_to_the_byte_and_holds_every_release(built: dict[str, Path], tmp_path: Path) -> None:
+    bundles = {zipfile.ZipFile(wheel).read("fastproj/_template.bundle") for wheel in built.values()}
+    assert len(bundles) == 1
+    (tmp_path / "template.bundle").write_bytes(bundles.pop())
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert list(entries(tmp_path / "template.bundle")) == [*PAST, declared]
+
+
+@pytest.mark.parametrize("kind", ["tree", "sdist"])
+def test_an_installed_wheel_renders_offline(
+    built: dict[str, Path], environment: dict[str, str], tmp_path: Path, kind: str
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    python = tmp_path / "env/bin/python"
+    packages = next((tmp_path / "env/lib").glob("python*/site-packages"))
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, str(built[kind])], check=True)
+    # Its requirements come from this environment, after its own packages, so that the wheel hides the editable one.
+    (packages / "requirements.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    home = environment | {"HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", "https_proxy": "http://127.0.0.1:9"}
+    program = str(tmp_path / "env/bin/fastproj")
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=tmp_path,
+            env=home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = subprocess.run(
+        [str(python), "-c", "import fastproj; print(fastproj.__file__)"], capture_output=True, text=True, check=True
+    )
+    assert str(tmp_path) in where.stdout
+    run("new", "proj", "--yes", "--model", "gpt")
+    assert (tmp_path / "proj/src/proj/model.py").read_bytes() == (ROOT / "template/models/gpt/model.py").read_bytes()
+    assert "[resnet|vit" in "".join(run("new", "--help").split())
+    early = ["copy", "--quiet", "--defaults", "--vcs-ref", "v0.0.1", "--data", "project_name=early"]
+    copier = [sys.executable, "-m", "copier", *early, "~/.fastproj/template.bundle", "early"]
+    subprocess.run(copier, cwd=tmp_path, env=home, check=True)
+    assert (tmp_path / "early/early.txt").is_file()
+    assert not (tmp_path / "early/Makefile").exists()
+    again = (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns
+    run("new", "other", "--yes")
+    assert (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns == again

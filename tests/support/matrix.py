@@ -1,0 +1,40 @@
+"""What can be rendered, discovered from the template: no list here needs a new part's name."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+QUESTIONS: dict[str, Any] = yaml.safe_load((ROOT / "copier.yml").read_text())
+ENTRIES: dict[str, dict[str, str]] = QUESTIONS["models"]["default"]
+READERS: dict[str, list[str]] = QUESTIONS["readers"]["default"]
+MODELS: list[str] = list(ENTRIES)
+FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
+PAIRS = list(itertools.product(FRAMEWORKS, MODELS))
+COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [(framework, MODELS[-1]) for framework in FRAMEWORKS[1:]]
+"""Each framework and each model: where more pairs would see nothing new, as a framework is `train.py` alone."""
+HARDWARE: dict[str, list[str]] = {
+    "cpu": ["--gpus", "0"],
+    "gpu": ["--gpus", "1", "--tensor-cores", "fp16"],
+    "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--launchers", "slurm"],
+    "nodes": [
+        *("--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2"),
+        *("--launchers", "multinode,slurm", "--update-workflow"),
+    ],
+}
+
+
+HARDWARE_COVER = [(FRAMEWORKS[0], model, hardware) for model in MODELS for hardware in HARDWARE]
+HARDWARE_COVER += [
+    (framework, model, list(HARDWARE)[place % len(HARDWARE)])
+    for framework in FRAMEWORKS[1:]
+    for place, model in enumerate(MODELS)
+]
+"""Every pair, the first framework's on all hardware and the others' on each in turn."""
+
+
+def first_with(key: str, model: str) -> bool:
+    """Whether a model is the first of those with its kind of data, or its task: tests of these parts run once."""
+    return model == next(name for name in MODELS if ENTRIES[name][key] == ENTRIES[model][key])

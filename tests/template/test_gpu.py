@@ -1,0 +1,38 @@
+"""The GPU lane: on a machine with CUDA, each covering combination is rendered for it and trained there."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from matrix import PAIRS
+from program import Fastproj, run_in
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize(("framework", "model"), PAIRS)
+def test_it_trains_on_this_machines_gpus(fastproj: Fastproj, tmp_path: Path, framework: str, model: str) -> None:
+    done = fastproj("new", "proj", "--yes", "--framework", framework, "--model", model, "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "proj"
+    assert "gpus: 0" not in (folder / ".copier-answers.yml").read_text(), "this machine has no GPU that nvidia-smi sees"
+    for precision in ("bf16", "fp16", "tf32", "fp32"):
+        options = ["--run.device=cuda", f"--run.name={precision}", f"--speed.precision={precision}", "--train.steps=60"]
+        done = run_in(folder, "launch/local.sh", *options, "--log.every=10")
+        assert done.returncode == 0, done.stderr
+        rows = [json.loads(line) for line in (folder / "runs" / precision / "metrics.jsonl").read_text().splitlines()]
+        losses = [row["loss"] for row in rows if row["split"] == "train"]
+        print(f"{framework} {model} {precision}: loss {losses[0]:.3f} to {losses[-1]:.3f}")
+        assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize(("framework", "model"), PAIRS)
+def test_the_projects_own_gpu_tests_run(fastproj: Fastproj, tmp_path: Path, framework: str, model: str) -> None:
+    done = fastproj("new", "proj", "--yes", "--framework", framework, "--model", model, "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    done = run_in(tmp_path / "proj", sys.executable, "-m", "pytest", "-q", "-m", "gpu", REQUIRE_GPU="1")
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+    shutil.rmtree(tmp_path / "proj")
