@@ -20,7 +20,7 @@ OPTIONS = ("gpus", "nodes", "tensor_cores", "framework", "model", "launchers", "
 
 def default_answers(machine: Machine) -> dict[str, Any]:
     """Return answers that follow from the machine and from git's own settings."""
-    name = git.run(Path("/"), "config", "user.name").stdout.strip()
+    name = git.run(Path("/"), "config", "user.name").text.strip()
     known = name.isprintable() and 0 < len(name) <= 100 and "\N{REPLACEMENT CHARACTER}" not in name
     return machine.answers() | ({"author": name} if known else {})
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..shared import git
 from ..shared.errors import FastprojError
 from ..shared.rendering import copy, workshop
-from ..shared.source import Source, last_line
+from ..shared.source import Source
 from . import names
 
 ANSWERS_FILE = ".copier-answers.yml"
@@ -94,23 +94,15 @@ def _recorded(stage: Path, given: set[str]) -> dict[str, Any]:
 
 def _commit(stage: Path, target: Path) -> str:
     """Make a repository with one commit; whatever stands against the commit is told, and is no failure."""
-    if git.run(target.parent, "rev-parse", "--is-inside-work-tree").stdout.strip() == "true":
+    if git.run(target.parent, "rev-parse", "--is-inside-work-tree").text.strip() == "true":
         return "no repository of its own, as it lies in one: git add it there"
     # Hooks, signatures and ignored files are the user's for later; the first commit holds just what was rendered.
-    plain = [
-        "-c",
-        f"core.hooksPath={os.devnull}",
-        "-c",
-        "commit.gpgSign=false",
-        "-c",
-        f"core.excludesFile={os.devnull}",
-    ]
-    plain += ["-c", "user.useConfigOnly=true"]
+    plain = {"commit.gpgSign": "false", "core.excludesFile": os.devnull, "user.useConfigOnly": "true"}
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
-        done = git.run(stage, *plain, *command)
-        if done.returncode != 0:
-            return f"no commit, as git {command[0]} failed: {last_line(done.stderr)}"
-    if git.run(stage, *plain, "var", "GIT_COMMITTER_IDENT").returncode != 0:
+        done = git.run(stage, *command, settings=plain)
+        if not done.ok:
+            return f"no commit, as git {command[0]} failed: {done.reason}"
+    if not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=plain).ok:
         return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
-    done = git.run(stage, *plain, "commit", "--quiet", "--message", f"Render {target.name} with fastproj")
-    return "a repository with a first commit" if done.returncode == 0 else f"no first commit: {last_line(done.stderr)}"
+    done = git.run(stage, "commit", "--quiet", "--message", f"Render {target.name} with fastproj", settings=plain)
+    return "a repository with a first commit" if done.ok else f"no first commit: {done.reason}"

@@ -1,7 +1,7 @@
 """Call copier in a private folder that is gone afterwards, whatever happens."""
 
-import fcntl
 import io
+import math
 import os
 import shutil
 import signal
@@ -15,7 +15,8 @@ from typing import Any
 
 from . import git
 from .errors import FastprojError
-from .source import Source, last_line
+from .lock import locked
+from .source import Source
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def workshop(parent: Path, name: str) -> Iterator[Path]:
     _sweep(parent, name)
     work = Path(tempfile.mkdtemp(prefix=f".{name}.fastproj-", dir=parent))
     try:
-        with _locked(work):
+        with locked(work, "", timeout_s=math.inf):
             (work / "tmp").mkdir()
             yield work
     finally:
@@ -38,30 +39,15 @@ def workshop(parent: Path, name: str) -> Iterator[Path]:
             _remove(work)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on the folder, by which others see that it is in use; where locks are not to be had, do without."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _sweep(parent: Path, name: str) -> None:
     """Remove what killed programs left: folders of that name that nobody holds a lock on any more."""
     for left in parent.glob(f".{name}.fastproj-*"):
-        with suppress(OSError):  # another user's, or gone meanwhile
+        with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
             if time.time() - left.stat().st_mtime < 2:
-                continue  # its owner may not have come to lock it yet
-            descriptor = os.open(left, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(left)
-            finally:
-                os.close(descriptor)
+                continue  # its owner may not have locked it yet
+            with locked(left, "in use") as held:
+                if held:
+                    _remove(left)
 
 
 @contextmanager
@@ -135,7 +121,9 @@ def copy(work: Path, stage: Path, source: Source, answers: dict[str, Any], defau
     except InteractiveSessionError as error:
         raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
     except ProcessExecutionError as error:
-        raise FastprojError(f"git could not read the template {source.location}: {last_line(error.stderr)}") from error
+        raise FastprojError(
+            f"git could not read the template {source.location}: {git.last_line(error.stderr)}"
+        ) from error
     except CommandNotFound as error:
         raise FastprojError(f"{error.program} is not on the PATH, and copier needs it: install it") from error
     except KeyboardInterrupt:  # copier's own kind of it is an ordinary exception as well
