@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from program import Fastproj
-from updating import Made, commit, edit, files_of, git, stop_update
+from updating import Made, commit, edit, files_of, git, journal, stop_update
 
 
 def test_what_was_changed_and_what_is_newer(made: Made, fastproj: Fastproj, bundles: list[Path]) -> None:
@@ -59,8 +59,8 @@ def test_untouched(made: Made, fastproj: Fastproj) -> None:
 
 def test_it_finishes_a_killed_update(made: Made, fastproj: Fastproj, environment: dict[str, str]) -> None:
     folder = made("v0.1.0")
-    stop_update(environment, folder, "_step", "2", "SIGKILL")
-    assert (folder / ".git/fastproj/journal.json").exists()
+    stop_update(environment, folder, "_replace", "2", "SIGKILL")
+    assert journal(folder)
     done = fastproj("status", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "An update to v0.3.0 had been stopped; it is finished now." in done.stdout

@@ -48,7 +48,7 @@ def test_the_users_own_file_is_left_alone_unless_an_answer_exchanges_it(made: Ma
     assert done.returncode == 1, done.stdout
     assert "CONFLICT  src/proj/model.py" in done.stdout
     text = model.read_text()
-    for line in ("<<<<<<< yours", "# a network of my own", "SIZE = 99", "# the network two", ">>>>>>> template v0.3.0"):
+    for line in ("<<<<<<< yours", "# a network of my own", "SIZE = 99", "# the network two", ">>>>>>> template-v0.3.0"):
         assert line in text
 
 

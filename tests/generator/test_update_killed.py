@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from program import Fastproj
-from updating import Made, commit, edit, files_of, git, state_of, stop_update
+from updating import Made, commit, edit, files_of, git, journal, state_of, stop_update
 
 ENGINE = "src/proj/engine.py"
 
@@ -48,7 +48,8 @@ def whole(updated_once: tuple[Path, tuple[object, ...], float]) -> tuple[object,
     return updated_once[1]
 
 
-POINTS = [("_stage", 1), ("_write", 1), ("_take", 1), ("_step", 1), ("_step", 4), ("_step", 8), ("_step", 12)]
+POINTS = [("_stage", 1), ("_record", 1), ("_lock", 1), *(("_replace", calls) for calls in (1, 4, 8, 12))]
+POINTS += [("fingerprint", calls) for calls in range(27, 35)]  # also between moving an old file out and the new one in
 
 
 @pytest.mark.parametrize(("name", "calls"), POINTS)
@@ -63,14 +64,14 @@ def test_killed_at_a_step(
     before = state_of(edited)
     done = stop_update(environment, edited, name, str(calls), "SIGKILL")
     assert done.returncode == -signal.SIGKILL
-    journal = (edited / ".git/fastproj/journal.json").exists()
-    assert journal == (name != "_stage")
+    recorded = journal(edited)
+    assert recorded == (name != "_stage")
     halfway = files_of(edited)
     for path, content in halfway.items():
         assert content in (before[0].get(path), whole[0].get(path)), path  # type: ignore[attr-defined]
     done = fastproj("update", "--yes", cwd=edited)
     assert done.returncode == 0, done.stderr
-    assert ("it is finished now" in done.stdout) == journal
+    assert ("it is finished now" in done.stdout) == recorded
     assert state_of(edited) == whole
     assert not (edited / ".git/fastproj").exists()
     assert not (edited / ".git/index.lock").exists()
@@ -82,7 +83,7 @@ def test_killed_at_a_step(
 def test_what_changed_after_the_kill_is_left_alone(
     edited: Path, fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
-    assert stop_update(environment, edited, "_take", "1", "SIGKILL").returncode == -signal.SIGKILL
+    assert stop_update(environment, edited, "_lock", "1", "SIGKILL").returncode == -signal.SIGKILL
     (edited / "README.md").write_text("changed after the kill\n")
     (edited / "docs").mkdir()
     (edited / "docs/new.md").write_text("made after the kill\n")
@@ -96,13 +97,13 @@ def test_what_changed_after_the_kill_is_left_alone(
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
-@pytest.mark.parametrize("point", [("_stage", "1"), ("_step", "3")], ids=lambda point: point[0])
+@pytest.mark.parametrize("point", [("_stage", "1"), ("_replace", "3")], ids=lambda point: point[0])
 def test_a_signal_before_the_point_of_no_return_and_after(
     number: str, point: tuple[str, str], edited: Path, whole: tuple[object, ...], environment: dict[str, str]
 ) -> None:
     before = state_of(edited)
     done = stop_update(environment, edited, *point, number)
-    if point[0] == "_step":
+    if point[0] == "_replace":
         assert done.returncode == 0, done.stderr
         assert state_of(edited) == whole
     else:
@@ -112,7 +113,9 @@ def test_a_signal_before_the_point_of_no_return_and_after(
     assert not (edited / ".git/fastproj").exists()
 
 
-@pytest.mark.parametrize("point", [("_stage", "1"), ("_write", "1"), ("_step", "1"), ("_step", "7"), ("_step", "12")])
+@pytest.mark.parametrize(
+    "point", [("_stage", "1"), ("_record", "1"), ("_replace", "1"), ("_replace", "7"), ("_replace", "12")]
+)
 def test_a_failure_takes_everything_back(point: tuple[str, str], edited: Path, environment: dict[str, str]) -> None:
     before = state_of(edited)
     done = stop_update(environment, edited, *point, "fail")
@@ -173,15 +176,15 @@ def test_stopped_at_random_moments(
         time.sleep((moment + chance.random()) / moments * length * 1.05)
         process.send_signal(number)
         _, message = process.communicate(timeout=60)
-        journal = (edited / ".git/fastproj/journal.json").exists()
+        recorded = journal(edited)
         state = state_of(edited)
-        if journal:
+        if recorded:
             outcomes["finished by the next"] += 1
         else:
             assert state in (before, whole)
             outcomes["whole" if state == whole else "as it was"] += 1
         if number != signal.SIGKILL:
-            assert not journal
+            assert not recorded
             assert process.returncode in (0, 128 + number, -number), message
             # Python itself drops what a signal raises inside of some of its callbacks, and says so.
             # And before the program begins, while it is imported, an interrupt is Python's own to tell.
@@ -189,7 +192,7 @@ def test_stopped_at_random_moments(
             assert untold, message
             assert list((tmp_path / "tmp").iterdir()) == []
             assert not (edited / ".git/fastproj").exists()
-        if journal or (state != whole and moment % 16 == 8):
+        if recorded or (state != whole and moment % 16 == 8):
             done = fastproj("update", "--yes", cwd=edited)
             assert done.returncode == 0, done.stderr
             assert state_of(edited) == whole
