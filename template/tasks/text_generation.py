@@ -41,7 +41,7 @@ class NextToken:
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
         """Perplexity a token, and how often it was the first choice or among the first five."""
-        nats, first, five, count = world.sum(self.sums).tolist()
+        nats, first, five, count = world.all_reduce(self.sums).tolist()
         found = {"perplexity": math.exp(nats / count), "accuracy": first / count, "accuracy_top5": five / count}
         return found, "".join(f"{name:16}{value:.6g}\n" for name, value in found.items())
 

@@ -88,7 +88,7 @@ def _kernels_format(x: Tensor) -> AbstractContextManager[Any]:
 class LSTM(nn.Module):
     """What both tasks share: the blocks, from (n, t, width) to normalised states (n, t, width)."""
 
-    eager = "torch.compile does not trace nn.LSTM, whose fused kernels (cuDNN's) are as fast as it gets"
+    no_compile_reason = "torch.compile does not trace nn.LSTM, whose fused kernels (cuDNN's) are as fast as it gets"
     """Why it is not to be compiled: the graph would break at each layer, or unroll into thousands of operations."""
 
     def __init__(self, cfg: ModelConfig) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..contracts import Batch
 from ..data import Spec
 from ..distributed import World
 from ..errors import UserError
-from ..loaders import Batch
 from ..readers.images import named, opened
 from .atomic_file import whole
 from .trained_model import Trained
@@ -45,7 +45,7 @@ class Details:
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
         """Over all ranks: the confusion matrix (a row a true class), and what follows from it."""
-        matrix = world.sum(self.pairs).view(len(self.classes), -1).cpu()
+        matrix = world.all_reduce(self.pairs).view(len(self.classes), -1).cpu()
         right, true, said = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
         by_class = {
             name: {"precision": _share(hits, claims), "recall": _share(hits, count), "count": count}

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ..contracts import Batch
 from ..data import Spec
 from ..distributed import World
 from ..errors import UserError
-from ..loaders import Batch
 from ..readers.images import named, opened
 from .atomic_file import whole
 from .trained_model import Trained
@@ -51,8 +51,8 @@ class Details:
     def result(self, world: World) -> tuple[dict[str, Any], str]:
         """Over all ranks: bits for each pixel and channel and for an image, by part, and the latents in use."""
         assert self.means is not None
-        *parts, count = world.sum(self.parts).tolist()
-        mean, square = world.sum(self.means) / count
+        *parts, count = world.all_reduce(self.parts).tolist()
+        mean, square = world.all_reduce(self.means) / count
         active = int((square - mean**2 > ACTIVE).sum())
         values = {"bits_per_image": parts[-1] / count * self.size, "active_latents": active, "latents": len(mean)}
         lines = [f"\n{'':16}bits a pixel and channel   bits an image"]

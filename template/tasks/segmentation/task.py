@@ -51,7 +51,7 @@ class Details:
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
         """Over all ranks: the confusion matrix (a row a true class), and what follows from it."""
-        matrix = world.sum(self.pairs).view(len(self.classes), -1).cpu()
+        matrix = world.all_reduce(self.pairs).view(len(self.classes), -1).cpu()
         by_class = {}
         for index, name in enumerate(self.classes):
             hits, true, said = int(matrix[index, index]), int(matrix[index].sum()), int(matrix[:, index].sum())

@@ -61,7 +61,7 @@ class Steps:
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
         """Of the normalised values for each step; of the values themselves for each column."""
-        squared, absolute, naive, count = world.sum(self.sums).cpu()
+        squared, absolute, naive, count = world.all_reduce(self.sums).cpu()
         steps = {
             "mse_by_step": (squared.sum(1) / count.sum(1)).tolist(),
             "mae_by_step": (absolute.sum(1) / count.sum(1)).tolist(),

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..contracts import Batch
 from ..data import Prepare, Spec
 from ..distributed import World
 from ..errors import UserError
-from ..loaders import Batch
 from .atomic_file import whole
 from .trained_model import Trained
 
@@ -53,13 +53,13 @@ class Details:
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
         """Over all ranks: values for JSON, and a table to read."""
-        first, absolute, spread, count = world.sum(self.sums).tolist()
+        first, absolute, spread, count = world.all_reduce(self.sums).tolist()
         if not self.spec.classes:
             values = {"rmse": (first / count) ** 0.5, "mae": absolute / count, "samples": int(count)}
             values["r2"] = 1 - first / spread if spread else float("nan")
             return values, f"rmse            {values['rmse']:.6g} ({self.spec.target})\n"
         size = len(self.spec.classes)
-        matrix = world.sum(self.confusion).view(size, size)
+        matrix = world.all_reduce(self.confusion).view(size, size)
         right, shown, there = matrix.diagonal().tolist(), matrix.sum(0).tolist(), matrix.sum(1).tolist()
         values = {
             "log_loss": first / count,

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from .. import checkpoint, data, loaders, model, train
+from .. import checkpoint, data, loaders, model, run, train
 from ..config import Config, as_dict, parse
+from ..contracts import blocks_of, no_compile_reason
 from ..distributed import World
 from ..tools import evaluate
 
@@ -43,13 +44,13 @@ def _network() -> Any:
     return model.build(cfg.model, data.load(cfg.data).spec)
 
 
-HAS_BLOCKS = bool(getattr(_network(), "blocks", None))
+HAS_BLOCKS = bool(blocks_of(_network()))
 """Whether the model names the blocks that some switches work on; without, they must refuse."""
-EAGER = bool(getattr(_network(), "eager", ""))
+EAGER = bool(no_compile_reason(_network()))
 """Whether the model says why it is not to be compiled; then that is refused."""
 
 
-CANNOT: dict[str, str] = {**getattr(train, "CANNOT", {}), **getattr(train, "CANNOT_ON_CPU", {})}
+CANNOT: dict[str, str] = {**getattr(train, "UNSUPPORTED", {}), **getattr(train, "UNSUPPORTED_ON_CPU", {})}
 
 
 def cannot(options: list[str]) -> str:
@@ -99,7 +100,6 @@ def short_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     def short(samples: int, micro_batch: int, *place: int) -> loaders.EvalOrder:
         return whole(min(samples, VALIDATED * micro_batch), micro_batch, *place)
 
-    monkeypatch.setattr(f"{PARENT}.run.EvalOrder", short)
     monkeypatch.setattr(f"{PARENT}.loaders.EvalOrder", short)
 
 
@@ -127,11 +127,12 @@ import contextlib, importlib, json, sys, warnings
 import torch
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "Grad strides do not match")  # a 1 x 1 convolution has two right answers
-distributed, config, speed, train, errors, run, loaders = (
+distributed, config, speed, train, errors, loaders = (
     importlib.import_module(f"{PACKAGE}.{name}")
-    for name in ("distributed", "config", "speed", "train", "errors", "run", "loaders")
+    for name in ("distributed", "config", "speed", "train", "errors", "loaders")
 )
-run.EvalOrder = lambda samples, micro_batch, *place: loaders.EvalOrder(
+every = loaders.EvalOrder
+loaders.EvalOrder = lambda samples, micro_batch, *place: every(
     min(samples, VALIDATED * micro_batch), micro_batch, *place
 )
 # before
@@ -163,6 +164,11 @@ def _start(ranks: int, arguments: list[str]) -> subprocess.CompletedProcess[str]
         check=False,
         timeout=600,
     )
+
+
+def main(argv: list[str]) -> None:
+    """Call the training program with a command line."""
+    run.main(train.train, argv)
 
 
 def rows(run: Path, split: str) -> list[dict[str, Any]]:

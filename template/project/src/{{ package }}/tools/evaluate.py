@@ -7,7 +7,7 @@ Start it on a run's newest checkpoint, or on a certain one, also on several rank
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,15 @@ def measure(trained: Trained, world: World) -> Measured:
     cfg = trained.cfg
     samples = data.load(cfg.data)
     order = loaders.EvalOrder(len(samples.val), cfg.train.micro_batch, world.rank, world.world_size)
-    cached = "none" if cfg.data.cache == "device" else cfg.data.cache
-    plainly = replace(cfg, loader=LoaderConfig(), data=replace(cfg.data, cache=cached))
-    batches = loaders.open_loader(samples.val, order, plainly, samples.in_memory, world)
-    metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.own)
+    workers = loaders.worker_count(LoaderConfig(), samples.in_memory)
+    batches = loaders.Loader(samples.val, order, LoaderConfig(), workers, world, cfg.run.seed)
+    metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.counted)
     if not hasattr(trained.net, "predict"):  # a model.py of one's own need not have it
         return Measured(metrics, {}, "no details and no picture, as model.py has no `predict`\n", None)
     details, first = Details(trained.spec, world.device), None
-    generator = distributed.noise(world.device, 0, 0, 0)
+    generator = distributed.seeded_generator(world.device, 0, 0, 0)
     with torch.inference_mode():
-        for batch in islice(batches, order.own):
+        for batch in islice(batches, order.counted):
             prepared: Any = trained.prepare(batch, False, generator)
             with trained.precision.autocast():
                 details.add(trained.net, prepared)
