@@ -1,5 +1,6 @@
 """What the tests share: the project's own config made small, and a world of one CPU process."""
 
+import gc
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from .. import checkpoint, data, loaders, model, run, train
-from ..config import Config, as_dict, parse
+from ..config import Config, as_dict, make_parser, read
 from ..contracts import blocks_of, no_compile_reason
 from ..distributed import World
 from ..tools import evaluate
@@ -20,11 +21,13 @@ from ..tools import evaluate
 ROOT = Path(__file__).parents[3]
 PARENT = __package__.rpartition(".")[0]
 PACKAGE = PARENT.rpartition(".")[2]
+PARSER = make_parser("test", "")
+"""Built once, as it takes longer than a short run."""
 
 
 def _own() -> list[str]:
     """The project's own data, model and rate, as options; all else is the code's default, whatever is switched on."""
-    values = as_dict(parse("test", "", [f"--config={ROOT}/configs/default.yaml"]))
+    values = as_dict(read(PARSER, [f"--config={ROOT}/configs/default.yaml"]))
     kept = {f"{section}.{key}": value for section in ("data", "model") for key, value in values[section].items()}
     kept |= {f"optim.{key}": values["optim"][key] for key in ("lr", "base_batch")}
     options = {key: value if isinstance(value, str) else json.dumps(value) for key, value in kept.items()}
@@ -34,13 +37,13 @@ def _own() -> list[str]:
 FP32_ON_CPU = ["--run.device=cpu", "--speed.precision=fp32"]
 SHORT = ["--train.steps=20", "--train.micro_batch=16", "--train.eval_every=20", "--log.every=5"]
 SMALL = [*_own(), *FP32_ON_CPU, *SHORT]
-OTHER_WIDTH = f"--model.width={2 * getattr(parse('test', '', SMALL).model, 'width', 0)}"
+OTHER_WIDTH = f"--model.width={2 * getattr(read(PARSER, SMALL).model, 'width', 0)}"
 """A change of the network's size; of width 0 where the model has none."""
-HAS_SMOOTHING = hasattr(parse("test", "", SMALL).model, "label_smoothing")
+HAS_SMOOTHING = hasattr(read(PARSER, SMALL).model, "label_smoothing")
 
 
 def _network() -> Any:
-    cfg = parse("test", "", SMALL)
+    cfg = read(PARSER, SMALL)
     return model.build(cfg.model, data.load(cfg.data).spec)
 
 
@@ -83,9 +86,15 @@ def config(tmp_path: Path) -> Callable[..., Config]:
     """Make the project's config small, with runs in a temporary folder and options as on the command line."""
 
     def make(*options: str) -> Config:
-        return parse("test", "", [*SMALL, f"--run.dir={tmp_path}", "--log.tensorboard=false", *options])
+        return read(PARSER, [*SMALL, f"--run.dir={tmp_path}", "--log.tensorboard=false", *options])
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def no_full_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the garbage collections around a run: among all that the tests import, each takes 0.15 s."""
+    monkeypatch.setattr(gc, "collect", lambda generation=2: 0)
 
 
 VALIDATED = 16
@@ -138,7 +147,7 @@ loaders.EvalOrder = lambda samples, micro_batch, *place: every(
 # before
 with distributed.start("cpu") as world:
     for options in json.loads(sys.argv[1]):
-        cfg = config.parse("test", "", options)
+        cfg = config.read(PARSER, options)
         profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
         try:
             with profiler if cfg.dist.strategy == "ddp" else contextlib.nullcontext():
