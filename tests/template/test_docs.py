@@ -16,11 +16,11 @@ PAGES = sorted(page for page in (ROOT / "docs/techniques").glob("*.md") if page.
 OTHERS = [ROOT / "docs/techniques/index.md", *sorted((ROOT / "docs/models").glob("*.md"))]
 HEADINGS = [
     "What it does",
-    "When it helps, when it hurts",
-    "The claim",
-    "The switch",
-    "Measured here",
-    "In the code",
+    "When to use it",
+    "Published claims",
+    "Options",
+    "Measurements",
+    "Implementation",
 ]
 SECTIONS = "run|data|model|train|loader|optim|dist|speed|log|checkpoint|debug"
 
@@ -75,8 +75,8 @@ def test_index_links_every_technique_page() -> None:
 def test_technique_page_has_all_sections(page: Path) -> None:
     text = page.read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS
-    table = re.search(r"^\| what \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    assert table is not None, "what was measured, or that nothing was"
+    table = re.search(r"^\| comparison \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert table is not None, "a table of measurements"
     for row in table[1].splitlines():
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == 6
@@ -101,14 +101,14 @@ def test_every_technique_is_documented() -> None:
     assert missing == []
 
 
-MODEL_HEADINGS = ["What it is for", "Sizes", "What it reaches", "Your own data", "After training"]
+MODEL_HEADINGS = ["Overview", "Sizes", "Results", "Your own data", "After training"]
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_model_page_has_sizes_results_and_image(project: Project, model: str) -> None:
     text = (ROOT / f"docs/models/{model}.md").read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == MODEL_HEADINGS
-    assert re.search(r"\| bar \|.*\n\|[-|]+\|\n\| held-out `\w+` ", text), "benchmarks/models.py fills it"
+    assert re.search(r"\| target \|.*\n\|[-|]+\|\n\| validation `\w+` ", text), "benchmarks/models.py fills it"
     assert f"]({model}.png)" in text
     assert (ROOT / f"docs/models/{model}.png").stat().st_size < 300_000
     assert f"models/{model}.md" in (ROOT / "mkdocs.yml").read_text()

@@ -76,7 +76,8 @@ def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastpr
     (template / "template/models/softmax/model.py").write_text(NETWORK)
     (template / "template/models/softmax/default.yaml").write_text(RECIPE)
     questions = (template / "copier.yml").read_text()
-    entry = '    softmax: {data: images, task: image_classification, about: "linear classifier of images"}\n'
+    words = "network: a linear classifier, purpose: image classification"
+    entry = f"    softmax: {{data: images, task: image_classification, {words}}}\n"
     (template / "copier.yml").write_text(questions.replace("    gpt: {", f"{entry}    gpt: {{", 1))
     arguments = ["--template", str(template), "--output", str(tmp_path), "--yes"]
     result = fastproj("new", "proj", "--model", "softmax", *arguments)
