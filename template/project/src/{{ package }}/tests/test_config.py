@@ -62,7 +62,7 @@ BAD = [
     (["--speed.activation_checkpointing=budget:2"], "speed.activation_checkpointing is budget:2: it must be none"),
     (["--speed.activation_checkpointing=budget:.5"], "the compiler spends a budget"),
     (["--speed.activation_checkpointing=blocks:2"], "speed.activation_checkpointing is blocks:2"),
-    (["--speed.step_graph=true"], "speed.step_graph is true: only CUDA has graphs, and this run is on cpu"),
+    (["--speed.step_graph=true"], "speed.step_graph is true: it needs CUDA, and this run is on cpu"),
     (["--debug.sync=error"], "debug.sync is error: only a CUDA device tells of waits"),
     (["--debug.nan=true", "--speed.compile=model"], "debug.nan is true: compiled code has no modules"),
     (["--debug.profile=true", "--train.steps=12"], "debug.profile is true: it needs 13 steps, and the run has 12"),
