@@ -103,23 +103,23 @@ BAD = [
     (["--gpu", "1"], "--gpu"),
     (["--nonsense"], "--nonsense"),
     (["extra"], "extra"),
-    (["--data", "nonsense=1"], "asks no such question"),
+    (["--data", "nonsense=1"], "has no such question"),
     (["--data", "gpus"], "KEY=VALUE"),
     (["--data", "=1"], "KEY=VALUE"),
-    (["--data", "precision=fp8"], "asks no such question"),
-    (["--data", "project_name=../../x"], "asks no such question"),
-    (["--data", "_src_path=x"], "asks no such question"),
+    (["--data", "precision=fp8"], "has no such question"),
+    (["--data", "project_name=../../x"], "has no such question"),
+    (["--data", "_src_path=x"], "has no such question"),
     (["--data", "gpus=99"], "from 0 to 64"),
-    (["--data", "gpus=x"], "whole number"),
+    (["--data", "gpus=x"], "integer"),
     (["--data", "gpus=1", "--data", "gpus=2"], "given twice"),
     (["--gpus", "1", "--data", "gpus=2"], "both given"),
-    (["--author", "\udcff"], "no text"),
+    (["--author", "\udcff"], "not valid text"),
     (["--template", ""], "no such folder"),
     (["--template", "~nosuchuser/x"], "no such folder"),
     (["--template", "a" * 300], "no such folder"),
     (["--template", "/no/such/template"], "no such folder or bundle"),
     (["--template", "https://127.0.0.1:9/x.git"], "could not read the template"),
-    (["--output", "/no/such/folder"], "is no folder"),
+    (["--output", "/no/such/folder"], "is not a folder"),
 ]
 
 
@@ -230,7 +230,7 @@ def test_inside_a_repository_it_makes_none(fastproj: Fastproj, tmp_path: Path) -
     done = fastproj("new", "proj", "--yes", cwd=tmp_path)
     assert done.returncode == 0
     assert not (tmp_path / "proj/.git").exists()
-    assert "as it lies in one" in done.stdout
+    assert "as the folder is in one" in done.stdout
     assert fastproj("new", "other", "--yes", "--no-git", cwd=tmp_path).returncode == 0
 
 

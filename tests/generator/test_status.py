@@ -31,7 +31,7 @@ def test_what_was_changed_and_what_is_newer(made: Made, fastproj: Fastproj, bund
     assert files_of(folder / ".git") == before, "not even git's folder is written to"
     done = fastproj("status", cwd=folder)
     assert done.returncode == 1
-    assert "version   v0.2.0; v0.3.0 is there: fastproj update" in done.stdout
+    assert "version   v0.2.0; v0.3.0 is available: fastproj update" in done.stdout
     assert "changed   src/proj/engine.py" in done.stdout
 
 
@@ -42,11 +42,11 @@ def test_the_newest_with_conflicts(made: Made, fastproj: Fastproj) -> None:
     assert fastproj("update", "--yes", cwd=folder).returncode == 1
     done = fastproj("status", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "CONFLICT  src/proj/engine.py: not mended yet" in done.stdout
+    assert "CONFLICT  src/proj/engine.py: not resolved yet" in done.stdout
     commit(folder, "with the marks left in")
     done = fastproj("status", cwd=folder)
     assert "version   v0.3.0, the newest" in done.stdout
-    assert "CONFLICT  src/proj/engine.py: not mended yet" in done.stdout
+    assert "CONFLICT  src/proj/engine.py: not resolved yet" in done.stdout
     git(folder, "checkout", "HEAD~1", "--", ".")
     shutil.rmtree(folder / ".git")
     git(folder, "init", "-q")
@@ -57,7 +57,7 @@ def test_untouched(made: Made, fastproj: Fastproj) -> None:
     folder = made("v0.3.0")
     done = fastproj("status", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "changed   nothing of what was rendered" in done.stdout
+    assert "changed   no rendered file" in done.stdout
 
 
 def test_it_finishes_a_killed_update(made: Made, fastproj: Fastproj, environment: dict[str, str]) -> None:
@@ -67,6 +67,6 @@ def test_it_finishes_a_killed_update(made: Made, fastproj: Fastproj, environment
     assert (folder / ".git/fastproj/journal.json").exists()
     done = fastproj("status", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "An update to v0.3.0 had been stopped; it is finished now." in done.stdout
-    assert "changed   nothing of what was rendered" in done.stdout
+    assert "Finished an interrupted update to v0.3.0." in done.stdout
+    assert "changed   no rendered file" in done.stdout
     assert "M  README.md" in git(folder, "status", "--porcelain")

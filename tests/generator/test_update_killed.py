@@ -102,7 +102,7 @@ def test_killed_at_a_step(
         assert content in (before[0].get(path), whole[0].get(path)), path  # type: ignore[attr-defined]
     done = fastproj("update", "--yes", cwd=edited)
     assert done.returncode == 0, done.stderr
-    assert ("it is finished now" in done.stdout) == journal
+    assert ("Finished an interrupted update" in done.stdout) == journal
     assert state_of(edited) == whole
     assert not (edited / ".git/fastproj").exists()
     assert not (edited / ".git/index.lock").exists()
@@ -120,8 +120,8 @@ def test_what_changed_after_the_kill_is_left_alone(
     (edited / "docs/new.md").write_text("made after the kill\n")
     done = fastproj("update", "--yes", cwd=edited)
     assert done.returncode == 0, done.stderr
-    assert "left alone, as you changed it since: README.md" in done.stdout
-    assert "left alone, as you changed it since: docs/new.md" in done.stdout
+    assert "kept, as you changed it since: README.md" in done.stdout
+    assert "kept, as you changed it since: docs/new.md" in done.stdout
     assert (edited / "README.md").read_text() == "changed after the kill\n"
     assert (edited / "docs/new.md").read_text() == "made after the kill\n"
     assert (edited / "src/proj/train.py").is_file()

@@ -19,7 +19,7 @@ from .source import Source, last_line
 
 
 @contextmanager
-def workshop(parent: Path, name: str) -> Iterator[Path]:
+def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """Give a folder `.<name>.fastproj-*` in `parent` with an empty `tmp` in it, and remove it at the end.
 
     Those that killed programs left there are removed first.
@@ -34,7 +34,7 @@ def workshop(parent: Path, name: str) -> Iterator[Path]:
             (work / "tmp").mkdir()
             yield work
     finally:
-        with undisturbed():
+        with uninterrupted():
             _remove(work)
 
 
@@ -76,7 +76,7 @@ def _temporary_files(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed(for_good: bool = False) -> Iterator[None]:
+def uninterrupted(for_good: bool = False) -> Iterator[None]:
     """Let no second signal stop the cleaning up after the first; `for_good` also what follows, unless it fails."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}

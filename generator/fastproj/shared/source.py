@@ -73,7 +73,7 @@ def embedded() -> Source:
     return Source(location, tag_of(newest(ours)), own=True)
 
 
-def named(location: str) -> Source:
+def from_location(location: str) -> Source:
     """Take a template that the user names: a folder, a bundle, or the address of a git repository.
 
     A folder is rendered as it is now, with changes that are not committed.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared.errors import FastprojError
-from ..shared.rendering import undisturbed
+from ..shared.rendering import uninterrupted
 from .merge import Change, Merged
 from .repository import SUBMODULE, Repository, joined
 
@@ -102,7 +102,7 @@ def apply(repository: Repository, merged: Merged, label: str) -> None:
         for folder, _, names in os.walk(work):
             for name in names:
                 _to_disk(Path(folder, name))
-        with undisturbed(for_good=True):  # nobody may be told afterwards that nothing was changed
+        with uninterrupted(for_good=True):  # nobody may be told afterwards that nothing was changed
             try:
                 _write(work / "journal.json", json.dumps(journal))
             except OSError:
@@ -115,7 +115,7 @@ def apply(repository: Repository, merged: Merged, label: str) -> None:
         raise FastprojError(f"{reason}: {way_out}") from error
     finally:
         if not (work / "journal.json").exists():
-            with undisturbed():
+            with uninterrupted():
                 shutil.rmtree(work, ignore_errors=True)
     with suppress(FastprojError):
         repository.git("update-index", "-q", "--refresh", allowed=(0, 1))
@@ -135,7 +135,7 @@ def finish(repository: Repository) -> Finished | None:
     if _entries(repository) == journal["index"]["entries"]:
         journal["index"]["before"] = _digest(repository.index)  # git status, say, writes it anew as it was
     try:
-        with undisturbed():
+        with uninterrupted():
             left = _forward(repository, work, journal, fresh=False)
     except OSError as error:
         raise FastprojError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..shared.rendering import workshop
+from ..shared.rendering import scratch_folder
 from . import apply, linked
 from .linked import Linked
 from .releases import Releases, version_of
@@ -47,7 +47,7 @@ def status(where: Path, template: str | None) -> Status:
     finished = finish(root)
     project = linked.read(root)
     project.repository.check_commit()
-    with workshop(Path(tempfile.gettempdir()), "status") as work:
+    with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
         before, after = sources(project, template, work)
         newest = newest_for(project, after)
         repository = project.repository.with_objects_in(work / "objects")

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..creating.project import ANSWERS_FILE
+from ..shared.answers import ANSWERS_FILE, parse_data, validate
 from ..shared.errors import FastprojError
-from ..shared.options import check, named
-from ..shared.rendering import workshop
+from ..shared.rendering import scratch_folder
 from . import apply, linked, releases
 from .beside import beside
 from .linked import Linked
@@ -70,7 +69,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
         project.repository.check_ready()
         if project.answers_path not in project.repository.tree("HEAD", project.answers_path):
             raise FastprojError(f"{root / ANSWERS_FILE} is not committed: git add and commit it, then try again")
-        with workshop(Path(tempfile.gettempdir()), "update") as work:
+        with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
             return _update(project, wanted, work)
 
 
@@ -84,8 +83,8 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
             "use copier update --trust"
         )
     answers = dict(wanted.answers or {})
-    more = named(wanted.data or [], asked)
-    check(answers, more, asked or {})
+    more = parse_data(wanted.data or [], asked)
+    validate(answers, more, asked or {})
     answers |= more
     same_place = before.recorded == after.recorded
     if target == project.version and same_place and not _changes(answers, project.answers):
