@@ -115,7 +115,7 @@ def new(
     """Create a project. Prompts for each answer that is not given; the defaults fit this machine."""
     from . import show
     from .creating import hardware, project
-    from .shared import source
+    from .shared import rendering, source
 
     _prepare()
     target = project.destination(name, output)
@@ -124,6 +124,7 @@ def new(
     validate(answers, parsed, questions or {})
     if not yes and not _interactive():
         raise FastprojError("not an interactive terminal: pass --yes to accept the detected answers")
+    rendering.preload()
     chosen = source.embedded() if template is None else source.from_location(template)
     machine = hardware.detect()
     defaults = project.default_answers(machine)

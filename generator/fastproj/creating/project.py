@@ -9,7 +9,8 @@ from typing import Any
 from ..shared import git
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from ..shared.rendering import copy, scratch_folder
+from ..shared.rendering import copy
+from ..shared.scratch import scratch_folder
 from ..shared.source import Source, last_line
 from . import names
 from .hardware import Machine

@@ -101,7 +101,8 @@ def questions(source: str | None = None) -> dict[str, Any] | None:
     if source == "" or not os.path.isfile(file):
         return None
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
+        found = yaml.load(file.read_text(encoding="utf-8"), loader)  # noqa: S506
     except yaml.constructor.ConstructorError:
         return None  # a tag of copier's own, such as !include, which copier will read
     except (OSError, ValueError, yaml.YAMLError) as error:

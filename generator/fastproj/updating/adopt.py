@@ -17,7 +17,7 @@ from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, choices, package_of, parse_data, validate
 from ..shared.errors import FastprojError
-from ..shared.rendering import scratch_folder
+from ..shared.scratch import scratch_folder
 from . import linked, releases
 from .releases import Releases
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared.errors import FastprojError
-from ..shared.rendering import uninterrupted
+from ..shared.scratch import uninterrupted
 from .merge import Change, Merged
 from .repository import SUBMODULE, Repository, joined
 
@@ -102,7 +102,7 @@ def apply(repository: Repository, merged: Merged, label: str) -> None:
         for folder, _, names in os.walk(work):
             for name in names:
                 _to_disk(Path(folder, name))
-        with uninterrupted(for_good=True):  # nobody may be told afterwards that nothing was changed
+        with uninterrupted(permanently=True):  # nobody may be told afterwards that nothing was changed
             try:
                 _write(work / "journal.json", json.dumps(journal))
             except OSError:

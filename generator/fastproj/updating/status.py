@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..shared.rendering import scratch_folder
+from ..shared.scratch import scratch_folder
 from . import apply, linked
 from .linked import Linked
 from .releases import Releases, version_of

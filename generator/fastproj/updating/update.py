@@ -13,7 +13,7 @@ from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, parse_data, validate
 from ..shared.errors import FastprojError
-from ..shared.rendering import scratch_folder
+from ..shared.scratch import scratch_folder
 from . import apply, linked, releases
 from .beside import beside
 from .linked import Linked
