@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from history import Repository, installed, program_in
 from matrix import HARDWARE
 from program import Fastproj, Project
 from updating import VERSIONS, Made, build
@@ -126,3 +127,32 @@ def made(rendered: Made, tmp_path: Path) -> Made:
         return shutil.copytree(rendered(version), tmp_path / "proj", symlinks=True)
 
     return copy
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """The program of three releases and of a checkout, and one without history: environments to run them in."""
+    folder = tmp_path_factory.mktemp("programs")
+    checkout = Repository(folder / "checkout")
+    made = checkout.three_releases()
+    found = {}
+    for version in made:
+        checkout.git("checkout", "--quiet", made[version])
+        found[version] = installed(checkout, folder / version)
+    checkout.git("checkout", "--quiet", "main")
+    archive = Repository(folder / "archive")
+    archive.write({"pyproject.toml": (checkout.folder / "pyproject.toml").read_text()})
+    for name in ("copier.yml", "template"):
+        source = checkout.folder / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, archive.folder / name)
+    archive.version("0.4.0")
+    found["archive"] = installed(archive, folder / "archived")
+    found["checkout"] = program_in(checkout)
+    return found
+
+
+@pytest.fixture(scope="session")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, dict[str, str]]:
+    """A repository with three releases, each with its own commit; tests that change it clone it first."""
+    repository = Repository(tmp_path_factory.mktemp("origin"))
+    return repository, repository.three_releases()

@@ -2,13 +2,10 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from program import Fastproj
-from test_update_killed import STOPPER
-from updating import Made, commit, edit, files_of, git
+from updating import Made, commit, edit, files_of, git, stop_update
 
 
 def test_what_was_changed_and_what_is_newer(made: Made, fastproj: Fastproj, bundles: list[Path]) -> None:
@@ -62,8 +59,7 @@ def test_untouched(made: Made, fastproj: Fastproj) -> None:
 
 def test_it_finishes_a_killed_update(made: Made, fastproj: Fastproj, environment: dict[str, str]) -> None:
     folder = made("v0.1.0")
-    command = [sys.executable, "-c", STOPPER, "_step", "2", "SIGKILL", "update", "--yes"]
-    subprocess.run(command, cwd=folder, env=environment, check=False)
+    stop_update(environment, folder, "_step", "2", "SIGKILL")
     assert (folder / ".git/fastproj/journal.json").exists()
     done = fastproj("status", cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -12,28 +12,9 @@ from pathlib import Path
 
 import pytest
 from program import Fastproj
-from updating import Made, commit, edit, files_of, git, state_of
+from updating import Made, commit, edit, files_of, git, state_of, stop_update
 
 ENGINE = "src/proj/engine.py"
-# Ends the program, or lets it fail, right after a step of its own.
-STOPPER = """
-import os, signal, sys
-from fastproj import apply
-from fastproj.__main__ import main
-name, calls, how = sys.argv.pop(1), int(sys.argv.pop(1)), sys.argv.pop(1)
-inner = getattr(apply, name)
-def stopped(*arguments, **named):
-    global calls
-    result = inner(*arguments, **named)
-    calls -= 1
-    if calls == 0 and how == "fail":
-        raise OSError(28, "No space left on device", "/somewhere")
-    if calls == 0:
-        os.kill(os.getpid(), getattr(signal, how))
-    return result
-setattr(apply, name, stopped)
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -67,19 +48,6 @@ def whole(updated_once: tuple[Path, tuple[object, ...], float]) -> tuple[object,
     return updated_once[1]
 
 
-def stop_at(environment: dict[str, str], folder: Path, *point: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", STOPPER, *point, "update", "--yes"],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
 POINTS = [("_stage", 1), ("_write", 1), ("_take", 1), ("_step", 1), ("_step", 4), ("_step", 8), ("_step", 12)]
 
 
@@ -93,7 +61,7 @@ def test_killed_at_a_step(
     environment: dict[str, str],
 ) -> None:
     before = state_of(edited)
-    done = stop_at(environment, edited, name, str(calls), "SIGKILL")
+    done = stop_update(environment, edited, name, str(calls), "SIGKILL")
     assert done.returncode == -signal.SIGKILL
     journal = (edited / ".git/fastproj/journal.json").exists()
     assert journal == (name != "_stage")
@@ -114,7 +82,7 @@ def test_killed_at_a_step(
 def test_what_changed_after_the_kill_is_left_alone(
     edited: Path, fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
-    assert stop_at(environment, edited, "_take", "1", "SIGKILL").returncode == -signal.SIGKILL
+    assert stop_update(environment, edited, "_take", "1", "SIGKILL").returncode == -signal.SIGKILL
     (edited / "README.md").write_text("changed after the kill\n")
     (edited / "docs").mkdir()
     (edited / "docs/new.md").write_text("made after the kill\n")
@@ -133,7 +101,7 @@ def test_a_signal_before_the_point_of_no_return_and_after(
     number: str, point: tuple[str, str], edited: Path, whole: tuple[object, ...], environment: dict[str, str]
 ) -> None:
     before = state_of(edited)
-    done = stop_at(environment, edited, *point, number)
+    done = stop_update(environment, edited, *point, number)
     if point[0] == "_step":
         assert done.returncode == 0, done.stderr
         assert state_of(edited) == whole
@@ -147,7 +115,7 @@ def test_a_signal_before_the_point_of_no_return_and_after(
 @pytest.mark.parametrize("point", [("_stage", "1"), ("_write", "1"), ("_step", "1"), ("_step", "7"), ("_step", "12")])
 def test_a_failure_takes_everything_back(point: tuple[str, str], edited: Path, environment: dict[str, str]) -> None:
     before = state_of(edited)
-    done = stop_at(environment, edited, *point, "fail")
+    done = stop_update(environment, edited, *point, "fail")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "nothing was changed: free some space" in done.stderr

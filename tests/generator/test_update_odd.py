@@ -11,8 +11,7 @@ from pathlib import Path
 import pexpect
 import pytest
 from program import Fastproj
-from test_update_killed import stop_at
-from updating import Made, build, commit, edit, files_of, git, state_of
+from updating import Made, build, commit, edit, files_of, git, state_of, stop_update
 
 ENGINE = "src/proj/engine.py"
 
@@ -159,7 +158,7 @@ def test_a_signal_after_the_last_step_does_not_say_that_nothing_changed(
     number: str, made: Made, environment: dict[str, str]
 ) -> None:
     folder = made()
-    done = stop_at(environment, folder, "apply", "1", number)
+    done = stop_update(environment, folder, "apply", "1", number)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Updated" in done.stdout
 
@@ -169,7 +168,7 @@ def test_a_look_with_git_after_the_kill_changes_nothing(
 ) -> None:
     """`git status` writes the index anew, with the same entries."""
     folder = made()
-    assert stop_at(environment, folder, "_write", "1", "SIGKILL").returncode == -signal.SIGKILL
+    assert stop_update(environment, folder, "_write", "1", "SIGKILL").returncode == -signal.SIGKILL
     os.utime(folder / "README.md", (1, 1))
     before = (folder / ".git/index").read_bytes()
     git(folder, "status")

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+PROGRAMS = Path(__file__).with_name("programs")
+"""Programs that tests start in processes of their own."""
 Fastproj = Callable[..., subprocess.CompletedProcess[str]]
 """Runs the real program; the fixture `fastproj` gives it."""
 Project = Callable[..., Path]
@@ -18,3 +20,9 @@ def run_in(folder: Path, *command: str, **changes: str) -> subprocess.CompletedP
     return subprocess.run(
         command, cwd=folder, env={**os.environ, **search, **changes}, capture_output=True, text=True, check=False
     )
+
+
+def read_tree(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file outside git's folder."""
+    files = [file for file in folder.rglob("*") if file.is_file() and ".git" not in file.parts]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}

@@ -3,8 +3,12 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Protocol
+
+import yaml
+from program import PROGRAMS
 
 VERSIONS = ["v0.1.0", "v0.2.0", "v0.3.0"]
 
@@ -178,3 +182,23 @@ def edit(file: Path, old: str, new: str) -> None:
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new, 1))
+
+
+def read_answers(project: Path) -> dict[str, object]:
+    """Return what `.copier-answers.yml` records."""
+    found: dict[str, object] = yaml.safe_load((project / ".copier-answers.yml").read_text())
+    return found
+
+
+def stop_update(environment: dict[str, str], folder: Path, *point: str) -> subprocess.CompletedProcess[str]:
+    """Update a project with a program that stops at a point, which `programs/stop_update.py` describes."""
+    return subprocess.run(
+        [sys.executable, str(PROGRAMS / "stop_update.py"), *point, "update", "--yes"],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )

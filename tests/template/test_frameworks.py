@@ -1,4 +1,4 @@
-"""All frameworks train alike: the same losses to the last digits, the same files, each from the other's checkpoint."""
+"""All frameworks train alike: equal losses, equal files, and interchangeable checkpoints."""
 
 import json
 import os
@@ -9,84 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from matrix import FRAMEWORKS, MODELS, QUESTIONS, ROOT
+from framework_runs import FP32, SAME, VARIANTS, assert_alike, rows, train_in_turn
+from matrix import FRAMEWORKS, MODELS
 from program import Project, run_in
 
 OTHERS = FRAMEWORKS[1:]
-WITH_PACKAGE = [name for name in FRAMEWORKS if "needs" in QUESTIONS["frameworks"]["default"][name]]
-STEPS = 50
-SAME = ["--config=configs/default.yaml", "--run.device=cpu", "--loader.workers=0", "--log.tensorboard=false"]
-SAME += ["--train.micro_batch=4", f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=1"]
-FP32 = "--speed.precision=fp32"
-VARIANTS: dict[str, tuple[list[str], float]] = {
-    "plain": ([FP32], 1e-6),
-    "accumulated": ([FP32, "--train.accumulate=4", "--train.micro_batch=2", "--optim.clip=0.3"], 1e-6),
-    "bf16": (["--speed.precision=bf16"], 1e-3),
-}
-"""Options, and how far the losses may be apart, relatively."""
-
-IN_TURN = """
-import importlib, json, sys
-distributed, config, train, run, loaders = (
-    importlib.import_module(f"proj.{name}") for name in ("distributed", "config", "train", "run", "loaders")
-)
-whole = loaders.EvalOrder
-run.EvalOrder = lambda samples, micro_batch, *place: whole(min(samples, 16 * micro_batch), micro_batch, *place)
-seen = []  # the indices of all micro-batches that were trained on
-order = loaders.TrainOrder.__iter__
-def noting(self):
-    for indices in order(self):
-        seen.append(indices)
-        yield indices
-loaders.TrainOrder.__iter__ = noting
-with distributed.start("cpu") as world:
-    for options in json.loads(sys.argv[1]):
-        cfg = config.parse("test", "", options)
-        train.train(cfg, world)
-        (cfg.run.dir / str(cfg.run.name) / f"seen-{world.rank}").write_text(json.dumps(seen))
-        seen.clear()
-distributed.end(world)
-"""
-"""Trains several times in the same process or ranks, and validates on a few samples."""
-
-
-def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1) -> None:
-    """Train a project as the variants say, into `runs`."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    every = [[*SAME, *VARIANTS[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
-    script = runs.with_name(f"in_turn_{runs.name}.py")  # not of a package's name: its folder is searched first
-    script.write_text(IN_TURN)
-    done = run_in(folder, sys.executable, *torchrun, str(script), json.dumps(every))
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
-def rows(run: Path) -> list[dict[str, Any]]:
-    """Return all rows of a run, without what depends on the clock."""
-    clock = ("seconds", "samples_per_second")
-    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: row[key] for key in row if key not in clock} for row in logged]
-
-
-def assert_alike(ours: Path, theirs: Path, tolerance: float) -> float:
-    """Hold two runs against each other; return the largest relative difference of a loss."""
-    largest = 0.0
-    first, second = rows(ours), rows(theirs)
-    assert len(first) == len(second) == STEPS + 1
-    assert first[-1]["split"] == "val"
-    for mine, other in zip(first, second, strict=True):
-        assert mine.keys() == other.keys()
-        for key in ("split", "step", "lr"):
-            assert mine.get(key) == other.get(key)
-        for key in mine.keys() - {"split", "step", "lr"}:
-            assert mine[key] == pytest.approx(other[key], rel=tolerance, abs=1e-12)
-        largest = max(largest, abs(mine["loss"] - other["loss"]) / abs(other["loss"]))
-    for seen in sorted(theirs.glob("seen-*")):
-        assert (ours / seen.name).read_text() == seen.read_text(), "each rank had the same samples"
-    return largest
 
 
 @pytest.mark.slow
@@ -167,15 +96,6 @@ def test_a_run_that_is_told_to_stop_does_not_end_as_done(project: Project, tmp_p
     assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
-def test_what_accelerate_launch_asks_beyond_the_config_is_refused(project: Project, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs"]
-    done = run_in(project("accelerate", "mlp"), *command, ACCELERATE_USE_DEEPSPEED="true")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: accelerate launch asks for DeepSpeed, and")
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "runs").exists()
-
-
 LOGGING = """
 import sys
 from proj import config, distributed, train
@@ -217,83 +137,3 @@ def test_what_a_lightning_module_logs_is_in_the_rows_and_its_callbacks_hear_of_v
     assert heard is not None
     assert returned is not None
     assert float(heard[1]) == pytest.approx(float(returned[1]), rel=1e-6)
-
-
-WITHOUT = """
-import importlib.metadata as metadata, runpy, sys
-found, (package, there) = metadata.version, sys.argv[1:]
-def version(name):
-    if name == package:
-        if there == "none":
-            raise metadata.PackageNotFoundError(name)
-        return there
-    return found(name)
-metadata.version = version
-sys.argv = ["proj.train", "--help"]
-runpy.run_module("proj.train", run_name="__main__")
-"""
-
-
-@pytest.mark.parametrize("framework", WITH_PACKAGE)
-@pytest.mark.parametrize(("there", "told"), [("none", "is not installed"), ("0.9.1", "0.9.1 is too old")])
-def test_a_framework_that_is_missing_or_old_names_the_command(
-    project: Project, framework: str, there: str, told: str
-) -> None:
-    needs = QUESTIONS["frameworks"]["default"][framework]["needs"]
-    done = run_in(project(framework, "mlp"), sys.executable, "-c", WITHOUT, framework, there)
-    assert done.returncode == 1
-    least = needs.partition(",")[0]
-    assert done.stderr == f"error: {framework} {told}: pip install '{least}'\n"
-
-
-@pytest.mark.parametrize("framework", WITH_PACKAGE)
-def test_the_version_is_the_same_in_all_places(framework: str) -> None:
-    needs = QUESTIONS["frameworks"]["default"][framework]["needs"]
-    checked = re.search(
-        r'needs\("(\w+)", "([\d.]+)"\)', (ROOT / f"template/frameworks/{framework}/train.py").read_text()
-    )
-    assert checked is not None
-    assert needs.startswith(f"{checked[1]}>={checked[2]},<")
-
-
-def _cannot(framework: str) -> dict[str, str]:
-    text = (ROOT / f"template/frameworks/{framework}/train.py").read_text()
-    tables = re.findall(r"^CANNOT\w* = (\{.*?\})$", text, re.MULTILINE | re.DOTALL)
-    return {key: why for table in tables for key, why in yaml.safe_load(table.replace(",\n}", "}")).items()}
-
-
-def documented() -> list[list[str]]:
-    """The rows of the page's table: key, and a cell for each framework."""
-    page = (ROOT / "docs/frameworks.md").read_text()
-    assert f"| key | {' | '.join(FRAMEWORKS)} |" in page
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_documentation_lists_what_is_refused(framework: str) -> None:
-    column = 1 + FRAMEWORKS.index(framework)
-    refused = {row[0].strip("`") for row in documented() if "refused" in row[column]}
-    assert refused == {what.partition("=")[0] for what in _cannot(framework)}
-
-
-def test_the_documentation_lists_every_key(project: Project) -> None:
-    done = run_in(project(FRAMEWORKS[0], "mlp"), sys.executable, "-m", "proj.train", "--print_config")
-    assert done.returncode == 0, done.stderr
-    config = yaml.safe_load(done.stdout)
-    keys = {f"{name}.{key}" for name, section in config.items() if name not in ("data", "model") for key in section}
-    assert {row[0].strip("`") for row in documented()} == keys | {"model.*", "data.*"}
-
-
-@pytest.mark.parametrize("framework", OTHERS)
-def test_what_cannot_be_expressed_is_refused_at_start(project: Project, tmp_path: Path, framework: str) -> None:
-    values = {"speed.step_graph": "true", "debug.sync": "warn"}
-    assert _cannot(framework)
-    for what, why in _cannot(framework).items():
-        key, _, value = what.partition("=")
-        value = value or values[key]
-        option = f"--{key}={value}"
-        command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs", option]
-        done = run_in(project(framework, "mlp"), *command)
-        assert done.returncode == 1
-        assert done.stderr == f"error: {key} is {value}: {why}\n"
-    assert not (tmp_path / "runs").exists()

@@ -11,7 +11,7 @@ from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
 from ..shared.rendering import copy
 from ..shared.scratch import scratch_folder
-from ..shared.source import Source, last_line
+from ..shared.source import Source
 from . import names
 from .hardware import Machine
 
@@ -47,7 +47,7 @@ def destination(name: str, output: Path) -> Path:
 
 def default_answers(machine: Machine) -> dict[str, Any]:
     """Return the defaults that are derived from the machine and from git's settings."""
-    name = git.run(Path("/"), "config", "user.name").stdout.strip()
+    name = git.run(Path("/"), "config", "user.name").text.strip()
     valid = name.isprintable() and 0 < len(name) <= 100 and "\N{REPLACEMENT CHARACTER}" not in name
     return machine.answers() | ({"author": name} if valid else {})
 
@@ -98,17 +98,16 @@ def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
 
 def _commit(stage: Path, target: Path) -> str:
     """Create a git repository with one commit, and describe the outcome. Failing to commit is not an error."""
-    if git.run(target.parent, "rev-parse", "--is-inside-work-tree").stdout.strip() == "true":
+    if git.run(target.parent, "rev-parse", "--is-inside-work-tree").text.strip() == "true":
         return "no git repository of its own, as the folder is in one: git add it there"
     # The user's hooks, signatures and ignored files apply from the second commit on.
-    settings = {"core.hooksPath": os.devnull, "core.excludesFile": os.devnull, "commit.gpgSign": "false"}
+    settings = {"core.excludesFile": os.devnull, "commit.gpgSign": "false"}
     settings |= {"user.useConfigOnly": "true", "maintenance.auto": "false"}
-    options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
-        done = git.run(stage, *options, *command)
-        if done.returncode != 0:
-            return f"no commit, as git {command[0]} failed: {last_line(done.stderr)}"
-    if git.run(stage, *options, "var", "GIT_COMMITTER_IDENT").returncode != 0:
+        done = git.run(stage, *command, settings=settings)
+        if not done.ok:
+            return f"no commit, as git {command[0]} failed: {done.reason}"
+    if not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=settings).ok:
         return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
-    done = git.run(stage, *options, "commit", "--quiet", "--message", f"Render {target.name} with fastproj")
-    return "a git repository with a first commit" if not done.returncode else f"no commit: {last_line(done.stderr)}"
+    done = git.run(stage, "commit", "--quiet", "--message", f"Render {target.name} with fastproj", settings=settings)
+    return "a git repository with a first commit" if done.ok else f"no commit: {done.reason}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import git
 from .errors import FastprojError
-from .source import Source, last_line
+from .source import Source
 
 
 def preload() -> None:
@@ -55,7 +55,7 @@ def copy(
             ) from error
         except ProcessExecutionError as error:
             raise FastprojError(
-                f"git could not read the template {source.location}: {last_line(error.stderr)}"
+                f"git could not read the template {source.location}: {git.last_line(error.stderr)}"
             ) from error
         except CommandNotFound as error:
             raise FastprojError(f"{error.program} is not on the PATH, and copier needs it: install it") from error
@@ -89,5 +89,5 @@ def _checkout(source: Source, folder: Path) -> Path | None:
     target = Path(tempfile.mkdtemp(prefix="template-", dir=folder))
     clone = ["clone", "--quiet", "--no-checkout", "--", os.path.expanduser(source.location), str(target)]
     checkout = ["checkout", "--quiet", "--detach", f"refs/tags/{source.revision}"]
-    done = source.own and all(git.run(target, *command).returncode == 0 for command in (clone, checkout))
+    done = source.own and all(git.run(target, *command).ok for command in (clone, checkout))
     return target if done else None

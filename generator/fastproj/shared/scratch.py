@@ -1,7 +1,6 @@
 """Scratch folders that are removed whatever happens, also after a signal or by the next run after a kill."""
 
-import fcntl
-import os
+import math
 import shutil
 import signal
 import tempfile
@@ -9,6 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from .errors import FastprojError
+from .lock import locked
 
 
 @contextmanager
@@ -23,7 +25,7 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     _remove_abandoned(parent, name)
     folder = Path(tempfile.mkdtemp(prefix=f".{name}.fastproj-", dir=parent))
     try:
-        with _locked(folder):
+        with locked(folder, "", timeout_s=math.inf):
             (folder / "tmp").mkdir()
             yield folder
     finally:
@@ -31,30 +33,15 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
             _remove(folder)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on the folder, by which others see that it is in use; where locks are not to be had, do without."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _remove_abandoned(parent: Path, name: str) -> None:
     """Remove scratch folders that no process holds a lock on."""
     for left in parent.glob(f".{name}.fastproj-*"):
-        with suppress(OSError):  # another user's, in use, or gone meanwhile
+        with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
             if time.time() - left.stat().st_mtime < 2:
                 continue  # its owner may not have locked it yet
-            descriptor = os.open(left, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(left)
-            finally:
-                os.close(descriptor)
+            with locked(left, "in use") as held:
+                if held:
+                    _remove(left)
 
 
 @contextmanager

@@ -1,26 +1,20 @@
 """The git repository that a project lies in. Nothing here changes its branch, its index or its files."""
 
-import fcntl
 import os
-import re
-import shutil
-import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..shared.errors import FastprojError
-from ..shared.source import last_line
+from ..shared.git import OLDEST_TO_MERGE, Result, require, run
+from ..shared.lock import locked
 
-OLDEST_GIT = (2, 38)  # the first with `merge-tree --write-tree`
 TIMEOUT_S = 600.0
 LINK, SUBMODULE = "120000", "160000"
 
 # What a merge comes to must not depend on the user's settings, and no hook or upkeep may run.
 _SETTINGS = {
-    "core.hooksPath": os.devnull,
-    "core.fsmonitor": "false",
     "core.quotePath": "false",
     "core.safecrlf": "false",
     "core.splitIndex": "false",
@@ -90,26 +84,25 @@ class Repository:
         """
         done = self._run(arguments, data, index, work_tree)
         if done.returncode not in allowed:
-            reason = last_line(done.stderr.decode(errors="replace"))
-            raise FastprojError(f"git {arguments[0]} failed in {self.top} ({reason}): mend that, then try again")
+            raise FastprojError(f"git {arguments[0]} failed in {self.top} ({done.reason}): fix that, then try again")
         return done.stdout
 
     def says(self, *arguments: str) -> bool:
         """Return whether git agrees."""
-        return self._run(arguments).returncode == 0
+        return self._run(arguments).ok
 
     def _run(
         self, arguments: tuple[str, ...], data: bytes = b"", index: Path | None = None, work_tree: Path | None = None
-    ) -> "subprocess.CompletedProcess[bytes]":
-        variables = dict(os.environ) | _IDENTITY | {"LC_ALL": "C", "GIT_LITERAL_PATHSPECS": "1"}
-        variables["GIT_OPTIONAL_LOCKS"] = "0"
+    ) -> Result:
+        variables = _IDENTITY | {"LC_ALL": "C", "GIT_LITERAL_PATHSPECS": "1", "GIT_OPTIONAL_LOCKS": "0"}
         if index is not None:
             variables["GIT_INDEX_FILE"] = str(index)
         if work_tree is not None:
             variables |= {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(work_tree)}
         if self.objects is not None:
             variables["GIT_OBJECT_DIRECTORY"] = str(self.objects)
-        return _git(work_tree or self.top, arguments, variables, data)
+        folder = work_tree or self.top
+        return run(folder, *arguments, data=data, settings=_SETTINGS, variables=variables, timeout_s=TIMEOUT_S)
 
     def with_objects_in(self, folder: Path) -> "Repository":
         """Return the same repository, with whatever is written to it kept in a folder beside it."""
@@ -118,24 +111,13 @@ class Repository:
         (folder / "info/alternates").write_bytes(os.fsencode((self.top / objects).resolve()) + b"\n")
         return replace(self, objects=folder)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Let no second fastproj work in this repository.
+    def locked(self) -> AbstractContextManager[bool]:
+        """Hold the lock that lets only one fastproj work in this repository.
 
         Raises:
-            FastprojError: there is one at work.
+            FastprojError: another one is running.
         """
-        descriptor = os.open(self.git_dir, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FastprojError(f"another fastproj is at work in {self.top}: wait until it is done") from error
-        except OSError:
-            pass  # no locks on this file system
-        try:
-            yield
-        finally:
-            os.close(descriptor)
+        return locked(self.git_dir, f"another fastproj is running in {self.top}: wait until it is done")
 
     def check_commit(self) -> None:
         """Make sure that there is a commit.
@@ -274,23 +256,14 @@ def open_at(folder: Path) -> Repository:
     Raises:
         FastprojError: there is none, git is missing or too old, or it does not want to read it.
     """
-    if shutil.which("git") is None:
-        raise FastprojError("git is not on the PATH, and updates are merged with it: install git, then try again")
-    said = _git(folder, ("--version",), dict(os.environ)).stdout.decode(errors="replace")
-    numbers = re.match(r"git version (\d+)\.(\d+)", said)
-    if numbers is None:
-        raise FastprojError(f"{shutil.which('git')} does not answer as git does: repair or reinstall git")
-    if (int(numbers[1]), int(numbers[2])) < OLDEST_GIT:
-        wanted = ".".join(map(str, OLDEST_GIT))
-        raise FastprojError(f"git {numbers[1]}.{numbers[2]} is too old to merge updates: install git {wanted} or newer")
+    require(OLDEST_TO_MERGE)
     questions = ("--show-toplevel", "--absolute-git-dir", "--show-prefix", "--git-path", "index")
-    done = _git(folder, ("rev-parse", *questions), dict(os.environ) | {"LC_ALL": "C"})
-    if done.returncode != 0:
-        reason = last_line(done.stderr.decode(errors="replace"))
+    done = run(folder, "rev-parse", *questions, variables={"LC_ALL": "C"})
+    if not done.ok:
         way_out = "git init there, add and commit, then try again"
         if b"not a git repository" in done.stderr:
             raise FastprojError(f"{folder} is in no git repository, and updates are merged by git: {way_out}")
-        raise FastprojError(f"git cannot read the repository of {folder}: {reason}")
+        raise FastprojError(f"git cannot read the repository of {folder}: {done.reason}")
     told = os.fsdecode(done.stdout).removesuffix("\n").split("\n")
     if len(told) != len(questions) - 1:
         raise FastprojError(f"the path of {folder} has a line break in it: move it to one without")
@@ -301,28 +274,6 @@ def open_at(folder: Path) -> Repository:
 def joined(lines: list[str]) -> bytes:
     """Return lines as git reads them with `-z`."""
     return b"".join(os.fsencode(line) + b"\0" for line in lines)
-
-
-def _git(
-    folder: Path, arguments: tuple[str, ...], variables: dict[str, str], data: bytes = b""
-) -> "subprocess.CompletedProcess[bytes]":
-    settings = [option for key, value in _SETTINGS.items() for option in ("-c", f"{key}={value}")]
-    try:
-        return subprocess.run(
-            [shutil.which("git") or "git", *settings, *arguments],
-            cwd=folder,
-            env=variables,
-            input=data,
-            capture_output=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise FastprojError(
-            f"git {arguments[0]} gave no answer in {TIMEOUT_S:g} s in {folder}: try it there"
-        ) from error
-    except OSError as error:
-        raise FastprojError(f"git cannot be started ({error.strerror}): repair {shutil.which('git')}") from error
 
 
 def _some(paths: list[str]) -> str:

@@ -1,0 +1,72 @@
+"""`fastproj new` interrupted, killed, or run twice at once: the project is complete or absent."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from program import Fastproj
+from updating import git
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_leaves_the_project_whole_or_absent(
+    number: signal.Signals, environment: dict[str, str], tmp_path: Path
+) -> None:
+    for attempt, delay in enumerate([0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.1, 1.3]):
+        output = tmp_path / str(attempt)
+        (output / "tmp").mkdir(parents=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(output)],
+            env=environment | {"TMPDIR": str(output / "tmp")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        time.sleep(delay)
+        process.send_signal(number)
+        _, message = process.communicate(timeout=60)
+        if (output / "proj").exists():
+            assert git(output / "proj", "status", "--porcelain") == ""
+            assert (output / "proj/src/proj/train.py").is_file()
+        if number == signal.SIGKILL:
+            continue
+        assert process.returncode in (0, 128 + number, -number), message
+        assert "Traceback" not in message
+        assert process.returncode <= 0 or message == "fastproj: stopped; no half-made project is left\n"
+        assert {path.name for path in output.iterdir()} <= {"tmp", "proj"}
+        assert list((output / "tmp").iterdir()) == []
+
+
+def test_what_a_killed_render_left_is_swept_away(fastproj: Fastproj, tmp_path: Path) -> None:
+    for name in (".proj.fastproj-dead", ".proj.fastproj-alive"):
+        (tmp_path / name / "project").mkdir(parents=True)
+        os.utime(tmp_path / name, (0, 0))
+    descriptor = os.open(tmp_path / ".proj.fastproj-alive", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert fastproj("new", "proj", "--yes", cwd=tmp_path).returncode == 0
+    os.close(descriptor)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".proj.fastproj-alive", "proj"]
+
+
+def test_two_at_once_make_one_whole_project(environment: dict[str, str], tmp_path: Path) -> None:
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    messages = [process.communicate(timeout=60)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 1], messages
+    assert [path.name for path in tmp_path.iterdir()] == ["proj"]
+    assert git(tmp_path / "proj", "status", "--porcelain") == ""

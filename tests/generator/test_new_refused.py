@@ -1,0 +1,168 @@
+"""`fastproj new` refuses, in one line and without leaving anything behind, what it cannot do."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from program import Fastproj
+
+BAD = [
+    (["--gpus", "-1"], "gpus"),
+    (["--gpus", "65"], "from 0 to 64"),
+    (["--gpus", "two"], "integer"),
+    (["--nodes", "0"], "from 1 to 10000"),
+    (["--tensor-cores", "fp8", "--gpus", "0"], "fp8 needs a GPU"),
+    (["--tensor-cores", "int4", "--gpus", "1"], "int4"),
+    (["--framework", "tensorflow"], "tensorflow"),
+    (["--model", "perceptron"], "perceptron"),
+    (["--model", ""], "model"),
+    (["--model", "../models/resnet"], "../models/resnet"),
+    (["--launchers", "kubernetes"], "kubernetes"),
+    (["--licence", "GPL"], "GPL"),
+    (["--author", ""], "author"),
+    (["--author", "a\nb"], "author"),
+    (["--author", "x" * 101], "author"),
+    (["--gpu", "1"], "--gpu"),
+    (["--nonsense"], "--nonsense"),
+    (["extra"], "extra"),
+    (["--data", "nonsense=1"], "asks no such question"),
+    (["--data", "gpus"], "KEY=VALUE"),
+    (["--data", "=1"], "KEY=VALUE"),
+    (["--data", "precision=fp8"], "asks no such question"),
+    (["--data", "project_name=../../x"], "asks no such question"),
+    (["--data", "_src_path=x"], "asks no such question"),
+    (["--data", "gpus=99"], "from 0 to 64"),
+    (["--data", "gpus=x"], "whole number"),
+    (["--data", "gpus=1", "--data", "gpus=2"], "given twice"),
+    (["--gpus", "1", "--data", "gpus=2"], "both given"),
+    (["--author", "\udcff"], "no text"),
+    (["--template", ""], "no such folder"),
+    (["--template", "~nosuchuser/x"], "no such folder"),
+    (["--template", "a" * 300], "no such folder"),
+    (["--template", "/no/such/template"], "no such folder or bundle"),
+    (["--template", "https://127.0.0.1:9/x.git"], "could not read the template"),
+    (["--output", "/no/such/folder"], "is no folder"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD, ids=lambda value: ascii(" ".join(value))[:40])
+def test_bad_options_are_one_line(options: list[str], message: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    done = fastproj("new", "proj", "--yes", *options, cwd=tmp_path)
+    assert done.returncode in (1, 2), done.stdout
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_terminal_it_asks_for_yes(fastproj: Fastproj, tmp_path: Path) -> None:
+    done = fastproj("new", "proj", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "pass --yes" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def make_file(target: Path) -> None:
+    target.write_text("mine")
+
+
+def make_folder(target: Path) -> None:
+    target.mkdir()
+
+
+def make_full_folder(target: Path) -> None:
+    target.mkdir()
+    (target / "mine").write_text("mine")
+
+
+def make_link(target: Path) -> None:
+    (target.parent / "elsewhere").mkdir()
+    target.symlink_to("elsewhere")
+
+
+def make_dangling_link(target: Path) -> None:
+    target.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [make_file, make_folder, make_full_folder, make_link, make_dangling_link])
+def test_what_exists_is_never_touched(make: Callable[[Path], None], fastproj: Fastproj, tmp_path: Path) -> None:
+    make(tmp_path / "proj")
+    before = sorted((str(path), path.is_symlink()) for path in tmp_path.rglob("*"))
+    done = fastproj("new", "proj", "--yes", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "exists already" in done.stderr
+    assert sorted((str(path), path.is_symlink()) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written(fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o555)
+    closed = "/proc" if os.geteuid() == 0 else str(tmp_path / "closed")  # root may write in any ordinary folder
+    done = fastproj("new", "proj", "--yes", "--output", closed)
+    assert done.returncode == 1
+    assert "cannot" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("limit", [0, 500, 5_000])
+def test_a_full_disk_leaves_nothing(limit: int, environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path / "out")],
+        env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    assert done.stderr.count("\n") == 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_no_git_is_said(fastproj: Fastproj, tmp_path: Path) -> None:
+    done = fastproj("new", "proj", "--yes", cwd=tmp_path, PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "install git" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+OLD_GIT = "#!/bin/sh\necho git version 2.17.6\n"
+
+
+@pytest.mark.parametrize(
+    "script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", "\x7fELF", "#!/no/shell\n", OLD_GIT]
+)
+def test_a_broken_git_is_one_line(script: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/git").write_text(script)
+    (tmp_path / "bin/git").chmod(0o755)
+    (tmp_path / "out").mkdir()
+    done = fastproj("new", "proj", "--yes", cwd=tmp_path / "out", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert "git" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["detect"], ["--version"], ["--help"], ["new", "proj", "--yes"]])
+def test_an_output_that_takes_nothing(arguments: list[str], environment: dict[str, str], tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fastproj", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "could not be printed" in done.stderr
+    assert done.stderr.count("\n") == 1

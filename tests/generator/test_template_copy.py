@@ -1,0 +1,153 @@
+"""The program's local copy of the template: always complete, and never without a release that it once had."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fastproj.shared.bundle import entries, newest
+from history import RELEASES, Repository, program_in, refresh, start
+from template_copy import clones, held
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The program's own folder, which holds its copy of the template."""
+    return tmp_path / "home"
+
+
+def test_a_newer_program_brings_its_releases_and_an_older_one_takes_none_away(
+    programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
+) -> None:
+    assert refresh(programs["0.1.0"], home) == "v0.1.0"
+    assert held(home) == ["0.1.0"]
+    assert refresh(programs["0.3.0"], home) == "v0.3.0"
+    newer = (home / "template.bundle").read_bytes()
+    assert newer == Path(programs["0.3.0"]["PYTHONPATH"], "fastproj/_template.bundle").read_bytes()
+    assert refresh(programs["0.2.0"], home) == "v0.2.0", "each renders its own version"
+    assert (home / "template.bundle").read_bytes() == newer
+    assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
+    assert held(home) == [*RELEASES, "0.3.1.dev0"]
+    assert refresh(programs["0.1.0"], home) == "v0.1.0"
+    assert held(home) == [*RELEASES, "0.3.1.dev0"]
+    assert clones(home, tmp_path / "clone")
+
+
+def test_a_program_without_history_loses_none_of_the_others(
+    programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
+) -> None:
+    refresh(programs["0.2.0"], home)
+    assert refresh(programs["archive"], home) == "v0.4.0"
+    assert held(home) == ["0.1.0", "0.2.0", "0.4.0"]
+    assert refresh(programs["0.3.0"], home) == "v0.3.0"
+    assert held(home) == ["0.1.0", "0.2.0", "0.3.0", "0.4.0"]
+    assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
+    assert held(home) == ["0.1.0", "0.2.0", "0.3.0", "0.3.1.dev0", "0.4.0"]
+    assert clones(home, tmp_path / "clone")
+    assert Repository(tmp_path / "clone").git("describe", "--tags", "HEAD") == "v0.4.0"
+
+
+def test_a_checkouts_own_entry_moves(tmp_path: Path, home: Path) -> None:
+    checkout = Repository(tmp_path / "checkout")
+    checkout.three_releases()
+    program = program_in(checkout)
+    refresh(program, home)
+    before = entries(home / "template.bundle")
+    written = (home / "template.bundle").stat().st_mtime_ns
+    refresh(program, home)
+    assert (home / "template.bundle").stat().st_mtime_ns == written, "the same entries are not written again"
+    checkout.write({"template/project/new.txt": "changed\n"})
+    assert refresh(program, home) == "v0.3.1.dev0"
+    after = entries(home / "template.bundle")
+    assert {version for version in after if after[version] != before[version]} == {"0.3.1.dev0"}
+    checkout.commit("Release 0.4.0", "0.4.0")
+    assert refresh(program, home) == "v0.4.0"
+    assert held(home) == [*RELEASES, "0.4.0"]
+
+
+def test_many_at_once_leave_a_whole_copy_at_any_moment(
+    programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
+) -> None:
+    kinds = ["0.1.0", "checkout", "0.3.0", "archive", "0.2.0"]
+    running = [start(programs[kind], home) for kind in kinds * 4]
+    reads = 0
+    while any(process.poll() is None for process in running):
+        with contextlib.suppress(FileNotFoundError):
+            reads += bool(entries(home / "template.bundle"))
+        time.sleep(0.005)
+    messages = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0] * len(running), messages
+    assert reads
+    assert {*held(home)} >= {*RELEASES, "0.4.0"}
+    assert clones(home, tmp_path / "clone")
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> str:
+    """A PATH whose git stops for good before it packs, after saying so."""
+    (tmp_path / "bin").mkdir()
+    real = shutil.which("git")
+    script = f'#!/bin/sh\ncase " $* " in *" pack-objects "*) touch {tmp_path}/packing; exec sleep 60;; esac\n'
+    (tmp_path / "bin/git").write_text(f'{script}exec {real} "$@"\n')
+    (tmp_path / "bin/git").chmod(0o755)
+    return f"{tmp_path}/bin:{os.environ['PATH']}"
+
+
+def packing(program: dict[str, str], path: str, home: Path) -> subprocess.Popen[str]:
+    """Start a refresh and return when it is in the middle."""
+    environment = program | {"PATH": path, "FASTPROJ_HOME": str(home)}
+    code = "from fastproj.shared.source import embedded; embedded()"
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, start_new_session=True, text=True)
+    while not (home.parent / "packing").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    return process
+
+
+def test_a_kill_in_the_middle_leaves_the_copy_of_before(
+    programs: dict[str, dict[str, str]], home: Path, stuck: str, tmp_path: Path
+) -> None:
+    refresh(programs["0.2.0"], home)
+    before = (home / "template.bundle").read_bytes()
+    process = packing(programs["checkout"], stuck, home)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert (home / "template.bundle").read_bytes() == before
+    assert len(os.listdir(home)) == 2, "its half-done folder"
+    assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
+    assert held(home) == [*RELEASES, "0.3.1.dev0"], "the next one swept it away"
+
+
+def test_one_that_hangs_is_told_after_a_while_and_stops_no_reader(
+    programs: dict[str, dict[str, str]], home: Path, stuck: str
+) -> None:
+    refresh(programs["0.2.0"], home)
+    process = packing(programs["checkout"], stuck, home)
+    try:
+        assert refresh(programs["0.1.0"], home) == "v0.1.0", "what is there already needs no lock"
+        code = "import fastproj.shared.source as s\ns._LOCK_TIMEOUT_S = 0.3\n"
+        code += "try: s.embedded()\nexcept s.FastprojError as error: print(error)"
+        output, message = start(programs["0.3.0"], home, code).communicate(timeout=60)
+        assert output.startswith(f"another fastproj has been using {home}"), message
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert len(os.listdir(home)) == 2, "one that waited in vain swept nothing away"
+
+
+def test_the_copy_lies_at_home_unless_it_is_moved(programs: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    code = "from fastproj.shared.source import embedded; print(embedded().location)"
+    environment = programs["0.3.0"] | {"HOME": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout == "~/.fastproj/template.bundle\n"
+    assert newest(entries(tmp_path / ".fastproj/template.bundle")) == "0.3.0"
+    elsewhere = str(tmp_path / "else/where")
+    environment |= {"FASTPROJ_HOME": elsewhere}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout == f"{elsewhere}/template.bundle\n"
+    assert entries(Path(elsewhere, "template.bundle"))

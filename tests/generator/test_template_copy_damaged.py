@@ -1,0 +1,133 @@
+"""The program's local copy of the template, damaged, replaced or not writable."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fastproj.shared.bundle import build, entries
+from history import RELEASES, Repository, program_in, refresh, start
+from template_copy import clones
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The program's own folder, which holds its copy of the template."""
+    return tmp_path / "home"
+
+
+def other_template(home: Path, version: str) -> None:
+    """Put the bundle of somebody else's template there, made by git's own commands."""
+    mine = Repository(home.parent / "other")
+    mine.start()
+    mine.write({"copier.yml": "_subdirectory: template\n", "template/mine.txt": "mine\n"})
+    mine.commit("Mine")
+    mine.git("tag", f"v{version}")
+    mine.git("bundle", "create", "--quiet", str(home / "template.bundle"), "--all", "HEAD")
+
+
+def a_fork(home: Path) -> None:
+    """Put a bundle there whose history has other files under a version of ours, and a later one."""
+    mine = Repository(home.parent / "other")
+    mine.start()
+    mine.write({**RELEASES["0.1.0"], "template/project/old.txt": "other\n"})
+    mine.commit("Release", "0.1.0")
+    mine.commit("Release", "9.9.9")
+    build(mine.folder, home / "template.bundle")
+
+
+def dangling_link(home: Path) -> None:
+    (home / "template.bundle").unlink()
+    (home / "template.bundle").symlink_to("nowhere")
+
+
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "empty": lambda home: (home / "template.bundle").write_bytes(b""),
+    "random": lambda home: (home / "template.bundle").write_bytes(os.urandom(3000)),
+    "truncated": lambda home: os.truncate(home / "template.bundle", 900),
+    "a byte short": lambda home: os.truncate(home / "template.bundle", (home / "template.bundle").stat().st_size - 1),
+    "another's of a later version": lambda home: other_template(home, "9.9.9"),
+    "another's of the same version": lambda home: other_template(home, "0.2.0"),
+    "a fork's": a_fork,
+    "a dangling link": dangling_link,
+    "gone": lambda home: (home / "template.bundle").unlink(),
+}
+
+
+@pytest.mark.parametrize("program", ["0.2.0", "checkout"])
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_a_copy_that_is_not_ours_is_made_again(
+    spoil: Callable[[Path], object], program: str, programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
+) -> None:
+    tag = refresh(programs[program], home)
+    right = entries(home / "template.bundle")
+    spoil(home)
+    assert refresh(programs[program], home) == tag
+    assert entries(home / "template.bundle") == right
+    assert clones(home, tmp_path / "clone")
+
+
+def run_new(program: dict[str, str], folder: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    return subprocess.run(
+        [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(folder)],
+        env=program | changes,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("place", ["/proc/fastproj", "{}/file/below", "{}/taken"])
+@pytest.mark.parametrize("program", ["0.3.0", "checkout"])
+def test_a_home_that_cannot_be_written_is_one_line(
+    place: str, program: str, programs: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken/template.bundle/x").mkdir(parents=True)
+    done = run_new(programs[program], tmp_path / "out", FASTPROJ_HOME=place.format(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "set FASTPROJ_HOME to a writable folder" in done.stderr
+    assert os.listdir(tmp_path / "out") == []
+    assert os.listdir(tmp_path / "taken") == ["template.bundle"]
+
+
+def test_a_whole_copy_in_a_folder_that_is_read_only_will_do(programs: dict[str, dict[str, str]], home: Path) -> None:
+    refresh(programs["0.3.0"], home)
+    code = (
+        "import os, fastproj.shared.source as s\n"
+        "def refuse(*a, **k): raise PermissionError(13, 'Permission denied')\n"  # root may write anywhere
+        "os.mkdir = os.replace = refuse\n"
+        "print(s.embedded().revision)"
+    )
+    for program in ("0.3.0", "0.2.0"):
+        output, message = start(programs[program], home, code).communicate(timeout=60)
+        assert output == f"v{program}\n", message
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda file: os.truncate(file, 500)], ids=["gone", "truncated"])
+def test_a_damaged_installation_is_one_line(
+    spoil: Callable[[Path], None], programs: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    site = shutil.copytree(programs["0.3.0"]["PYTHONPATH"], tmp_path / "site")
+    spoil(site / "fastproj/_template.bundle")
+    done = run_new(
+        programs["0.3.0"] | {"PYTHONPATH": str(site)}, tmp_path / "out", FASTPROJ_HOME=str(tmp_path / "home")
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "reinstall fastproj" in done.stderr
+
+
+def test_a_checkout_that_states_no_version_is_one_line(tmp_path: Path) -> None:
+    checkout = Repository(tmp_path / "checkout")
+    checkout.write({**RELEASES["0.1.0"], "pyproject.toml": "[project]\n[tool.x]\nversion = '1'\n"})
+    done = run_new(program_in(checkout), tmp_path / "out", FASTPROJ_HOME=str(tmp_path / "home"))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "pyproject.toml states no version" in done.stderr

@@ -1,0 +1,205 @@
+"""`fastproj update` refuses, in one line and without any change, what it cannot do safely."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from edits import PACKAGE, State, edited_far
+from program import Fastproj
+from updating import Made, commit, edit, files_of, git
+
+
+def ignored_in_the_way(project: Path) -> None:
+    (project / "notes.local").write_text("mine, and ignored\n")
+
+
+def untracked_in_the_way(project: Path) -> None:
+    (project / "docs").mkdir()
+    (project / "docs/new.md").write_text("mine, and untracked\n")
+
+
+def untracked_file_for_a_folder(project: Path) -> None:
+    (project / "docs").write_text("mine, and a file\n")
+
+
+def link_in_the_way(project: Path) -> None:
+    (project / "cache").mkdir()
+    (project / "docs").symlink_to("cache")
+
+
+def dirty(project: Path) -> None:
+    edited_far(project)
+
+
+def staged(project: Path) -> None:
+    edited_far(project)
+    git(project, "add", "-A")
+
+
+def removed_and_not_committed(project: Path) -> None:
+    (project / PACKAGE / "engine.py").unlink()
+
+
+def meant_to_be_added(project: Path) -> None:
+    (project / "mine.txt").write_text("mine\n")
+    git(project, "add", "-N", "mine.txt")
+
+
+def conflicting_branch(project: Path) -> None:
+    git(project, "checkout", "-qb", "other")
+    edit(project / "README.md", "About", "Theirs")
+    commit(project)
+    git(project, "checkout", "-q", "main")
+    edit(project / "README.md", "About", "Ours")
+    commit(project)
+
+
+def under_way(command: str) -> State:
+    def state(project: Path) -> None:
+        conflicting_branch(project)
+        who = ["-c", "user.name=u", "-c", "user.email=u@example.org"]
+        subprocess.run(["git", *who, *command.split()], cwd=project, capture_output=True, check=False)
+
+    state.__name__ = command.split()[0]
+    return state
+
+
+def bisecting(project: Path) -> None:
+    git(project, "bisect", "start")
+
+
+def hidden_from_git(project: Path) -> None:
+    git(project, "update-index", "--assume-unchanged", "src/proj/engine.py")
+    edited_far(project)
+
+
+def sparse(project: Path) -> None:
+    git(project, "status")  # what looks changed would stay
+    git(project, "sparse-checkout", "set", "configs")
+
+
+def git_is_at_work(project: Path) -> None:
+    (project / ".git/index.lock").touch()
+
+
+def unborn(project: Path) -> None:
+    shutil.rmtree(project / ".git")
+    git(project, "init", "-q")
+
+
+def no_repository(project: Path) -> None:
+    shutil.rmtree(project / ".git")
+
+
+def no_answers(project: Path) -> None:
+    (project / ".copier-answers.yml").unlink()
+    commit(project)
+
+
+def answers_with(text: str, name: str) -> State:
+    def state(project: Path) -> None:
+        (project / ".copier-answers.yml").write_text(text.replace("BUNDLE", str(project.parent / "team.bundle")))
+        commit(project)
+
+    state.__name__ = name
+    return state
+
+
+def ignored_answers(project: Path) -> None:
+    git(project, "rm", "-q", "--cached", ".copier-answers.yml")
+    with (project / ".gitignore").open("a") as file:
+        file.write(".copier-answers.yml\n")
+    commit(project)
+
+
+def submodule_in_the_way(project: Path) -> None:
+    other = project.parent / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    (other / "mine.py").write_text("mine = 1\n")
+    commit(other)
+    git(project, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "src/proj/extras")
+    commit(project)
+
+
+REFUSED: list[tuple[State, str]] = [
+    (ignored_in_the_way, "notes.local"),
+    (untracked_in_the_way, "docs/new.md"),
+    (untracked_file_for_a_folder, "docs"),
+    (link_in_the_way, "docs"),
+    (dirty, "src/proj/engine.py changed since the last commit"),
+    (staged, "src/proj/engine.py changed since the last commit"),
+    (removed_and_not_committed, "src/proj/engine.py changed since the last commit"),
+    (meant_to_be_added, "mine.txt changed"),
+    (under_way("merge other"), "a merge is under way"),
+    (under_way("rebase other"), "a rebase is under way"),
+    (under_way("cherry-pick other"), "a cherry-pick is under way"),
+    (bisecting, "a bisect is under way"),
+    (hidden_from_git, "--no-assume-unchanged"),
+    (sparse, "sparse-checkout disable"),
+    (git_is_at_work, "index.lock"),
+    (unborn, "no commit yet"),
+    (no_repository, "in no git repository"),
+    (no_answers, "fastproj adopt"),
+    (answers_with("", "empty"), "holds no answers"),
+    (answers_with("{", "broken"), "cannot read"),
+    (answers_with("_src_path: BUNDLE\ngpus: 0\n", "without_version"), "_commit"),
+    (answers_with("_commit: v0.1.0\ngpus: 0\n", "without_place"), "_src_path"),
+    (answers_with("_src_path: 5\n_commit: [a]\n", "of_other_types"), "_src_path"),
+    (answers_with("_src_path: /no/where\n_commit: v0.1.0\n", "elsewhere"), "is not on this machine"),
+    (answers_with("_src_path: https://127.0.0.1:9/x.git\n_commit: v1\n", "offline"), "could not read the template"),
+    (answers_with("_src_path: BUNDLE\n_commit: v9.9.9\nproject_name: proj\n", "unknown_version"), "no version v9.9.9"),
+    (answers_with("_src_path: BUNDLE\n_commit: --upload-pack=x\n", "hostile_version"), "no version --upload-pack=x"),
+    (answers_with("_src_path: BUNDLE\n_commit: v0.1.0\nproject_name: proj\ncolour: red\n", "others"), "'colour'"),
+    (answers_with("_src_path: BUNDLE\n_commit: v0.1.0\nproject_name: proj\nmodel: x\n", "bad_answer"), "does not fit"),
+    (ignored_answers, "is not committed"),
+    (submodule_in_the_way, "is a submodule"),
+]
+
+
+@pytest.mark.parametrize(("state", "message"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
+def test_what_stands_against_an_update(
+    state: State, message: str, made: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = made()
+    shutil.copy(bundles[-1], tmp_path / "team.bundle")
+    state(folder)
+    before = files_of(tmp_path)
+    done = fastproj("update", "--yes", cwd=folder)
+    assert done.returncode == 1, done.stdout
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert files_of(tmp_path) == before
+    assert not (folder / ".git/fastproj").exists()
+
+
+BAD = [
+    (["--gpus", "x"], "integer"),
+    (["--model", "three"], "three"),
+    (["--launchers", "ray,dask"], "dask"),
+    (["--data", "nonsense=1"], "asks no such question"),
+    (["--data", "project_name=other"], "asks no such question"),
+    (["--data", "package=other"], "asks no such question"),
+    (["--tensor-cores", "bf16"], "needs a GPU"),
+    (["--to", "0.9"], "has no version 0.9"),
+    (["--to", "main"], "has no version main"),
+    (["--to", "--help"], "has no version --help"),
+    (["--template", "/no/where"], "is not on this machine"),
+    (["--template", ""], "is not on this machine"),
+    (["nowhere"], "is no folder"),
+    (["/"], "no .copier-answers.yml"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD, ids=lambda value: ascii(" ".join(value))[:40])
+def test_bad_options_are_one_line(options: list[str], message: str, made: Made, fastproj: Fastproj) -> None:
+    folder = made()
+    before = files_of(folder)
+    done = fastproj("update", "--yes", *options, cwd=folder)
+    assert done.returncode in (1, 2), done.stdout
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert files_of(folder) == before
+    assert git(folder, "status", "--porcelain") == ""

@@ -1,0 +1,106 @@
+"""`fastproj update` inside a larger repository, with submodules and linked work trees, and with hostile settings."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from edits import PACKAGE, deleted, edited_far, renamed
+from program import Fastproj
+from updating import Made, commit, edit, files_of, git, lost, read_answers
+
+
+def test_in_a_folder_of_a_larger_repository(rendered: Made, fastproj: Fastproj, tmp_path: Path) -> None:
+    top = tmp_path / "large"
+    shutil.copytree(rendered("v0.1.0"), top / "train/proj", ignore=shutil.ignore_patterns(".git"))
+    (top / "other").mkdir()
+    (top / "other/file.txt").write_text("committed\n")
+    git(top, "init", "-q")
+    commit(top)
+    folder = top / "train/proj"
+    before_edits = files_of(folder)
+    edited_far(folder)
+    (top / "tools").mkdir()
+    (folder / "README.md").rename(top / "tools/README.md")
+    commit(top)
+    (top / "other/file.txt").write_text("dirty\n")
+    (top / "other/staged.txt").write_text("staged\n")
+    git(top, "add", "other/staged.txt")
+    before, others = files_of(folder), files_of(top / "other")
+    done = fastproj("update", "--yes", cwd=folder / "src/proj")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert lost(folder, before, before_edits) == []
+    assert "Release 1." in (top / "tools/README.md").read_text()
+    assert "deleted   train/proj/README.md" in done.stdout, "what left the project's folder is not followed"
+    assert files_of(top / "other") == others
+    status = git(top, "status", "--porcelain").splitlines()
+    assert {"M other/file.txt", " M other/file.txt"} & set(status)
+    assert "A  other/staged.txt" in status
+    assert "A  train/proj/docs/new.md" in status
+    assert read_answers(folder)["_commit"] == "v0.3.0"
+    subprocess.run(done.stdout.strip().splitlines()[-1], shell=True, check=True, cwd=folder)  # noqa: S602
+    assert files_of(folder) == before
+    assert files_of(top / "other") == others
+    assert "A  other/staged.txt" in git(top, "status", "--porcelain").splitlines()
+
+
+def test_with_a_submodule_and_from_a_linked_work_tree(made: Made, fastproj: Fastproj, tmp_path: Path) -> None:
+    folder = made()
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    (other / "lib.py").write_text("mine = 1\n")
+    commit(other)
+    git(folder, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "vendor/lib")
+    edited_far(folder)
+    commit(folder)
+    (folder / "vendor/lib/lib.py").write_text("mine = 2\n")
+    inside = files_of(folder / "vendor")
+    done = fastproj("update", "--yes", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert files_of(folder / "vendor") == inside
+    assert "vendor" not in git(folder, "diff", "--staged", "--name-only")
+    git(folder, "reset", "-q", "--hard")
+    git(folder, "worktree", "add", "-q", str(tmp_path / "linked"))
+    done = fastproj("update", "--yes", cwd=tmp_path / "linked")
+    assert done.returncode == 0, done.stderr
+    assert read_answers(tmp_path / "linked")["_commit"] == "v0.3.0"
+    assert git(folder, "status", "--porcelain", "--ignore-submodules=dirty") == ""
+
+
+def test_hostile_settings_do_no_harm(made: Made, fastproj: Fastproj, tmp_path: Path) -> None:
+    folder = made()
+    renamed(folder)
+    commit(folder)
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for name in ("post-index-change", "reference-transaction", "post-checkout"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/hooked\nexit 1\n")
+        (hooks / name).chmod(0o755)
+    settings = (
+        f"[core]\nhooksPath = {hooks}\nexcludesFile = {tmp_path}/ignore\nautocrlf = input\n[merge]\nrenames = false\n"
+    )
+    settings += "conflictStyle = diff3\ndirectoryRenames = true\n[diff]\nrenames = false\nnoprefix = true\n"
+    settings += (
+        "[commit]\ngpgSign = true\n[status]\nshowUntrackedFiles = no\nrelativePaths = true\n[protocol]\nallow = never\n"
+    )
+    (tmp_path / ".gitconfig").write_text(settings + "[color]\nui = always\n[safe]\nbareRepository = explicit\n")
+    (tmp_path / "ignore").write_text("*\n")
+    hostile = {"HOME": str(tmp_path), "GIT_DIR": "/nowhere", "GIT_INDEX_FILE": "/nowhere", "GIT_OBJECT_DIRECTORY": "/x"}
+    done = fastproj("update", "--yes", cwd=folder, **hostile)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "hooked").exists()
+    assert '"""Of release 3."""' in (folder / PACKAGE / "motor.py").read_text()
+
+
+def test_a_repository_with_longer_names(made: Made, fastproj: Fastproj) -> None:
+    folder = made()
+    shutil.rmtree(folder / ".git")
+    git(folder, "init", "-q", "--object-format=sha256")
+    deleted(folder)
+    readme = folder / "README.md"
+    edit(readme, "Release", "My release")
+    commit(folder)
+    done = fastproj("update", "--yes", cwd=folder)
+    assert done.returncode == 1, done.stderr
+    assert "My release" in readme.read_text()
+    assert not (folder / "logo.bin").exists()

@@ -1,0 +1,91 @@
+"""`fastproj update` with a template that is a fork, damaged or hostile, or a git that is too old."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from program import Fastproj
+from updating import Made, commit, edit, files_of, git, read_answers
+
+
+def test_a_fork_is_recorded_and_used_from_then_on(
+    made: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = made()
+    fork = tmp_path / "fork.git"
+    git(tmp_path, "clone", "-q", str(bundles[-1]), "work")
+    for version in (1, 2, 3):
+        git(tmp_path / "work", "checkout", "-q", f"v0.{version}.0")
+    (tmp_path / "work/project/team.txt").write_text("of the team\n")
+    commit(tmp_path / "work")
+    git(tmp_path / "work", "tag", "v0.3.1")
+    git(tmp_path, "clone", "-q", "--bare", "work", str(fork))
+    done = fastproj("update", "--yes", "--template", f"file://{fork}", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "team.txt").read_text() == "of the team\n"
+    assert (read_answers(folder)["_src_path"], read_answers(folder)["_commit"]) == (f"file://{fork}", "v0.3.1")
+    commit(folder)
+    assert "up to date: v0.3.1" in fastproj("update", "--yes", cwd=folder).stdout
+
+
+@pytest.mark.parametrize("how", ["truncated", "swapped", "empty", "folder"])
+def test_a_broken_bundle_is_one_line(
+    how: str, rendered: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(rendered("v0.1.0"), tmp_path / "proj")
+    bundle = tmp_path / "team.bundle"
+    edit(folder / ".copier-answers.yml", str(read_answers(folder)["_src_path"]), str(bundle))
+    commit(folder)
+    if how == "truncated":
+        bundle.write_bytes(bundles[-1].read_bytes()[:1500])
+    elif how == "empty":
+        bundle.touch()
+    elif how == "folder":
+        bundle.mkdir()
+    else:
+        other = tmp_path / "other"
+        other.mkdir()
+        git(other, "init", "-q")
+        (other / "copier.yml").write_text("project_name: {type: str}\n")
+        (other / "{{ _copier_conf.answers_file }}.jinja").write_text("{{ _copier_answers | to_nice_yaml -}}\n")
+        commit(other)
+        git(other, "tag", "v0.1.0")
+        git(other, "bundle", "create", "-q", str(bundle), "--tags")
+    before = files_of(folder)
+    done = fastproj("update", "--yes", cwd=folder)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "template" in done.stderr
+    assert files_of(folder) == before
+
+
+@pytest.mark.parametrize(("said", "message"), [("git version 2.37.9", "install git 2.38 or newer"), ("hi", "repair")])
+def test_an_old_git_is_told(said: str, message: str, made: Made, fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/git").write_text(f"#!/bin/sh\necho {said}\n")
+    (tmp_path / "bin/git").chmod(0o755)
+    done = fastproj("update", "--yes", cwd=made(), PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    done = fastproj("update", "--yes", cwd=tmp_path / "proj", PATH=str(tmp_path))
+    assert "install git" in done.stderr
+
+
+def test_a_templates_code_is_not_run(made: Made, fastproj: Fastproj, bundles: list[Path], tmp_path: Path) -> None:
+    folder = made("v0.1.0")
+    before = files_of(folder)
+    git(tmp_path, "clone", "-q", str(bundles[0]), "fork")
+    for number, key in enumerate(("_migrations", "_tasks")):
+        questions = tmp_path / "fork/copier.yml"
+        questions.write_text(f"{key}:\n  - touch {tmp_path}/ran\n" + questions.read_text())
+        commit(tmp_path / "fork")
+        git(tmp_path / "fork", "tag", f"v1.{number}.0")
+        done = fastproj("update", "--yes", "--template", str(tmp_path / "fork"), cwd=folder)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert key.removeprefix("_") in done.stderr
+        git(tmp_path / "fork", "reset", "-q", "--hard", "HEAD~1")
+    assert files_of(folder) == before
+    assert not (tmp_path / "ran").exists()

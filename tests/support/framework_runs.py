@@ -1,0 +1,79 @@
+"""Trainings that differ in nothing but the framework, and how their results are compared."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import run_in
+
+STEPS = 50
+SAME = ["--config=configs/default.yaml", "--run.device=cpu", "--loader.workers=0", "--log.tensorboard=false"]
+SAME += ["--train.micro_batch=4", f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=1"]
+FP32 = "--speed.precision=fp32"
+VARIANTS: dict[str, tuple[list[str], float]] = {
+    "plain": ([FP32], 1e-6),
+    "accumulated": ([FP32, "--train.accumulate=4", "--train.micro_batch=2", "--optim.clip=0.3"], 1e-6),
+    "bf16": (["--speed.precision=bf16"], 1e-3),
+}
+"""Options, and how far the losses may be apart, relatively."""
+
+IN_TURN = """
+import importlib, json, sys
+distributed, config, train, run, loaders = (
+    importlib.import_module(f"proj.{name}") for name in ("distributed", "config", "train", "run", "loaders")
+)
+whole = loaders.EvalOrder
+run.EvalOrder = lambda samples, micro_batch, *place: whole(min(samples, 16 * micro_batch), micro_batch, *place)
+seen = []  # the indices of all micro-batches that were trained on
+order = loaders.TrainOrder.__iter__
+def noting(self):
+    for indices in order(self):
+        seen.append(indices)
+        yield indices
+loaders.TrainOrder.__iter__ = noting
+with distributed.start("cpu") as world:
+    for options in json.loads(sys.argv[1]):
+        cfg = config.parse("test", "", options)
+        train.train(cfg, world)
+        (cfg.run.dir / str(cfg.run.name) / f"seen-{world.rank}").write_text(json.dumps(seen))
+        seen.clear()
+distributed.end(world)
+"""
+"""Trains several times in the same process or ranks, and validates on a few samples."""
+
+
+def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1) -> None:
+    """Train a project as the variants say, into `runs`."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    every = [[*SAME, *VARIANTS[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
+    script = runs.with_name(f"in_turn_{runs.name}.py")  # not of a package's name: its folder is searched first
+    script.write_text(IN_TURN)
+    done = run_in(folder, sys.executable, *torchrun, str(script), json.dumps(every))
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """Return all rows of a run, without what depends on the clock."""
+    clock = ("seconds", "samples_per_second")
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: row[key] for key in row if key not in clock} for row in logged]
+
+
+def assert_alike(ours: Path, theirs: Path, tolerance: float) -> float:
+    """Hold two runs against each other; return the largest relative difference of a loss."""
+    largest = 0.0
+    first, second = rows(ours), rows(theirs)
+    assert len(first) == len(second) == STEPS + 1
+    assert first[-1]["split"] == "val"
+    for mine, other in zip(first, second, strict=True):
+        assert mine.keys() == other.keys()
+        for key in ("split", "step", "lr"):
+            assert mine.get(key) == other.get(key)
+        for key in mine.keys() - {"split", "step", "lr"}:
+            assert mine[key] == pytest.approx(other[key], rel=tolerance, abs=1e-12)
+        largest = max(largest, abs(mine["loss"] - other["loss"]) / abs(other["loss"]))
+    for seen in sorted(theirs.glob("seen-*")):
+        assert (ours / seen.name).read_text() == seen.read_text(), "each rank had the same samples"
+    return largest

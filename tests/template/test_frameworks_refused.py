@@ -1,0 +1,103 @@
+"""What a framework does not support is refused at the start and documented."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from matrix import FRAMEWORKS, QUESTIONS, ROOT
+from program import Project, run_in
+
+OTHERS = FRAMEWORKS[1:]
+
+WITH_PACKAGE = [name for name in FRAMEWORKS if "needs" in QUESTIONS["frameworks"]["default"][name]]
+
+
+def test_what_accelerate_launch_asks_beyond_the_config_is_refused(project: Project, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs"]
+    done = run_in(project("accelerate", "mlp"), *command, ACCELERATE_USE_DEEPSPEED="true")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: accelerate launch asks for DeepSpeed, and")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+WITHOUT = """
+import importlib.metadata as metadata, runpy, sys
+found, (package, there) = metadata.version, sys.argv[1:]
+def version(name):
+    if name == package:
+        if there == "none":
+            raise metadata.PackageNotFoundError(name)
+        return there
+    return found(name)
+metadata.version = version
+sys.argv = ["proj.train", "--help"]
+runpy.run_module("proj.train", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("framework", WITH_PACKAGE)
+@pytest.mark.parametrize(("there", "told"), [("none", "is not installed"), ("0.9.1", "0.9.1 is too old")])
+def test_a_framework_that_is_missing_or_old_names_the_command(
+    project: Project, framework: str, there: str, told: str
+) -> None:
+    needs = QUESTIONS["frameworks"]["default"][framework]["needs"]
+    done = run_in(project(framework, "mlp"), sys.executable, "-c", WITHOUT, framework, there)
+    assert done.returncode == 1
+    least = needs.partition(",")[0]
+    assert done.stderr == f"error: {framework} {told}: pip install '{least}'\n"
+
+
+@pytest.mark.parametrize("framework", WITH_PACKAGE)
+def test_the_version_is_the_same_in_all_places(framework: str) -> None:
+    needs = QUESTIONS["frameworks"]["default"][framework]["needs"]
+    checked = re.search(
+        r'needs\("(\w+)", "([\d.]+)"\)', (ROOT / f"template/frameworks/{framework}/train.py").read_text()
+    )
+    assert checked is not None
+    assert needs.startswith(f"{checked[1]}>={checked[2]},<")
+
+
+def _cannot(framework: str) -> dict[str, str]:
+    text = (ROOT / f"template/frameworks/{framework}/train.py").read_text()
+    tables = re.findall(r"^CANNOT\w* = (\{.*?\})$", text, re.MULTILINE | re.DOTALL)
+    return {key: why for table in tables for key, why in yaml.safe_load(table.replace(",\n}", "}")).items()}
+
+
+def documented() -> list[list[str]]:
+    """The rows of the page's table: key, and a cell for each framework."""
+    page = (ROOT / "docs/frameworks.md").read_text()
+    assert f"| key | {' | '.join(FRAMEWORKS)} |" in page
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_documentation_lists_what_is_refused(framework: str) -> None:
+    column = 1 + FRAMEWORKS.index(framework)
+    refused = {row[0].strip("`") for row in documented() if "refused" in row[column]}
+    assert refused == {what.partition("=")[0] for what in _cannot(framework)}
+
+
+def test_the_documentation_lists_every_key(project: Project) -> None:
+    done = run_in(project(FRAMEWORKS[0], "mlp"), sys.executable, "-m", "proj.train", "--print_config")
+    assert done.returncode == 0, done.stderr
+    config = yaml.safe_load(done.stdout)
+    keys = {f"{name}.{key}" for name, section in config.items() if name not in ("data", "model") for key in section}
+    assert {row[0].strip("`") for row in documented()} == keys | {"model.*", "data.*"}
+
+
+@pytest.mark.parametrize("framework", OTHERS)
+def test_what_cannot_be_expressed_is_refused_at_start(project: Project, tmp_path: Path, framework: str) -> None:
+    values = {"speed.step_graph": "true", "debug.sync": "warn"}
+    assert _cannot(framework)
+    for what, why in _cannot(framework).items():
+        key, _, value = what.partition("=")
+        value = value or values[key]
+        option = f"--{key}={value}"
+        command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs", option]
+        done = run_in(project(framework, "mlp"), *command)
+        assert done.returncode == 1
+        assert done.stderr == f"error: {key} is {value}: {why}\n"
+    assert not (tmp_path / "runs").exists()
