@@ -1,8 +1,8 @@
-"""Time the program's commands as they are installed: `make bench`.
+"""Time the installed commands: `make bench`.
 
-Each round runs every command once, in turn, so that a slow moment of the machine hits all. Prints the median and the
-spread (lowest, highest) in milliseconds. `python -c pass` is what the interpreter alone takes, and `copier copy`
-the same rendering without the program around it.
+Each round runs every command once, so that a slow phase of the machine affects all of them. Prints the median, lowest
+and highest in milliseconds. `python -c pass` is the start of the interpreter alone, and `copier copy` renders the same
+template without fastproj.
 """
 
 import os

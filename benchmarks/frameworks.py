@@ -1,11 +1,11 @@
-"""What a step costs in each framework, on a network so small that nothing else counts.
+"""Measure the overhead per step of each framework, on a network so small that little else matters.
 
     .venv/bin/python benchmarks/frameworks.py
 
-The mlp of each framework is rendered and trained on the CPU, with one thread, the same values and the same samples, a
-process a run. Each round runs every row once, in turn, so that a slow moment of the machine hits all. Within a run the
-first rows of the log are left out, as warm-up. Prints microseconds a step: the median of all rounds and the spread,
-then what that is to the native loop's. The rows below each framework switch on what its users have by default.
+The mlp of each framework is rendered and trained on the CPU, with one thread and the same config and samples, each run
+in a separate process. Each round runs every row once, so that a slow phase of the machine affects all of them. The
+first log entries of a run are skipped as warm-up. Prints microseconds per step: the median of all rounds, the lowest
+and highest, and the ratio to the plain PyTorch loop. Additional rows enable what users of a framework have by default.
 """
 
 import argparse
@@ -21,26 +21,26 @@ SAME = ["--config=configs/default.yaml", "--run.device=cpu", "--speed.precision=
 SAME += ["--log.tensorboard=false", "--log.every=250", "--train.steps=2500", "--train.eval_every=100000"]
 SAME += ["--train.micro_batch=32", "--model.width=16", "--model.depth=1", "--optim.lr=1e-4"]
 WARM_UP = 2
-"""Rows of the log."""
+"""Log entries to skip."""
 
 ROWS: dict[str, tuple[str, str]] = {
     "pytorch": ("pytorch", ""),
     "accelerate": ("accelerate", ""),
-    "accelerate, without its optimizer's look for lomo_optim": (
+    "accelerate, without the optimizer's search for lomo_optim": (
         "accelerate",
         "import accelerate.optimizer; accelerate.optimizer.is_lomo_available = lambda: False",
     ),
     "lightning": ("lightning", ""),
-    "lightning, a progress bar": ("lightning", "changes = {'enable_progress_bar': True}"),
-    "lightning, self.log of the loss in each step": ("lightning", "logs = True"),
-    "lightning, that and a CSV logger": ("lightning", "logs = True; changes = {'logger': CSVLogger('logs')}"),
-    "lightning, all defaults and self.log": (
+    "lightning, with progress bar": ("lightning", "changes = {'enable_progress_bar': True}"),
+    "lightning, `self.log` of the loss in each step": ("lightning", "logs = True"),
+    "lightning, `self.log` and a CSV logger": ("lightning", "logs = True; changes = {'logger': CSVLogger('logs')}"),
+    "lightning, all defaults and `self.log`": (
         "lightning",
         "logs = True; changes = {'logger': CSVLogger('logs')}\n"
         "changes |= {'enable_progress_bar': True, 'enable_checkpointing': True}",
     ),
 }
-"""Framework, and what is changed of it."""
+"""Framework, and code that modifies it."""
 
 RUN = """
 import json, sys
@@ -67,7 +67,7 @@ with distributed.start("cpu") as world:
 
 def main() -> None:
     """Run the rounds and print the table."""
-    parser = argparse.ArgumentParser(description="Time a step of each framework.")
+    parser = argparse.ArgumentParser(description="Measure the overhead per step of each framework.")
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     taken: dict[str, list[float]] = {row: [] for row in ROWS}
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def step_times(project: Path, name: str, changes: str) -> list[float]:
-    """Train once and return the microseconds a step, a value for each row of the log after the warm-up."""
+    """Train once and return the microseconds per step of each log entry after the warm-up."""
     environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RUN.replace("# changes", changes), *SAME, f"--run.name={name}"]
     subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True)

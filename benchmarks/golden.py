@@ -4,9 +4,9 @@
     python benchmarks/golden.py record after.json
     python benchmarks/golden.py compare before.json after.json
 
-Proves that a refactoring of the template changed no result. Each run is a process of its own: fp32, one thread, 60
-steps, every step logged. The values depend on the processor and on torch's build, so both recordings are made on one
-machine, and none is kept in the repository.
+Checks that refactoring the template does not change results. Each run is a separate process: fp32, one thread, 60
+steps, each step logged. The values depend on the processor and on the build of torch, so make both recordings on one
+machine; none is kept in the repository.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Train every model by its recipe and put what comes out into docs/models/: a row of figures and a picture a page.
+"""Train every model with its recipe, and write the result and a figure to its page in docs/models/.
 
-Start it for all of them, or for one, over more seeds:
+For all models, or for one with more seeds:
 
     python benchmarks/models.py
     python benchmarks/models.py vae --seeds 5
@@ -28,40 +28,49 @@ PAGES = ROOT / "docs" / "models"
 def main() -> None:
     """Measure and write."""
     models = list(yaml.safe_load((ROOT / "copier.yml").read_text())["models"]["default"])
-    options = argparse.ArgumentParser(description="Train every model by its recipe, for docs/models.")
-    options.add_argument("models", nargs="*", help=f"of {', '.join(models)}; without any, all")
+    options = argparse.ArgumentParser(description="Train every model with its recipe and update docs/models.")
+    options.add_argument("models", nargs="*", help=f"models among {', '.join(models)}; all by default")
     options.add_argument("--seeds", type=int, default=3)
     args = options.parse_args()
     if unknown := set(args.models) - set(models):
-        sys.exit(f"there is no model {', '.join(sorted(unknown))}: choose from {', '.join(models)}")
+        sys.exit(f"unknown model {', '.join(sorted(unknown))}: choose from {', '.join(models)}")
     for model in args.models or models:
         with tempfile.TemporaryDirectory() as folder:
             measure(model, Path(folder), args.seeds)
 
 
 def measure(model: str, folder: Path, seeds: int) -> None:
-    """Render one model's project, train it once a seed, and fill its page."""
+    """Render a project with the model, train it once per seed, and update its page."""
     new = [sys.executable, "-m", "fastproj", "new", "proj", "--model", model, "--gpus", "0"]
     subprocess.run([*new, "--yes", "--no-git", "--output", str(folder)], check=True, stdout=subprocess.DEVNULL)
     project = folder / "proj"
-    bar = re.search(r"^# Expect: (\w+) (<=?|>=) ([\d.]+)", (project / "configs/default.yaml").read_text(), re.MULTILINE)
-    assert bar is not None
+    goal = re.search(
+        r"^# Expect: (\w+) (<=?|>=) ([\d.]+)", (project / "configs/default.yaml").read_text(), re.MULTILINE
+    )
+    assert goal is not None
     values, seconds = [], []
     for seed in range(seeds):
         started = time.perf_counter()
         _run(project, "train", "--config=configs/default.yaml", f"--run.seed={seed}", f"--run.name={seed}")
         seconds.append(time.perf_counter() - started)
         rows = [json.loads(line) for line in (project / f"runs/{seed}/metrics.jsonl").read_text().splitlines()]
-        values.append([row for row in rows if row["split"] == "val"][-1][bar[1]])
+        values.append([row for row in rows if row["split"] == "val"][-1][goal[1]])
     _run(project, "tools.evaluate", "runs/0", "--device=cpu")
-    picture = next((project / "runs/0/checkpoints").glob("*/evaluation.png"))
-    (PAGES / f"{model}.png").write_bytes(picture.read_bytes())
+    figure = next((project / "runs/0/checkpoints").glob("*/evaluation.png"))
+    (PAGES / f"{model}.png").write_bytes(figure.read_bytes())
     low, high = min(values), max(values)
-    reached = f"{statistics.median(values):.4g} ({low:.4g} to {high:.4g}, {seeds} seeds)"
-    cells = [f"held-out `{bar[1]}` {bar[2]} {bar[3]}", reached, f"{statistics.median(seconds):.0f} s", machine()]
+    reached = f"{statistics.median(values):.4g} ({low:.4g} to {high:.4g}, {seeds} seed{'s' * (seeds > 1)})"
+    cells = [
+        f"validation `{goal[1]}` {goal[2]} {goal[3]}",
+        reached,
+        f"{statistics.median(seconds):.0f} s",
+        machine(),
+    ]
     row = f"| {' | '.join(cells)}, torch {version('torch')} |"
     page = PAGES / f"{model}.md"
-    page.write_text(re.sub(r"(\| bar \|.*\n\|[-|]+\|\n)(\|.*\n)?", lambda head: f"{head[1]}{row}\n", page.read_text()))
+    page.write_text(
+        re.sub(r"(\| target \|.*\n\|[-|]+\|\n)(\|.*\n)?", lambda head: f"{head[1]}{row}\n", page.read_text())
+    )
     print(f"{model}: {row}", flush=True)
 
 

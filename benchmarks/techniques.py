@@ -1,12 +1,12 @@
-"""Measure the techniques' effects with the real training command, and write them into docs/techniques/.
+"""Measure the effect of each technique with the real training command, and write the tables in docs/techniques/.
 
-    python benchmarks/techniques.py                 all of them, some 30 minutes on 2 cores
-    python benchmarks/techniques.py channels-last   those of one page
+    python benchmarks/techniques.py                 all pages, about 30 minutes on 2 cores
+    python benchmarks/techniques.py channels-last   one page
 
-Each run is a process of its own with one thread a rank, in a project rendered for this machine. The runs with and
-without a technique take turns, in rounds, so that a slow moment hits both; a cell is the median over the rounds, with
-the lowest and highest. Speeds leave out each run's first row, in which it warms up. Nothing is written for what this
-machine cannot do.
+Each run is a separate process with one thread per rank, in a project rendered for this machine. Runs with and without
+a technique are interleaved in rounds, so that a slow phase of the machine affects both; a cell is the median over the
+rounds, with the lowest and highest. Speeds exclude the first log entry of each run (warm-up). Rows that this machine
+cannot measure are not written.
 """
 
 import json
@@ -28,8 +28,8 @@ from PIL import Image
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "techniques"
 ROUNDS = 3
-TINY = "--data.val_fraction=0.001"  # a validation that does not outlast the training
-ADAMW = ["--optim.name=adamw", "--optim.lr=8e-3"]  # most rows of gpt are of the usual optimizer, not of its recipe's
+TINY = "--data.val_fraction=0.001"  # keeps validation shorter than training
+ADAMW = ["--optim.name=adamw", "--optim.lr=8e-3"]  # most gpt rows use the common optimizer instead of its recipe's
 SHORT = {
     "resnet": ["--train.steps=150", "--log.every=15"],
     "gpt": ["--train.steps=60", "--log.every=6", TINY, *ADAMW],
@@ -48,19 +48,19 @@ class Comparison:
     without: list[str]
     with_it: list[str]
     value: str = "samples_per_second"
-    """A column of metrics.jsonl, `peak_mb` of the process, or a held-out metric as `val:name`."""
+    """A column of metrics.jsonl, `peak_mb` of the process, or a validation metric as `val:name`."""
     ranks: tuple[int, int] = (1, 1)
     rounds: int = ROUNDS
     smaller_is_better: bool = False
 
 
 def speed(page: str, what: str, model: str, without: list[str], with_it: list[str], **others: object) -> Comparison:
-    """Compare samples a second over a short run."""
+    """Compare samples per second in a short run."""
     return Comparison(page, what, model, [*SHORT[model], *without], [*SHORT[model], *with_it], **others)  # type: ignore[arg-type]
 
 
 def outcome(page: str, what: str, model: str, metric: str, without: list[str], with_it: list[str]) -> Comparison:
-    """Compare what whole runs come to, over the seeds 0 to rounds - 1."""
+    """Compare the results of complete runs over the seeds 0 to rounds - 1."""
     smaller = metric != "accuracy"
     rounds = 3 if model == "resnet" else 1
     sides = [*WHOLE[model], *without], [*WHOLE[model], *with_it]
@@ -72,58 +72,58 @@ BF16 = ["--speed.precision=bf16"]
 COMPARISONS = [
     speed(
         "loader-workers",
-        "samples a second from a folder of JPEGs of 256 x 256, 0 workers against 1, CPU",
+        "samples per second from a folder of JPEGs of 256 x 256, 0 vs. 1 workers, CPU",
         "resnet",
         ["--data.path=jpegs", "--data.size=32", "--train.steps=20", "--log.every=4", "--loader.workers=0"],
         ["--data.path=jpegs", "--data.size=32", "--train.steps=20", "--log.every=4", "--loader.workers=1"],
     ),
     speed(
         "loader-workers",
-        "samples a second from memory, `resnet`, 0 workers against 1, CPU",
+        "samples per second from memory, `resnet`, 0 vs. 1 workers, CPU",
         "resnet",
         ["--loader.workers=0"],
         ["--loader.workers=1"],
     ),
     speed(
         "pinned-memory",
-        "samples a second, `resnet` on the digits, `data.cache` none against device, CPU",
+        "samples per second, `resnet` on digits, `data.cache` none vs. device, CPU",
         "resnet",
         [],
         ["--data.cache=device"],
     ),
     speed(
         "batch-size",
-        "samples a second, `resnet`, micro-batch 64 against 512, CPU",
+        "samples per second, `resnet`, micro-batch 64 vs. 512, CPU",
         "resnet",
         [],
         ["--train.micro_batch=512", "--train.steps=24", "--log.every=4"],
     ),
-    speed("mixed-precision", "samples a second, `resnet`, fp32 against bf16, CPU", "resnet", FP32, BF16),
-    speed("mixed-precision", "samples a second, `gpt`, fp32 against bf16, CPU", "gpt", FP32, BF16),
+    speed("mixed-precision", "samples per second, `resnet`, fp32 vs. bf16, CPU", "resnet", FP32, BF16),
+    speed("mixed-precision", "samples per second, `gpt`, fp32 vs. bf16, CPU", "gpt", FP32, BF16),
     speed(
         "optimizers",
-        "samples a second, `gpt`, AdamW, `fused` false against true, CPU",
+        "samples per second, `gpt`, AdamW, `fused` false vs. true, CPU",
         "gpt",
         ["--optim.fused=false"],
         ["--optim.fused=true"],
     ),
     speed(
-        "no-needless-copies",
-        "samples a second, `gpt`, `log.every` 1 against 50, CPU",
+        "synchronization",
+        "samples per second, `gpt`, `log.every` 1 vs. 50, CPU",
         "gpt",
         ["--log.every=1"],
         ["--log.every=50", "--train.steps=150"],
     ),
     Comparison(
         "activation-checkpointing",
-        "samples a second, `gpt` of depth 12, `none` against `blocks`, CPU",
+        "samples per second, `gpt` of depth 12, `none` vs. `blocks`, CPU",
         "gpt",
         DEEP,
         [*DEEP, "--speed.activation_checkpointing=blocks"],
     ),
     Comparison(
         "activation-checkpointing",
-        "peak memory of the process in MB, `gpt` of depth 12, micro-batch 64, `none` against `blocks`, CPU",
+        "peak memory of the process in MB, `gpt` of depth 12, micro-batch 64, `none` vs. `blocks`, CPU",
         "gpt",
         [*DEEP, "--train.steps=2", "--train.micro_batch=64"],
         [*DEEP, "--train.steps=2", "--train.micro_batch=64", "--speed.activation_checkpointing=blocks"],
@@ -133,14 +133,14 @@ COMPARISONS = [
     ),
     speed(
         "gradient-accumulation",
-        "samples a second, `resnet`, global batch 256, 4 passes against one, CPU",
+        "samples per second, `resnet`, global batch 256, 4 micro-batches vs. 1, CPU",
         "resnet",
         ["--train.micro_batch=64", "--train.accumulate=4", "--train.steps=40", "--log.every=5"],
         ["--train.micro_batch=256", "--train.steps=40", "--log.every=5"],
     ),
     speed(
         "distributed",
-        "samples a second, `resnet`, 1 rank against 2 (gloo, one thread each), CPU",
+        "samples per second, `resnet`, 1 vs. 2 ranks (gloo, one thread each), CPU",
         "resnet",
         [],
         [],
@@ -148,7 +148,7 @@ COMPARISONS = [
     ),
     speed(
         "distributed",
-        "samples a second, `gpt`, 2 ranks (gloo), `bf16_gradients` off against on, CPU",
+        "samples per second, `gpt`, 2 ranks (gloo), `bf16_gradients` off vs. on, CPU",
         "gpt",
         [],
         ["--dist.bf16_gradients=true"],
@@ -156,7 +156,7 @@ COMPARISONS = [
     ),
     speed(
         "distributed",
-        "samples a second, `gpt`, 2 ranks (gloo), `static_graph` off against on, CPU",
+        "samples per second, `gpt`, 2 ranks (gloo), `static_graph` off vs. on, CPU",
         "gpt",
         [],
         ["--dist.static_graph=true"],
@@ -164,7 +164,7 @@ COMPARISONS = [
     ),
     speed(
         "distributed",
-        "samples a second, `gpt`, 2 ranks (gloo), `ddp` against `fsdp`, CPU",
+        "samples per second, `gpt`, 2 ranks (gloo), `ddp` vs. `fsdp`, CPU",
         "gpt",
         [],
         ["--dist.strategy=fsdp"],
@@ -172,13 +172,13 @@ COMPARISONS = [
     ),
     speed(
         "gradients-to-none",
-        "samples a second, `gpt`, `set_to_none` false against true, CPU",
+        "samples per second, `gpt`, `set_to_none` false vs. true, CPU",
         "gpt",
         ["--optim.set_to_none=false"],
         ["--optim.set_to_none=true"],
     ),
     *[
-        speed("debugging", f"samples a second, `resnet`, `debug.{name}` off against on, CPU", "resnet", [], [option])
+        speed("debugging", f"samples per second, `resnet`, `debug.{name}` off vs. on, CPU", "resnet", [], [option])
         for name, option in (
             ("anomaly", "--debug.anomaly=true"),
             ("nan", "--debug.nan=true"),
@@ -187,21 +187,21 @@ COMPARISONS = [
     ],
     speed(
         "gradient-clipping",
-        "samples a second, `gpt`, `clip` null against 1.0, CPU",
+        "samples per second, `gpt`, `clip` null vs. 1.0, CPU",
         "gpt",
         ["--optim.clip=null"],
         ["--optim.clip=1.0"],
     ),
     speed(
         "compile",
-        "samples a second after warm-up, `resnet`, `off` against `model`, fp32, CPU",
+        "samples per second after warm-up, `resnet`, `off` vs. `model`, fp32, CPU",
         "resnet",
         FP32,
         [*FP32, "--speed.compile=model"],
     ),
     speed(
         "compile",
-        "samples a second after warm-up, `gpt`, `off` against `model`, fp32, CPU",
+        "samples per second after warm-up, `gpt`, `off` vs. `model`, fp32, CPU",
         "gpt",
         FP32,
         [*FP32, "--speed.compile=model"],
@@ -209,7 +209,7 @@ COMPARISONS = [
     *[
         speed(
             "channels-last",
-            f"samples a second, `resnet`, off against on, {name}, CPU",
+            f"samples per second, `resnet`, off vs. on, {name}, CPU",
             "resnet",
             [*options, "--speed.channels_last=false"],
             [*options, "--speed.channels_last=true"],
@@ -217,15 +217,15 @@ COMPARISONS = [
         for name, options in (("fp32", FP32), ("bf16", BF16))
     ],
     speed(
-        "regularisers",
-        "samples a second, `resnet`, `ema` off against 0.999, CPU",
+        "regularization",
+        "samples per second, `resnet`, `ema` off vs. 0.999, CPU",
         "resnet",
         [],
         ["--train.ema=0.999"],
     ),
     outcome(
         "learning-rate-schedule",
-        "held-out accuracy after 30 epochs, `resnet`, `constant` against `onecycle`",
+        "validation accuracy after 30 epochs, `resnet`, `constant` vs. `onecycle`",
         "resnet",
         "accuracy",
         ["--optim.schedule=constant"],
@@ -233,7 +233,7 @@ COMPARISONS = [
     ),
     outcome(
         "learning-rate-schedule",
-        "held-out bits a byte after 1,600 steps, `gpt`, `constant` against `onecycle`",
+        "validation bits per byte after 1,600 steps, `gpt`, `constant` vs. `onecycle`",
         "gpt",
         "bits_per_byte",
         ["--optim.schedule=constant", "--optim.warmup_steps=80"],
@@ -241,7 +241,7 @@ COMPARISONS = [
     ),
     outcome(
         "gradient-clipping",
-        "held-out bits a byte after 1,600 steps, `gpt`, `clip` null against 1.0",
+        "validation bits per byte after 1,600 steps, `gpt`, `clip` null vs. 1.0",
         "gpt",
         "bits_per_byte",
         ["--optim.clip=null"],
@@ -249,23 +249,23 @@ COMPARISONS = [
     ),
     outcome(
         "batch-size",
-        "held-out accuracy after 30 epochs, `resnet`, global batch 64 against 512",
+        "validation accuracy after 30 epochs, `resnet`, global batch 64 vs. 512",
         "resnet",
         "accuracy",
         [],
         ["--train.micro_batch=512"],
     ),
     outcome(
-        "regularisers",
-        "held-out accuracy after 30 epochs, `resnet`, `label_smoothing` 0 against 0.1",
+        "regularization",
+        "validation accuracy after 30 epochs, `resnet`, `label_smoothing` 0 vs. 0.1",
         "resnet",
         "accuracy",
         [],
         ["--model.label_smoothing=0.1"],
     ),
     outcome(
-        "regularisers",
-        "held-out accuracy after 30 epochs, `resnet`, `constant`, `ema` off against 0.99",
+        "regularization",
+        "validation accuracy after 30 epochs, `resnet`, `constant`, `ema` off vs. 0.99",
         "resnet",
         "accuracy",
         ["--optim.schedule=constant"],
@@ -278,13 +278,13 @@ def main(pages: list[str]) -> None:
     """Measure and write."""
     unknown = set(pages) - {comparison.page for comparison in COMPARISONS}
     if unknown:
-        sys.exit(f"no measurement is of the page {', '.join(sorted(unknown))}: see COMPARISONS")
+        sys.exit(f"unknown page {', '.join(sorted(unknown))}: choose from those in COMPARISONS")
     chosen = [comparison for comparison in COMPARISONS if not pages or comparison.page in pages]
     with tempfile.TemporaryDirectory() as folder:
         for model in {comparison.model for comparison in chosen}:
             new = [sys.executable, "-m", "fastproj", "new", model, "--model", model, "--gpus", "0"]
             subprocess.run([*new, "--yes", "--no-git", "--output", folder], check=True, stdout=subprocess.DEVNULL)
-        _pictures(Path(folder) / "resnet" / "jpegs")
+        _write_images(Path(folder) / "resnet" / "jpegs")
         for comparison in chosen:
             _write(comparison, *_measure(comparison, Path(folder)))
 
@@ -310,10 +310,10 @@ def _run(comparison: Comparison, project: Path, options: Iterable[str], ranks: i
             [*command, *fixed], cwd=project, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         assert child.stderr is not None
-        said = child.stderr.read().decode()
+        errors = child.stderr.read().decode()
         _, status, usage = os.wait4(child.pid, 0)
         if status:
-            sys.exit(f"{comparison.what}: {said[-2000:]}")
+            sys.exit(f"{comparison.what}: {errors[-2000:]}")
         if comparison.value == "peak_mb":
             return usage.ru_maxrss / 1024
         rows = [json.loads(line) for line in Path(runs, "a", "metrics.jsonl").read_text().splitlines()]
@@ -322,20 +322,20 @@ def _run(comparison: Comparison, project: Path, options: Iterable[str], ranks: i
     return float(statistics.median([row[comparison.value] for row in rows if row["split"] == "train"][1:]))
 
 
-def _pictures(folder: Path) -> None:
-    """Write JPEGs of noise over slopes, two classes of them."""
+def _write_images(folder: Path) -> None:
+    """Write JPEGs of noise over gradients, in two classes."""
     random = np.random.default_rng(0)
     slope = np.linspace(0, 127, 256, dtype=np.uint8)
     for name in ("rows", "columns"):
         (folder / name).mkdir(parents=True)
         for number in range(900):
-            picture = random.integers(0, 127, (256, 256, 3), dtype=np.uint8)
-            picture += (slope[:, None] if name == "rows" else slope)[..., None]
-            Image.fromarray(picture).save(folder / name / f"{number:04d}.jpg")
+            image = random.integers(0, 127, (256, 256, 3), dtype=np.uint8)
+            image += (slope[:, None] if name == "rows" else slope)[..., None]
+            Image.fromarray(image).save(folder / name / f"{number:04d}.jpg")
 
 
 def _write(comparison: Comparison, without: list[float], with_it: list[float]) -> None:
-    """Fill the page's row, or add it at the top of the table."""
+    """Replace the row on the page, or add it at the top of the table."""
     before, after = statistics.median(without), statistics.median(with_it)
     ratio = before / after if comparison.smaller_is_better else after / before
     shown = f"{ratio:.2f}" if not comparison.value.startswith("val:") else "-"
@@ -347,8 +347,8 @@ def _write(comparison: Comparison, without: list[float], with_it: list[float]) -
     if old:
         text = text.replace(old[0], row)
     else:
-        text = re.sub(r"(\| what \|.*\n\|[-|]+\|\n)", lambda head: f"{head[1]}{row}\n", text, count=1)
-    text = text.replace("Not measured yet.", "Medians of interleaved rounds, lowest and highest in brackets.")
+        text = re.sub(r"(\| comparison \|.*\n\|[-|]+\|\n)", lambda head: f"{head[1]}{row}\n", text, count=1)
+    text = text.replace("Not measured yet.", "Medians of interleaved rounds, lowest and highest in parentheses.")
     page.write_text(text)
     print(row, flush=True)
 
@@ -361,7 +361,7 @@ def _cell(values: list[float]) -> str:
 
 
 def machine() -> str:
-    """The processor, and how many of its cores are to be had."""
+    """Return the processor name and the number of usable cores."""
     found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return f"{found[1] if found else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
 

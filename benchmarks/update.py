@@ -1,7 +1,7 @@
 """Time `fastproj update` against `copier update` on a real rendering: `python benchmarks/update.py`.
 
-The template is this repository's, in two versions of which the second changes some files of the engine. Each round runs
-every command once, in turn, on a fresh copy of the project. Prints the median and the spread in milliseconds.
+Uses two versions of this repository's template; the second changes some files of the engine. Each round runs every
+command once, on a fresh copy of the project. Prints the median, lowest and highest in milliseconds.
 """
 
 import os

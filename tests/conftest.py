@@ -10,7 +10,7 @@ import pytest
 from history import Repository, installed, program_in
 from matrix import HARDWARE
 from program import Fastproj, Project
-from updating import VERSIONS, Made, build
+from updating import VERSIONS, MakeProject, build
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,17 +74,17 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def project(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Render a combination, once a session; a test that changes it must copy it first."""
-    made: dict[tuple[str, str, str], Path] = {}
+    make_project: dict[tuple[str, str, str], Path] = {}
 
     def render(framework: str, model: str, hardware: str = "cpu") -> Path:
         key = (framework, model, hardware)
-        if key not in made:
+        if key not in make_project:
             output = tmp_path_factory.mktemp("-".join(key))
             answers = ["--framework", framework, "--model", model, *HARDWARE[hardware]]
-            done = fastproj("new", "proj", *answers, "--yes", "--output", str(output))
-            assert done.returncode == 0, done.stderr
-            made[key] = output / "proj"
-        return made[key]
+            result = fastproj("new", "proj", *answers, "--yes", "--output", str(output))
+            assert result.returncode == 0, result.stderr
+            make_project[key] = output / "proj"
+        return make_project[key]
 
     return render
 
@@ -102,29 +102,29 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def rendered(bundles: list[Path], fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Made:
+def render_release(bundles: list[Path], fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> MakeProject:
     """A project made from each release by the real program; its template's bundle is then the newest."""
-    made: dict[str, Path] = {}
+    make_project: dict[str, Path] = {}
 
     def make(version: str = "v0.1.0") -> Path:
-        if version not in made:
+        if version not in make_project:
             folder = tmp_path_factory.mktemp("rendered")
             shutil.copy(bundles[VERSIONS.index(version)], folder / "team.bundle")
-            done = fastproj("new", "proj", "--yes", "--template", str(folder / "team.bundle"), cwd=folder)
-            assert done.returncode == 0, done.stderr
+            result = fastproj("new", "proj", "--yes", "--template", str(folder / "team.bundle"), cwd=folder)
+            assert result.returncode == 0, result.stderr
             shutil.copy(bundles[-1], folder / "team.bundle")
-            made[version] = folder / "proj"
-        return made[version]
+            make_project[version] = folder / "proj"
+        return make_project[version]
 
     return make
 
 
 @pytest.fixture
-def made(rendered: Made, tmp_path: Path) -> Made:
+def make_project(render_release: MakeProject, tmp_path: Path) -> MakeProject:
     """A copy of such a project, to do with as one likes."""
 
     def copy(version: str = "v0.1.0") -> Path:
-        return shutil.copytree(rendered(version), tmp_path / "proj", symlinks=True)
+        return shutil.copytree(render_release(version), tmp_path / "proj", symlinks=True)
 
     return copy
 
@@ -134,10 +134,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     """The program of three releases and of a checkout, and one without history: environments to run them in."""
     folder = tmp_path_factory.mktemp("programs")
     checkout = Repository(folder / "checkout")
-    made = checkout.three_releases()
+    make_project = checkout.three_releases()
     found = {}
-    for version in made:
-        checkout.git("checkout", "--quiet", made[version])
+    for version in make_project:
+        checkout.git("checkout", "--quiet", make_project[version])
         found[version] = installed(checkout, folder / version)
     checkout.git("checkout", "--quiet", "main")
     archive = Repository(folder / "archive")

@@ -1,4 +1,4 @@
-"""What models of text have in common after training: scores of the next token, continuations, pictures of text."""
+"""Shared by the text tasks: next-token metrics, sampling of continuations, and plots of text."""
 
 from __future__ import annotations
 
@@ -15,74 +15,84 @@ from torch import Tensor, nn
 
 from ..distributed import World
 from ..errors import UserError
-from ..readers.text import open_tokenizer
+from ..readers.tokenizer import open_tokenizer
 from ..readers.windows import Windows
-from .atomic_file import whole
-from .trained_model import Trained
+from .atomic_file import atomic_write
+from .trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class NextToken:
-    """How well the next token is foreseen, as sums on the device: what `evaluate` adds to the metrics."""
+class NextTokenMetrics:
+    """Perplexity and accuracy of the next token, accumulated on the device."""
 
     def __init__(self, device: torch.device) -> None:
         dtype = torch.float32 if device.type == "mps" else torch.float64
         self.sums = torch.zeros(4, dtype=dtype, device=device)
 
     def add(self, net: Any, batch: tuple[Tensor, ...]) -> None:
-        """Take in a prepared batch."""
+        """Add a prepared batch."""
         tokens, targets = batch
-        scores = net.predict(tokens).float()
-        nats = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum")
-        hits = scores.topk(min(5, scores.shape[-1])).indices == targets.unsqueeze(-1)
+        logits = net.predict(tokens).float()
+        nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        hits = logits.topk(min(5, logits.shape[-1])).indices == targets.unsqueeze(-1)
         self.sums += torch.stack([nats, hits[..., 0].sum(), hits.sum(), nats.new_tensor(targets.numel())])
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
-        """Perplexity a token, and how often it was the first choice or among the first five."""
-        nats, first, five, count = world.sum(self.sums).tolist()
+        """Perplexity per token, and top-1 and top-5 accuracy."""
+        nats, first, five, count = world.all_reduce(self.sums).tolist()
         found = {"perplexity": math.exp(nats / count), "accuracy": first / count, "accuracy_top5": five / count}
         return found, "".join(f"{name:16}{value:.6g}\n" for name, value in found.items())
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What a continuation starts from, and how it is drawn."""
-    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="what is continued")
-    parser.add_argument("--tokens", type=int, default=200, metavar="N", help="how many to add (200)")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: the likeliest token (0.8)")
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: from all (0)")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
-    parser.add_argument("--tokenizer", metavar="FILE", help="where the tokenizer's file is now, if it has been moved")
+    """Add the prompt and the sampling options."""
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="text to continue")
+    parser.add_argument(
+        "--tokens", type=int, default=200, metavar="N", help="number of tokens to generate (default: 200)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, metavar="T", help="sampling temperature; 0: greedy (default: 0.8)"
+    )
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="sample from the K most likely tokens; 0: from all (default: 0)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument("--tokenizer", metavar="FILE", help="path of the tokenizer, if its file was moved")
 
 
-def continue_prompts(trained: Trained, args: argparse.Namespace) -> None:
+def continue_prompts(trained: TrainedModel, args: argparse.Namespace) -> None:
     """Continue `--prompt` and the files; print each with its continuation, or write them to `--output`.
 
     Raises:
-        UserError: there is nothing to continue, or an option or a file is not fit for it.
+        UserError: there is no prompt, or an option or a file is invalid.
     """
-    for name, least in (("tokens", 1), ("temperature", 0), ("top_k", 0)):
-        if not getattr(args, name) >= least:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: it must be {least} or above")
+    for name, minimum in (("tokens", 1), ("temperature", 0), ("top_k", 0)):
+        if not getattr(args, name) >= minimum:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: it must be {minimum} or above")
     if args.output and args.output.suffix not in (".txt", ".json"):
         raise UserError(f"--output {args.output}: its name must end with .txt or .json")
     texts = [("--prompt", text.encode(errors="surrogateescape")) for text in args.prompt]
     texts += [(str(file), _prompt(file)) for file in args.inputs]
     if not texts:
-        raise UserError("there is nothing to continue: give --prompt TEXT, or files")
+        raise UserError("no prompt: give --prompt TEXT, or files")
     tokenizer = open_tokenizer(args.tokenizer or trained.spec.tokenizer)
     if tokenizer.vocabulary != trained.spec.vocabulary:
         raise UserError(
-            f"the tokenizer {tokenizer.name} has {tokenizer.vocabulary} tokens, and the model "
-            f"{trained.spec.vocabulary}: give the one that it was trained with, --tokenizer FILE"
+            f"the tokenizer {tokenizer.name} has {tokenizer.vocabulary} tokens, but the model "
+            f"{trained.spec.vocabulary}: give the tokenizer of the training data, --tokenizer FILE"
         )
     results = []
     for name, text in texts:
         try:
             tokens = tokenizer.encode(text or b"\n").tolist()
         except UnicodeDecodeError as error:
-            raise UserError(f"{name} is not UTF-8, as {tokenizer.name} needs: convert it") from error
+            raise UserError(f"{name} is not UTF-8, which {tokenizer.name} needs: convert it") from error
         added = tokenizer.decode(_continuation(trained, tokens, args))
         results.append({"name": name, "prompt": text.decode(errors="replace"), "continuation": added})
     head = "==> {name} <==\n" if len(results) > 1 else ""
@@ -91,7 +101,7 @@ def continue_prompts(trained: Trained, args: argparse.Namespace) -> None:
         print(shown)
         return
     as_json = json.dumps(results, indent=1, ensure_ascii=False)
-    with whole(args.output) as target:
+    with atomic_write(args.output) as target:
         target.write_text((as_json if target.suffix == ".json" else shown) + "\n", encoding="utf-8")
 
 
@@ -102,64 +112,63 @@ def _prompt(file: Path) -> bytes:
         raise UserError(f"cannot read {file} ({error.strerror}): give a text file") from error
 
 
-def _continuation(trained: Trained, tokens: list[int], args: argparse.Namespace) -> list[int]:
-    """Draw one token after another; when the context is full, the oldest drop out of it."""
+def _continuation(trained: TrainedModel, tokens: list[int], args: argparse.Namespace) -> list[int]:
+    """Sample one token at a time; when the context is full, the oldest tokens are dropped."""
     generator = torch.Generator().manual_seed(args.seed)
     added: list[int] = []
     for _ in range(args.tokens):
-        seen = torch.tensor([(tokens + added)[-trained.spec.context :]], device=trained.device)
+        context = torch.tensor([(tokens + added)[-trained.spec.context :]], device=trained.device)
         with trained.precision.autocast():
-            scores = trained.net.predict(seen)[0, -1]
-        added.append(choose(scores.float().cpu(), args.temperature, args.top_k, generator))
+            logits = trained.net.predict(context)[0, -1]
+        added.append(sample(logits.float().cpu(), args.temperature, args.top_k, generator))
     return added
 
 
-def choose(scores: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
-    """Draw a token by its scores."""
+def sample(logits: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
+    """Sample a token from its logits."""
     if temperature == 0:
-        return int(scores.argmax())
-    if 0 < top_k < len(scores):
-        scores = scores.masked_fill(scores < scores.topk(top_k).values[-1], -torch.inf)
-    return int(torch.multinomial((scores / temperature).softmax(0), 1, generator=generator))
+        return int(logits.argmax())
+    if 0 < top_k < len(logits):
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)
+    return int(torch.multinomial((logits / temperature).softmax(0), 1, generator=generator))
 
 
-class Scores(nn.Module):
-    """Tokens (n, context) to scores of the token that follows each, in fp32."""
+class NextTokenLogits(nn.Module):
+    """Tokens (n, context) to logits of the next token at each position, fp32."""
 
     def __init__(self, net: Any) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, tokens: Tensor) -> Tensor:
-        net: Any = self.net
-        scores: Tensor = net.predict(tokens)
-        return scores.float()
+        logits: Tensor = self.net.predict(tokens)
+        return logits.float()
 
 
 def summary(train: Windows, val: Windows, vocabulary: int, bytes_per_token: float) -> dict[str, str]:
-    """What `python -m <package>.data --show` says of text."""
+    """A summary of the text, by name."""
     used = len(train.tokens[: 10**7].unique())
     return {
         "tokens": f"{len(train.tokens):,} in train, {len(val.tokens):,} in val",
-        "vocabulary": f"{vocabulary:,} tokens, {used:,} of them in the first ten million",
-        "bytes a token": f"{bytes_per_token:.4g}",
+        "vocabulary": f"{vocabulary:,} tokens, of which {used:,} occur in the first ten million",
+        "bytes per token": f"{bytes_per_token:.4g}",
         "window": f"{train.windows.shape[1]} tokens",
     }
 
 
-def rarity(tokens: Tensor) -> Tensor:
-    """For each of some tokens, the bits that its share of all of them comes to."""
+def frequency_bits(tokens: Tensor) -> Tensor:
+    """The information content in bits of each token, from its frequency among these tokens."""
     counts = tokens.flatten().bincount()
     return -(counts[tokens] / tokens.numel()).log2()
 
 
-def surprise(net: Any, tokens: Tensor, targets: Tensor) -> Tensor:
-    """The bits that each target (n, t) costs the model."""
+def token_bits(net: Any, tokens: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each target (n, t), in bits."""
     return F.cross_entropy(net.predict(tokens).float().transpose(1, 2), targets, reduction="none") / math.log(2)
 
 
-def draw(tokens: Tensor, bits: Tensor, tokenizer: str, title: str) -> Figure:
-    """Draw (n, t) tokens as lines of text, each in a shade that is the darker, the more bits go with it."""
+def plot_tokens(tokens: Tensor, bits: Tensor, tokenizer: str, title: str) -> Figure:
+    """Plot (n, t) tokens as lines of text, on a background that is darker for more bits."""
     from matplotlib.figure import Figure
     from matplotlib.font_manager import findfont, get_font
 
@@ -168,14 +177,14 @@ def draw(tokens: Tensor, bits: Tensor, tokenizer: str, title: str) -> Figure:
     figure = Figure(figsize=(16, 1 + 0.3 * len(tokens)), layout="constrained")
     axes = figure.subplots()
     shades = np.zeros((len(tokens), width))
-    for row, (line, costs) in enumerate(zip(tokens.tolist(), bits.tolist(), strict=True)):
-        cells = [(sign, cost) for token, cost in zip(line, costs, strict=True) for sign in decode([token]) or " "]
-        for column, (sign, cost) in enumerate(cells[:width]):
-            shades[row, column] = cost
-            shown = "↵" if sign == "\n" else sign if sign.isprintable() and font.get_char_index(ord(sign)) else "·"
+    for row, (line, values) in enumerate(zip(tokens.tolist(), bits.tolist(), strict=True)):
+        cells = [(char, value) for token, value in zip(line, values, strict=True) for char in decode([token]) or " "]
+        for column, (char, value) in enumerate(cells[:width]):
+            shades[row, column] = value
+            shown = "↵" if char == "\n" else char if char.isprintable() and font.get_char_index(ord(char)) else "·"
             if shown != " ":
                 axes.text(column, row, shown, family="DejaVu Sans Mono", size=8, ha="center", va="center")
     image = axes.imshow(shades, cmap="YlGnBu", vmin=0, vmax=12, aspect="auto")
-    figure.colorbar(image, label="bits a token")
+    figure.colorbar(image, label="bits per token")
     axes.set(xticks=[], yticks=range(len(tokens)), title=title)
     return figure

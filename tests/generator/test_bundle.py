@@ -12,7 +12,9 @@ from fastproj.shared.bundle import build, entries, newest
 from history import RELEASES, Repository
 
 
-def test_each_release_is_its_commits_template(origin: tuple[Repository, dict[str, str]], tmp_path: Path) -> None:
+def test_each_entry_equals_the_template_of_its_commit(
+    origin: tuple[Repository, dict[str, str]], tmp_path: Path
+) -> None:
     repository, made = origin
     found = built(repository.folder, tmp_path)
     assert list(found) == [*RELEASES, "0.3.1.dev0"]
@@ -27,7 +29,9 @@ def test_each_release_is_its_commits_template(origin: tuple[Repository, dict[str
     assert taken.git("rev-parse", "origin/HEAD") == found["0.3.1.dev0"]
 
 
-def test_the_bytes_are_the_same_wherever_it_is_built(origin: tuple[Repository, dict[str, str]], tmp_path: Path) -> None:
+def test_bundle_is_byte_identical_wherever_it_is_built(
+    origin: tuple[Repository, dict[str, str]], tmp_path: Path
+) -> None:
     repository, _ = origin
     build(repository.folder, tmp_path / "first.bundle")
     loose = Repository(tmp_path / "loose", date="2030-03-03T03:03:03+0300")
@@ -41,7 +45,7 @@ def test_the_bytes_are_the_same_wherever_it_is_built(origin: tuple[Repository, d
         assert (tmp_path / f"{number}.bundle").read_bytes() == (tmp_path / "first.bundle").read_bytes()
 
 
-def test_no_setting_of_the_caller_changes_it(
+def test_settings_of_the_caller_do_not_change_the_bundle(
     origin: tuple[Repository, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, made = origin
@@ -66,7 +70,7 @@ def test_no_setting_of_the_caller_changes_it(
     assert not (tmp_path / "index").exists()
 
 
-def test_later_releases_move_no_earlier_one(origin: tuple[Repository, dict[str, str]], tmp_path: Path) -> None:
+def test_later_releases_keep_earlier_entries(origin: tuple[Repository, dict[str, str]], tmp_path: Path) -> None:
     repository, made = origin
     mine = clone(repository, tmp_path / "mine")
     seen: dict[str, str] = {}
@@ -80,7 +84,7 @@ def test_later_releases_move_no_earlier_one(origin: tuple[Repository, dict[str, 
     assert seen.items() <= built(mine.folder, tmp_path).items()
 
 
-def test_between_releases_the_files_as_they_are_come_last(
+def test_working_tree_is_the_last_entry_between_releases(
     origin: tuple[Repository, dict[str, str]], tmp_path: Path
 ) -> None:
     repository, made = origin
@@ -109,7 +113,7 @@ def test_between_releases_the_files_as_they_are_come_last(
     assert list(found) == ["0.1.0", "0.2.0", "0.9.0.dev0"], "nor what is not committed yet"
 
 
-def test_copier_renders_every_entry_and_updates_between_them(
+def test_copier_renders_and_updates_every_entry(
     origin: tuple[Repository, dict[str, str]], tmp_path: Path, environment: dict[str, str]
 ) -> None:
     repository, _ = origin
@@ -145,7 +149,7 @@ def test_copier_renders_every_entry_and_updates_between_them(
     ],
     ids=["empty", "random", "half", "a byte short", "head", "a bit", "another format"],
 )
-def test_a_bundle_that_is_not_whole_is_seen(
+def test_incomplete_bundle_is_detected(
     origin: tuple[Repository, dict[str, str]], tmp_path: Path, spoil: object
 ) -> None:
     assert callable(spoil)

@@ -10,7 +10,7 @@ from history import RELEASES, Repository
 
 
 @pytest.mark.parametrize("kind", ["archive", "shallow", "partial", "elsewhere", "unborn", "sha256"])
-def test_without_a_history_the_files_are_the_only_entry(
+def test_bundle_without_history_has_one_entry(
     origin: tuple[Repository, dict[str, str]], tmp_path: Path, kind: str
 ) -> None:
     repository, _ = origin
@@ -39,7 +39,7 @@ def test_without_a_history_the_files_are_the_only_entry(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["", "in a repository about something else"])
-def test_an_archive_of_a_release_is_that_release(
+def test_archive_of_a_release_builds_that_release(
     origin: tuple[Repository, dict[str, str]], tmp_path: Path, elsewhere: bool
 ) -> None:
     repository, made = origin
@@ -52,9 +52,7 @@ def test_an_archive_of_a_release_is_that_release(
     assert built(tmp_path / "mine", tmp_path) == {"0.2.0": releases(repository.folder)["0.2.0"]}
 
 
-def test_a_folder_of_a_larger_repository_and_a_submodule(
-    origin: tuple[Repository, dict[str, str]], tmp_path: Path
-) -> None:
+def test_subfolder_of_a_repository_and_submodule(origin: tuple[Repository, dict[str, str]], tmp_path: Path) -> None:
     repository, _ = origin
     expected = built(repository.folder, tmp_path)
     larger = Repository(tmp_path / "larger")
@@ -71,7 +69,7 @@ def test_a_folder_of_a_larger_repository_and_a_submodule(
     assert found["0.1.0"] == expected["0.1.0"]
 
 
-def test_what_counts_as_a_release(tmp_path: Path) -> None:
+def test_which_commits_are_releases(tmp_path: Path) -> None:
     mine = Repository(tmp_path / "mine")
     mine.start()
     mine.commit("A version before there was a template", "0.0.1")
@@ -92,7 +90,7 @@ def test_what_counts_as_a_release(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", ["0.1.0.dev0", "0.1.1.dev0"])
-def test_a_merge_hides_no_release(meanwhile: str, tmp_path: Path) -> None:
+def test_release_on_a_merged_branch_is_found(meanwhile: str, tmp_path: Path) -> None:
     mine = Repository(tmp_path / "mine")
     mine.start()
     mine.write(RELEASES["0.1.0"])

@@ -35,7 +35,7 @@ def answer(smi: Path, query: str, status: int = 0, listing: str = "") -> None:
 
 
 @pytest.mark.parametrize("file", sorted(RECORDED.glob("*.json")), ids=lambda file: file.stem)
-def test_recorded_outputs(smi: Path, file: Path) -> None:
+def test_recorded_nvidia_smi_outputs(smi: Path, file: Path) -> None:
     case = json.loads(file.read_text())
     answer(smi, case["query"], case["status"], case.get("listing", ""))
     machine = hardware.detect()
@@ -46,7 +46,7 @@ def test_recorded_outputs(smi: Path, file: Path) -> None:
     assert bool(machine.notes) == ("note" in case)
 
 
-LIES = [
+MALFORMED = [
     "",
     "\n\n",
     "hello",
@@ -61,20 +61,20 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize("text", LIES, ids=lambda text: ascii(text[:20]))
-def test_a_lying_tool_is_not_believed(smi: Path, text: str) -> None:
+@pytest.mark.parametrize("text", MALFORMED, ids=lambda text: ascii(text[:20]))
+def test_malformed_nvidia_smi_output_finds_no_gpu(smi: Path, text: str) -> None:
     answer(smi, text)
     machine = hardware.detect()
     assert machine.gpus == ()
     assert machine.answers() == {"gpus": 0, "nodes": 1}
 
 
-def test_bytes_that_are_no_text(smi: Path) -> None:
+def test_nvidia_smi_output_that_is_not_utf8(smi: Path) -> None:
     smi.write_text("#!/bin/sh\nprintf '\\377\\376\\000'\n")
     assert hardware.detect().gpus == ()
 
 
-def test_an_impossible_memory_is_left_out(smi: Path) -> None:
+def test_implausible_memory_size_is_ignored(smi: Path) -> None:
     answer(smi, "NVIDIA H100, 9.0, 99999999999999, Disabled, GPU-1")
     assert [gpu.memory_mib for gpu in hardware.detect().gpus] == [None]
 
@@ -82,7 +82,7 @@ def test_an_impossible_memory_is_left_out(smi: Path) -> None:
 @pytest.mark.parametrize(
     "script", ["sleep 60", "trap '' TERM INT; sleep 60 & sleep 60", "yes"], ids=["hangs", "stubborn", "floods"]
 )
-def test_a_hanging_tool_is_given_up(smi: Path, script: str) -> None:
+def test_hanging_nvidia_smi_times_out(smi: Path, script: str) -> None:
     smi.write_text(f"#!/bin/sh\n{script}\n")
     started = time.monotonic()
     machine = hardware.detect()
@@ -91,7 +91,7 @@ def test_a_hanging_tool_is_given_up(smi: Path, script: str) -> None:
     assert script == "yes" or "nvidia-smi gave no answer" in machine.notes[0]
 
 
-def test_a_tool_that_cannot_start(smi: Path) -> None:
+def test_nvidia_smi_that_cannot_start_finds_no_gpu(smi: Path) -> None:
     smi.write_text("no program at all")
     machine = hardware.detect()
     assert machine.gpus == ()
@@ -99,7 +99,7 @@ def test_a_tool_that_cannot_start(smi: Path) -> None:
     assert hardware.detect().gpus == ()
 
 
-def test_one_bad_line_costs_no_other_gpu(smi: Path) -> None:
+def test_malformed_line_hides_no_other_gpu(smi: Path) -> None:
     good = "NVIDIA A100, 8.0, 81920, Disabled, GPU-1"
     answer(
         smi, f"WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n{good}\n[GPU is lost], [N/A], [N/A], [N/A], [N/A]\n"
@@ -109,12 +109,12 @@ def test_one_bad_line_costs_no_other_gpu(smi: Path) -> None:
     assert len(machine.notes) == 2
 
 
-def test_a_name_that_would_move_the_cursor(smi: Path) -> None:
+def test_escape_sequences_in_gpu_names_are_removed(smi: Path) -> None:
     answer(smi, "NVIDIA\x1b[2J A100, 8.0, 81920, Disabled, GPU-1")
     assert [gpu.name for gpu in hardware.detect().gpus] == ["NVIDIA?[2J A100"]
 
 
-def test_more_gpus_than_the_question_allows(smi: Path) -> None:
+def test_more_gpus_than_allowed(smi: Path) -> None:
     answer(smi, "".join(f"A, 8.0, 1000, Disabled, GPU-{number}\n" for number in range(100)))
     assert hardware.detect().answers()["gpus"] == 64
 
@@ -200,7 +200,7 @@ def test_apple(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.answers() == {"gpus": 1, "nodes": 1, "tensor_cores": "none"}
 
 
-def test_limits_of_a_container(tmp_path: Path) -> None:
+def test_container_limits(tmp_path: Path) -> None:
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal:       65536000 kB\n")
@@ -215,7 +215,7 @@ def test_limits_of_a_container(tmp_path: Path) -> None:
     assert (machine.cores, machine.memory_mib) == (len(os.sched_getaffinity(0)), 64000)
 
 
-def test_the_command_prints_both_ways(fastproj: Fastproj, smi: Path) -> None:
+def test_detect_prints_text_and_json(fastproj: Fastproj, smi: Path) -> None:
     answer(smi, "NVIDIA H200, 9.0, 143771, Disabled, GPU-1")
     path = {"PATH": os.environ["PATH"]}
     found = json.loads(fastproj("detect", "--json", **path).stdout)

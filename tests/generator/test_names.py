@@ -36,7 +36,7 @@ def test_good_names_pass(name: str) -> None:
     assert package_of(name).isidentifier()
 
 
-def test_the_way_out_is_a_good_name() -> None:
+def test_suggested_name_is_accepted() -> None:
     for name in [*keyword.kwlist, *sys.stdlib_module_names, "torch", "con", "MyProject", "my project", "a.b"]:
         try:
             names.check(name)
@@ -45,7 +45,7 @@ def test_the_way_out_is_a_good_name() -> None:
                 names.check(suggested[1])
 
 
-def test_every_requirement_is_refused_as_a_name(project: Project) -> None:
+def test_requirements_are_refused_as_project_names(project: Project) -> None:
     for framework, model in PAIRS:
         declared = tomllib.loads((project(framework, model) / "pyproject.toml").read_text())["project"]
         for requirement in [*declared["dependencies"], *declared["optional-dependencies"]["dev"]]:
@@ -58,16 +58,16 @@ def test_every_requirement_is_refused_as_a_name(project: Project) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "a/b", "con", "$(x)", "a\nb", "x" * 300, "class", "torch", "é", "-rf"], ids=ascii
 )
-def test_the_program_refuses_in_one_line_and_leaves_nothing(name: str, fastproj: Fastproj, tmp_path: Path) -> None:
-    done = fastproj("new", name, "--yes", "--output", str(tmp_path), cwd=tmp_path)
-    assert done.returncode in (1, 2)
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("fastproj: ")
+def test_bad_name_is_a_one_line_error(name: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    result = fastproj("new", name, "--yes", "--output", str(tmp_path), cwd=tmp_path)
+    assert result.returncode in (1, 2)
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("fastproj: ")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_requirements_require_is_refused_too(project: Project) -> None:
+def test_transitive_requirements_are_refused_as_project_names(project: Project) -> None:
     declared = [tomllib.loads((project(*pair) / "pyproject.toml").read_text())["project"] for pair in PAIRS]
     open_names = [re.split(r"[^\w-]", it)[0] for entry in declared for it in entry["dependencies"]]
     seen: set[str] = set()

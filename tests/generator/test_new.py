@@ -14,9 +14,9 @@ from program import Fastproj, read_tree
 from updating import git, read_answers
 
 
-def test_it_renders_commits_and_says_how_to_go_on(fastproj: Fastproj, tmp_path: Path) -> None:
-    done = fastproj("new", "my-proj", "--yes", "--gpus", "2", "--nodes", "3", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path: Path) -> None:
+    result = fastproj("new", "my-proj", "--yes", "--gpus", "2", "--nodes", "3", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
     folder = tmp_path / "my-proj"
     assert os.listdir(tmp_path) == ["my-proj"]
     assert (folder / "src/my_proj/train.py").is_file()
@@ -28,9 +28,9 @@ def test_it_renders_commits_and_says_how_to_go_on(fastproj: Fastproj, tmp_path: 
     assert str(recorded["_commit"]).startswith("v0.")
     assert (recorded["gpus"], recorded["nodes"], recorded["tensor_cores"]) == (2, 3, "bf16")
     assert (recorded["author"], recorded["launchers"]) == ("Ada Lovelace", ["multinode"])
-    assert "make setup" in done.stdout
+    assert "make setup" in result.stdout
 
-    again = shlex.split(done.stdout.strip().splitlines()[-1])
+    again = shlex.split(result.stdout.strip().splitlines()[-1])
     elsewhere = tmp_path / "again"
     elsewhere.mkdir()
     assert fastproj(*again[1:], cwd=elsewhere).returncode == 0
@@ -43,38 +43,38 @@ def test_every_question_is_an_option() -> None:
     assert asked - {"project_name"} <= options
 
 
-def test_help_shows_choices_and_is_quick_to_start(fastproj: Fastproj, environment: dict[str, str]) -> None:
+def test_help_shows_choices_and_imports_little(fastproj: Fastproj, environment: dict[str, str]) -> None:
     text = fastproj("new", "--help").stdout
     for choice in (f"[{'|'.join(MODELS)}]", "[pytorch", "[none|fp16|bf16|fp8]", "[multinode|slurm|none]", "MIT|"):
         assert choice in "".join(text.split()), choice
     code = "import sys; sys.argv = ['fastproj', '--help']; from fastproj.__main__ import main\n"
     code += "try: main()\nexcept SystemExit: print(sorted(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert "'typer'" in done.stderr
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "'typer'" in result.stderr
     for heavy in ("copier", "torch", "yaml", "jinja2", "pydantic", "rich", "questionary"):
-        assert f"'{heavy}'" not in done.stderr
+        assert f"'{heavy}'" not in result.stderr
 
 
-def test_version_names_the_template(fastproj: Fastproj) -> None:
+def test_version_includes_the_template(fastproj: Fastproj) -> None:
     assert fastproj("--version").stdout.startswith("fastproj 0.")
     assert "template v0." in fastproj("--version").stdout
 
 
-def test_completion_knows_the_models(fastproj: Fastproj) -> None:
+def test_completion_lists_the_models(fastproj: Fastproj) -> None:
     asked = {"_FASTPROJ_COMPLETE": "complete_bash", "COMP_WORDS": "fastproj new x --model r", "COMP_CWORD": "4"}
     assert fastproj(**asked).stdout.split() == ["resnet"]
 
 
-def test_no_arguments_show_the_help(fastproj: Fastproj) -> None:
+def test_no_arguments_print_help(fastproj: Fastproj) -> None:
     assert fastproj().stdout == fastproj("--help").stdout != ""
 
 
-def test_author_and_licence_reach_the_files(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_author_and_licence_are_rendered(fastproj: Fastproj, tmp_path: Path) -> None:
     author = 'Zoë "Z" O\'Neil \\ {{ 1 }} $(touch x) <z@example.org>'
     for licence in ("MIT", "Apache-2.0", "BSD-3-Clause", "none"):
         name = f"p{licence.lower().replace('.', '')}"
-        done = fastproj("new", name, "--yes", "--author", author, "--licence", licence, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        result = fastproj("new", name, "--yes", "--author", author, "--licence", licence, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
         declared = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
         assert declared["authors"] == [{"name": author}]
         assert (tmp_path / name / "LICENSE").exists() == (licence != "none")
@@ -85,15 +85,15 @@ def test_author_and_licence_reach_the_files(fastproj: Fastproj, tmp_path: Path) 
     assert not (tmp_path / "x").exists()
 
 
-def test_the_template_as_a_bundle_and_a_repository(fastproj: Fastproj, tmp_path: Path, home: Path) -> None:
+def test_template_from_a_bundle(fastproj: Fastproj, tmp_path: Path, home: Path) -> None:
     fastproj("new", "first", "--yes", cwd=tmp_path)
     bundle = shutil.copy(home / ".fastproj/template.bundle", tmp_path / "team.bundle")
-    done = fastproj("new", "second", "--yes", "--template", str(bundle), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    result = fastproj("new", "second", "--yes", "--template", str(bundle), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
     (tmp_path / "broken.bundle").write_bytes(Path(bundle).read_bytes()[:2000])
-    done = fastproj("new", "third", "--yes", "--template", str(tmp_path / "broken.bundle"), cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
+    result = fastproj("new", "third", "--yes", "--template", str(tmp_path / "broken.bundle"), cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
     assert not (tmp_path / "third").exists()
 
 

@@ -7,35 +7,35 @@ from program import Fastproj, read_tree
 from updating import git, read_answers
 
 
-def test_no_identity_is_no_failure(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_missing_git_identity_is_reported(fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     home = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "home"), "GIT_CONFIG_NOSYSTEM": "1"}
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path, **home)
-    assert done.returncode == 0, done.stderr
-    assert "git does not know you" in done.stdout
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, **home)
+    assert result.returncode == 0, result.stderr
+    assert "git does not know you" in result.stdout
     assert (tmp_path / "proj/.git").is_dir()
 
 
-def test_an_unwritable_home_names_the_way_out(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_unwritable_home_error_names_fastproj_home(fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path / "file"))
-    assert done.returncode == 1
-    assert "FASTPROJ_HOME" in done.stderr
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME="/nowhere", FASTPROJ_HOME=str(tmp_path / "other"))
-    assert done.returncode == 0, done.stderr
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path / "file"))
+    assert result.returncode == 1
+    assert "FASTPROJ_HOME" in result.stderr
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME="/nowhere", FASTPROJ_HOME=str(tmp_path / "other"))
+    assert result.returncode == 0, result.stderr
     assert read_answers(tmp_path / "proj")["_src_path"] == str(tmp_path / "other/template.bundle")
 
 
-def test_inside_a_repository_it_makes_none(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_no_repository_inside_a_repository(fastproj: Fastproj, tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path)
-    assert done.returncode == 0
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path)
+    assert result.returncode == 0
     assert not (tmp_path / "proj/.git").exists()
-    assert "as it lies in one" in done.stdout
+    assert "as it lies in one" in result.stdout
     assert fastproj("new", "other", "--yes", "--no-git", cwd=tmp_path).returncode == 0
 
 
-def test_hostile_git_settings_do_no_harm(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_hostile_git_settings_have_no_effect(fastproj: Fastproj, tmp_path: Path) -> None:
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     (hooks / "pre-commit").write_text("#!/bin/sh\nexit 1\n")
@@ -44,13 +44,13 @@ def test_hostile_git_settings_do_no_harm(fastproj: Fastproj, tmp_path: Path) -> 
     settings = f"[user]\nname = A\nemail = a@b\n[core]\nhooksPath = {hooks}\nexcludesFile = {tmp_path}/ignore\n"
     settings += "autocrlf = true\n[protocol]\nallow = never\n[safe]\nbareRepository = explicit\n"
     (tmp_path / ".gitconfig").write_text(settings + "[commit]\ngpgSign = true\n[init]\ntemplateDir = /nowhere\n")
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
-    assert "a first commit" in done.stdout, done.stdout + done.stderr
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
+    assert "a first commit" in result.stdout, result.stdout + result.stderr
     assert git(tmp_path / "proj", "status", "--porcelain") == ""
     assert not [name for name, content in read_tree(tmp_path / "proj").items() if b"\r\n" in content]
 
 
-def test_a_repository_of_the_callers_is_not_touched(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_git_variables_of_the_caller_are_ignored(fastproj: Fastproj, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     git(mine, "init", "-q")
@@ -63,17 +63,17 @@ def test_a_repository_of_the_callers_is_not_touched(fastproj: Fastproj, tmp_path
     before = (git(mine, "status", "--porcelain=2", "--branch"), (mine / ".git/HEAD").read_text())
     hostile = {"GIT_DIR": str(mine / ".git"), "GIT_INDEX_FILE": str(mine / ".git/index"), "GIT_WORK_TREE": str(mine)}
     hostile |= {"GIT_CONFIG_COUNT": "x", "GIT_DEFAULT_HASH": "sha256", "GIT_ALLOW_PROTOCOL": "https"}
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path, **hostile)
-    assert done.returncode == 0, done.stderr
-    assert "a first commit" in done.stdout
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, **hostile)
+    assert result.returncode == 0, result.stderr
+    assert "a first commit" in result.stdout
     assert (git(mine, "status", "--porcelain=2", "--branch"), (mine / ".git/HEAD").read_text()) == before
 
 
 @pytest.mark.parametrize("value", ["rel", "~/there"])
-def test_the_programs_home_may_be_relative(value: str, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_fastproj_home_may_be_relative(value: str, fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    done = fastproj("new", "proj", "--yes", "-o", "sub", cwd=tmp_path, FASTPROJ_HOME=value, HOME=str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    result = fastproj("new", "proj", "--yes", "-o", "sub", cwd=tmp_path, FASTPROJ_HOME=value, HOME=str(tmp_path))
+    assert result.returncode == 0, result.stderr
     recorded = Path(str(read_answers(tmp_path / "sub/proj")["_src_path"]))
     assert recorded.is_absolute()
     assert recorded.is_file()
@@ -90,8 +90,8 @@ def test_the_programs_home_may_be_relative(value: str, fastproj: Fastproj, tmp_p
 )
 def test_other_encodings_and_terminals(variables: dict[str, str], fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / ".gitconfig").write_bytes(b"[user]\nname = Ad\xe9\nemail = a@b\n")
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path), **variables)
-    assert done.returncode == 0, done.stderr
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path), **variables)
+    assert result.returncode == 0, result.stderr
     if "LC_ALL" not in variables:
-        done = fastproj("new", "other", "--yes", "--author", "\u5f20", cwd=tmp_path, HOME=str(tmp_path), **variables)
-        assert done.returncode == 0, done.stderr
+        result = fastproj("new", "other", "--yes", "--author", "\u5f20", cwd=tmp_path, HOME=str(tmp_path), **variables)
+        assert result.returncode == 0, result.stderr

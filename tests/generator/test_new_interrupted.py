@@ -14,7 +14,7 @@ from updating import git
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_signal_leaves_the_project_whole_or_absent(
+def test_signal_leaves_a_complete_project_or_none(
     number: signal.Signals, environment: dict[str, str], tmp_path: Path
 ) -> None:
     for attempt, delay in enumerate([0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.1, 1.3]):
@@ -44,7 +44,7 @@ def test_a_signal_leaves_the_project_whole_or_absent(
         assert list((output / "tmp").iterdir()) == []
 
 
-def test_what_a_killed_render_left_is_swept_away(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_render_are_removed(fastproj: Fastproj, tmp_path: Path) -> None:
     for name in (".proj.fastproj-dead", ".proj.fastproj-alive"):
         (tmp_path / name / "project").mkdir(parents=True)
         os.utime(tmp_path / name, (0, 0))
@@ -55,7 +55,7 @@ def test_what_a_killed_render_left_is_swept_away(fastproj: Fastproj, tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == [".proj.fastproj-alive", "proj"]
 
 
-def test_two_at_once_make_one_whole_project(environment: dict[str, str], tmp_path: Path) -> None:
+def test_two_at_once_create_one_complete_project(environment: dict[str, str], tmp_path: Path) -> None:
     both = [
         subprocess.Popen(
             [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path)],

@@ -50,19 +50,19 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD, ids=lambda value: ascii(" ".join(value))[:40])
-def test_bad_options_are_one_line(options: list[str], message: str, fastproj: Fastproj, tmp_path: Path) -> None:
-    done = fastproj("new", "proj", "--yes", *options, cwd=tmp_path)
-    assert done.returncode in (1, 2), done.stdout
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+def test_bad_option_is_a_one_line_error(options: list[str], message: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    result = fastproj("new", "proj", "--yes", *options, cwd=tmp_path)
+    assert result.returncode in (1, 2), result.stdout
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_terminal_it_asks_for_yes(fastproj: Fastproj, tmp_path: Path) -> None:
-    done = fastproj("new", "proj", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "pass --yes" in done.stderr
+def test_no_terminal_requires_yes(fastproj: Fastproj, tmp_path: Path) -> None:
+    result = fastproj("new", "proj", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "pass --yes" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -89,28 +89,28 @@ def make_dangling_link(target: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_file, make_folder, make_full_folder, make_link, make_dangling_link])
-def test_what_exists_is_never_touched(make: Callable[[Path], None], fastproj: Fastproj, tmp_path: Path) -> None:
+def test_existing_target_is_never_changed(make: Callable[[Path], None], fastproj: Fastproj, tmp_path: Path) -> None:
     make(tmp_path / "proj")
     before = sorted((str(path), path.is_symlink()) for path in tmp_path.rglob("*"))
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "exists already" in done.stderr
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "exists already" in result.stderr
     assert sorted((str(path), path.is_symlink()) for path in tmp_path.rglob("*")) == before
 
 
-def test_a_folder_that_cannot_be_written(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_unwritable_folder_is_a_one_line_error(fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
     closed = "/proc" if os.geteuid() == 0 else str(tmp_path / "closed")  # root may write in any ordinary folder
-    done = fastproj("new", "proj", "--yes", "--output", closed)
-    assert done.returncode == 1
-    assert "cannot" in done.stderr
-    assert done.stderr.count("\n") == 1
+    result = fastproj("new", "proj", "--yes", "--output", closed)
+    assert result.returncode == 1
+    assert "cannot" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("limit", [0, 500, 5_000])
-def test_a_full_disk_leaves_nothing(limit: int, environment: dict[str, str], tmp_path: Path) -> None:
+def test_full_disk_leaves_no_files(limit: int, environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path / "out")],
         env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
@@ -119,16 +119,16 @@ def test_a_full_disk_leaves_nothing(limit: int, environment: dict[str, str], tmp
         text=True,
         check=False,
     )
-    assert done.returncode == 1, done.stdout
-    assert done.stderr.count("\n") == 1
+    assert result.returncode == 1, result.stdout
+    assert result.stderr.count("\n") == 1
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_no_git_is_said(fastproj: Fastproj, tmp_path: Path) -> None:
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path, PATH=str(tmp_path))
-    assert done.returncode == 1
-    assert "install git" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_missing_git_is_a_one_line_error(fastproj: Fastproj, tmp_path: Path) -> None:
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, PATH=str(tmp_path))
+    assert result.returncode == 1
+    assert "install git" in result.stderr
+    assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -138,22 +138,24 @@ OLD_GIT = "#!/bin/sh\necho git version 2.17.6\n"
 @pytest.mark.parametrize(
     "script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", "\x7fELF", "#!/no/shell\n", OLD_GIT]
 )
-def test_a_broken_git_is_one_line(script: str, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_broken_git_is_a_one_line_error(script: str, fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/git").write_text(script)
     (tmp_path / "bin/git").chmod(0o755)
     (tmp_path / "out").mkdir()
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path / "out", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert done.returncode == 1
-    assert "git" in done.stderr
-    assert done.stderr.count("\n") == 1
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path / "out", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert result.returncode == 1
+    assert "git" in result.stderr
+    assert result.stderr.count("\n") == 1
     assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["detect"], ["--version"], ["--help"], ["new", "proj", "--yes"]])
-def test_an_output_that_takes_nothing(arguments: list[str], environment: dict[str, str], tmp_path: Path) -> None:
+def test_full_output_device_is_a_one_line_error(
+    arguments: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "fastproj", *arguments],
             cwd=tmp_path,
             env=environment,
@@ -163,6 +165,6 @@ def test_an_output_that_takes_nothing(arguments: list[str], environment: dict[st
             text=True,
             check=False,
         )
-    assert done.returncode == 1
-    assert "could not be printed" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert result.returncode == 1
+    assert "could not be printed" in result.stderr
+    assert result.stderr.count("\n") == 1

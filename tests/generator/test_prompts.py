@@ -19,23 +19,23 @@ def start(environment: dict[str, str], cwd: Path, *options: str) -> "pexpect.spa
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_questions_are_answered_with_keys(environment: dict[str, str], tmp_path: Path) -> None:
+def test_questions_are_answered_with_arrow_keys(environment: dict[str, str], tmp_path: Path) -> None:
     terminal = start(environment, tmp_path, "--licence", "MIT")
-    terminal.expect("GPUs in each machine")
+    terminal.expect("GPUs per machine")
     terminal.send("\x7f2" + ENTER)
-    terminal.expect("Machines that train one model")
+    terminal.expect("machines that train one model")
     terminal.send(ENTER)
-    terminal.expect("newest number format")
+    terminal.expect("Newest number format")
     terminal.expect("Volta")
     terminal.send(DOWN + ENTER)
-    terminal.expect("training loop is written in")
+    terminal.expect("Training framework")
     terminal.send(ENTER)
-    terminal.expect("kind of model")
+    terminal.expect("Model, with")
     terminal.expect("decoder-only")
     terminal.send(DOWN * 3 + ENTER)
-    terminal.expect("Scripts that start a run")
+    terminal.expect("Launch scripts in addition")
     terminal.send(DOWN + " " + ENTER)
-    terminal.expect("Your name")
+    terminal.expect("Author or team")
     terminal.send(ENTER)
     terminal.expect("opens a pull request")
     terminal.send(ENTER)
@@ -49,14 +49,14 @@ def test_questions_are_answered_with_keys(environment: dict[str, str], tmp_path:
 
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["ctrl-c", "ctrl-d"])
-def test_leaving_a_question_writes_nothing(environment: dict[str, str], tmp_path: Path, key: str) -> None:
+def test_aborting_a_question_writes_nothing(environment: dict[str, str], tmp_path: Path, key: str) -> None:
     terminal = start(environment, tmp_path)
-    terminal.expect("GPUs in each machine")
+    terminal.expect("GPUs per machine")
     terminal.send("\x7f" + key if key == "\x04" else key)
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus in (1, 130)
     assert "Traceback" not in (terminal.before or "")
-    told = "stopped; no half-made project is left" if key == "\x03" else "the input ended before"
-    assert told in (terminal.before or "")
+    message = "stopped; no half-made project is left" if key == "\x03" else "the input ended before"
+    assert message in (terminal.before or "")
     assert list(tmp_path.iterdir()) == []

@@ -55,10 +55,10 @@ def state(repository: Repository) -> tuple[str, ...]:
     )
 
 
-def test_a_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Path) -> None:
-    done = release(repository, "VERSION=0.1.0", "ARGS=-k nothing")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "release: 0.1.0 is made; to publish it: git push --atomic origin main v0.1.0\n"
+def test_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Path) -> None:
+    result = release(repository, "VERSION=0.1.0", "ARGS=-k nothing")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "release: 0.1.0 is made; to publish it: git push --atomic origin main v0.1.0\n"
     assert (tmp_path / "tested").read_text() == "tested \n", "once, and all tests"
     log = repository.git("log", "--format=%s").splitlines()
     assert log == ["Go on towards the release after 0.1.0", "Release 0.1.0", "The template"]
@@ -71,8 +71,8 @@ def test_a_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Pa
 
     repository.write({"CHANGELOG.md": CHANGELOG.format("0.2.0"), "template/project/more.txt": "more\n"})
     repository.commit("More")
-    done = release(repository, "VERSION=0.2.0")
-    assert done.returncode == 0, done.stderr
+    result = release(repository, "VERSION=0.2.0")
+    assert result.returncode == 0, result.stderr
     build(repository.folder, tmp_path / "template.bundle")
     assert list(entries(tmp_path / "template.bundle")) == ["0.1.0", "0.2.0", "0.2.1.dev0"]
 
@@ -163,15 +163,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("version", "change", "message"), REFUSED, ids=lambda it: ascii(getattr(it, "__name__", it)))
-def test_a_check_that_fails_changes_nothing(
+def test_failed_check_changes_nothing(
     version: str, change: Callable[[Repository], None], message: str, repository: Repository, tmp_path: Path
 ) -> None:
     change(repository)
     before = state(repository)
-    done = release(repository, f"VERSION={version.replace('$', '$$')}")
-    assert done.returncode != 0
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    assert len(lines) == 1, done.stderr
+    result = release(repository, f"VERSION={version.replace('$', '$$')}")
+    assert result.returncode != 0
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("make")]
+    assert len(lines) == 1, result.stderr
     assert lines[0].startswith("release: ")
     assert message in lines[0]
     assert state(repository) == before
@@ -180,28 +180,26 @@ def test_a_check_that_fails_changes_nothing(
     assert not (repository.folder / "y").exists()
 
 
-def test_what_changes_while_it_is_tested_is_not_released(repository: Repository) -> None:
+def test_change_during_the_tests_stops_the_release(repository: Repository) -> None:
     makefile = (repository.folder / "Makefile").read_text()
     repository.write({"Makefile": f"{makefile}\t@echo changed > template/project/old.txt\n"})
     repository.commit("Tests that change a file")
     head = repository.git("rev-parse", "HEAD")
-    done = release(repository, "VERSION=0.1.0")
-    assert "changed while they were tested" in done.stderr
+    result = release(repository, "VERSION=0.1.0")
+    assert "changed while they were tested" in result.stderr
     assert repository.git("rev-parse", "HEAD") == head
     assert (repository.folder / "template/project/old.txt").read_text() == "changed\n", "nor is it thrown away"
 
 
-def test_a_shallow_clone_is_refused(repository: Repository, tmp_path: Path) -> None:
+def test_shallow_clone_is_refused(repository: Repository, tmp_path: Path) -> None:
     repository.commit("Another")
     repository.git("clone", "--quiet", "--no-local", "--depth=1", str(repository.folder), str(tmp_path / "shallow"))
-    done = release(Repository(tmp_path / "shallow"), "VERSION=0.1.0")
-    assert "no full clone" in done.stderr
+    result = release(Repository(tmp_path / "shallow"), "VERSION=0.1.0")
+    assert "no full clone" in result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_that_is_stopped_in_the_middle_goes_back(
-    number: signal.Signals, repository: Repository, tmp_path: Path
-) -> None:
+def test_interrupted_release_rolls_back(number: signal.Signals, repository: Repository, tmp_path: Path) -> None:
     hook = repository.folder / ".git/hooks/post-commit"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/committed\nsleep 1\n")
@@ -224,7 +222,7 @@ def test_one_that_is_stopped_in_the_middle_goes_back(
     assert state(repository) == before
 
 
-def test_the_program_is_not_in_the_package_and_make_knows_it() -> None:
+def test_release_program_is_not_in_the_package() -> None:
     assert not (ROOT / "generator/fastproj/release.py").exists()
-    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "\nrelease " in told
+    message = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "\nrelease " in message

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fastproj.shared.bundle import entries, newest
 from history import RELEASES, Repository, program_in, refresh, start
-from template_copy import clones, held
+from template_copy import clones, held_versions
 
 
 @pytest.fixture
@@ -21,38 +21,38 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_a_newer_program_brings_its_releases_and_an_older_one_takes_none_away(
+def test_newer_program_adds_releases_and_older_one_removes_none(
     programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
 ) -> None:
     assert refresh(programs["0.1.0"], home) == "v0.1.0"
-    assert held(home) == ["0.1.0"]
+    assert held_versions(home) == ["0.1.0"]
     assert refresh(programs["0.3.0"], home) == "v0.3.0"
     newer = (home / "template.bundle").read_bytes()
     assert newer == Path(programs["0.3.0"]["PYTHONPATH"], "fastproj/_template.bundle").read_bytes()
     assert refresh(programs["0.2.0"], home) == "v0.2.0", "each renders its own version"
     assert (home / "template.bundle").read_bytes() == newer
     assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
-    assert held(home) == [*RELEASES, "0.3.1.dev0"]
+    assert held_versions(home) == [*RELEASES, "0.3.1.dev0"]
     assert refresh(programs["0.1.0"], home) == "v0.1.0"
-    assert held(home) == [*RELEASES, "0.3.1.dev0"]
+    assert held_versions(home) == [*RELEASES, "0.3.1.dev0"]
     assert clones(home, tmp_path / "clone")
 
 
-def test_a_program_without_history_loses_none_of_the_others(
+def test_program_without_history_keeps_all_releases(
     programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
 ) -> None:
     refresh(programs["0.2.0"], home)
     assert refresh(programs["archive"], home) == "v0.4.0"
-    assert held(home) == ["0.1.0", "0.2.0", "0.4.0"]
+    assert held_versions(home) == ["0.1.0", "0.2.0", "0.4.0"]
     assert refresh(programs["0.3.0"], home) == "v0.3.0"
-    assert held(home) == ["0.1.0", "0.2.0", "0.3.0", "0.4.0"]
+    assert held_versions(home) == ["0.1.0", "0.2.0", "0.3.0", "0.4.0"]
     assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
-    assert held(home) == ["0.1.0", "0.2.0", "0.3.0", "0.3.1.dev0", "0.4.0"]
+    assert held_versions(home) == ["0.1.0", "0.2.0", "0.3.0", "0.3.1.dev0", "0.4.0"]
     assert clones(home, tmp_path / "clone")
     assert Repository(tmp_path / "clone").git("describe", "--tags", "HEAD") == "v0.4.0"
 
 
-def test_a_checkouts_own_entry_moves(tmp_path: Path, home: Path) -> None:
+def test_development_entry_of_a_checkout_is_replaced(tmp_path: Path, home: Path) -> None:
     checkout = Repository(tmp_path / "checkout")
     checkout.three_releases()
     program = program_in(checkout)
@@ -67,10 +67,10 @@ def test_a_checkouts_own_entry_moves(tmp_path: Path, home: Path) -> None:
     assert {version for version in after if after[version] != before[version]} == {"0.3.1.dev0"}
     checkout.commit("Release 0.4.0", "0.4.0")
     assert refresh(program, home) == "v0.4.0"
-    assert held(home) == [*RELEASES, "0.4.0"]
+    assert held_versions(home) == [*RELEASES, "0.4.0"]
 
 
-def test_many_at_once_leave_a_whole_copy_at_any_moment(
+def test_concurrent_refreshes_keep_the_copy_complete(
     programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
 ) -> None:
     kinds = ["0.1.0", "checkout", "0.3.0", "archive", "0.2.0"]
@@ -83,7 +83,7 @@ def test_many_at_once_leave_a_whole_copy_at_any_moment(
     messages = [process.communicate()[1] for process in running]
     assert [process.returncode for process in running] == [0] * len(running), messages
     assert reads
-    assert {*held(home)} >= {*RELEASES, "0.4.0"}
+    assert {*held_versions(home)} >= {*RELEASES, "0.4.0"}
     assert clones(home, tmp_path / "clone")
 
 
@@ -109,7 +109,7 @@ def packing(program: dict[str, str], path: str, home: Path) -> subprocess.Popen[
     return process
 
 
-def test_a_kill_in_the_middle_leaves_the_copy_of_before(
+def test_kill_during_refresh_keeps_the_previous_copy(
     programs: dict[str, dict[str, str]], home: Path, stuck: str, tmp_path: Path
 ) -> None:
     refresh(programs["0.2.0"], home)
@@ -120,10 +120,10 @@ def test_a_kill_in_the_middle_leaves_the_copy_of_before(
     assert (home / "template.bundle").read_bytes() == before
     assert len(os.listdir(home)) == 2, "its half-done folder"
     assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
-    assert held(home) == [*RELEASES, "0.3.1.dev0"], "the next one swept it away"
+    assert held_versions(home) == [*RELEASES, "0.3.1.dev0"], "the next one swept it away"
 
 
-def test_one_that_hangs_is_told_after_a_while_and_stops_no_reader(
+def test_hanging_refresh_times_out_and_blocks_no_reader(
     programs: dict[str, dict[str, str]], home: Path, stuck: str
 ) -> None:
     refresh(programs["0.2.0"], home)
@@ -140,7 +140,7 @@ def test_one_that_hangs_is_told_after_a_while_and_stops_no_reader(
     assert len(os.listdir(home)) == 2, "one that waited in vain swept nothing away"
 
 
-def test_the_copy_lies_at_home_unless_it_is_moved(programs: dict[str, dict[str, str]], tmp_path: Path) -> None:
+def test_copy_is_in_home_or_fastproj_home(programs: dict[str, dict[str, str]], tmp_path: Path) -> None:
     code = "from fastproj.shared.source import embedded; print(embedded().location)"
     environment = programs["0.3.0"] | {"HOME": str(tmp_path)}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

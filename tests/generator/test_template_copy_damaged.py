@@ -44,7 +44,7 @@ def dangling_link(home: Path) -> None:
     (home / "template.bundle").symlink_to("nowhere")
 
 
-SPOILT: dict[str, Callable[[Path], object]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda home: (home / "template.bundle").write_bytes(b""),
     "random": lambda home: (home / "template.bundle").write_bytes(os.urandom(3000)),
     "truncated": lambda home: os.truncate(home / "template.bundle", 900),
@@ -58,13 +58,13 @@ SPOILT: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("program", ["0.2.0", "checkout"])
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
-def test_a_copy_that_is_not_ours_is_made_again(
-    spoil: Callable[[Path], object], program: str, programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_or_foreign_copy_is_replaced(
+    damage: Callable[[Path], object], program: str, programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
 ) -> None:
     tag = refresh(programs[program], home)
     right = entries(home / "template.bundle")
-    spoil(home)
+    damage(home)
     assert refresh(programs[program], home) == tag
     assert entries(home / "template.bundle") == right
     assert clones(home, tmp_path / "clone")
@@ -84,20 +84,20 @@ def run_new(program: dict[str, str], folder: Path, **changes: str) -> subprocess
 
 @pytest.mark.parametrize("place", ["/proc/fastproj", "{}/file/below", "{}/taken"])
 @pytest.mark.parametrize("program", ["0.3.0", "checkout"])
-def test_a_home_that_cannot_be_written_is_one_line(
+def test_unwritable_home_is_a_one_line_error(
     place: str, program: str, programs: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "taken/template.bundle/x").mkdir(parents=True)
-    done = run_new(programs[program], tmp_path / "out", FASTPROJ_HOME=place.format(tmp_path))
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "set FASTPROJ_HOME to a writable folder" in done.stderr
+    result = run_new(programs[program], tmp_path / "out", FASTPROJ_HOME=place.format(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert "set FASTPROJ_HOME to a writable folder" in result.stderr
     assert os.listdir(tmp_path / "out") == []
     assert os.listdir(tmp_path / "taken") == ["template.bundle"]
 
 
-def test_a_whole_copy_in_a_folder_that_is_read_only_will_do(programs: dict[str, dict[str, str]], home: Path) -> None:
+def test_complete_copy_in_a_read_only_folder_is_used(programs: dict[str, dict[str, str]], home: Path) -> None:
     refresh(programs["0.3.0"], home)
     code = (
         "import os, fastproj.shared.source as s\n"
@@ -110,24 +110,24 @@ def test_a_whole_copy_in_a_folder_that_is_read_only_will_do(programs: dict[str, 
         assert output == f"v{program}\n", message
 
 
-@pytest.mark.parametrize("spoil", [Path.unlink, lambda file: os.truncate(file, 500)], ids=["gone", "truncated"])
-def test_a_damaged_installation_is_one_line(
-    spoil: Callable[[Path], None], programs: dict[str, dict[str, str]], tmp_path: Path
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: os.truncate(file, 500)], ids=["gone", "truncated"])
+def test_damaged_installation_is_a_one_line_error(
+    damage: Callable[[Path], None], programs: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     site = shutil.copytree(programs["0.3.0"]["PYTHONPATH"], tmp_path / "site")
-    spoil(site / "fastproj/_template.bundle")
-    done = run_new(
+    damage(site / "fastproj/_template.bundle")
+    result = run_new(
         programs["0.3.0"] | {"PYTHONPATH": str(site)}, tmp_path / "out", FASTPROJ_HOME=str(tmp_path / "home")
     )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "reinstall fastproj" in done.stderr
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert "reinstall fastproj" in result.stderr
 
 
-def test_a_checkout_that_states_no_version_is_one_line(tmp_path: Path) -> None:
+def test_checkout_without_version_is_a_one_line_error(tmp_path: Path) -> None:
     checkout = Repository(tmp_path / "checkout")
     checkout.write({**RELEASES["0.1.0"], "pyproject.toml": "[project]\n[tool.x]\nversion = '1'\n"})
-    done = run_new(program_in(checkout), tmp_path / "out", FASTPROJ_HOME=str(tmp_path / "home"))
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "pyproject.toml states no version" in done.stderr
+    result = run_new(program_in(checkout), tmp_path / "out", FASTPROJ_HOME=str(tmp_path / "home"))
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert "pyproject.toml states no version" in result.stderr

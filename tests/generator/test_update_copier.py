@@ -6,25 +6,41 @@ import sys
 from pathlib import Path
 
 import pytest
-from edits import State, added_same_name, crlf, deleted, edited_far, edited_near, edited_same_line, own_model, renamed
+from edits import (
+    State,
+    added_file_of_the_same_name,
+    crlf,
+    deleted,
+    edited_adjacent_line,
+    edited_another_function,
+    edited_same_line,
+    own_model,
+    renamed,
+)
 from program import Fastproj
-from updating import Made, commit, edit, files_of, git, lost, read_answers
+from updating import MakeProject, commit, edit, git, lost_edits, read_answers, read_files
 
 # Where plain `copier update` is safe. It loses edits of files that the template deletes or renames, binaries that both
 # changed, and ignored files in the way; and a change may land in the wrong one of several equal blocks.
-SAFE = [[edited_far, edited_near, added_same_name, own_model], [edited_same_line], [deleted], [renamed], [crlf]]
+SAFE = [
+    [edited_another_function, edited_adjacent_line, added_file_of_the_same_name, own_model],
+    [edited_same_line],
+    [deleted],
+    [renamed],
+    [crlf],
+]
 
 
 @pytest.mark.parametrize("states", SAFE, ids=lambda states: "-".join(state.__name__ for state in states))
-def test_plain_copier_update(states: list[State], made: Made, environment: dict[str, str]) -> None:
-    folder = made("v0.1.0")
-    rendered = files_of(folder)
+def test_plain_copier_update(states: list[State], make_project: MakeProject, environment: dict[str, str]) -> None:
+    folder = make_project("v0.1.0")
+    rendered = read_files(folder)
     for state in states:
         state(folder)
     commit(folder)
-    before = files_of(folder)
+    before = read_files(folder)
     copier_update(folder, environment)
-    assert lost(folder, before, rendered) == []
+    assert lost_edits(folder, before, rendered) == []
     assert read_answers(folder)["_commit"] == "v0.3.0"
 
 
@@ -32,16 +48,16 @@ def copier_update(folder: Path, environment: dict[str, str]) -> None:
     """Run it plainly: no --trust, no network."""
     command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults"]
     offline = environment | {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
-    done = subprocess.run(command, cwd=folder, env=offline, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, cwd=folder, env=offline, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
-def test_plain_copier_update_from_the_programs_own_bundle(
+def test_plain_copier_update_from_the_own_bundle(
     fastproj: Fastproj, environment: dict[str, str], tmp_path: Path
 ) -> None:
     shutil.copy(Path(environment["HOME"]) / ".gitconfig", tmp_path / ".gitconfig")
-    done = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
+    assert result.returncode == 0, result.stderr
     folder, bundle = tmp_path / "proj", tmp_path / ".fastproj/template.bundle"
     edit(folder / "README.md", "## Switches", "## My switches")
     (folder / "src/proj/model.py").write_text("# mine\n")

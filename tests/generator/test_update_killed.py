@@ -12,28 +12,28 @@ from pathlib import Path
 
 import pytest
 from program import Fastproj
-from updating import Made, commit, edit, files_of, git, state_of, stop_update
+from updating import MakeProject, commit, edit, git, project_state, read_files, stop_update
 
 ENGINE = "src/proj/engine.py"
 
 
 @pytest.fixture(scope="module")
 def updated_once(
-    rendered: Made, fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory
+    render_release: MakeProject, fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, tuple[object, ...], float]:
     """A project with an edit of the user's and an untracked file; what an update makes of it; how long that took."""
-    folder = shutil.copytree(rendered("v0.1.0"), tmp_path_factory.mktemp("edited") / "proj", symlinks=True)
+    folder = shutil.copytree(render_release("v0.1.0"), tmp_path_factory.mktemp("edited") / "proj", symlinks=True)
     edit(folder / ENGINE, "return 20\n", "return 20 + 1  # mine\n")
     commit(folder)
     (folder / "scratch.txt").write_text("mine, never added\n")
-    before, start = state_of(folder), time.monotonic()
-    done = fastproj("update", "--yes", cwd=folder)
+    before, start = project_state(folder), time.monotonic()
+    result = fastproj("update", "--yes", cwd=folder)
     length = time.monotonic() - start
-    assert done.returncode == 0, done.stderr
-    whole = state_of(folder)
+    assert result.returncode == 0, result.stderr
+    updated = project_state(folder)
     git(folder, "reset", "-q", "--hard")
-    assert state_of(folder) == before
-    return folder, whole, length
+    assert project_state(folder) == before
+    return folder, updated, length
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def edited(updated_once: tuple[Path, tuple[object, ...], float], tmp_path: Path)
 
 
 @pytest.fixture
-def whole(updated_once: tuple[Path, tuple[object, ...], float]) -> tuple[object, ...]:
+def updated(updated_once: tuple[Path, tuple[object, ...], float]) -> tuple[object, ...]:
     """The state that an undisturbed update comes to."""
     return updated_once[1]
 
@@ -52,26 +52,26 @@ POINTS = [("_stage", 1), ("_write", 1), ("_take", 1), ("_step", 1), ("_step", 4)
 
 
 @pytest.mark.parametrize(("name", "calls"), POINTS)
-def test_killed_at_a_step(
+def test_kill_at_each_step_is_recovered(
     name: str,
     calls: int,
     edited: Path,
-    whole: tuple[object, ...],
+    updated: tuple[object, ...],
     fastproj: Fastproj,
     environment: dict[str, str],
 ) -> None:
-    before = state_of(edited)
-    done = stop_update(environment, edited, name, str(calls), "SIGKILL")
-    assert done.returncode == -signal.SIGKILL
+    before = project_state(edited)
+    result = stop_update(environment, edited, name, str(calls), "SIGKILL")
+    assert result.returncode == -signal.SIGKILL
     journal = (edited / ".git/fastproj/journal.json").exists()
     assert journal == (name != "_stage")
-    halfway = files_of(edited)
+    halfway = read_files(edited)
     for path, content in halfway.items():
-        assert content in (before[0].get(path), whole[0].get(path)), path  # type: ignore[attr-defined]
-    done = fastproj("update", "--yes", cwd=edited)
-    assert done.returncode == 0, done.stderr
-    assert ("Finished an interrupted update" in done.stdout) == journal
-    assert state_of(edited) == whole
+        assert content in (before[0].get(path), updated[0].get(path)), path  # type: ignore[attr-defined]
+    result = fastproj("update", "--yes", cwd=edited)
+    assert result.returncode == 0, result.stderr
+    assert ("Finished an interrupted update" in result.stdout) == journal
+    assert project_state(edited) == updated
     assert not (edited / ".git/fastproj").exists()
     assert not (edited / ".git/index.lock").exists()
     if (name, calls) == POINTS[-1]:
@@ -79,17 +79,15 @@ def test_killed_at_a_step(
         assert "is up to date" in fastproj("update", "--yes", cwd=edited).stdout
 
 
-def test_what_changed_after_the_kill_is_left_alone(
-    edited: Path, fastproj: Fastproj, environment: dict[str, str]
-) -> None:
+def test_changes_after_a_kill_are_kept(edited: Path, fastproj: Fastproj, environment: dict[str, str]) -> None:
     assert stop_update(environment, edited, "_take", "1", "SIGKILL").returncode == -signal.SIGKILL
     (edited / "README.md").write_text("changed after the kill\n")
     (edited / "docs").mkdir()
     (edited / "docs/new.md").write_text("made after the kill\n")
-    done = fastproj("update", "--yes", cwd=edited)
-    assert done.returncode == 0, done.stderr
-    assert "kept, as you changed it since: README.md" in done.stdout
-    assert "kept, as you changed it since: docs/new.md" in done.stdout
+    result = fastproj("update", "--yes", cwd=edited)
+    assert result.returncode == 0, result.stderr
+    assert "left alone, as you changed it since: README.md" in result.stdout
+    assert "left alone, as you changed it since: docs/new.md" in result.stdout
     assert (edited / "README.md").read_text() == "changed after the kill\n"
     assert (edited / "docs/new.md").read_text() == "made after the kill\n"
     assert (edited / "src/proj/train.py").is_file()
@@ -97,38 +95,38 @@ def test_what_changed_after_the_kill_is_left_alone(
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("point", [("_stage", "1"), ("_step", "3")], ids=lambda point: point[0])
-def test_a_signal_before_the_point_of_no_return_and_after(
-    number: str, point: tuple[str, str], edited: Path, whole: tuple[object, ...], environment: dict[str, str]
+def test_signal_aborts_before_applying_and_waits_during_it(
+    number: str, point: tuple[str, str], edited: Path, updated: tuple[object, ...], environment: dict[str, str]
 ) -> None:
-    before = state_of(edited)
-    done = stop_update(environment, edited, *point, number)
+    before = project_state(edited)
+    result = stop_update(environment, edited, *point, number)
     if point[0] == "_step":
-        assert done.returncode == 0, done.stderr
-        assert state_of(edited) == whole
+        assert result.returncode == 0, result.stderr
+        assert project_state(edited) == updated
     else:
-        assert done.returncode == 128 + getattr(signal, number)
-        assert done.stderr == "fastproj: stopped; nothing was changed\n"
-        assert state_of(edited) == before
+        assert result.returncode == 128 + getattr(signal, number)
+        assert result.stderr == "fastproj: stopped; nothing was changed\n"
+        assert project_state(edited) == before
     assert not (edited / ".git/fastproj").exists()
 
 
 @pytest.mark.parametrize("point", [("_stage", "1"), ("_write", "1"), ("_step", "1"), ("_step", "7"), ("_step", "12")])
-def test_a_failure_takes_everything_back(point: tuple[str, str], edited: Path, environment: dict[str, str]) -> None:
-    before = state_of(edited)
-    done = stop_update(environment, edited, *point, "fail")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "nothing was changed: free some space" in done.stderr
-    assert state_of(edited) == before
+def test_failed_step_rolls_back(point: tuple[str, str], edited: Path, environment: dict[str, str]) -> None:
+    before = project_state(edited)
+    result = stop_update(environment, edited, *point, "fail")
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "nothing was changed: free some space" in result.stderr
+    assert project_state(edited) == before
     assert not (edited / ".git/fastproj").exists()
     assert not (edited / ".git/index.lock").exists()
 
 
 @pytest.mark.parametrize("limit", [0, 300, 1_500, 4_000])
-def test_a_full_disk_changes_nothing(limit: int, edited: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    before = state_of(edited)
+def test_full_disk_changes_nothing(limit: int, edited: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    before = project_state(edited)
     (tmp_path / "tmp").mkdir()
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "fastproj", "update", "--yes"],
         cwd=edited,
         env=environment | {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(tmp_path / "tmp")},
@@ -138,14 +136,14 @@ def test_a_full_disk_changes_nothing(limit: int, edited: Path, environment: dict
         text=True,
         check=False,
     )
-    assert done.returncode == 1, done.stdout
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert state_of(edited) == before
+    assert result.returncode == 1, result.stdout
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert project_state(edited) == before
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_stopped_at_random_moments(
+def test_signals_at_random_moments(
     number: signal.Signals,
     edited: Path,
     updated_once: tuple[Path, tuple[object, ...], float],
@@ -154,8 +152,8 @@ def test_stopped_at_random_moments(
     tmp_path: Path,
 ) -> None:
     """Seventeen of each: fifty-one moments in all."""
-    before = state_of(edited)
-    _, whole, length = updated_once
+    before = project_state(edited)
+    _, updated, length = updated_once
     chance, moments = random.Random(number), 17  # noqa: S311
     (tmp_path / "tmp").mkdir()
     outcomes = {"as it was": 0, "whole": 0, "finished by the next": 0}
@@ -174,12 +172,12 @@ def test_stopped_at_random_moments(
         process.send_signal(number)
         _, message = process.communicate(timeout=60)
         journal = (edited / ".git/fastproj/journal.json").exists()
-        state = state_of(edited)
+        state = project_state(edited)
         if journal:
             outcomes["finished by the next"] += 1
         else:
-            assert state in (before, whole)
-            outcomes["whole" if state == whole else "as it was"] += 1
+            assert state in (before, updated)
+            outcomes["whole" if state == updated else "as it was"] += 1
         if number != signal.SIGKILL:
             assert not journal
             assert process.returncode in (0, 128 + number, -number), message
@@ -189,12 +187,12 @@ def test_stopped_at_random_moments(
             assert untold, message
             assert list((tmp_path / "tmp").iterdir()) == []
             assert not (edited / ".git/fastproj").exists()
-        if journal or (state != whole and moment % 16 == 8):
-            done = fastproj("update", "--yes", cwd=edited)
-            assert done.returncode == 0, done.stderr
-            assert state_of(edited) == whole
+        if journal or (state != updated and moment % 16 == 8):
+            result = fastproj("update", "--yes", cwd=edited)
+            assert result.returncode == 0, result.stderr
+            assert project_state(edited) == updated
         git(edited, "reset", "-q", "--hard")
         assert not os.path.lexists(edited / ".git/index.lock")
-        assert state_of(edited) == before
+        assert project_state(edited) == before
     print(number.name, outcomes)
     assert outcomes["as it was"] >= 3

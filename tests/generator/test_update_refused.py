@@ -5,43 +5,43 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from edits import PACKAGE, State, edited_far
+from edits import PACKAGE, State, edited_another_function
 from program import Fastproj
-from updating import Made, commit, edit, files_of, git
+from updating import MakeProject, commit, edit, git, read_files
 
 
-def ignored_in_the_way(project: Path) -> None:
+def ignored_file_at_new_path(project: Path) -> None:
     (project / "notes.local").write_text("mine, and ignored\n")
 
 
-def untracked_in_the_way(project: Path) -> None:
+def untracked_file_at_new_path(project: Path) -> None:
     (project / "docs").mkdir()
     (project / "docs/new.md").write_text("mine, and untracked\n")
 
 
-def untracked_file_for_a_folder(project: Path) -> None:
+def untracked_file_instead_of_folder(project: Path) -> None:
     (project / "docs").write_text("mine, and a file\n")
 
 
-def link_in_the_way(project: Path) -> None:
+def link_at_new_path(project: Path) -> None:
     (project / "cache").mkdir()
     (project / "docs").symlink_to("cache")
 
 
 def dirty(project: Path) -> None:
-    edited_far(project)
+    edited_another_function(project)
 
 
 def staged(project: Path) -> None:
-    edited_far(project)
+    edited_another_function(project)
     git(project, "add", "-A")
 
 
-def removed_and_not_committed(project: Path) -> None:
+def uncommitted_removal(project: Path) -> None:
     (project / PACKAGE / "engine.py").unlink()
 
 
-def meant_to_be_added(project: Path) -> None:
+def intent_to_add(project: Path) -> None:
     (project / "mine.txt").write_text("mine\n")
     git(project, "add", "-N", "mine.txt")
 
@@ -55,7 +55,7 @@ def conflicting_branch(project: Path) -> None:
     commit(project)
 
 
-def under_way(command: str) -> State:
+def unfinished(command: str) -> State:
     def state(project: Path) -> None:
         conflicting_branch(project)
         who = ["-c", "user.name=u", "-c", "user.email=u@example.org"]
@@ -69,9 +69,9 @@ def bisecting(project: Path) -> None:
     git(project, "bisect", "start")
 
 
-def hidden_from_git(project: Path) -> None:
+def assume_unchanged(project: Path) -> None:
     git(project, "update-index", "--assume-unchanged", "src/proj/engine.py")
-    edited_far(project)
+    edited_another_function(project)
 
 
 def sparse(project: Path) -> None:
@@ -79,7 +79,7 @@ def sparse(project: Path) -> None:
     git(project, "sparse-checkout", "set", "configs")
 
 
-def git_is_at_work(project: Path) -> None:
+def locked_index(project: Path) -> None:
     (project / ".git/index.lock").touch()
 
 
@@ -113,7 +113,7 @@ def ignored_answers(project: Path) -> None:
     commit(project)
 
 
-def submodule_in_the_way(project: Path) -> None:
+def submodule_at_new_path(project: Path) -> None:
     other = project.parent / "other"
     other.mkdir()
     git(other, "init", "-q")
@@ -124,21 +124,21 @@ def submodule_in_the_way(project: Path) -> None:
 
 
 REFUSED: list[tuple[State, str]] = [
-    (ignored_in_the_way, "notes.local"),
-    (untracked_in_the_way, "docs/new.md"),
-    (untracked_file_for_a_folder, "docs"),
-    (link_in_the_way, "docs"),
+    (ignored_file_at_new_path, "notes.local"),
+    (untracked_file_at_new_path, "docs/new.md"),
+    (untracked_file_instead_of_folder, "docs"),
+    (link_at_new_path, "docs"),
     (dirty, "src/proj/engine.py changed since the last commit"),
     (staged, "src/proj/engine.py changed since the last commit"),
-    (removed_and_not_committed, "src/proj/engine.py changed since the last commit"),
-    (meant_to_be_added, "mine.txt changed"),
-    (under_way("merge other"), "a merge is under way"),
-    (under_way("rebase other"), "a rebase is under way"),
-    (under_way("cherry-pick other"), "a cherry-pick is under way"),
+    (uncommitted_removal, "src/proj/engine.py changed since the last commit"),
+    (intent_to_add, "mine.txt changed"),
+    (unfinished("merge other"), "a merge is under way"),
+    (unfinished("rebase other"), "a rebase is under way"),
+    (unfinished("cherry-pick other"), "a cherry-pick is under way"),
     (bisecting, "a bisect is under way"),
-    (hidden_from_git, "--no-assume-unchanged"),
+    (assume_unchanged, "--no-assume-unchanged"),
     (sparse, "sparse-checkout disable"),
-    (git_is_at_work, "index.lock"),
+    (locked_index, "index.lock"),
     (unborn, "no commit yet"),
     (no_repository, "in no git repository"),
     (no_answers, "fastproj adopt"),
@@ -154,24 +154,24 @@ REFUSED: list[tuple[State, str]] = [
     (answers_with("_src_path: BUNDLE\n_commit: v0.1.0\nproject_name: proj\ncolour: red\n", "others"), "'colour'"),
     (answers_with("_src_path: BUNDLE\n_commit: v0.1.0\nproject_name: proj\nmodel: x\n", "bad_answer"), "does not fit"),
     (ignored_answers, "is not committed"),
-    (submodule_in_the_way, "is a submodule"),
+    (submodule_at_new_path, "is a submodule"),
 ]
 
 
 @pytest.mark.parametrize(("state", "message"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
-def test_what_stands_against_an_update(
-    state: State, message: str, made: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+def test_update_is_refused(
+    state: State, message: str, make_project: MakeProject, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    folder = made()
+    folder = make_project()
     shutil.copy(bundles[-1], tmp_path / "team.bundle")
     state(folder)
-    before = files_of(tmp_path)
-    done = fastproj("update", "--yes", cwd=folder)
-    assert done.returncode == 1, done.stdout
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
-    assert files_of(tmp_path) == before
+    before = read_files(tmp_path)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 1, result.stdout
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert read_files(tmp_path) == before
     assert not (folder / ".git/fastproj").exists()
 
 
@@ -194,12 +194,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD, ids=lambda value: ascii(" ".join(value))[:40])
-def test_bad_options_are_one_line(options: list[str], message: str, made: Made, fastproj: Fastproj) -> None:
-    folder = made()
-    before = files_of(folder)
-    done = fastproj("update", "--yes", *options, cwd=folder)
-    assert done.returncode in (1, 2), done.stdout
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert files_of(folder) == before
+def test_bad_option_is_a_one_line_error(
+    options: list[str], message: str, make_project: MakeProject, fastproj: Fastproj
+) -> None:
+    folder = make_project()
+    before = read_files(folder)
+    result = fastproj("update", "--yes", *options, cwd=folder)
+    assert result.returncode in (1, 2), result.stdout
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert read_files(folder) == before
     assert git(folder, "status", "--porcelain") == ""

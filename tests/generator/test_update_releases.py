@@ -11,13 +11,13 @@ import yaml
 from fastproj.shared import bundle
 from matrix import ROOT
 from program import Fastproj, run_in
-from updating import commit, edit, files_of, git, lost
+from updating import commit, edit, git, lost_edits, read_files
 
 RELEASED = sorted(bundle.releases(ROOT))
 PACKAGE = Path("src/proj")
 
 
-def untouched(project: Path) -> None:
+def unedited(project: Path) -> None:
     pass
 
 
@@ -73,9 +73,9 @@ def test_there_are_releases() -> None:
     assert "0.1.0" in RELEASED
 
 
-@pytest.mark.parametrize("state", [untouched, edited, moved], ids=lambda state: state.__name__)
+@pytest.mark.parametrize("state", [unedited, edited, moved], ids=lambda state: state.__name__)
 @pytest.mark.parametrize("version", RELEASED)
-def test_nothing_is_lost(
+def test_update_loses_no_edit(
     version: str,
     state: Callable[[Path], None],
     released: Callable[[str, str], Path],
@@ -83,44 +83,44 @@ def test_nothing_is_lost(
     tmp_path: Path,
 ) -> None:
     folder = released(version, "mlp")
-    rendered = files_of(folder)
+    rendered = read_files(folder)
     state(folder)
-    if state is not untouched:
+    if state is not unedited:
         commit(folder)
-    before = files_of(folder)
-    done = fastproj("update", "--yes", "--model", "resnet", "--framework", "lightning", "--gpus", "2", cwd=folder)
+    before = read_files(folder)
+    result = fastproj("update", "--yes", "--model", "resnet", "--framework", "lightning", "--gpus", "2", cwd=folder)
     # The user's network and recipe, which those of another model would replace.
     own_model = state is edited
-    assert done.returncode == (1 if own_model else 0), done.stdout + done.stderr
-    assert lost(folder, before, rendered) == []
+    assert result.returncode == (1 if own_model else 0), result.stdout + result.stderr
+    assert lost_edits(folder, before, rendered) == []
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
     assert (found["model"], found["framework"], found["gpus"]) == ("resnet", "lightning", 2)
     conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
     assert conflicts == ({"configs/default.yaml", "src/proj/model.py"} if own_model else set())
     assert fastproj("status", "--json", cwd=folder).returncode == 0
-    if state is untouched:
+    if state is unedited:
         answers = ["--model", "resnet", "--framework", "lightning", "--gpus", "2", "--author", "The authors"]
-        done = fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(tmp_path))
-        assert done.returncode == 0, done.stderr
-        assert files_of(folder) == files_of(tmp_path / "proj"), "as if it were new"
+        result = fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(tmp_path))
+        assert result.returncode == 0, result.stderr
+        assert read_files(folder) == read_files(tmp_path / "proj"), "as if it were new"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", RELEASED)
-def test_the_result_trains(
+def test_updated_project_trains(
     version: str, released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
 ) -> None:
     folder = released(version, "mlp")
     edit(folder / PACKAGE / "log.py", '"""', '"""Mine: ')
     commit(folder)
-    done = fastproj("update", "--yes", cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
     options = ["--config=configs/smoke.yaml", "--run.device=cpu", "--run.name=updated", "--log.tensorboard=false"]
-    done = run_in(folder, "launch/local.sh", *options, PROCESSES="1")
-    assert done.returncode == 0, done.stderr
+    result = run_in(folder, "launch/local.sh", *options, PROCESSES="1")
+    assert result.returncode == 0, result.stderr
     rows = [json.loads(line) for line in (folder / "runs/updated/metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["split"] == "val"
-    done = run_in(
+    result = run_in(
         folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "src/proj/tests/test_model.py"
     )
-    assert done.returncode == 0, done.stdout
+    assert result.returncode == 0, result.stdout

@@ -4,71 +4,73 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from edits import PACKAGE, deleted, edited_far, renamed
+from edits import PACKAGE, deleted, edited_another_function, renamed
 from program import Fastproj
-from updating import Made, commit, edit, files_of, git, lost, read_answers
+from updating import MakeProject, commit, edit, git, lost_edits, read_answers, read_files
 
 
-def test_in_a_folder_of_a_larger_repository(rendered: Made, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_project_in_a_subfolder_of_a_repository(
+    render_release: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
     top = tmp_path / "large"
-    shutil.copytree(rendered("v0.1.0"), top / "train/proj", ignore=shutil.ignore_patterns(".git"))
+    shutil.copytree(render_release("v0.1.0"), top / "train/proj", ignore=shutil.ignore_patterns(".git"))
     (top / "other").mkdir()
     (top / "other/file.txt").write_text("committed\n")
     git(top, "init", "-q")
     commit(top)
     folder = top / "train/proj"
-    before_edits = files_of(folder)
-    edited_far(folder)
+    before_edits = read_files(folder)
+    edited_another_function(folder)
     (top / "tools").mkdir()
     (folder / "README.md").rename(top / "tools/README.md")
     commit(top)
     (top / "other/file.txt").write_text("dirty\n")
     (top / "other/staged.txt").write_text("staged\n")
     git(top, "add", "other/staged.txt")
-    before, others = files_of(folder), files_of(top / "other")
-    done = fastproj("update", "--yes", cwd=folder / "src/proj")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert lost(folder, before, before_edits) == []
+    before, others = read_files(folder), read_files(top / "other")
+    result = fastproj("update", "--yes", cwd=folder / "src/proj")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert lost_edits(folder, before, before_edits) == []
     assert "Release 1." in (top / "tools/README.md").read_text()
-    assert "deleted   train/proj/README.md" in done.stdout, "what left the project's folder is not followed"
-    assert files_of(top / "other") == others
+    assert "deleted   train/proj/README.md" in result.stdout, "what left the project's folder is not followed"
+    assert read_files(top / "other") == others
     status = git(top, "status", "--porcelain").splitlines()
     assert {"M other/file.txt", " M other/file.txt"} & set(status)
     assert "A  other/staged.txt" in status
     assert "A  train/proj/docs/new.md" in status
     assert read_answers(folder)["_commit"] == "v0.3.0"
-    subprocess.run(done.stdout.strip().splitlines()[-1], shell=True, check=True, cwd=folder)  # noqa: S602
-    assert files_of(folder) == before
-    assert files_of(top / "other") == others
+    subprocess.run(result.stdout.strip().splitlines()[-1], shell=True, check=True, cwd=folder)  # noqa: S602
+    assert read_files(folder) == before
+    assert read_files(top / "other") == others
     assert "A  other/staged.txt" in git(top, "status", "--porcelain").splitlines()
 
 
-def test_with_a_submodule_and_from_a_linked_work_tree(made: Made, fastproj: Fastproj, tmp_path: Path) -> None:
-    folder = made()
+def test_submodule_and_linked_work_tree(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+    folder = make_project()
     other = tmp_path / "other"
     other.mkdir()
     git(other, "init", "-q")
     (other / "lib.py").write_text("mine = 1\n")
     commit(other)
     git(folder, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "vendor/lib")
-    edited_far(folder)
+    edited_another_function(folder)
     commit(folder)
     (folder / "vendor/lib/lib.py").write_text("mine = 2\n")
-    inside = files_of(folder / "vendor")
-    done = fastproj("update", "--yes", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert files_of(folder / "vendor") == inside
+    inside = read_files(folder / "vendor")
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert read_files(folder / "vendor") == inside
     assert "vendor" not in git(folder, "diff", "--staged", "--name-only")
     git(folder, "reset", "-q", "--hard")
     git(folder, "worktree", "add", "-q", str(tmp_path / "linked"))
-    done = fastproj("update", "--yes", cwd=tmp_path / "linked")
-    assert done.returncode == 0, done.stderr
+    result = fastproj("update", "--yes", cwd=tmp_path / "linked")
+    assert result.returncode == 0, result.stderr
     assert read_answers(tmp_path / "linked")["_commit"] == "v0.3.0"
     assert git(folder, "status", "--porcelain", "--ignore-submodules=dirty") == ""
 
 
-def test_hostile_settings_do_no_harm(made: Made, fastproj: Fastproj, tmp_path: Path) -> None:
-    folder = made()
+def test_hostile_git_settings_have_no_effect(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+    folder = make_project()
     renamed(folder)
     commit(folder)
     hooks = tmp_path / "hooks"
@@ -86,21 +88,21 @@ def test_hostile_settings_do_no_harm(made: Made, fastproj: Fastproj, tmp_path: P
     (tmp_path / ".gitconfig").write_text(settings + "[color]\nui = always\n[safe]\nbareRepository = explicit\n")
     (tmp_path / "ignore").write_text("*\n")
     hostile = {"HOME": str(tmp_path), "GIT_DIR": "/nowhere", "GIT_INDEX_FILE": "/nowhere", "GIT_OBJECT_DIRECTORY": "/x"}
-    done = fastproj("update", "--yes", cwd=folder, **hostile)
-    assert done.returncode == 0, done.stderr
+    result = fastproj("update", "--yes", cwd=folder, **hostile)
+    assert result.returncode == 0, result.stderr
     assert not (tmp_path / "hooked").exists()
     assert '"""Of release 3."""' in (folder / PACKAGE / "motor.py").read_text()
 
 
-def test_a_repository_with_longer_names(made: Made, fastproj: Fastproj) -> None:
-    folder = made()
+def test_sha256_repository(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
     shutil.rmtree(folder / ".git")
     git(folder, "init", "-q", "--object-format=sha256")
     deleted(folder)
     readme = folder / "README.md"
     edit(readme, "Release", "My release")
     commit(folder)
-    done = fastproj("update", "--yes", cwd=folder)
-    assert done.returncode == 1, done.stderr
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 1, result.stderr
     assert "My release" in readme.read_text()
     assert not (folder / "logo.bin").exists()

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from program import Fastproj
-from updating import Made, commit, edit, files_of, git, read_answers
+from updating import MakeProject, commit, edit, git, read_answers, read_files
 
 
-def test_a_fork_is_recorded_and_used_from_then_on(
-    made: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+def test_fork_is_recorded_and_used_by_later_updates(
+    make_project: MakeProject, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    folder = made()
+    folder = make_project()
     fork = tmp_path / "fork.git"
     git(tmp_path, "clone", "-q", str(bundles[-1]), "work")
     for version in (1, 2, 3):
@@ -21,8 +21,8 @@ def test_a_fork_is_recorded_and_used_from_then_on(
     commit(tmp_path / "work")
     git(tmp_path / "work", "tag", "v0.3.1")
     git(tmp_path, "clone", "-q", "--bare", "work", str(fork))
-    done = fastproj("update", "--yes", "--template", f"file://{fork}", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    result = fastproj("update", "--yes", "--template", f"file://{fork}", cwd=folder)
+    assert result.returncode == 0, result.stderr
     assert (folder / "team.txt").read_text() == "of the team\n"
     assert (read_answers(folder)["_src_path"], read_answers(folder)["_commit"]) == (f"file://{fork}", "v0.3.1")
     commit(folder)
@@ -30,10 +30,10 @@ def test_a_fork_is_recorded_and_used_from_then_on(
 
 
 @pytest.mark.parametrize("how", ["truncated", "swapped", "empty", "folder"])
-def test_a_broken_bundle_is_one_line(
-    how: str, rendered: Made, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+def test_broken_bundle_is_a_one_line_error(
+    how: str, render_release: MakeProject, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    folder = shutil.copytree(rendered("v0.1.0"), tmp_path / "proj")
+    folder = shutil.copytree(render_release("v0.1.0"), tmp_path / "proj")
     bundle = tmp_path / "team.bundle"
     edit(folder / ".copier-answers.yml", str(read_answers(folder)["_src_path"]), str(bundle))
     commit(folder)
@@ -52,40 +52,44 @@ def test_a_broken_bundle_is_one_line(
         commit(other)
         git(other, "tag", "v0.1.0")
         git(other, "bundle", "create", "-q", str(bundle), "--tags")
-    before = files_of(folder)
-    done = fastproj("update", "--yes", cwd=folder)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "template" in done.stderr
-    assert files_of(folder) == before
+    before = read_files(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "template" in result.stderr
+    assert read_files(folder) == before
 
 
 @pytest.mark.parametrize(("said", "message"), [("git version 2.37.9", "install git 2.38 or newer"), ("hi", "repair")])
-def test_an_old_git_is_told(said: str, message: str, made: Made, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_old_or_missing_git_is_a_one_line_error(
+    said: str, message: str, make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/git").write_text(f"#!/bin/sh\necho {said}\n")
     (tmp_path / "bin/git").chmod(0o755)
-    done = fastproj("update", "--yes", cwd=made(), PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    done = fastproj("update", "--yes", cwd=tmp_path / "proj", PATH=str(tmp_path))
-    assert "install git" in done.stderr
+    result = fastproj("update", "--yes", cwd=make_project(), PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    result = fastproj("update", "--yes", cwd=tmp_path / "proj", PATH=str(tmp_path))
+    assert "install git" in result.stderr
 
 
-def test_a_templates_code_is_not_run(made: Made, fastproj: Fastproj, bundles: list[Path], tmp_path: Path) -> None:
-    folder = made("v0.1.0")
-    before = files_of(folder)
+def test_template_with_tasks_or_migrations_is_refused(
+    make_project: MakeProject, fastproj: Fastproj, bundles: list[Path], tmp_path: Path
+) -> None:
+    folder = make_project("v0.1.0")
+    before = read_files(folder)
     git(tmp_path, "clone", "-q", str(bundles[0]), "fork")
     for number, key in enumerate(("_migrations", "_tasks")):
         questions = tmp_path / "fork/copier.yml"
         questions.write_text(f"{key}:\n  - touch {tmp_path}/ran\n" + questions.read_text())
         commit(tmp_path / "fork")
         git(tmp_path / "fork", "tag", f"v1.{number}.0")
-        done = fastproj("update", "--yes", "--template", str(tmp_path / "fork"), cwd=folder)
-        assert done.returncode == 1
-        assert done.stderr.count("\n") == 1
-        assert key.removeprefix("_") in done.stderr
+        result = fastproj("update", "--yes", "--template", str(tmp_path / "fork"), cwd=folder)
+        assert result.returncode == 1
+        assert result.stderr.count("\n") == 1
+        assert key.removeprefix("_") in result.stderr
         git(tmp_path / "fork", "reset", "-q", "--hard", "HEAD~1")
-    assert files_of(folder) == before
+    assert read_files(folder) == before
     assert not (tmp_path / "ran").exists()

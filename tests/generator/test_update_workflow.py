@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 from program import Fastproj
-from updating import Made, commit, edit, git
+from updating import MakeProject, commit, edit, git
 
 
 @pytest.fixture
 def script(fastproj: Fastproj, tmp_path: Path) -> str:
     """The last step's script, as it is rendered."""
-    done = fastproj("new", "other", "--yes", "--update-workflow", "--no-git", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    result = fastproj("new", "other", "--yes", "--update-workflow", "--no-git", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
     workflow = yaml.safe_load((tmp_path / "other/.github/workflows/update.yml").read_text())
     assert workflow["permissions"] == {}
     steps = workflow["jobs"]["update"]["steps"]
@@ -24,10 +24,10 @@ def script(fastproj: Fastproj, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("conflict", [False, True])
-def test_it_opens_a_pull_request_once(
-    conflict: bool, script: str, made: Made, environment: dict[str, str], tmp_path: Path
+def test_workflow_opens_one_pull_request(
+    conflict: bool, script: str, make_project: MakeProject, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    folder = made("v0.1.0")
+    folder = make_project("v0.1.0")
     edit(folder / "src/proj/engine.py", *(('"""Of', '"""Mine') if conflict else ("return 20", "return 21")))
     commit(folder)
     git(tmp_path, "clone", "-q", "--bare", str(folder), "origin.git")
@@ -44,8 +44,8 @@ def test_it_opens_a_pull_request_once(
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]  # as GitHub calls it
         return subprocess.run(shell, cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
-    done = run()
-    assert done.returncode == 0, done.stderr
+    result = run()
+    assert result.returncode == 0, result.stderr
     called = (tmp_path / "called").read_text().splitlines()
     assert called[0] == "auth setup-git"
     assert called[1].startswith("pr create --head fastproj-v0.3.0 --title Update to template v0.3.0")
@@ -64,14 +64,16 @@ def test_it_opens_a_pull_request_once(
     assert len((tmp_path / "called").read_text().splitlines()) == 3, "nothing newer"
 
 
-def test_an_error_fails_the_job(script: str, made: Made, environment: dict[str, str], tmp_path: Path) -> None:
-    folder = made("v0.1.0")
+def test_error_fails_the_job(
+    script: str, make_project: MakeProject, environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder = make_project("v0.1.0")
     edit(folder / ".copier-answers.yml", "_commit: v0.1.0", "_commit: v9.9.9")
     commit(folder)
     (tmp_path / "fastproj").write_text(f'#!/bin/sh\nexec {sys.executable} -m fastproj "$@"\n')
     (tmp_path / "fastproj").chmod(0o755)
     variables = environment | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path)}
     shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-    done = subprocess.run(shell, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "has no version v9.9.9" in done.stderr
+    result = subprocess.run(shell, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "has no version v9.9.9" in result.stderr

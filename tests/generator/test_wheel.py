@@ -50,8 +50,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     def build(source: Path, kind: str) -> Path:
         output = folder / f"{source.name}-{kind}"
         command = [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", str(output), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
         return next(output.iterdir())
 
     sdist = build(folder / "tree", "sdist")
@@ -68,7 +68,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def test_the_wheel_holds_the_bundle_and_no_template_files(built: dict[str, Path]) -> None:
+def test_wheel_contains_the_bundle_and_no_template_files(built: dict[str, Path]) -> None:
     names = {key: sorted(zipfile.ZipFile(wheel).namelist()) for key, wheel in built.items()}
     assert names["tree"] == names["sdist"]
     assert "fastproj/_template.bundle" in names["tree"]
@@ -77,7 +77,7 @@ def test_the_wheel_holds_the_bundle_and_no_template_files(built: dict[str, Path]
     assert built["tree"].stat().st_size < 1_000_000
 
 
-def test_the_bundle_is_the_same_to_the_byte_and_holds_every_release(built: dict[str, Path], tmp_path: Path) -> None:
+def test_bundle_is_reproducible_and_has_every_release(built: dict[str, Path], tmp_path: Path) -> None:
     bundles = {zipfile.ZipFile(wheel).read("fastproj/_template.bundle") for wheel in built.values()}
     assert len(bundles) == 1
     (tmp_path / "template.bundle").write_bytes(bundles.pop())
@@ -86,7 +86,7 @@ def test_the_bundle_is_the_same_to_the_byte_and_holds_every_release(built: dict[
 
 
 @pytest.mark.parametrize("kind", ["tree", "sdist"])
-def test_an_installed_wheel_renders_offline(
+def test_installed_wheel_renders_offline(
     built: dict[str, Path], environment: dict[str, str], tmp_path: Path, kind: str
 ) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
@@ -100,7 +100,7 @@ def test_an_installed_wheel_renders_offline(
     program = str(tmp_path / "env/bin/fastproj")
 
     def run(*arguments: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             [program, *arguments],
             cwd=tmp_path,
             env=home,
@@ -109,8 +109,8 @@ def test_an_installed_wheel_renders_offline(
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     where = subprocess.run(
         [str(python), "-c", "import fastproj; print(fastproj.__file__)"], capture_output=True, text=True, check=True

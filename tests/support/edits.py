@@ -11,15 +11,15 @@ State = Callable[[Path], None]
 PACKAGE = Path("src/proj")
 
 
-def untouched(project: Path) -> None:
+def unedited(project: Path) -> None:
     pass
 
 
-def edited_far(project: Path) -> None:
+def edited_another_function(project: Path) -> None:
     edit(project / PACKAGE / "engine.py", "return 20\n", "return 20 + 1  # mine, far away\n")
 
 
-def edited_near(project: Path) -> None:
+def edited_adjacent_line(project: Path) -> None:
     edit(project / PACKAGE / "engine.py", "return 0\n", "return 0 + 1  # mine, just below\n")
     edit(project / "README.md", "Release", "My release")
 
@@ -38,22 +38,22 @@ def renamed(project: Path) -> None:
     edit(project / PACKAGE / "motor.py", "return 20\n", "return 20 + 1  # mine, in a renamed file\n")
 
 
-def edited_what_goes(project: Path) -> None:
+def edited_removed_files(project: Path) -> None:
     for name in ("old.py", "loop.py"):
         if (project / PACKAGE / name).exists():
             with (project / PACKAGE / name).open("a") as file:
                 file.write(f"MINE = '{name}'\n")
 
 
-def binary_on_both_sides(project: Path) -> None:
+def edited_binary(project: Path) -> None:
     (project / "logo.bin").write_bytes(b"\0mine" * 50)
 
 
-def own_binary(project: Path) -> None:
+def added_binary(project: Path) -> None:
     (project / "weights.bin").write_bytes(os.urandom(2000))
 
 
-def ignored_elsewhere(project: Path) -> None:
+def added_ignored_files(project: Path) -> None:
     (project / "cache").mkdir()
     (project / "cache/data.bin").write_bytes(b"\0mine")
     (project / "mine.local").write_text("mine\n")
@@ -63,7 +63,7 @@ def untracked(project: Path) -> None:
     (project / "scratch.txt").write_text("mine, never added\n")
 
 
-def repeated_blocks(project: Path) -> None:
+def edited_repeated_blocks(project: Path) -> None:
     file = project / "configs/default.yaml"
     blocks = file.read_text().split("\n\n")
     blocks[-2] = blocks[-2].replace("workers: 4", "workers: 16  # mine, of the last block")
@@ -71,7 +71,7 @@ def repeated_blocks(project: Path) -> None:
     file.write_text("\n\n".join(blocks))
 
 
-def edited_in_a_block(project: Path) -> None:
+def edited_one_of_equal_blocks(project: Path) -> None:
     """Further from the block's name than a patch's context, while the template adds an equal block above."""
     file = project / "configs/default.yaml"
     blocks = file.read_text().split("\n\n")
@@ -79,12 +79,12 @@ def edited_in_a_block(project: Path) -> None:
     file.write_text("\n\n".join(blocks))
 
 
-def added_same_name(project: Path) -> None:
+def added_file_of_the_same_name(project: Path) -> None:
     (project / "docs").mkdir(exist_ok=True)
     (project / "docs/new.md").write_text("# My own page\n\nAll mine.\n")
 
 
-def file_for_a_folder(project: Path) -> None:
+def file_instead_of_folder(project: Path) -> None:
     if not (project / PACKAGE / "extras").exists():
         (project / PACKAGE / "extras").write_text("a file of mine where the template will have a folder\n")
 
@@ -100,7 +100,7 @@ def edit_bytes(file: Path, old: bytes, new: bytes) -> None:
     file.write_bytes(file.read_bytes().replace(old, new, 1))
 
 
-def crlf_and_renamed(project: Path) -> None:
+def renamed_with_crlf(project: Path) -> None:
     content = (project / PACKAGE / "engine.py").read_bytes().replace(b"\n", b"\r\n")
     (project / PACKAGE / "engine.py").unlink()
     (project / PACKAGE / "motor.py").write_bytes(content.replace(b"return 20\r\n", b"return 21  # mine\r\n"))
@@ -111,7 +111,7 @@ def mode_changed(project: Path) -> None:
     (project / "README.md").chmod(0o755)
 
 
-def made_a_link(project: Path) -> None:
+def replaced_by_link(project: Path) -> None:
     (project / "README.md").unlink()
     (project / "mine.md").write_text("mine\n")
     (project / "README.md").symlink_to("mine.md")
@@ -121,7 +121,7 @@ def own_model(project: Path) -> None:
     (project / PACKAGE / "model.py").write_text("# a network of my own\nSIZE = 99\n")
 
 
-def odd_names(project: Path) -> None:
+def unusual_names(project: Path) -> None:
     for name in ("a b", "ä", 'quo"te', "tab\there", "-rf", "new\nline", os.fsdecode(b"\xff")):
         (project / name).write_text(f"mine, {len(name)}\n")
 
@@ -145,7 +145,7 @@ def failing_hooks(project: Path) -> None:
 
 def own_attributes(project: Path) -> None:
     (project / ".gitattributes").write_text("*.yaml text eol=crlf\n*.py text=auto\n")
-    edited_far(project)
+    edited_another_function(project)
     commit(project)
     (project / "configs/default.yaml").unlink()
     git(project, "checkout", "--", "configs")

@@ -9,8 +9,8 @@ import pytest
 from program import run_in
 
 STEPS = 50
-SAME = ["--config=configs/default.yaml", "--run.device=cpu", "--loader.workers=0", "--log.tensorboard=false"]
-SAME += ["--train.micro_batch=4", f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=1"]
+SETTINGS = ["--config=configs/default.yaml", "--run.device=cpu", "--loader.workers=0", "--log.tensorboard=false"]
+SETTINGS += ["--train.micro_batch=4", f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=1"]
 FP32 = "--speed.precision=fp32"
 VARIANTS: dict[str, tuple[list[str], float]] = {
     "plain": ([FP32], 1e-6),
@@ -47,24 +47,24 @@ distributed.end(world)
 def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1) -> None:
     """Train a project as the variants say, into `runs`."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    every = [[*SAME, *VARIANTS[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
+    every = [[*SETTINGS, *VARIANTS[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
     script = runs.with_name(f"in_turn_{runs.name}.py")  # not of a package's name: its folder is searched first
     script.write_text(IN_TURN)
-    done = run_in(folder, sys.executable, *torchrun, str(script), json.dumps(every))
-    assert done.returncode == 0, done.stderr[-4000:]
+    result = run_in(folder, sys.executable, *torchrun, str(script), json.dumps(every))
+    assert result.returncode == 0, result.stderr[-4000:]
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
+def read_rows(run: Path) -> list[dict[str, Any]]:
     """Return all rows of a run, without what depends on the clock."""
     clock = ("seconds", "samples_per_second")
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: row[key] for key in row if key not in clock} for row in logged]
 
 
-def assert_alike(ours: Path, theirs: Path, tolerance: float) -> float:
+def assert_equal_runs(ours: Path, theirs: Path, tolerance: float) -> float:
     """Hold two runs against each other; return the largest relative difference of a loss."""
     largest = 0.0
-    first, second = rows(ours), rows(theirs)
+    first, second = read_rows(ours), read_rows(theirs)
     assert len(first) == len(second) == STEPS + 1
     assert first[-1]["split"] == "val"
     for mine, other in zip(first, second, strict=True):

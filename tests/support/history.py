@@ -45,11 +45,11 @@ class Repository:
         folder.mkdir(parents=True, exist_ok=True)
 
     def git(self, *arguments: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
 
     def start(self) -> None:
         self.git("init", "--quiet", "--initial-branch=main")

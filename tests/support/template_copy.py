@@ -8,7 +8,7 @@ from pathlib import Path
 from fastproj.shared.bundle import entries
 
 
-def held(home: Path) -> list[str]:
+def held_versions(home: Path) -> list[str]:
     assert os.listdir(home) == ["template.bundle"], "nothing else is left there"
     return list(entries(home / "template.bundle"))
 

@@ -13,7 +13,7 @@ from program import PROGRAMS
 VERSIONS = ["v0.1.0", "v0.2.0", "v0.3.0"]
 
 
-class Made(Protocol):
+class MakeProject(Protocol):
     """Makes a project of a release."""
 
     def __call__(self, version: str = ..., /) -> Path: ...
@@ -92,9 +92,9 @@ def release(version: int) -> dict[str, str | bytes]:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    result = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
 
 
 def build(folder: Path, newest: int = 3, name: str = "team.bundle") -> Path:
@@ -120,7 +120,7 @@ def build(folder: Path, newest: int = 3, name: str = "team.bundle") -> Path:
     return folder / name
 
 
-def files_of(project: Path) -> dict[str, tuple[str, bytes]]:
+def read_files(project: Path) -> dict[str, tuple[str, bytes]]:
     """Return each file outside git's folder: its kind and content."""
     found = {}
     for root, folders, names in os.walk(project):
@@ -137,14 +137,16 @@ def files_of(project: Path) -> dict[str, tuple[str, bytes]]:
     return found
 
 
-def state_of(project: Path) -> tuple[dict[str, tuple[str, bytes]], str, str]:
+def project_state(project: Path) -> tuple[dict[str, tuple[str, bytes]], str, str]:
     """Return all that an update may change: the files, the index, the branch."""
-    return files_of(project), git(project, "ls-files", "--stage"), git(project, "log", "-1", "--format=%H %D")
+    return read_files(project), git(project, "ls-files", "--stage"), git(project, "log", "-1", "--format=%H %D")
 
 
-def lost(project: Path, before: dict[str, tuple[str, bytes]], rendered: dict[str, tuple[str, bytes]]) -> list[str]:
+def lost_edits(
+    project: Path, before: dict[str, tuple[str, bytes]], rendered: dict[str, tuple[str, bytes]]
+) -> list[str]:
     """Return what the user had made, and is neither in a file of the project nor in a conflict that git shows."""
-    after = files_of(project)
+    after = read_files(project)
     unmerged = [line.split()[1] for line in git(project, "ls-files", "-u").splitlines()]
     contents = [content for _, content in after.values()] + [
         subprocess.run(["git", "cat-file", "blob", oid], cwd=project, capture_output=True, check=True).stdout

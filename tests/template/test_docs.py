@@ -16,11 +16,11 @@ PAGES = sorted(page for page in (ROOT / "docs/techniques").glob("*.md") if page.
 OTHERS = [ROOT / "docs/techniques/index.md", *sorted((ROOT / "docs/models").glob("*.md"))]
 HEADINGS = [
     "What it does",
-    "When it helps, when it hurts",
-    "The claim",
-    "The switch",
-    "Measured here",
-    "In the code",
+    "When to use it",
+    "Published claims",
+    "Options",
+    "Measurements",
+    "Implementation",
 ]
 SECTIONS = "run|data|model|train|loader|optim|dist|speed|log|checkpoint|debug"
 
@@ -44,15 +44,15 @@ def defaults(project: Project) -> dict[str, object]:
     found: dict[str, object] = {}
     for model in MODELS:
         folder = project(FRAMEWORKS[0], model)
-        done = run_in(folder, sys.executable, "-m", "proj.train", "--print_config")
-        assert done.returncode == 0, done.stderr
-        for section, values in yaml.safe_load(done.stdout).items():
+        result = run_in(folder, sys.executable, "-m", "proj.train", "--print_config")
+        assert result.returncode == 0, result.stderr
+        for section, values in yaml.safe_load(result.stdout).items():
             found |= {f"{section}.{key}": value for key, value in values.items()}
     return found
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    done = subprocess.run(
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
+    result = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
@@ -60,23 +60,23 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr
+    assert result.returncode == 0, result.stderr
+    assert "WARNING" not in result.stderr
     assert (tmp_path / "site/techniques/compile.html").exists()
 
 
-def test_every_row_of_the_guides_has_its_page() -> None:
+def test_index_links_every_technique_page() -> None:
     assert len(PAGES) == 23
     index = (ROOT / "docs/techniques/index.md").read_text()
     assert all(f"]({page.name})" in index for page in PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_has_the_form(page: Path) -> None:
+def test_technique_page_has_all_sections(page: Path) -> None:
     text = page.read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS
-    table = re.search(r"^\| what \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    assert table is not None, "what was measured, or that nothing was"
+    table = re.search(r"^\| comparison \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert table is not None, "a table of measurements"
     for row in table[1].splitlines():
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == 6
@@ -84,7 +84,7 @@ def test_a_page_has_the_form(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.stem)
-def test_keys_and_their_defaults_are_the_codes(page: Path, defaults: dict[str, object]) -> None:
+def test_documented_keys_and_defaults_exist(page: Path, defaults: dict[str, object]) -> None:
     text = page.read_text()
     named = set(re.findall(rf"`((?:{SECTIONS})\.[a-z][a-z0-9_]*)(?=[`:= ])", text))
     assert {key for key in named if key not in defaults} - NOT_KEYS == set()
@@ -93,7 +93,7 @@ def test_keys_and_their_defaults_are_the_codes(page: Path, defaults: dict[str, o
         assert shown == expected or yaml.safe_load(shown) == expected, f"{page.name}: {key}"
 
 
-def test_every_switch_is_on_some_page() -> None:
+def test_every_technique_is_documented() -> None:
     pages = "\n".join(page.read_text() for page in PAGES)
     missing = [
         file.name for file in PACKAGE.glob("techniques/*.py") if file.name != "__init__.py" and file.name not in pages
@@ -101,18 +101,18 @@ def test_every_switch_is_on_some_page() -> None:
     assert missing == []
 
 
-MODEL_HEADINGS = ["What it is for", "Sizes", "What it reaches", "Your own data", "After training"]
+MODEL_HEADINGS = ["Overview", "Sizes", "Results", "Your own data", "After training"]
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_models_page_has_its_sizes_its_figures_and_its_picture(project: Project, model: str) -> None:
+def test_model_page_has_sizes_results_and_image(project: Project, model: str) -> None:
     text = (ROOT / f"docs/models/{model}.md").read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == MODEL_HEADINGS
-    assert re.search(r"\| bar \|.*\n\|[-|]+\|\n\| held-out `\w+` ", text), "benchmarks/models.py fills it"
+    assert re.search(r"\| target \|.*\n\|[-|]+\|\n\| validation `\w+` ", text), "benchmarks/models.py fills it"
     assert f"]({model}.png)" in text
     assert (ROOT / f"docs/models/{model}.png").stat().st_size < 300_000
     assert f"models/{model}.md" in (ROOT / "mkdocs.yml").read_text()
     code = "import json; from proj.model import SIZES; print(json.dumps(list(SIZES)))"
-    done = run_in(project(FRAMEWORKS[0], model), sys.executable, "-c", code)
+    result = run_in(project(FRAMEWORKS[0], model), sys.executable, "-c", code)
     sizes = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
-    assert sizes[1:] == [str(size) for size in json.loads(done.stdout)], "after the table's head"
+    assert sizes[1:] == [str(size) for size in json.loads(result.stdout)], "after the table's head"

@@ -14,12 +14,12 @@ OTHERS = FRAMEWORKS[1:]
 WITH_PACKAGE = [name for name in FRAMEWORKS if "needs" in QUESTIONS["frameworks"]["default"][name]]
 
 
-def test_what_accelerate_launch_asks_beyond_the_config_is_refused(project: Project, tmp_path: Path) -> None:
+def test_accelerate_launch_options_outside_the_config_are_refused(project: Project, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs"]
-    done = run_in(project("accelerate", "mlp"), *command, ACCELERATE_USE_DEEPSPEED="true")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: accelerate launch asks for DeepSpeed, and")
-    assert done.stderr.count("\n") == 1
+    result = run_in(project("accelerate", "mlp"), *command, ACCELERATE_USE_DEEPSPEED="true")
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: accelerate launch asks for DeepSpeed, and")
+    assert result.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
@@ -39,19 +39,19 @@ runpy.run_module("proj.train", run_name="__main__")
 
 
 @pytest.mark.parametrize("framework", WITH_PACKAGE)
-@pytest.mark.parametrize(("there", "told"), [("none", "is not installed"), ("0.9.1", "0.9.1 is too old")])
-def test_a_framework_that_is_missing_or_old_names_the_command(
-    project: Project, framework: str, there: str, told: str
+@pytest.mark.parametrize(("there", "message"), [("none", "is not installed"), ("0.9.1", "0.9.1 is too old")])
+def test_missing_or_old_framework_error_names_the_pip_command(
+    project: Project, framework: str, there: str, message: str
 ) -> None:
     needs = QUESTIONS["frameworks"]["default"][framework]["needs"]
-    done = run_in(project(framework, "mlp"), sys.executable, "-c", WITHOUT, framework, there)
-    assert done.returncode == 1
+    result = run_in(project(framework, "mlp"), sys.executable, "-c", WITHOUT, framework, there)
+    assert result.returncode == 1
     least = needs.partition(",")[0]
-    assert done.stderr == f"error: {framework} {told}: pip install '{least}'\n"
+    assert result.stderr == f"error: {framework} {message}: pip install '{least}'\n"
 
 
 @pytest.mark.parametrize("framework", WITH_PACKAGE)
-def test_the_version_is_the_same_in_all_places(framework: str) -> None:
+def test_minimum_framework_version_is_consistent(framework: str) -> None:
     needs = QUESTIONS["frameworks"]["default"][framework]["needs"]
     checked = re.search(
         r'needs\("(\w+)", "([\d.]+)"\)', (ROOT / f"template/frameworks/{framework}/train.py").read_text()
@@ -74,22 +74,22 @@ def documented() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_documentation_lists_what_is_refused(framework: str) -> None:
+def test_documentation_lists_unsupported_keys(framework: str) -> None:
     column = 1 + FRAMEWORKS.index(framework)
     refused = {row[0].strip("`") for row in documented() if "refused" in row[column]}
     assert refused == {what.partition("=")[0] for what in _cannot(framework)}
 
 
-def test_the_documentation_lists_every_key(project: Project) -> None:
-    done = run_in(project(FRAMEWORKS[0], "mlp"), sys.executable, "-m", "proj.train", "--print_config")
-    assert done.returncode == 0, done.stderr
-    config = yaml.safe_load(done.stdout)
+def test_documentation_lists_every_key(project: Project) -> None:
+    result = run_in(project(FRAMEWORKS[0], "mlp"), sys.executable, "-m", "proj.train", "--print_config")
+    assert result.returncode == 0, result.stderr
+    config = yaml.safe_load(result.stdout)
     keys = {f"{name}.{key}" for name, section in config.items() if name not in ("data", "model") for key in section}
     assert {row[0].strip("`") for row in documented()} == keys | {"model.*", "data.*"}
 
 
 @pytest.mark.parametrize("framework", OTHERS)
-def test_what_cannot_be_expressed_is_refused_at_start(project: Project, tmp_path: Path, framework: str) -> None:
+def test_unsupported_key_is_refused_at_start(project: Project, tmp_path: Path, framework: str) -> None:
     values = {"speed.step_graph": "true", "debug.sync": "warn"}
     assert _cannot(framework)
     for what, why in _cannot(framework).items():
@@ -97,7 +97,7 @@ def test_what_cannot_be_expressed_is_refused_at_start(project: Project, tmp_path
         value = value or values[key]
         option = f"--{key}={value}"
         command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs", option]
-        done = run_in(project(framework, "mlp"), *command)
-        assert done.returncode == 1
-        assert done.stderr == f"error: {key} is {value}: {why}\n"
+        result = run_in(project(framework, "mlp"), *command)
+        assert result.returncode == 1
+        assert result.stderr == f"error: {key} is {value}: {why}\n"
     assert not (tmp_path / "runs").exists()

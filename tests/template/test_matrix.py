@@ -59,7 +59,7 @@ def parts_on_disk(folder: str) -> dict[str, set[str]]:
     return {part.name: {file.name for file in part.iterdir() if file.is_file()} for part in parts}
 
 
-def test_parts_on_disk_are_those_that_are_offered() -> None:
+def test_parts_on_disk_match_the_choices() -> None:
     kinds, tasks = ({entry[key] for entry in ENTRIES.values()} for key in ("data", "task"))
     assert parts_on_disk("models") == {name: {"model.py", "default.yaml", "test_network.py"} for name in MODELS}
     assert parts_on_disk("frameworks") == {name: {"train.py"} for name in FRAMEWORKS}
@@ -77,7 +77,7 @@ def test_no_jinja_in_python() -> None:
 
 
 @pytest.mark.parametrize(("framework", "model", "hardware"), ALL)
-def test_rendering_is_whole_and_clean(project: Project, framework: str, model: str, hardware: str) -> None:
+def test_rendering_is_complete_and_clean(project: Project, framework: str, model: str, hardware: str) -> None:
     folder = project(framework, model, hardware)
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=folder, capture_output=True, text=True, check=True).stdout
     files = [folder / name for name in tracked.split("\0") if name]
@@ -96,12 +96,12 @@ def test_rendering_is_whole_and_clean(project: Project, framework: str, model: s
     if hardware != next(iter(HARDWARE)):
         return  # the Python is that of the first, to the byte
     for command in (["ruff", "format", "--check", "."], ["ruff", "check", "."], ["compileall", "-q", "src"]):
-        done = run_in(folder, sys.executable, "-m", *command)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = run_in(folder, sys.executable, "-m", *command)
+        assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize(("framework", "model", "hardware"), ALL)
-def test_other_files_are_valid(project: Project, framework: str, model: str, hardware: str) -> None:
+def test_non_python_files_are_valid(project: Project, framework: str, model: str, hardware: str) -> None:
     folder = project(framework, model, hardware)
     tomllib.loads((folder / "pyproject.toml").read_text())
     yamls = [*folder.rglob("*.yml"), *folder.rglob("*.yaml")]
@@ -125,8 +125,8 @@ def test_other_files_are_valid(project: Project, framework: str, model: str, har
         ["shellcheck", *scripts],
     ]
     for tool, *arguments in checks:
-        done = run_in(folder, str(Path(sys.executable).parent / tool), *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = run_in(folder, str(Path(sys.executable).parent / tool), *arguments)
+        assert result.returncode == 0, result.stdout + result.stderr
     assert all(Path(script).stat().st_mode & 0o111 for script in scripts)
     makefile = subprocess.run(["make", "--dry-run", "setup"], cwd=folder, capture_output=True, text=True, check=False)
     assert makefile.returncode == 0, makefile.stderr
@@ -153,13 +153,13 @@ print("imported", *(module.__file__ for name, module in sys.modules.items() if n
 
 
 @pytest.mark.parametrize(("framework", "model"), SOME)
-def test_a_default_run_is_read_in_one_sitting(project: Project, tmp_path: Path, framework: str, model: str) -> None:
+def test_default_run_imports_few_lines(project: Project, tmp_path: Path, framework: str, model: str) -> None:
     """It imports no switch but what its recipe names. The config is two lines a key; all else stays small."""
     small = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
     small += ["--optim.name=adamw"]
-    done = run_in(project(framework, model), sys.executable, "-c", IMPORTED, *small, f"--run.dir={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    files = [Path(file) for file in done.stdout.splitlines()[-1].split()[1:]]
+    result = run_in(project(framework, model), sys.executable, "-c", IMPORTED, *small, f"--run.dir={tmp_path}")
+    assert result.returncode == 0, result.stderr
+    files = [Path(file) for file in result.stdout.splitlines()[-1].split()[1:]]
     names = {file.name for file in files}
     assert {"train.py", "model.py", "data.py", "loaders.py", "config.py", "checkpoint.py"} <= names
     assert [
@@ -175,7 +175,7 @@ def test_a_default_run_is_read_in_one_sitting(project: Project, tmp_path: Path, 
     assert core <= 1750
 
 
-def test_every_file_has_its_line_in_the_readme(project: Project) -> None:
+def test_readme_lists_every_file(project: Project) -> None:
     folder = project(FRAMEWORKS[0], MODELS[0], "nodes")
     readme = (folder / "README.md").read_text()
     assert "| `src/proj/techniques/` |" in readme
@@ -187,8 +187,8 @@ def test_every_file_has_its_line_in_the_readme(project: Project) -> None:
 @pytest.mark.parametrize(("framework", "model"), SOME)
 def test_strict_types(project: Project, mypy_cache: Path, framework: str, model: str) -> None:
     folder = project(framework, model)
-    done = run_in(folder, sys.executable, "-m", "mypy", "--cache-dir", str(mypy_cache))
-    assert done.returncode == 0, done.stdout
+    result = run_in(folder, sys.executable, "-m", "mypy", "--cache-dir", str(mypy_cache))
+    assert result.returncode == 0, result.stdout
 
 
 def rendered_tests(framework: str, model: str) -> list[str]:
@@ -220,19 +220,19 @@ def _text(name: str) -> str:
 def test_rendered_tests_pass(project: Project, framework: str, model: str) -> None:
     folder = project(framework, model)
     files = [f"src/proj/tests/{name}" for name in rendered_tests(framework, model)]
-    done = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
-    assert done.returncode == 0, done.stdout
-    assert re.search(r"\d+ passed", done.stdout)
+    result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    assert result.returncode == 0, result.stdout
+    assert re.search(r"\d+ passed", result.stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("framework", "model"), SOME)
-def test_it_trains_to_its_bar(project: Project, tmp_path: Path, framework: str, model: str) -> None:
+def test_recipe_reaches_expected_metric(project: Project, tmp_path: Path, framework: str, model: str) -> None:
     folder = shutil.copytree(project(framework, model), tmp_path / "proj")
     bar = re.search(r"^# Expect: (\w+) (<=|<|>=) ([\d.]+)", (folder / "configs/default.yaml").read_text(), re.MULTILINE)
     assert bar is not None, "the recipe says what to expect"
-    done = run_in(folder, "launch/local.sh", "--run.name=bar", "--run.device=cpu")
-    assert done.returncode == 0, done.stderr
+    result = run_in(folder, "launch/local.sh", "--run.name=bar", "--run.device=cpu")
+    assert result.returncode == 0, result.stderr
     rows = [json.loads(line) for line in (folder / "runs/bar/metrics.jsonl").read_text().splitlines()]
     value = [row for row in rows if row["split"] == "val"][-1][bar[1]]
     print(f"{framework} {model}: {bar[1]} {value}")

@@ -71,26 +71,27 @@ def template(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_model_of_ones_own(template: Path, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastproj: Fastproj, tmp_path: Path) -> None:
     (template / "template/models/softmax").mkdir()
     (template / "template/models/softmax/model.py").write_text(NETWORK)
     (template / "template/models/softmax/default.yaml").write_text(RECIPE)
     questions = (template / "copier.yml").read_text()
-    entry = '    softmax: {data: images, task: image_classification, about: "linear classifier of images"}\n'
+    words = "network: a linear classifier, purpose: image classification"
+    entry = f"    softmax: {{data: images, task: image_classification, {words}}}\n"
     (template / "copier.yml").write_text(questions.replace("    gpt: {", f"{entry}    gpt: {{", 1))
     arguments = ["--template", str(template), "--output", str(tmp_path), "--yes"]
-    done = fastproj("new", "proj", "--model", "softmax", *arguments)
-    assert done.returncode == 0, done.stderr
+    result = fastproj("new", "proj", "--model", "softmax", *arguments)
+    assert result.returncode == 0, result.stderr
     folder = tmp_path / "proj"
     assert (folder / "src/proj/model.py").read_text() == NETWORK
-    assert f"--template {template}" in done.stdout
-    done = run_in(folder, "launch/local.sh", "--run.name=first")
-    assert done.returncode == 0, done.stderr
+    assert f"--template {template}" in result.stdout
+    result = run_in(folder, "launch/local.sh", "--run.name=first")
+    assert result.returncode == 0, result.stderr
     last = json.loads((folder / "runs/first/metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] >= 0.9
     tests = [f"src/proj/tests/test_{name}.py" for name in ("model", "techniques", "train", "regularisers")]
-    done = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-    assert done.returncode == 0, done.stdout
+    result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert result.returncode == 0, result.stdout
 
 
 SWITCHED_ON = """
@@ -105,13 +106,13 @@ debug: {sync: warn}
 
 
 @pytest.mark.slow
-def test_the_projects_own_tests_hold_whatever_is_switched_on(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_rendered_tests_pass_with_other_options(fastproj: Fastproj, tmp_path: Path) -> None:
     assert fastproj("new", "proj", "--yes", "--no-git", "--output", str(tmp_path)).returncode == 0
     folder = tmp_path / "proj"
     (folder / "configs/default.yaml").write_text(SWITCHED_ON)
     tests = [f"src/proj/tests/test_{name}.py" for name in ("config", "optim", "train", "schedule", "regularisers")]
-    done = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-    assert done.returncode == 0, done.stdout
+    result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.parametrize(
@@ -128,16 +129,16 @@ def test_the_projects_own_tests_hold_whatever_is_switched_on(fastproj: Fastproj,
         (lambda folder: (folder / "copier.yml").write_text("a: !nonsense x\n"), "copier.yml"),
     ],
 )
-def test_a_broken_template_is_one_line_and_leaves_nothing(
+def test_broken_template_is_a_one_line_error(
     template: Path, fastproj: Fastproj, tmp_path: Path, change: object, message: str
 ) -> None:
     assert callable(change)
     change(template)
     (tmp_path / "out").mkdir()
-    done = fastproj(
+    result = fastproj(
         "new", "proj", "--model", "resnet", "--template", str(template), "-o", str(tmp_path / "out"), "--yes"
     )
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
     assert list((tmp_path / "out").iterdir()) == []

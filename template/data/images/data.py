@@ -1,6 +1,6 @@
-"""Images by class: scikit-learn's handwritten digits, or your own folder with one sub-folder a class.
+"""Image classification data: scikit-learn's handwritten digits, or your own folder with one subfolder per class.
 
-Yours to change. The rest of the project needs `DataConfig`, `load` and `Prepare`, as they stand here.
+This file is yours to edit. The rest of the project uses `DataConfig`, `load` and `Prepare`; see contracts.py.
 """
 
 import math
@@ -8,57 +8,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config_base import Section, within
 from .errors import UserError
+from .readers.digits import load_digits
 
 Batch = tuple[Tensor, Tensor]
-"""Images (n, channels, size, size), uint8 as loaded and float as prepared; class indices (n,), int64."""
+"""Images (n, channels, size, size), uint8 as loaded and float32 as prepared; class indices (n,), int64."""
 
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """Which images, and what training sees of them."""
+    """Which images to load, and how to augment them."""
 
     path: Path | None = None
-    """A folder with one sub-folder of images a class, or with folders `train` and `val` of such; null: scikit-learn's
-    1,797 digits of 8 x 8 pixels."""
+    """Folder with one subfolder of images per class, or with such folders `train` and `val`; null: scikit-learn's 1,797
+    digits of 8 x 8 pixels."""
     size: int = within("[4, 4096]", 64)
-    """Side, in pixels, to which your own images are resized. The digits keep theirs."""
+    """Height and width in pixels to which your own images are resized; the digits keep theirs."""
     val_fraction: float = within("(0, 1)", 0.2)
-    """Share of the images that is held out, unless folders say it."""
+    """Fraction of the images for validation, unless the folder has `train` and `val`."""
     max_unreadable: float = within("[0, 1]", 0.05)
-    """Share of your files that may be unreadable; they are left out, and counted."""
+    """Maximum fraction of unreadable files, which are skipped and counted."""
     cache_dir: Path = Path(".cache")
-    """Where what is made once of your own files is kept."""
+    """Folder for data derived from your own files, such as decoded images."""
     shift: int = within("[0, 64]", 1)
-    """Augmentation: the largest shift in pixels, each way; 0 for none."""
+    """Augmentation: maximum random shift in pixels, in each direction; 0: off."""
     flip: bool = False
-    """Augmentation: mirror half of the images from left to right. Not for digits."""
+    """Augmentation: flip images horizontally with probability 0.5. Not for digits."""
     cache: Literal["none", "disk", "device"] = "none"
-    """disk: decode and resize all of your images once, into a memory-mapped file under `cache_dir`. device: keep all
-    samples in the device's memory, and gather each batch there; for small data sets."""
+    """disk: decode and resize all of your images once, into a memory-mapped file in `cache_dir`. device: keep all
+    samples in device memory and gather each batch there; for small data sets."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What a model and `Prepare` must know of the data."""
+    """What a model and `Prepare` need to know about the data."""
 
     channels: int
     size: int
-    """Side of the square images, in pixels."""
+    """Height and width of the images, in pixels."""
     classes: tuple[str, ...]
     mean: tuple[float, ...]
-    """Of each channel over the train split, on a scale from 0 to 1."""
+    """Mean of each channel over the training split, for pixels from 0 to 1."""
     std: tuple[float, ...]
 
 
 class InMemory:
-    """Images that lie decoded in one tensor: a batch is one slice."""
+    """Dataset of decoded images in one tensor: a batch is one `index_select`."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
@@ -72,7 +72,7 @@ class InMemory:
 
 
 class Samples(Protocol):
-    """What a split must offer."""
+    """A dataset, which returns a whole batch per call."""
 
     labels: Tensor
 
@@ -89,57 +89,55 @@ class Data:
     val: Samples
     spec: Spec
     in_memory: bool
-    """Whether a batch costs so little that a loader process would only add to it."""
+    """Whether loading a batch is so cheap that worker processes would only slow it down."""
     problems: tuple[str, ...] = ()
-    """What was left out, a line each."""
+    """What was skipped, and other warnings, one line each."""
 
 
 def load(cfg: DataConfig) -> Data:
-    """Open the images; the split depends on nothing but their names or order.
+    """Load the images; the split depends only on their names or order.
 
     Raises:
-        UserError: the folder is not there, or lacks what training needs.
+        UserError: the folder does not exist, or lacks what training needs.
     """
-    return _digits(cfg) if cfg.path is None else _own(cfg, cfg.path)
+    return _digits(cfg) if cfg.path is None else _image_folder(cfg, cfg.path)
 
 
 def _digits(cfg: DataConfig) -> Data:
-    from sklearn.datasets import load_digits  # takes over a second to import, so only where it is used
-
-    digits = load_digits()
-    images = torch.from_numpy((digits.images * (255 / 16)).round().astype(np.uint8)).unsqueeze(1)
-    labels = torch.from_numpy(digits.target).long()
+    images, labels = load_digits()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    held_out = round(len(labels) * cfg.val_fraction)
-    if not 0 < held_out < len(labels):
+    val_count = round(len(labels) * cfg.val_fraction)
+    if not 0 < val_count < len(labels):
         raise UserError(f"data.val_fraction={cfg.val_fraction} of {len(labels)} images leaves one split empty")
-    train, val = (InMemory(images[part], labels[part]) for part in (order[held_out:], order[:held_out]))
-    levels = train.images.long()  # whole numbers, so that every machine gets the same to the bit
+    train, val = (InMemory(images.unsqueeze(1)[part], labels[part]) for part in (order[val_count:], order[:val_count]))
+    levels = train.images.long()  # integers, so that the statistics are bit-identical on every machine
     mean = levels.sum().item() / levels.numel()
     std = math.sqrt((levels**2).sum().item() / levels.numel() - mean**2)
-    classes = tuple(str(name) for name in digits.target_names)
+    classes = tuple(map(str, range(10)))
     return Data(train, val, Spec(1, images.shape[-1], classes, (mean / 255,), (std / 255,)), in_memory=True)
 
 
-def _own(cfg: DataConfig, path: Path) -> Data:
-    from .readers import images
+def _image_folder(cfg: DataConfig, path: Path) -> Data:
+    from .readers import images  # imported here because Pillow is only needed here
 
     found = images.find(path, cfg.val_fraction)
-    how = (cfg.size, 3, cfg.max_unreadable)
-    mean, std, bad = images.statistics([found.files[place] for place in found.train.tolist()], *how, cfg.cache_dir)
+    options = (cfg.size, 3, cfg.max_unreadable)
+    train_files = [found.files[index] for index in found.train.tolist()]
+    mean, std, problems = images.statistics(train_files, *options, cfg.cache_dir)
     spec = Spec(3, cfg.size, found.classes, mean, std)
     if cfg.cache == "disk":
-        train, val, bad = images.mapped(found, *how, cfg.cache_dir)
-        # What memory cannot hold is read from the disk, best by loader processes, for which training does not wait.
+        train, val, problems = images.mapped(found, *options, cfg.cache_dir)
+        # What does not fit into memory is read from disk, so worker processes help.
         small = (len(train) + len(val)) * 3 * cfg.size**2 < 2**30
-        return Data(train, val, spec, small, found.problems + bad)
-    parts = [([found.files[place] for place in part.tolist()], found.labels[part]) for part in (found.train, found.val)]
-    lazy = [images.Decoding(files, labels, *how) for files, labels in parts]
-    return Data(lazy[0], lazy[1], spec, in_memory=False, problems=found.problems + bad)
+        return Data(train, val, spec, small, found.problems + problems)
+    val_files = [found.files[index] for index in found.val.tolist()]
+    train = images.Decoding(train_files, found.labels[found.train], *options)
+    val = images.Decoding(val_files, found.labels[found.val], *options)
+    return Data(train, val, spec, in_memory=False, problems=found.problems + problems)
 
 
 class Prepare(nn.Module):
-    """What happens to a batch on the device: to float, augmented while training, normalised."""
+    """Prepares a batch on the device: conversion to float, augmentation in training, normalization."""
 
     mean: Tensor
     std: Tensor
@@ -151,29 +149,23 @@ class Prepare(nn.Module):
         self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
 
     def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
-        """Take a batch as loaded, give it as the model wants it; noise comes from `generator` alone."""
+        """Turn a batch as loaded into model inputs; random numbers come from `generator` only."""
         images, labels = batch
         images = images.float() / 255
         if training and self.cfg.flip:
-            mirrored = torch.rand(len(images), 1, 1, 1, device=images.device, generator=generator) < 0.5
-            images = torch.where(mirrored, images.flip(-1), images)
+            flipped = torch.rand(len(images), 1, 1, 1, device=images.device, generator=generator) < 0.5
+            images = torch.where(flipped, images.flip(-1), images)
         if training and self.cfg.shift:
             images = shift(images, self.cfg.shift, generator)
         return (images - self.mean) / self.std, labels
 
 
-def shift(images: Tensor, largest: int, generator: torch.Generator) -> Tensor:
-    """Move each of the (n, c, h, w) images by its own whole number of pixels, at most `largest`, filling with zeros."""
+def shift(images: Tensor, max_shift: int, generator: torch.Generator) -> Tensor:
+    """Shift each of the (n, c, h, w) images by a random integer number of pixels, padding with zeros."""
     n, _, h, w = images.shape
-    padded = F.pad(images, (largest,) * 4)
-    corner = torch.randint(0, 2 * largest + 1, (2, n, 1), device=images.device, generator=generator)
+    padded = F.pad(images, (max_shift,) * 4)
+    corner = torch.randint(0, 2 * max_shift + 1, (2, n, 1), device=images.device, generator=generator)
     rows = corner[0] + torch.arange(h, device=images.device)
     columns = corner[1] + torch.arange(w, device=images.device)
     sample = torch.arange(n, device=images.device).view(n, 1, 1)
     return padded.permute(0, 2, 3, 1)[sample, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
-
-
-if __name__ == "__main__":
-    from .tools.show import main
-
-    main()

@@ -1,4 +1,4 @@
-"""How images by class are told of and drawn."""
+"""Summary and plot of labeled images."""
 
 import math
 from typing import TYPE_CHECKING
@@ -6,37 +6,37 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..data import Batch, Data, Samples, Spec
-from ..readers.common import some
+from ..readers.common import abbreviate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST = 30
-"""Classes that are named; of more, the first."""
+MAX_CLASSES = 30
+"""Maximum number of classes in the summary."""
 
 
 def summary(samples: Data) -> dict[str, str]:
-    """What was found, by a short name."""
+    """A summary of the data, by name."""
     spec = samples.spec
     return {
         "shape": f"{spec.channels} x {spec.size} x {spec.size}",
         "classes": str(len(spec.classes)),
-        "train by class": _by_class(samples.train, spec),
-        "val by class": _by_class(samples.val, spec),
+        "train classes": _class_counts(samples.train, spec),
+        "val classes": _class_counts(samples.val, spec),
         "mean": ", ".join(f"{value:.4f}" for value in spec.mean),
         "std": ", ".join(f"{value:.4f}" for value in spec.std),
     }
 
 
-def _by_class(split: Samples, spec: Spec) -> str:
+def _class_counts(split: Samples, spec: Spec) -> str:
     counts = torch.bincount(split.labels, minlength=len(spec.classes)).tolist()
-    named = [f"{name}: {count}" for name, count in zip(spec.classes, counts, strict=True)]
-    return some(named, MOST)
+    counted = [f"{name}: {count}" for name, count in zip(spec.classes, counts, strict=True)]
+    return abbreviate(counted, MAX_CLASSES)
 
 
-def picture(batch: Batch, spec: Spec) -> "Figure":
-    """The images of a prepared batch, as the model sees them but for the normalisation, with their classes."""
-    from matplotlib.figure import Figure  # takes a second to import, so only where it is used
+def plot(batch: Batch, spec: Spec) -> "Figure":
+    """The images of a prepared batch, denormalized, with their classes."""
+    from matplotlib.figure import Figure  # imported here because it takes a second
 
     images, labels = batch
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (spec.mean, spec.std))

@@ -1,6 +1,6 @@
-"""Sequences: text as tokens, or a series of measurements; data that are built in, or your own files.
+"""Sequence data: text as tokens, or time series; built-in data sets, or your own files.
 
-Yours to change. The rest of the project needs `DataConfig`, `load` and `Prepare`, as they stand here.
+This file is yours to edit. The rest of the project uses `DataConfig`, `load` and `Prepare`; see contracts.py.
 """
 
 from dataclasses import dataclass
@@ -14,46 +14,46 @@ from torch import Tensor, nn
 
 from .config_base import Section, within
 from .errors import UserError
+from .readers.common import packaged_file
 from .readers.windows import Windows, as_indices, standard_library
 
 Batch = tuple[Tensor, ...]
 """As loaded: tokens (n, context + 1), uint8, int16 or int32; or rows (n, window + horizon, columns), float32. As
-prepared: inputs and targets (n, context), int64; or (n, window, columns) and (n, horizon, columns), normalised."""
+prepared: inputs and targets (n, context), int64; or (n, window, columns) and (n, horizon, columns), normalized."""
 
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """Which text or series, and in pieces of what length."""
+    """Which text or time series to load, and the lengths of its windows."""
 
     kind: Literal["text", "series"] = "text"
-    """text: foresee the next token; series: forecast the next rows."""
+    """text: predict the next token; series: forecast the next rows."""
     path: Path | None = None
-    """Text: a file, a folder whose files (by `pattern`) are read, or a glob; null: the source of Python's standard
-    library. Series: a CSV or Parquet file; null: the voltage of a nerve cell."""
+    """Text: file, folder (its files that match `pattern`), or glob; null: the source code of Python's standard library.
+    Series: CSV or Parquet file; null: the membrane voltage of a nerve cell."""
     val_fraction: float | None = within("(0, 1)", None)
-    """Share that is held out, of the files, and of one alone or of a series the end; null: 0.02 of text, 0.2 of a
+    """Fraction for validation: of the files, or the end of a single file or series; null: 0.02 for text, 0.2 for a
     series."""
     max_unreadable: float = within("[0, 1]", 0.05)
-    """Share of your files that may be unreadable; they are left out, and counted."""
+    """Maximum fraction of unreadable files, which are skipped and counted."""
     cache_dir: Path = Path(".cache")
-    """Where what is made once of your own files is kept."""
+    """Folder for data derived from your own files, such as decoded images."""
     cache: Literal["none", "device"] = "none"
-    """device: keep all samples in the device's memory, and gather each batch there; for small data sets."""
+    """device: keep all samples in device memory and gather each batch there; for small data sets."""
     pattern: str = "*"
-    """Text: which files of a folder count, at any depth: `*.md`, say."""
+    """Text: files to read from a folder, at any depth, such as `*.md`."""
     tokenizer: str = "bytes"
-    """Text: bytes; or a tokenizer.json of Hugging Face's tokenizers; or an encoding that tiktoken knows: gpt2,
-    o200k_base."""
+    """Text: bytes; a tokenizer.json of Hugging Face tokenizers; or an encoding of tiktoken, such as gpt2."""
     context: int = within("[8, 1048576]", 128)
-    """Text: tokens that the model sees at once."""
+    """Text: context length, in tokens."""
     columns: tuple[str, ...] = ()
-    """Series: which columns to forecast, from each other; none: all that hold numbers."""
+    """Series: input columns, which are also forecast; empty: all numeric columns."""
     time: str | None = None
-    """Series: the column of the time, which is no input, and has to increase; null: there is none."""
+    """Series: time column, which must increase and is not an input; null: none."""
     window: int = within("[2, 1048576]", 64)
-    """Series: rows that the model sees at once."""
+    """Series: number of input rows."""
     horizon: int = within("[1, 65536]", 16)
-    """Series: rows that it forecasts."""
+    """Series: number of rows to forecast."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,25 +65,25 @@ class DataConfig(Section):
 
 @dataclass(frozen=True)
 class Spec:
-    """What a model and `Prepare` must know of the data."""
+    """What a model and `Prepare` need to know about the data."""
 
     vocabulary: int
-    """Number of tokens: each is below it. 0 for a series."""
+    """Number of token ids; 0 for a series."""
     context: int
-    """Tokens, or rows of a series, that the model sees at once."""
+    """Number of input tokens, or of input rows of a series."""
     bytes_per_token: float = 1.0
-    """Of the held-out text: what makes bits a byte comparable between tokenizers."""
+    """Of the validation text; makes bits per byte comparable between tokenizers."""
     tokenizer: str = "bytes"
     horizon: int = 0
-    """Of a series: rows that are forecast."""
+    """Series: number of rows to forecast."""
     columns: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
-    """Of each column over the train split."""
+    """Mean of each column over the training split."""
     std: tuple[float, ...] = ()
 
 
 class Rows:
-    """Each stretch of `length` rows of a series."""
+    """Dataset of all windows of `length` consecutive rows of a series."""
 
     def __init__(self, values: Tensor, length: int) -> None:
         self.values = values
@@ -104,47 +104,47 @@ class Data:
     val: Windows | Rows
     spec: Spec
     in_memory: bool
-    """Whether a batch costs so little that a loader process would only add to it."""
+    """Whether loading a batch is so cheap that worker processes would only slow it down."""
     problems: tuple[str, ...] = ()
-    """What was left out of your own files, or filled in, and why."""
+    """What was skipped or filled, and other warnings, one line each."""
 
 
 def load(cfg: DataConfig) -> Data:
-    """Read the text or the series.
+    """Load the text or the series.
 
     Raises:
-        UserError: a file, a column or the tokenizer is missing or unfit, or there is too little of it.
+        UserError: a file, a column or the tokenizer is missing or unsuitable, or there is too little data.
     """
     return _text(cfg) if cfg.kind == "text" else _series(cfg)
 
 
 def _text(cfg: DataConfig) -> Data:
-    held_out = cfg.val_fraction or 0.02
+    val_fraction = cfg.val_fraction or 0.02
     if cfg.path is None and cfg.tokenizer == "bytes":
-        found = standard_library(held_out)
+        found = standard_library(val_fraction)
     else:
         from .readers import text
 
-        found = text.read(cfg.path, cfg.pattern, cfg.tokenizer, held_out, cfg.max_unreadable, cfg.cache_dir)
+        found = text.read(cfg.path, cfg.pattern, cfg.tokenizer, val_fraction, cfg.max_unreadable, cfg.cache_dir)
     train, val = found.windows(cfg.context)
     spec = Spec(found.vocabulary, cfg.context, found.bytes_per_token, cfg.tokenizer)
     return Data(train, val, spec, found.in_memory, found.problems)
 
 
 def _series(cfg: DataConfig) -> Data:
-    """Hold out the end; no window of training reaches into it, and its first forecast is that of its first row."""
+    """Use the end for validation: no training window reaches into it, and its first row is the first one forecast."""
     values, columns, problems = _membrane(cfg) if cfg.path is None else _own_series(cfg, cfg.path)
     cut = len(values) - round(len(values) * (cfg.val_fraction or 0.2))
     length = cfg.window + cfg.horizon
-    for name, count, least in (("train", cut, length), ("val", len(values) - cut, cfg.horizon)):
-        if count < least:
+    for name, count, minimum in (("train", cut, length), ("val", len(values) - cut, cfg.horizon)):
+        if count < minimum:
             raise UserError(
-                f"the {name} split of the series has {count} rows, and data.window={cfg.window} and data.horizon="
-                f"{cfg.horizon} need {least} there: give more rows or a shorter window, or change data.val_fraction"
+                f"the {name} split of the series has {count} rows, but data.window={cfg.window} and data.horizon="
+                f"{cfg.horizon} need {minimum}: give more rows or a shorter window, or change data.val_fraction"
             )
     mean, std = values[:cut].mean(0), values[:cut].std(0)
     constant = [name for name, spread in zip(columns, std, strict=True) if spread == 0]
-    problems += tuple(f"column {name} has one value only in the train split" for name in constant)
+    problems += tuple(f"column {name} is constant in the training split" for name in constant)
     spec = Spec(
         0, cfg.window, 1.0, "bytes", cfg.horizon, columns, tuple(mean.tolist()), tuple(np.where(std, std, 1).tolist())
     )
@@ -153,29 +153,27 @@ def _series(cfg: DataConfig) -> Data:
 
 
 Table = tuple[NDArray[np.float64], tuple[str, ...], tuple[str, ...]]
-"""Values (rows, columns), the columns' names, and what was left out or filled in."""
+"""Values (rows, columns), column names, and problems."""
 
 
 def _own_series(cfg: DataConfig, path: Path) -> Table:
-    from .readers import series  # polars, whose import takes a while
+    from .readers import series  # imported here because importing polars takes a while
 
     found = series.read(path, cfg.columns, cfg.time)
     return found.values, found.columns, found.problems
 
 
 def _membrane(cfg: DataConfig) -> Table:
-    """The voltage over a nerve cell's membrane while it fires, every 2 ms; it ships with matplotlib."""
-    import matplotlib
-
-    file = Path(matplotlib.get_data_path(), "sample_data", "membrane.dat")
-    measured = np.fromfile(file, np.float32)[1000:11000:4]  # of every 0.5 ms; at rest before and after
+    """The membrane voltage of a nerve cell while it fires, every 2 ms; the file ships with matplotlib."""
+    file = packaged_file("matplotlib", "mpl-data/sample_data/membrane.dat")
+    measured = np.fromfile(file, np.float32)[1000:11000:4]  # sampled every 0.5 ms; at rest before and after
     if cfg.columns not in ((), ("millivolts",)) or cfg.time is not None:
-        cfg.refuse("columns", "the series that is built in has one column, millivolts, and none of the time")
+        cfg.refuse("columns", "the built-in series has one column, millivolts, and no time column")
     return 100 * measured.astype(np.float64)[:, np.newaxis], ("millivolts",), ()
 
 
 class Prepare(nn.Module):
-    """What happens to a batch on the device: inputs and targets come apart; rows are normalised."""
+    """Prepares a batch on the device: splits inputs from targets, and normalizes the rows of a series."""
 
     mean: Tensor
     std: Tensor
@@ -187,15 +185,9 @@ class Prepare(nn.Module):
         self.register_buffer("std", torch.tensor(spec.std), persistent=False)
 
     def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
-        """Take a batch as loaded, give it as the model wants it; sequences get no noise."""
+        """Turn a batch as loaded into inputs and targets; sequences are not augmented."""
         if self.spec.vocabulary:
             tokens = as_indices(batch[0])
             return tokens[:, :-1], tokens[:, 1:]
         rows = (batch[0] - self.mean) / self.std
         return rows[:, : self.spec.context], rows[:, self.spec.context :]
-
-
-if __name__ == "__main__":
-    from .tools.show import main
-
-    main()

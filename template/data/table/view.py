@@ -1,4 +1,4 @@
-"""What the tables look like: counts and columns in words, and one batch as a heat map."""
+"""Summary of a table, and a heat map of one batch."""
 
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -6,36 +6,38 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data import Batch, Data, Spec
-from ..readers.common import some
+from ..readers.common import abbreviate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST = 8
-"""Classes and columns that are named; of more, the first."""
+MAX_NAMES = 8
+"""Maximum number of classes or columns in the summary."""
 
 
 def summary(samples: Data) -> dict[str, str]:
-    """The task, the classes or the target's statistics, and the columns."""
+    """The task, the classes or the statistics of the target, and the columns."""
     spec, targets = samples.spec, samples.train.targets
     if spec.classes:
         counts = torch.bincount(targets, minlength=len(spec.classes)).tolist()
-        named = [f"{name}: {count}" for name, count in zip(spec.classes, counts, strict=True)]
-        about = {"task": f"classification by {spec.target}", "classes": some(named, MOST)}
+        counted = [f"{name}: {count}" for name, count in zip(spec.classes, counts, strict=True)]
+        about = {"task": f"classification by {spec.target}", "classes": abbreviate(counted, MAX_NAMES)}
     else:
-        spread = f"{spec.target_mean:.4g}, standard deviation {spec.target_std:.4g}"
-        about = {"task": f"regression of {spec.target}", "target": f"mean {spread}"}
+        moments = f"{spec.target_mean:.4g}, standard deviation {spec.target_std:.4g}"
+        about = {"task": f"regression of {spec.target}", "target": f"mean {moments}"}
     moments = zip(spec.numeric, spec.mean, spec.std, strict=True)
     known = zip(spec.categorical, spec.categories, strict=True)
-    about["numbers"] = some([f"{name} ({mean:.4g} +- {std:.2g})" for name, mean, std in moments], MOST) or "none"
-    about["categories"] = some([f"{name} ({len(names)})" for name, names in known], MOST) or "none"
+    about["numeric"] = (
+        abbreviate([f"{name} ({mean:.4g} +- {std:.2g})" for name, mean, std in moments], MAX_NAMES) or "none"
+    )
+    about["categorical"] = abbreviate([f"{name} ({len(names)})" for name, names in known], MAX_NAMES) or "none"
     if spec.indicated:
-        about["with gaps"] = some(spec.indicated, MOST)
+        about["with missing"] = abbreviate(spec.indicated, MAX_NAMES)
     return about
 
 
-def picture(batch: Batch, spec: Spec) -> "Figure":
-    """A row a sample, by rising target: standardised numbers as colours, and categories by name."""
+def plot(batch: Batch, spec: Spec) -> "Figure":
+    """One row per sample, sorted by target: standardized numbers as colors, and categories by name."""
     from matplotlib.figure import Figure
 
     numbers, codes, targets = batch

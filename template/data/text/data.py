@@ -1,6 +1,6 @@
-"""Text as tokens: the Python standard library's own source, byte by byte, or your own files with any tokenizer.
+"""Text data: the source code of Python's standard library as bytes, or your own files with any tokenizer.
 
-Yours to change. The rest of the project needs `DataConfig`, `load` and `Prepare`, as they stand here.
+This file is yours to edit. The rest of the project uses `DataConfig`, `load` and `Prepare`; see contracts.py.
 """
 
 from dataclasses import dataclass
@@ -19,25 +19,24 @@ Batch = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """Which text, in which tokens, and in pieces of what length."""
+    """Which text to load, how to tokenize it, and the context length."""
 
     path: Path | None = None
-    """A text file, a folder whose files (by `pattern`) are read, or a glob; null: the source of Python's standard
-    library."""
+    """Text file, folder (its files that match `pattern`), or glob; null: the source code of Python's standard library."""
     pattern: str = "*"
-    """Which files of a folder count, at any depth: `*.md`, say."""
+    """Files to read from a folder, at any depth, such as `*.md`."""
     tokenizer: str = "bytes"
-    """bytes; or a tokenizer.json of Hugging Face's tokenizers; or an encoding that tiktoken knows: gpt2, o200k_base."""
+    """bytes; a tokenizer.json of Hugging Face tokenizers; or an encoding of tiktoken, such as gpt2 or o200k_base."""
     context: int = within("[8, 1048576]", 128)
-    """Tokens that the model sees at once."""
+    """Context length, in tokens."""
     val_fraction: float = within("(0, 1)", 0.02)
-    """Share of the files that is held out; of the text, where there is but one file."""
+    """Fraction of the files for validation; of the text, if there is only one file."""
     max_unreadable: float = within("[0, 1]", 0.05)
-    """Share of your files that may be unreadable; they are left out, and counted."""
+    """Maximum fraction of unreadable files, which are skipped and counted."""
     cache_dir: Path = Path(".cache")
-    """Where what is made once of your own files is kept."""
+    """Folder for data derived from your own files, such as decoded images."""
     cache: Literal["none", "device"] = "none"
-    """device: keep all samples in the device's memory, and gather each batch there; for small data sets."""
+    """device: keep all samples in device memory and gather each batch there; for small data sets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,13 +46,13 @@ class DataConfig(Section):
 
 @dataclass(frozen=True)
 class Spec:
-    """What a model and `Prepare` must know of the data."""
+    """What a model and `Prepare` need to know about the data."""
 
     vocabulary: int
-    """Number of tokens: each is below it."""
+    """Number of token ids."""
     context: int
     bytes_per_token: float = 1.0
-    """Of the held-out text: what makes bits a byte comparable between tokenizers."""
+    """Of the validation text; makes bits per byte comparable between tokenizers."""
     tokenizer: str = "bytes"
 
 
@@ -65,16 +64,16 @@ class Data:
     val: Windows
     spec: Spec
     in_memory: bool
-    """Whether a batch costs so little that a loader process would only add to it."""
+    """Whether loading a batch is so cheap that worker processes would only slow it down."""
     problems: tuple[str, ...] = ()
-    """What was left out of your own files, and why."""
+    """Files that were skipped, and why."""
 
 
 def load(cfg: DataConfig) -> Data:
-    """Read the text; a file's place in train or val depends on nothing but its relative path.
+    """Load the text; whether a file belongs to train or val depends only on its relative path.
 
     Raises:
-        UserError: there is no such file, folder or tokenizer, too little can be read, or it holds too little text.
+        UserError: there is no such file, folder or tokenizer, too many files are unreadable, or there is too little text.
     """
     if cfg.path is None and cfg.tokenizer == "bytes":
         found = standard_library(cfg.val_fraction)
@@ -88,18 +87,12 @@ def load(cfg: DataConfig) -> Data:
 
 
 class Prepare(nn.Module):
-    """What happens to a batch on the device: tokens become indices; the targets are the inputs moved by one."""
+    """Prepares a batch on the device: tokens become indices, and targets are the inputs shifted by one."""
 
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
 
     def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
-        """Take a batch as loaded, give it as the model wants it; text gets no noise."""
+        """Turn a batch as loaded into inputs and targets; text is not augmented."""
         tokens = as_indices(batch[0])
         return tokens[:, :-1], tokens[:, 1:]
-
-
-if __name__ == "__main__":
-    from .tools.show import main
-
-    main()

@@ -1,4 +1,4 @@
-"""What `python -m <package>.data --show` says and draws of text."""
+"""Summary and plot of text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def summary(samples: Data) -> dict[str, str]:
-    """Short names, and what is to be said of each."""
+    """A summary of the data, by name."""
     return text_generation.summary(samples.train, samples.val, samples.spec.vocabulary, samples.spec.bytes_per_token)
 
 
-def picture(batch: Batch, spec: Spec) -> Figure:
-    """The inputs of a prepared batch, as lines of text."""
-    return text_generation.draw(
-        batch[0], text_generation.rarity(batch[0]), spec.tokenizer, "Samples; the darker, the rarer the token"
+def plot(batch: Batch, spec: Spec) -> Figure:
+    """The inputs of a prepared batch as lines of text."""
+    return text_generation.plot_tokens(
+        batch[0], text_generation.frequency_bits(batch[0]), spec.tokenizer, "Samples; darker: rarer token"
     )

@@ -1,6 +1,6 @@
-"""A decoder-only transformer (Radford et al. 2019, GPT-2), with fused attention.
+"""A decoder-only transformer (Radford et al. 2019, GPT-2), with scaled_dot_product_attention.
 
-Yours to change. The rest of the project needs `ModelConfig`, `build`, and a `forward` that returns the loss and sums.
+This file is yours to edit. The rest of the project uses `ModelConfig` and `build`; see contracts.py.
 """
 
 import math
@@ -23,35 +23,35 @@ SIZES: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
-    """The network's size, and its loss."""
+    """Architecture, regularization and loss."""
 
     size: Literal["tiny", "124M", "355M"] = "tiny"
     """The network's size, the larger ones GPT-2's; a value given below goes before it."""
     depth: int = within("[0, 1000]", 0)
-    """Number of blocks. 0: as `size` says."""
+    """Number of blocks. 0: set by `size`."""
     width: int = within("[0, inf)", 0)
-    """Size of the residual stream. 0: as `size` says."""
+    """Embedding dimension. 0: set by `size`."""
     heads: int = within("[0, inf)", 0)
-    """Attention heads; each has width / heads dimensions. 0: as `size` says."""
+    """Number of attention heads of width / heads dimensions each. 0: set by `size`."""
     positions: Literal["auto", "rotary", "learned"] = "auto"
-    """How a token's place enters: rotary, Su et al. 2021, arXiv:2104.09864; learned and added, as in GPT-2. auto: as
+    """Position embedding: rotary (Su et al. 2021, arXiv:2104.09864), or learned as in GPT-2. auto: as
     `size` says."""
     dropout: float = within("[0, 1)", 0.0)
-    """Share of activations dropped in training; below one pass over the data none is needed."""
+    """Dropout probability; not needed for less than one epoch."""
     label_smoothing: float = within("[0, 1)", 0.0)
-    """Share of each label that training spreads over all tokens: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
+    """Label smoothing in training: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
 
     def __post_init__(self) -> None:
         self.take(SIZES[self.size])
         super().__post_init__()
         if self.width % 8:
-            self.refuse("width", "it must be a multiple of 8, which Tensor Cores need")
+            self.refuse("width", "it must be a multiple of 8, as Tensor Cores require")
         if self.width % self.heads or self.width // self.heads % 8:
             self.refuse("heads", f"it must divide model.width={self.width} into multiples of 8")
 
 
 class Rotary(nn.Module):
-    """Turns each pair of a head's dimensions by an angle that grows with the place, so that products see distances."""
+    """Rotary position embedding: attention logits depend on relative positions."""
 
     cosine: Tensor
     sine: Tensor
@@ -66,18 +66,18 @@ class Rotary(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         cosine, sine = self.cosine[: x.shape[-2]], self.sine[: x.shape[-2]]
         left, right = x.chunk(2, dim=-1)
-        turned: Tensor = torch.cat([left * cosine - right * sine, left * sine + right * cosine], dim=-1)
-        return turned.to(x.dtype)  # the table is fp32; under autocast the queries are not
+        rotated: Tensor = torch.cat([left * cosine - right * sine, left * sine + right * cosine], dim=-1)
+        return rotated.to(x.dtype)  # the buffers are fp32, but queries and keys may not be, under autocast
 
 
 class Attention(nn.Module):
-    """Causal self-attention with queries, keys and values from one matrix product."""
+    """Causal self-attention, with queries, keys and values in one matrix product."""
 
     def __init__(self, cfg: ModelConfig, context: int) -> None:
         super().__init__()
         self.heads, self.dropout = cfg.heads, cfg.dropout
         rotary = cfg.positions == "rotary"
-        self.place = Rotary(cfg.width // cfg.heads, context) if rotary else nn.Identity()
+        self.rotate = Rotary(cfg.width // cfg.heads, context) if rotary else nn.Identity()
         self.qkv = nn.Linear(cfg.width, 3 * cfg.width)
         self.out = nn.Linear(cfg.width, cfg.width)
 
@@ -85,13 +85,13 @@ class Attention(nn.Module):
         n, t, d = x.shape
         q, k, v = self.qkv(x).view(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
         dropped = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(self.place(q), self.place(k), v, dropout_p=dropped, is_causal=True)
+        y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, dropout_p=dropped, is_causal=True)
         mixed: Tensor = self.out(y.transpose(1, 2).reshape(n, t, d))
         return mixed
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer perceptron, each on a normalised copy and added back."""
+    """Pre-norm transformer block: attention, then an MLP, each with a residual connection."""
 
     def __init__(self, cfg: ModelConfig, context: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens (n, t) to scores of the next token (n, t, vocabulary)."""
+    """Tokens (n, t) to next-token logits (n, t, vocabulary)."""
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class GPT(nn.Module):
             spec.vocabulary,
             spec.bytes_per_token,
         )
-        # Rows up to a multiple of 64, as matrix units like; no token has the last ones, so training drives them down.
+        # Padded to a multiple of 64 for efficient matrix products; no token uses the last rows, so they learn low logits.
         rows = -(-spec.vocabulary // 64) * 64
         self.tokens = nn.Embedding(rows, cfg.width)
         self.positions = nn.Embedding(spec.context, cfg.width) if cfg.positions == "learned" else None
@@ -131,40 +131,42 @@ class GPT(nn.Module):
         self._init(cfg)
 
     def _init(self, cfg: ModelConfig) -> None:
-        """Fill the weights as GPT-2 does (section 2.3), with its 0.02, meant for a width of 768, made to fit any."""
+        """Initialize as GPT-2 (section 2.3), with its standard deviation of 0.02 for width 768 scaled to this width."""
         std = (3 * cfg.width) ** -0.5
         for name, parameter in self.named_parameters():
-            if name.endswith(("out.weight", "narrow.weight")):  # so that the residual stream keeps its scale
+            if name.endswith(
+                ("out.weight", "narrow.weight")
+            ):  # keeps the variance of the residual stream independent of depth
                 nn.init.normal_(parameter, std=std / math.sqrt(2 * cfg.depth))
             elif parameter.ndim == 2:
                 nn.init.normal_(parameter, std=std)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def _scores(self, tokens: Tensor) -> Tensor:
+    def _logits(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens)
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         x = self.drop(x)
         for block in self.blocks:
             x = block(x)
-        scores: Tensor = self.head(self.norm(x))
-        return scores
+        logits: Tensor = self.head(self.norm(x))
+        return logits
 
     def predict(self, tokens: Tensor) -> Tensor:
-        """Scores, before softmax, of the token that follows each of the (n, t) tokens; t at most the context."""
-        return self._scores(tokens)[..., : self.vocabulary]
+        """Logits of the next token at each of the (n, t) positions; t is at most the context length."""
+        return self._logits(tokens)[..., : self.vocabulary]
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
-        """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
-        scores = self._scores(tokens)
+        """Return the mean loss in nats, and for each metric its sum over the batch and the number of tokens or bytes."""
+        logits = self._logits(tokens)
         smoothing = self.smoothing if self.training else 0.0
-        loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), label_smoothing=smoothing)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=smoothing)
         count = targets.numel()
         nats = loss.detach() * count
         return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count * self.bytes_per_token)}
 
 
 def build(cfg: ModelConfig, spec: Spec) -> GPT:
-    """Make the network for such data, with fresh weights."""
+    """Build the model for this data, with initialized weights."""
     return GPT(cfg, spec)

@@ -1,6 +1,6 @@
-"""A U-Net (Ronneberger et al. 2015, arXiv:1505.04597), with BatchNorm and padded convolutions: a class for each pixel.
+"""A U-Net (Ronneberger et al. 2015, arXiv:1505.04597), with BatchNorm and padded convolutions, for image segmentation.
 
-Yours to change. The rest of the project needs `ModelConfig`, `build`, and a `forward` that returns the loss and sums.
+This file is yours to edit. The rest of the project uses `ModelConfig` and `build`; see contracts.py.
 """
 
 from dataclasses import dataclass
@@ -15,33 +15,33 @@ from .data import Spec
 from .errors import UserError
 
 SIZES: dict[str, dict[str, object]] = {
-    "small": {"width": 16, "depth": 2},  # for pictures of 16 to 64 pixels
+    "small": {"width": 16, "depth": 2},  # for images of 16 to 64 pixels
     "base": {"width": 64, "depth": 4},  # figure 1 of the paper
 }
 
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
-    """The network's size."""
+    """Architecture and regularization."""
 
     size: Literal["small", "base"] = "small"
-    """The network's size, base being the paper's; a value given below goes before it."""
+    """Model size (base: the paper's): sets the defaults of the fields below, which can be overridden one by one."""
     width: int = within("[0, inf)", 0)
-    """Channels at full resolution; each level below has twice as many, at half the resolution. 0: as `size` says."""
+    """Channels at full resolution; each level doubles them and halves the resolution. 0: set by `size`."""
     depth: int = within("[0, 10]", 0)
-    """How often the resolution is halved; 2 to its power must divide `data.size`. 0: as `size` says."""
+    """Number of times the resolution is halved; 2 ** depth must divide `data.size`. 0: set by `size`."""
     dropout: float = within("[0, 1)", 0.0)
-    """Share of activations dropped in training at the end of the way down, as in section 3.1 of the paper."""
+    """Dropout probability at the end of the contracting path, as in section 3.1 of the paper."""
 
     def __post_init__(self) -> None:
         self.take(SIZES[self.size])
         super().__post_init__()
         if self.width % 8:
-            self.refuse("width", "it must be a multiple of 8, which Tensor Cores need")
+            self.refuse("width", "it must be a multiple of 8, as Tensor Cores require")
 
 
-class Double(nn.Sequential):
-    """Twice a 3 x 3 convolution, BatchNorm and ReLU; no bias before the norm, whose own shift would cancel it."""
+class DoubleConv(nn.Sequential):
+    """Two 3 x 3 convolutions with BatchNorm and ReLU; a bias before the norm would have no effect."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         first = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
@@ -50,17 +50,17 @@ class Double(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """Images (n, channels, size, size) to class scores of each pixel (n, classes, size, size)."""
+    """Images (n, channels, size, size) to class logits per pixel (n, classes, size, size)."""
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
         self.classes = len(spec.classes)
-        self.ignore = -100 if spec.ignore is None else spec.ignore  # no mask has a value below 0
+        self.ignore = -100 if spec.ignore is None else spec.ignore  # masks have no negative values
         widths = [cfg.width * 2**level for level in range(cfg.depth + 1)]
-        down = [Double(inputs, outputs) for inputs, outputs in zip([spec.channels, *widths], widths, strict=False)]
-        up = [Double(2 * width, width) for width in reversed(widths[:-1])]
+        down = [DoubleConv(inputs, outputs) for inputs, outputs in zip([spec.channels, *widths], widths, strict=False)]
+        up = [DoubleConv(2 * width, width) for width in reversed(widths[:-1])]
         self.blocks = nn.ModuleList([*down, *up])
-        """The way down, its last block at the lowest resolution, and then the way up."""
+        """The contracting path, including the bottleneck, and then the expanding path."""
         self.depth = cfg.depth
         self.pool = nn.MaxPool2d(2)
         self.drop = nn.Dropout(cfg.dropout)
@@ -71,44 +71,44 @@ class UNet(nn.Module):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="relu")
 
     def predict(self, images: Tensor) -> Tensor:
-        """Class scores, before softmax, of each pixel of prepared images."""
-        kept: list[Tensor] = []
+        """Class logits per pixel of prepared images."""
+        skips: list[Tensor] = []
         x = images
         for number, block in enumerate(self.blocks):
             if number > self.depth:
-                x = torch.cat([kept.pop(), self.ups[number - self.depth - 1](x)], dim=1)
+                x = torch.cat([skips.pop(), self.ups[number - self.depth - 1](x)], dim=1)
             x = block(x)
             if number < self.depth:
-                kept.append(x)
+                skips.append(x)
                 x = self.pool(x)
             elif number == self.depth:
                 x = self.drop(x)
-        scores: Tensor = self.head(x)
-        return scores
+        logits: Tensor = self.head(x)
+        return logits
 
     def forward(self, images: Tensor, masks: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
         """Return the mean loss, and for each metric its sum over the batch and the number of pixels.
 
-        An ignored pixel has no loss but is in the number that the mean divides by. So every other weighs the same in
-        whichever batch it is, and k micro-batches give the gradient of one that is k times as large.
+        An ignored pixel has no loss but counts in the mean. So all other pixels have the same weight in every batch, and
+        k micro-batches give the same gradient as one batch that is k times as large.
         """
-        scores = self.predict(images)
-        rows = scores.permute(0, 2, 3, 1).reshape(-1, self.classes)
+        logits = self.predict(images)
+        rows = logits.permute(0, 2, 3, 1).reshape(-1, self.classes)
         total = F.cross_entropy(rows, masks.flatten(), ignore_index=self.ignore, reduction="none").sum()
         with torch.no_grad():
-            found = confusion(scores.argmax(1), masks, self.classes, self.ignore)
+            found = confusion(logits.argmax(1), masks, self.classes, self.ignore)
             hits = found.diagonal()
             unions = found.sum(0) + found.sum(1) - hits
         count = masks.numel()
         return total / count, {
             "loss": (total.detach(), count),
             "accuracy": (hits.sum(), found.sum()),
-            "iou": (hits, unions),  # a class an entry; the mean is over those that are there or were predicted
+            "iou": (hits, unions),  # one entry per class; the mean is over classes that occur or were predicted
         }
 
 
 def confusion(predicted: Tensor, masks: Tensor, classes: int, ignore: int) -> Tensor:
-    """Count the pixels by their class (rows) and the predicted one (columns); shapes are static, nothing waits."""
+    """Pixels per true class (rows) and predicted class (columns), with static shapes and no synchronization."""
     cells = torch.where(masks == ignore, classes**2, masks * classes + predicted).flatten()
     counts = torch.zeros(classes**2 + 1, dtype=torch.int32, device=cells.device)
     counts = counts.scatter_add(0, cells, torch.ones_like(cells, dtype=torch.int32))
@@ -116,10 +116,10 @@ def confusion(predicted: Tensor, masks: Tensor, classes: int, ignore: int) -> Te
 
 
 def build(cfg: ModelConfig, spec: Spec) -> UNet:
-    """Make the network for such data, with fresh weights.
+    """Build the model for this data, with initialized weights.
 
     Raises:
-        UserError: the images cannot be halved as often as the network is deep.
+        UserError: the image size is not a multiple of 2 ** depth.
     """
     step = 2**cfg.depth
     if spec.size % step:

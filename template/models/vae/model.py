@@ -1,6 +1,6 @@
-"""A variational autoencoder (Kingma and Welling 2013, arXiv:1312.6114) with a likelihood of the very bytes of images.
+"""A variational autoencoder (Kingma and Welling 2013, arXiv:1312.6114) with a discretized logistic likelihood.
 
-Yours to change. The rest of the project needs `ModelConfig`, `build`, and a `forward` that returns the loss and sums.
+This file is yours to edit. The rest of the project uses `ModelConfig` and `build`; see contracts.py.
 """
 
 import math
@@ -17,39 +17,39 @@ from .config_base import Section, within
 from .data import Spec
 
 SIZES: dict[str, dict[str, object]] = {
-    "small": {"width": 32, "stages": 2, "latent": 16},  # for pictures of 8 to 32 pixels
-    "base": {"width": 64, "stages": 4, "latent": 128},  # for pictures of 64 pixels and more
+    "small": {"width": 32, "stages": 2, "latent": 16},  # for images of 8 to 32 pixels
+    "base": {"width": 64, "stages": 4, "latent": 128},  # for images of 64 pixels and more
 }
 DRAWS = 64
-"""Noises from which a held-out image gets its own; see `VAE.forward`."""
+"""Number of fixed noise vectors for validation; see `VAE.forward`."""
 
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
-    """The network's size."""
+    """Architecture and regularization."""
 
     size: Literal["small", "base"] = "small"
-    """The network's size; a value given below goes before it."""
+    """Model size: sets the defaults of the fields below, which can be overridden one by one."""
     width: int = within("[0, inf)", 0)
-    """Channels at full resolution; each halving of it doubles them. 0: as `size` says."""
+    """Channels at full resolution; each stage doubles them. 0: set by `size`."""
     stages: int = within("[0, 8]", 0)
-    """Halvings of the resolution in the encoder, and doublings in the decoder. 0: as `size` says."""
+    """Number of stages that halve the resolution in the encoder, and double it in the decoder. 0: set by `size`."""
     latent: int = within("[0, inf)", 0)
-    """Numbers that an image is compressed to. 0: as `size` says."""
+    """Number of latent dimensions. 0: set by `size`."""
     kl_weight: float = within("[0, inf)", 1.0)
-    """Training's weight of the latents' cost: 1 for the bound on the likelihood, above it for simpler latents (Higgins
-    et al. 2017, beta-VAE)."""
+    """Weight of the KL divergence in the training loss: 1 for the ELBO, above 1 for disentangled latents (Higgins et al.
+    2017, beta-VAE)."""
 
     def __post_init__(self) -> None:
         self.take(SIZES[self.size])
         super().__post_init__()
         for key in ("width", "latent"):
             if getattr(self, key) % 8:
-                self.refuse(key, "it must be a multiple of 8, which Tensor Cores need")
+                self.refuse(key, "it must be a multiple of 8, as Tensor Cores require")
 
 
 def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    """A 3 x 3 convolution, filled as He et al. 2015 (arXiv:1502.01852, section 2.2) do."""
+    """A 3 x 3 convolution, initialized as in He et al. 2015 (arXiv:1502.01852, section 2.2)."""
     made = nn.Conv2d(inputs, outputs, 3, stride, padding=1)
     nn.init.kaiming_normal_(made.weight, nonlinearity="relu")
     nn.init.zeros_(made.get_parameter("bias"))
@@ -57,7 +57,7 @@ def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 class Block(nn.Module):
-    """Half or twice the resolution, then two convolutions around which that passes unchanged."""
+    """Halves or doubles the resolution, then applies a residual block of two convolutions."""
 
     def __init__(self, inputs: int, outputs: int, down: bool) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Block(nn.Module):
         self.enter = conv(inputs, outputs, stride=2 if down else 1)
         self.norm1, self.norm2 = nn.GroupNorm(8, outputs), nn.GroupNorm(8, outputs)
         self.conv1, self.conv2 = conv(outputs, outputs), conv(outputs, outputs)
-        nn.init.zeros_(self.conv2.weight)  # the detour begins as nothing: Goyal et al. 2017, arXiv:1706.02677, 5.1
+        nn.init.zeros_(self.conv2.weight)  # initialized as the identity: Goyal et al. 2017, arXiv:1706.02677, 5.1
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.enter(self.grow(x))
@@ -74,7 +74,7 @@ class Block(nn.Module):
 
 
 class VAE(nn.Module):
-    """Images (n, channels, size, size) to latents (n, latent) and back to a distribution of each pixel's byte."""
+    """Images (n, channels, size, size) to latents (n, latent), and back to a distribution over the values of each pixel."""
 
     mean: Tensor
     std: Tensor
@@ -93,7 +93,7 @@ class VAE(nn.Module):
         self.from_latent = nn.Linear(cfg.latent, math.prod(self.inner))
         self.norm = nn.GroupNorm(8, cfg.width)
         self.head = conv(cfg.width, 2 * spec.channels)
-        nn.init.zeros_(self.head.weight)  # every pixel begins with the data's mean and standard deviation
+        nn.init.zeros_(self.head.weight)  # each pixel starts with the mean and standard deviation of the data
         noise = np.random.default_rng(0).standard_normal((DRAWS, cfg.latent))
         self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
@@ -108,39 +108,39 @@ class VAE(nn.Module):
         return mean, log_variance.clamp(-15, 15)
 
     def _pixels(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """Location and log-scale of each pixel's logistic distribution, in units of prepared images."""
+        """Location and log-scale of the logistic distribution of each pixel, in units of prepared images."""
         x = self.from_latent(latents).unflatten(1, self.inner)
         for block in self.blocks[self.stages :]:
             x = block(x)
         location, log_scale = self.head(F.silu(self.norm(x))).to(latents.dtype).chunk(2, dim=1)
-        # A logistic of scale sqrt(3) / pi has standard deviation 1. The lower end is that of Salimans et al.
+        # A logistic of scale sqrt(3) / pi has standard deviation 1. The minimum is that of Salimans et al.
         return location, (log_scale + math.log(math.sqrt(3) / math.pi)).clamp(min=-7)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """The likeliest images of latents, from 0 to 1."""
+        """The most likely images for latents, with values from 0 to 1."""
         return (self._pixels(latents)[0] * self.std + self.mean).clamp(0, 1)
 
     def predict(self, images: Tensor) -> Tensor:
-        """Reconstructions, from 0 to 1, of prepared images."""
+        """Reconstructions of prepared images, with values from 0 to 1."""
         return self.decode(self.encode(images)[0])
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        """New images, from 0 to 1."""
+        """Sample new images, with values from 0 to 1."""
         return self.decode(torch.randn(count, self.latent, device=generator.device, generator=generator))
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
-        """Return the loss in nats for each pixel and channel, and each metric's sum over the batch; labels are unused.
+        """Return the loss in nats per dimension, and for each metric its sum over the batch; labels are unused.
 
-        `bits_per_dim` is the negative ELBO: no code could spend more bits on these bytes with this model. Noise comes
-        from the device's default generator in training. Held out, an image's noise is chosen by its content, so that
-        its figure is the same in any batch and on any rank, and is that of a sample all the same.
+        `bits_per_dim` is the negative ELBO, an upper bound on the code length of the pixels. In training the noise comes
+        from the device's default generator. In validation it is selected by the content of the image, so that the result
+        for an image is the same in any batch and on any rank.
         """
         mean, log_variance = self.encode(images)
         levels = ((images * self.std + self.mean) * 255).round()
         draw = levels.sum((1, 2, 3)).long() % DRAWS
         noise = torch.randn_like(mean) if self.training else self.draws.index_select(0, draw)
         location, log_scale = self._pixels(mean + (log_variance / 2).exp() * noise)
-        half = 0.5 / (255 * self.std)  # of a level's width
+        half = 0.5 / (255 * self.std)  # half the width of a level
         nats = -log_probability(images, levels, location, log_scale, half).flatten(1).sum(1)
         kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum(1)  # to N(0, 1): the paper's appendix B
         count, size = len(images), images[0].numel()
@@ -151,10 +151,11 @@ class VAE(nn.Module):
 
 
 def log_probability(x: Tensor, levels: Tensor, location: Tensor, log_scale: Tensor, half: Tensor) -> Tensor:
-    """Log-probability of each of the 256 levels under a logistic distribution; all of them together have probability 1.
+    """Log-probability of pixel levels from 0 to 255 under a discretized logistic distribution.
 
-    Salimans et al. 2017 (arXiv:1701.05517, section 2.1): a level has what lies within half a level of it, and the two
-    outer ones all beyond. With s for the sigmoid, s(a) - s(b) = s(a) s(-b) (1 - exp(b - a)) loses no digits.
+    Salimans et al. 2017 (arXiv:1701.05517, section 2.1): a level has the probability mass within half a level of it, and
+    the levels 0 and 255 that of the tails. With the sigmoid s, s(a) - s(b) = s(a) s(-b) (1 - exp(b - a)) avoids
+    cancellation.
     """
     scale = log_scale.exp()
     above, below = F.logsigmoid((x + half - location) / scale), F.logsigmoid((location - x + half) / scale)
@@ -163,11 +164,11 @@ def log_probability(x: Tensor, levels: Tensor, location: Tensor, log_scale: Tens
 
 
 def build(cfg: ModelConfig, spec: Spec) -> VAE:
-    """Make the network for such data, with fresh weights.
+    """Build the model for this data, with initialized weights.
 
     Raises:
-        UserError: the images cannot be halved as often as asked.
+        UserError: the image size is not a multiple of 2 ** stages.
     """
     if spec.size % 2**cfg.stages:
-        cfg.refuse("stages", f"the images' side of {spec.size} pixels must be a multiple of {2**cfg.stages}")
+        cfg.refuse("stages", f"the image size of {spec.size} pixels must be a multiple of {2**cfg.stages}")
     return VAE(cfg, spec)

@@ -1,7 +1,7 @@
-"""Images to latents and back: what the code of an image costs, reconstructions, and new images.
+"""Image generation with a trained autoencoder: the parts of the loss, reconstructions, and new images.
 
 python -m <package>.tools.predict runs/first --count 64 --output samples.png
-python -m <package>.tools.predict runs/first pictures/ --output pairs.png
+python -m <package>.tools.predict runs/first images/ --output pairs.png
 """
 
 import argparse
@@ -14,25 +14,25 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from ..contracts import Batch
 from ..data import Spec
 from ..distributed import World
 from ..errors import UserError
-from ..loaders import Batch
-from ..readers.images import named, opened
-from .atomic_file import whole
-from .trained_model import Trained
+from ..readers.decoding import find_images, load_image
+from .atomic_file import atomic_write
+from .trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ABOUT = "Draw new images, or the reconstructions of given ones."
+ABOUT = "Sample new images, or reconstruct given ones."
 PARTS = ("reconstruction", "kl", "bits_per_dim")
 ACTIVE = 0.01
-"""Variance over images above which a latent's mean says something of the image: Burda et al. 2015, arXiv:1509.00519."""
+"""Minimum variance of a latent's mean over images for it to count as active: Burda et al. 2015, arXiv:1509.00519."""
 
 
 class Details:
-    """What the bits of an image are spent on, and how many latents are used."""
+    """The parts of the loss in bits, and the number of active latents."""
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
         self.size = spec.channels * spec.size**2
@@ -40,7 +40,7 @@ class Details:
         self.means: Tensor | None = None
 
     def add(self, net: Any, batch: Batch) -> None:
-        """Take in a prepared batch."""
+        """Add a prepared batch."""
         _, metrics = net(*batch)
         count = metrics[PARTS[0]][1]
         self.parts += torch.stack([*(metrics[name][0] for name in PARTS), torch.as_tensor(count).to(self.parts)])
@@ -49,31 +49,31 @@ class Details:
         self.means = sums if self.means is None else self.means + sums
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
-        """Over all ranks: bits for each pixel and channel and for an image, by part, and the latents in use."""
+        """Over all ranks: bits per dimension and per image for each part, and the number of active latents."""
         assert self.means is not None
-        *parts, count = world.sum(self.parts).tolist()
-        mean, square = world.sum(self.means) / count
+        *parts, count = world.all_reduce(self.parts).tolist()
+        mean, square = world.all_reduce(self.means) / count
         active = int((square - mean**2 > ACTIVE).sum())
         values = {"bits_per_image": parts[-1] / count * self.size, "active_latents": active, "latents": len(mean)}
-        lines = [f"\n{'':16}bits a pixel and channel   bits an image"]
+        lines = [f"\n{'':16}bits per dimension  bits per image"]
         for name, total in zip(PARTS, parts, strict=True):
-            lines.append(f"{name:16}{total / count:>24.4f}{total / count * self.size:>16.1f}")
-        lines.append(f"\n{active} of {len(mean)} latents say something of the image")
+            lines.append(f"{name:16}{total / count:>18.4f}{total / count * self.size:>16.1f}")
+        lines.append(f"\n{active} of {len(mean)} latents are active")
         return values, "\n".join(lines) + "\n"
 
 
-def picture(trained: Trained, batch: Batch, columns: int = 12) -> "Figure":
-    """Held-out images above their reconstructions, and new images below them."""
-    from matplotlib.figure import Figure  # takes a second to import, so only where it is used
+def plot(trained: TrainedModel, batch: Batch, columns: int = 12) -> "Figure":
+    """Validation images, their reconstructions, and new images, in rows."""
+    from matplotlib.figure import Figure  # imported here because it takes a second
 
     images, spec = batch[0][:columns], trained.spec
     with trained.precision.autocast():
-        again = trained.net.predict(images)
+        reconstructed = trained.net.predict(images)
         new = trained.net.sample(2 * columns, torch.Generator(trained.device).manual_seed(0))
     mean, std = (torch.tensor(values, device=trained.device).view(-1, 1, 1) for values in (spec.mean, spec.std))
     rows = {
-        "held out": (images * std + mean).clamp(0, 1),
-        "reconstructed": again,
+        "validation": (images * std + mean).clamp(0, 1),
+        "reconstructed": reconstructed,
         "new": new[:columns],
         "": new[columns:],
     }
@@ -89,18 +89,23 @@ def picture(trained: Trained, batch: Batch, columns: int = 12) -> "Figure":
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What to reconstruct, or how much to draw, and where to."""
-    parser.add_argument("inputs", type=Path, nargs="*", help="images, and folders of them; without any, new ones")
-    parser.add_argument("--count", type=int, default=64, help="how many new images")
-    parser.add_argument("--seed", type=int, default=0, help="of the new images")
-    parser.add_argument("--output", type=Path, default=Path("images.png"), help="the picture, a .png")
+    """Add the inputs, the number of new images, and the output."""
+    parser.add_argument(
+        "inputs",
+        type=Path,
+        nargs="*",
+        help="images to reconstruct, and folders of images; without any, new images are sampled",
+    )
+    parser.add_argument("--count", type=int, default=64, help="number of new images")
+    parser.add_argument("--seed", type=int, default=0, help="random seed for new images")
+    parser.add_argument("--output", type=Path, default=Path("images.png"), help="output file, a .png")
 
 
-def predict(trained: Trained, args: argparse.Namespace) -> None:
-    """Draw the grid, of new images or of pairs: an input, and beside it its reconstruction.
+def predict(trained: TrainedModel, args: argparse.Namespace) -> None:
+    """Write a grid of new images, or of inputs next to their reconstructions.
 
     Raises:
-        UserError: an image cannot be read, or the picture cannot be written.
+        UserError: an image cannot be read, or the output cannot be written.
     """
     if args.output.suffix.lower() != ".png":
         raise UserError(f"--output {args.output}: its name must end with .png")
@@ -109,26 +114,26 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
     if not args.inputs:
         with trained.precision.autocast():
             images = trained.net.sample(args.count, torch.Generator(trained.device).manual_seed(args.seed))
-        with whole(args.output) as target:
+        with atomic_write(args.output) as target:
             grid(images, math.ceil(math.sqrt(args.count))).save(target)
         print(f"{args.count} new images in {args.output}")
         return
-    module, files = Reconstruction(trained), named(args.inputs)
+    module, files = Reconstruction(trained), find_images(args.inputs)
     pairs, shape = [], (trained.spec.size, trained.spec.channels)
     for begin in range(0, len(files), 64):
-        levels = torch.stack([opened(file, *shape) for file in files[begin : begin + 64]]).to(trained.device)
+        levels = torch.stack([load_image(file, *shape) for file in files[begin : begin + 64]]).to(trained.device)
         with trained.precision.autocast():
             pairs.append(torch.stack([levels / 255, module(levels)], dim=1).flatten(0, 1))
-    with whole(args.output) as target:
+    with atomic_write(args.output) as target:
         grid(torch.cat(pairs), 2 * math.ceil(math.sqrt(len(files) / 2))).save(target)
     print(f"{len(files)} pairs of an image and its reconstruction in {args.output}")
 
 
-def grid(images: Tensor, columns: int, least: int = 64) -> Image.Image:
-    """Lay (n, c, size, size) images out in rows, each at least `least` pixels wide, with a grey line between them."""
-    times = math.ceil(least / images.shape[-1])
+def grid(images: Tensor, columns: int, minimum: int = 64) -> Image.Image:
+    """Arrange (n, c, size, size) images in a grid, enlarged to at least `minimum` pixels, with gray lines between them."""
+    scale = math.ceil(minimum / images.shape[-1])
     levels = (images.float().clamp(0, 1) * 255).round().byte().cpu().expand(-1, 3, -1, -1)
-    large = levels.repeat_interleave(times, 2).repeat_interleave(times, 3)
+    large = levels.repeat_interleave(scale, 2).repeat_interleave(scale, 3)
     side = large.shape[-1] + 2
     rows = math.ceil(len(large) / columns)
     sheet = np.full((rows * side + 2, min(columns, len(large)) * side + 2, 3), 128, np.uint8)
@@ -139,20 +144,20 @@ def grid(images: Tensor, columns: int, least: int = 64) -> Image.Image:
 
 
 class Reconstruction(nn.Module):
-    """Images as loaded, uint8 (n, channels, size, size), to what comes back of them, from 0 to 1 in fp32."""
+    """Images as loaded, uint8 (n, channels, size, size), to reconstructions with values from 0 to 1, fp32."""
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, trained: TrainedModel) -> None:
         super().__init__()
         self.net, self.prepare = trained.net, trained.prepare
 
     def forward(self, images: Tensor) -> Tensor:
-        prepared, _ = self.prepare((images, images), False, torch.default_generator)  # labels pass through
-        again: Tensor = self.net.predict(prepared)
-        return again
+        prepared, _ = self.prepare((images, images), False, torch.default_generator)  # labels are unused
+        reconstructions: Tensor = self.net.predict(prepared)
+        return reconstructions
 
 
-def exported(trained: Trained) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """The way there and back, and two images to trace it with."""
+def export_module(trained: TrainedModel) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The module to export, and example inputs."""
     spec = trained.spec
     levels = torch.randint(0, 256, (2, spec.channels, spec.size, spec.size), dtype=torch.uint8)
     return Reconstruction(trained), (levels,)

@@ -1,4 +1,4 @@
-"""What is done with a trained model of tables: rows in, classes with their probabilities or numbers out."""
+"""Prediction for tables with a trained model: class probabilities, or numbers, for each row."""
 
 import argparse
 import sys
@@ -9,24 +9,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..contracts import Batch
 from ..data import Prepare, Spec
 from ..distributed import World
 from ..errors import UserError
-from ..loaders import Batch
-from .atomic_file import whole
-from .trained_model import Trained
+from .atomic_file import atomic_write
+from .trained_model import TrainedModel
 
 if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
 
-ABOUT = "Predict the class, or the number, of each row of CSV or Parquet files with the columns of the training data."
-AT_ONCE = 8192
-"""Rows in one forward pass."""
+ABOUT = "Predict the target for each row of CSV or Parquet files with the columns of the training data."
+BATCH = 8192
+"""Rows per forward pass."""
 
 
 class Details:
-    """Classes: the confusion matrix, and each class's precision and recall. Numbers: R2, and errors in their unit."""
+    """Classification: confusion matrix, precision and recall. Regression: R2, and errors in the unit of the target."""
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
         self.spec = spec
@@ -34,63 +34,63 @@ class Details:
         size = len(spec.classes)
         self.confusion = torch.zeros(size * size, dtype=torch.int64, device=device)
         self.sums = torch.zeros(4, dtype=dtype, device=device)
-        """Log losses; or of errors the squares and the sizes, and the targets' squares about the mean; and samples."""
+        """Classification: log loss, and samples. Regression: squared and absolute errors, total sum of squares, and samples."""
 
     def add(self, net: Any, batch: Batch) -> None:
-        """Take in one prepared batch."""
+        """Add a prepared batch."""
         numbers, codes, targets = batch
         found = net.predict(numbers, codes).to(self.sums.dtype)
         if self.spec.classes:
             size = len(self.spec.classes)
             self.confusion += torch.bincount(targets * size + found.argmax(1), minlength=size * size)
-            lost = F.cross_entropy(found, targets, reduction="sum")
-            self.sums += torch.stack([lost, lost.new_tensor(0), lost.new_tensor(0), lost.new_tensor(len(targets))])
+            loss = F.cross_entropy(found, targets, reduction="sum")
+            self.sums += torch.stack([loss, loss.new_tensor(0), loss.new_tensor(0), loss.new_tensor(len(targets))])
             return
-        own = targets.to(found.dtype) * self.spec.target_std + self.spec.target_mean
-        away, spread = found - own, own - self.spec.center
-        parts = [away.square().sum(), away.abs().sum(), spread.square().sum(), away.new_tensor(len(targets))]
+        true = targets.to(found.dtype) * self.spec.target_std + self.spec.target_mean
+        error, deviation = found - true, true - self.spec.center
+        parts = [error.square().sum(), error.abs().sum(), deviation.square().sum(), error.new_tensor(len(targets))]
         self.sums += torch.stack(parts)
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
-        """Over all ranks: values for JSON, and a table to read."""
-        first, absolute, spread, count = world.sum(self.sums).tolist()
+        """Over all ranks: the values, and a table of them."""
+        first, absolute, total, count = world.all_reduce(self.sums).tolist()
         if not self.spec.classes:
             values = {"rmse": (first / count) ** 0.5, "mae": absolute / count, "samples": int(count)}
-            values["r2"] = 1 - first / spread if spread else float("nan")
+            values["r2"] = 1 - first / total if total else float("nan")
             return values, f"rmse            {values['rmse']:.6g} ({self.spec.target})\n"
         size = len(self.spec.classes)
-        matrix = world.sum(self.confusion).view(size, size)
-        right, shown, there = matrix.diagonal().tolist(), matrix.sum(0).tolist(), matrix.sum(1).tolist()
+        matrix = world.all_reduce(self.confusion).view(size, size)
+        correct, predicted, true = matrix.diagonal().tolist(), matrix.sum(0).tolist(), matrix.sum(1).tolist()
         values = {
             "log_loss": first / count,
             "samples": int(count),
             "classes": list(self.spec.classes),
-            "confusion": matrix.tolist(),  # a row a true class, a column a predicted one
-            "precision": [a / b if b else 0.0 for a, b in zip(right, shown, strict=True)],
-            "recall": [a / b if b else 0.0 for a, b in zip(right, there, strict=True)],
+            "confusion": matrix.tolist(),  # one row per true class, one column per predicted class
+            "precision": [a / b if b else 0.0 for a, b in zip(correct, predicted, strict=True)],
+            "recall": [a / b if b else 0.0 for a, b in zip(correct, true, strict=True)],
         }
         return values, _confusion_table(values)
 
 
-def picture(trained: Trained, batch: Batch) -> "Figure":
-    """Of one batch, how often each class is taken for each; or the numbers that are predicted over the true ones."""
+def plot(trained: TrainedModel, batch: Batch) -> "Figure":
+    """The confusion matrix of one batch; or the true values over the predicted ones."""
     from matplotlib.figure import Figure
 
     spec, (numbers, codes, targets) = trained.spec, batch
     with trained.precision.autocast():
         found = trained.net.predict(numbers, codes).float().cpu()
     size = len(spec.classes)
-    side = max(5.0, 2 + 0.3 * size)
-    figure = Figure(figsize=(side, side), layout="constrained")
+    inches = max(5.0, 2 + 0.3 * size)
+    figure = Figure(figsize=(inches, inches), layout="constrained")
     axes = figure.subplots()
     axes.set_xlabel(f"{spec.target}, predicted")
     axes.set_ylabel(f"{spec.target}, true")
     if not size:
-        own = targets.float().cpu() * spec.target_std + spec.target_mean
-        both = torch.cat([own, found])
-        ends = [both.min().item(), both.max().item()]
-        axes.plot(ends, ends, color="lightgrey", zorder=0)
-        axes.scatter(found.numpy(), own.numpy(), s=16, alpha=0.7)
+        true = targets.float().cpu() * spec.target_std + spec.target_mean
+        values = torch.cat([true, found])
+        limits = [values.min().item(), values.max().item()]
+        axes.plot(limits, limits, color="lightgrey", zorder=0)
+        axes.scatter(found.numpy(), true.numpy(), s=16, alpha=0.7)
         axes.set_aspect("equal")
         return figure
     matrix = torch.bincount(targets.cpu() * size + found.argmax(1), minlength=size * size).view(size, size)
@@ -99,16 +99,16 @@ def picture(trained: Trained, batch: Batch) -> "Figure":
     axes.set_yticks(range(size), spec.classes)
     for row, column in matrix.nonzero().tolist():
         count = int(matrix[row, column])
-        ink = "white" if count > matrix.max() / 2 else "black"
-        axes.text(column, row, str(count), ha="center", va="center", color=ink)
+        color = "white" if count > matrix.max() / 2 else "black"
+        axes.text(column, row, str(count), ha="center", va="center", color=color)
     return figure
 
 
-def _confusion_table(values: dict[str, Any], most: int = 20) -> str:
-    """Rows of true classes, columns of predicted ones, then each class's recall; a last row of precisions."""
+def _confusion_table(values: dict[str, Any], limit: int = 20) -> str:
+    """One row per true class and one column per predicted class, with the recall and the precision of each."""
     names = [str(name)[:14] for name in values["classes"]]
-    if len(names) > most:
-        return f"{len(names)} classes: their confusion matrix is in evaluation.json\n"
+    if len(names) > limit:
+        return f"{len(names)} classes: see the confusion matrix in evaluation.json\n"
     cells = [
         ["true \\ predicted", *names, "recall"],
         *(
@@ -117,19 +117,19 @@ def _confusion_table(values: dict[str, Any], most: int = 20) -> str:
         ),
         ["precision", *(f"{precision:.3f}" for precision in values["precision"]), ""],
     ]
-    widths = [max(len(str(row[place])) for row in cells) for place in range(len(names) + 2)]
+    widths = [max(len(str(row[column])) for row in cells) for column in range(len(names) + 2)]
     lines = ("  ".join(str(cell).rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The tables, and where the result goes."""
-    parser.add_argument("files", type=Path, nargs="+", help="CSV or Parquet files, or folders of them")
-    parser.add_argument("--output", type=Path, help="a .csv, .parquet or .json file; without it, a table to read")
+    """Add the inputs and the output."""
+    parser.add_argument("files", type=Path, nargs="+", help="CSV or Parquet files, and folders of files")
+    parser.add_argument("--output", type=Path, help="a .csv, .parquet or .json file (default: print a table)")
 
 
-def predict(trained: Trained, args: argparse.Namespace) -> None:
-    """Add to the rows of all files what the model says of them.
+def predict(trained: TrainedModel, args: argparse.Namespace) -> None:
+    """Write the rows of all files with their predictions.
 
     Raises:
         UserError: a file cannot be read or lacks a column, or the result cannot be written.
@@ -140,19 +140,19 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
     from ..readers.frame import SUFFIXES, check_file, read_frame
 
     if args.output is not None and args.output.suffix.lower() not in WRITERS:
-        raise UserError(f"--output {args.output} has no known format: end it in {', '.join(WRITERS)}")
+        raise UserError(f"--output {args.output} has an unknown format: its name must end with {', '.join(WRITERS)}")
     files = [
         file for entry in args.files for file in (list_files(entry, suffixes=SUFFIXES) if entry.is_dir() else [entry])
     ]
     if not files:
-        raise UserError(f"{args.files[0]} holds no table: give files that end in {', '.join(SUFFIXES)}")
+        raise UserError(f"{args.files[0]} contains no table: give files that end in {', '.join(SUFFIXES)}")
     frames = [_predicted(trained, read_frame(check_file(file)), file) for file in files]
     try:
         frame = pl.concat(frames, how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:
-        raise UserError(f"the files do not go into one table ({error}): give them one at a time") from error
+        raise UserError(f"the files cannot be combined ({error}): predict them one at a time") from error
     if args.output is not None:
-        with whole(args.output) as target:
+        with atomic_write(args.output) as target:
             getattr(frame, WRITERS[target.suffix.lower()])(target)
         print(f"{args.output}: {len(frame)} rows")
         return
@@ -161,39 +161,41 @@ def predict(trained: Trained, args: argparse.Namespace) -> None:
         print(frame.select(*own, pl.exclude(own)))
 
 
-def _predicted(trained: Trained, frame: "pl.DataFrame", file: Path) -> "pl.DataFrame":
-    """The rows of one file with the model's word on each."""
+def _predicted(trained: TrainedModel, frame: "pl.DataFrame", file: Path) -> "pl.DataFrame":
+    """The rows of one file with their predictions."""
     import polars as pl
 
-    from ..readers.table import encode, unknown
+    from ..readers.columns import encode, unknown_categories
 
     spec = trained.spec
     names = ["prediction", *(f"probability {name}" for name in spec.classes)]
     taken = [name for name in names if name in frame.columns]
     if taken:
-        raise UserError(f"{file} has a column {taken[0]} already: rename it, as the result gets one")
+        raise UserError(f"{file} already has a column {taken[0]}: rename it, because the output adds one")
     numbers, codes = encode(frame, spec, file)
-    for line in unknown(frame, codes, spec):
-        print(f"{file}: {line}", file=sys.stderr)
-    module = Rowwise(trained.net, trained.prepare)
+    for message in unknown_categories(frame, codes, spec):
+        print(f"{file}: {message}", file=sys.stderr)
+    module = RowPredictor(trained.net, trained.prepare)
     outputs = []
-    for begin in range(0, len(frame), AT_ONCE):
-        inputs = (torch.from_numpy(part[begin : begin + AT_ONCE]).to(trained.device) for part in (numbers, codes))
+    for begin in range(0, len(frame), BATCH):
+        inputs = (torch.from_numpy(part[begin : begin + BATCH]).to(trained.device) for part in (numbers, codes))
         with trained.precision.autocast():
             outputs.append(module(*inputs).cpu())
     found = torch.cat(outputs)
     if not spec.classes:
         return frame.with_columns(pl.Series("prediction", found.numpy()))
     chosen = [spec.classes[index] for index in found.argmax(1).tolist()]
-    shares = [pl.Series(name, column.numpy()) for name, column in zip(names[1:], found.T.contiguous(), strict=True)]
-    return frame.with_columns(pl.Series("prediction", chosen), *shares)
+    probabilities = [
+        pl.Series(name, column.numpy()) for name, column in zip(names[1:], found.T.contiguous(), strict=True)
+    ]
+    return frame.with_columns(pl.Series("prediction", chosen), *probabilities)
 
 
 WRITERS = {".csv": "write_csv", ".parquet": "write_parquet", ".json": "write_json"}
 
 
-class Rowwise(nn.Module):
-    """From rows as loaded to the classes' probabilities (n, classes), or to the number (n,) in its own unit."""
+class RowPredictor(nn.Module):
+    """Rows as loaded to class probabilities (n, classes), or to the target (n,) in its original unit."""
 
     def __init__(self, net: Any, prepare: Prepare) -> None:
         super().__init__()
@@ -204,13 +206,13 @@ class Rowwise(nn.Module):
         return found.softmax(1) if self.prepare.spec.classes else found
 
 
-def exported(trained: Trained) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A module that takes numbers (n, numeric columns), NaN where one is missing, and codes (n, categorical columns).
+def export_module(trained: TrainedModel) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The module to export, and example inputs: numbers (n, numeric columns), NaN if missing, and category codes.
 
-    Their order and the codes' meaning are those of the run's spec, in its checkpoint's manifest.
+    The order of the columns and the meaning of the codes are in the checkpoint's manifest.
     """
     spec = trained.spec
     numbers = torch.tensor(spec.mean).repeat(2, 1)
     numbers[1] += torch.tensor(spec.std)
     codes = torch.zeros(2, len(spec.categorical), dtype=torch.int64)
-    return Rowwise(trained.net, trained.prepare), (numbers, codes)
+    return RowPredictor(trained.net, trained.prepare), (numbers, codes)

@@ -1,11 +1,11 @@
-"""Save and restore a run: a folder each, written whole or not at all, checked when read.
+"""Checkpoints: one folder each, written atomically, verified when read.
 
 Its files:
 
     runs/<name>/checkpoints/step-00000120/state.pt        tensors and counters, loadable with weights_only=True
-    runs/<name>/checkpoints/step-00000120/share-00001.pt  under FSDP, what one rank held
+    runs/<name>/checkpoints/step-00000120/share-00001.pt  under FSDP, the shards of one rank
     runs/<name>/checkpoints/step-00000120/manifest.json   SHA-256 and size of each, step, metrics, the run's config
-    runs/<name>/checkpoints/best                          names the best one, by train.monitor
+    runs/<name>/checkpoints/best                          the name of the best one by train.monitor
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import os
 import pickle  # only for its error
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +28,35 @@ PREFIX = "step-"
 BEST = "best"
 
 
-def save(
-    folder: Path, state: dict[str, Any], about: dict[str, Any], cfg: CheckpointConfig, best: int, world: World
-) -> None:
-    """Write a checkpoint under a temporary name, flush it to disk, rename it; then remove all but the newest.
+WriteShards = Callable[[Path, dict[str, Any], World], dict[str, Any]]
+"""Writes this rank's shards of a state into a new folder, and returns the state without them; called on all ranks."""
 
-    All ranks call it. The main rank writes; where FSDP shares tensors out, each rank writes what it holds. The file
+
+def save(
+    folder: Path,
+    state: dict[str, Any],
+    about: dict[str, Any],
+    cfg: CheckpointConfig,
+    best: int,
+    world: World,
+    write_shards: WriteShards | None = None,
+) -> None:
+    """Write a checkpoint under a temporary name, flush it to disk, rename it, then prune the oldest.
+
+    All ranks call it. Rank 0 writes; with `write_shards`, which FSDP needs, each rank writes its shards. The file
     `best` names the checkpoint of step `best`, which is kept too.
 
     Raises:
-        UserError: the disk is full or not writable; the checkpoints before stay as they are.
+        UserError: the disk is full or not writable; older checkpoints are untouched.
     """
     target = folder / f"{PREFIX}{state['step']:08d}"
     partial = folder / f".{target.name}.partial"
-    sharded = any(hasattr(weight, "full_tensor") for weight in state["model"].values())
-    if sharded:
-        from .techniques import fsdp
-
-        state = fsdp.write_shares(partial, state, world)
+    if write_shards is not None:
+        state = write_shards(partial, state, world)
     if not world.is_main:
         return
     try:
-        if not sharded:
+        if write_shards is None:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         torch.save(state, partial / "state.pt")
@@ -75,7 +83,7 @@ def save(
 
 
 def set_aside_after(checkpoint: Path) -> None:
-    """Rename what is newer than the checkpoint that a run goes on from, so that nobody takes it for the run's own."""
+    """Rename checkpoints newer than the one that a run resumes from, as they are not of the run that now begins."""
     for newer in all_checkpoints(checkpoint.parent):
         if newer.name > checkpoint.name:
             aside = newer.with_name(f"abandoned-{newer.name}")
@@ -86,12 +94,12 @@ def set_aside_after(checkpoint: Path) -> None:
 
 
 def all_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints in the folder, oldest first."""
+    """Return the checkpoints in the folder, oldest first."""
     return sorted(folder.glob(f"{PREFIX}*"))
 
 
 def best_of(folder: Path) -> Path | None:
-    """Return the best of the folder's checkpoints, if one is said to be and is there."""
+    """Return the folder's best checkpoint, if there is one."""
     try:
         named = folder / (folder / BEST).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -100,7 +108,7 @@ def best_of(folder: Path) -> Path | None:
 
 
 def find(path: Path) -> Path | None:
-    """Return the newest good checkpoint of a run's folder, or the one that `path` is; warn of a damaged one."""
+    """Return the newest good checkpoint of a run's folder, or the one at `path`; warn about damaged ones."""
     path = path.resolve()
     if path.name == BEST:
         path = best_of(path.parent) or path
@@ -109,12 +117,12 @@ def find(path: Path) -> Path | None:
         problem = damage(candidate)
         if problem is None:
             return candidate
-        warnings.warn(f"passing over the checkpoint {candidate}: {problem}", stacklevel=2)
+        warnings.warn(f"skipping the damaged checkpoint {candidate}: {problem}", stacklevel=2)
     return None
 
 
 def damage(checkpoint: Path) -> str | None:
-    """Say what is wrong with a checkpoint's files; None for nothing."""
+    """Return what is wrong with a checkpoint's files; None if nothing is."""
     try:
         for name, expected in read_manifest(checkpoint)["files"].items():
             if (checkpoint / name).stat().st_size != expected["bytes"]:
@@ -127,41 +135,45 @@ def damage(checkpoint: Path) -> str | None:
 
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
-    """What was written beside the state: step, metrics, config."""
+    """Return what is stored beside the state: step, metrics, config."""
     return dict(json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8")))
 
 
 def read_state(checkpoint: Path, device: torch.device) -> dict[str, Any]:
-    """Load the whole state onto the device, from however many files; only tensors and plain values are ever unpickled.
+    """Load the whole state onto the device, shards merged. Only tensors and plain values are unpickled.
 
     Raises:
-        UserError: it holds anything else.
+        UserError: it contains anything else.
     """
     try:
         state: dict[str, Any] = torch.load(checkpoint / "state.pt", map_location=device, weights_only=True)
-        shares = [
+        shards = [
             torch.load(file, map_location=device, weights_only=True) for file in sorted(checkpoint.glob("share-*"))
         ]
     except pickle.UnpicklingError as error:
-        raise UserError(f"cannot load {checkpoint}: it holds more than tensors, so it is not one of ours") from error
-    if shares:
-        from .techniques import fsdp
-
-        return fsdp.join(state, shares)
+        raise UserError(
+            f"cannot load {checkpoint}: it contains more than tensors and numbers, so it is not one of ours"
+        ) from error
+    for path in shards[0] if shards else ():
+        *parents, name = path
+        place = state
+        for key in parents:
+            place = place[key]
+        place[name] = torch.cat([shard[path] for shard in shards])
     return state
 
 
-def check_same(checkpoint: Path, fixed: dict[str, Any]) -> None:
-    """Hold what may not change within a run against what the checkpoint was made with.
+def check_same(checkpoint: Path, identity: dict[str, Any]) -> None:
+    """Compare what must not change within a run with the checkpoint's values.
 
     Raises:
-        UserError: a value differs; names the first few.
+        UserError: some differ; names the first three.
     """
-    here = _leaves(json.loads(json.dumps(fixed, default=str)))
+    here = _leaves(json.loads(json.dumps(identity, default=str)))
     there = _leaves(read_manifest(checkpoint).get("fixed", {}))
     keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
     if keys:
-        differing = ", ".join(f"{key} {there.get(key)} there and {here.get(key)} here" for key in keys[:3])
+        differing = ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in keys[:3])
         raise UserError(f"{checkpoint} is of another model or run ({differing}): use its values, or start a new run")
 
 
@@ -173,7 +185,7 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Path) -> None:
-    """Fill the model.
+    """Load the weights into the model.
 
     Raises:
         UserError: the weights are of another model.
@@ -182,7 +194,9 @@ def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Pa
         model.load_state_dict(weights)
     except RuntimeError as error:
         detail = str(error).strip().splitlines()[1 if "\n" in str(error).strip() else 0].strip()
-        raise UserError(f"{checkpoint} is of another model ({detail}): restore its model.py, or start anew") from error
+        raise UserError(
+            f"{checkpoint} is of another model ({detail}): restore its model.py, or start a new run"
+        ) from error
 
 
 def _fingerprint(file: Path) -> dict[str, str | int]:

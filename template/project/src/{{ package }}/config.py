@@ -275,9 +275,19 @@ def parse(module: str, description: str, argv: list[str] | None = None) -> Confi
         UserError: a value is out of its range.
         SystemExit: an unknown key, a wrong type, an unreadable file; or --help and --print_config, after printing.
     """
+    return read(make_parser(module, description), argv)
+
+
+def make_parser(module: str, description: str) -> Parser:
+    """Build the parser of `python -m module`, which takes some time; `read` may use it any number of times."""
     parser = Parser(prog=f"python -m {module}", description=description, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="A YAML file of values; what follows it overrides it.")
     _add_sections(parser)
+    return parser
+
+
+def read(parser: Parser, argv: list[str] | None = None) -> Config:
+    """Parse the command line, or `argv`, and the YAML files that it names."""
     values = parser.instantiate(parser.parse_args(argv))
     return Config(**{name: value for name, value in vars(values).items() if name != "config"})
 

@@ -1,31 +1,29 @@
-"""From a data set to batches on the device: the run's plan, the order of samples, workers, pinned memory, prefetch."""
+"""From a dataset to batches on the device: the run's plan, sample order, workers, pinned memory, prefetch."""
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .config import Config, LoaderConfig, TrainConfig
+from .config import LoaderConfig, TrainConfig
+from .contracts import Batch, Dataset
 from .distributed import World
 from .errors import UserError
 
-Batch = tuple[Tensor, ...]
 
+class Batches(Protocol):
+    """Batches on the device; each iteration starts at the beginning of the order."""
 
-class Samples(Sized, Protocol):
-    """A data set that answers a whole batch in one call."""
-
-    def __getitems__(self, indices: list[int]) -> Batch: ...
+    def __iter__(self) -> Iterator[Batch]: ...
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How samples divide into micro-batches, steps and epochs. A step is one optimizer step."""
+    """How the samples are divided into micro-batches, optimizer steps and epochs."""
 
     samples: int
     micro_batch: int
@@ -35,10 +33,10 @@ class Plan:
 
     @classmethod
     def make(cls, cfg: TrainConfig, samples: int, world_size: int) -> "Plan":
-        """Work out the run's length.
+        """Compute the number of steps.
 
         Raises:
-            UserError: the global batch does not divide, or is larger than the data set.
+            UserError: the global batch is not divisible by ranks x micro-batch, or is larger than the dataset.
         """
         one_pass = cfg.micro_batch * world_size
         accumulate = cfg.accumulate if cfg.global_batch is None else cfg.global_batch // one_pass
@@ -66,15 +64,15 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole global batches in one pass; the few samples left over differ in each epoch."""
+        """Whole global batches in one epoch; the remaining samples are skipped, other ones in each epoch."""
         return self.samples // self.global_batch
 
 
 class TrainOrder:
     """The indices of each micro-batch of one rank, from `first_step` to the run's end.
 
-    A function of (seed, epoch, position) alone: the same for any number of workers. As the chunks of a global batch are
-    dealt to the ranks in turn, a step has the same samples for any number of ranks with an equal global batch.
+    A function of (seed, epoch, position) alone, so it is the same for any number of workers. Ranks take the micro-
+    batches of a global batch in turn, so a step has the same samples on any number of ranks with an equal global batch.
     """
 
     def __init__(self, plan: Plan, rank: int, seed: int, first_step: int = 0) -> None:
@@ -94,7 +92,7 @@ class TrainOrder:
 
 
 class EvalOrder:
-    """Every index once over all ranks, in batches of at most `micro_batch`, of which the first `own` count.
+    """Every index once over all ranks, in batches of at most `micro_batch`, of which the first `counted` count.
 
     Raises:
         UserError: there are fewer samples than ranks.
@@ -103,59 +101,61 @@ class EvalOrder:
     def __init__(self, samples: int, micro_batch: int, rank: int, world_size: int) -> None:
         if samples < world_size:
             raise UserError(
-                f"there are {samples} held-out samples for {world_size} ranks: hold out more, or use fewer ranks"
+                f"{samples} validation samples are too few for {world_size} ranks: use more of them, or fewer ranks"
             )
         self.indices = range(rank, samples, world_size)
         self.micro_batch = micro_batch
-        self.own = math.ceil(len(self.indices) / micro_batch)
-        """Batches that count."""
+        self.counted = math.ceil(len(self.indices) / micro_batch)
+        """Batches with samples of this rank's own."""
         self.rounds = math.ceil(math.ceil(samples / world_size) / micro_batch)
-        """Batches of each rank; one that has fewer repeats a sample, as FSDP goes forward on all ranks together."""
+        """Batches of every rank; a rank with fewer repeats a sample, as the ranks of FSDP run forward together."""
 
     def __iter__(self) -> Iterator[list[int]]:
         for begin in range(0, len(self.indices), self.micro_batch):
             yield list(self.indices[begin : begin + self.micro_batch])
-        for _ in range(self.own, self.rounds):
+        for _ in range(self.counted, self.rounds):
             yield [self.indices[0]]
 
 
 class Loader:
-    """Batches of an order, on the device, one ahead of the one in use on a GPU; each iteration starts anew."""
+    """Batches of an order on the device; on a GPU the next one is copied while the present one is in use."""
 
     def __init__(
-        self, samples: Samples, order: Iterable[list[int]], cfg: LoaderConfig, workers: int, world: World, seed: int = 0
+        self, samples: Dataset, order: Iterable[list[int]], cfg: LoaderConfig, workers: int, world: World, seed: int = 0
     ) -> None:
         self.samples, self.order, self.device = samples, order, world.device
-        self.means = (cfg, workers, world, seed)
+        self.options = (cfg, workers, world, seed)
         self.side_stream = cfg.side_stream
         pin = cfg.pin_memory and world.device.type == "cuda"
-        self.loader: Iterable[Batch] | None = None  # a DataLoader without workers would add 60 us a batch
+        self.loader: Iterable[Batch] | None = None  # a DataLoader without workers would add 60 us per batch
         if workers > 0 or pin:
             self.loader = DataLoader(
-                samples,  # type: ignore[arg-type]  # torch's Dataset is a class; ours need only the two methods
+                samples,  # type: ignore[arg-type]  # torch's Dataset is a class; ours needs only the two methods
                 batch_sampler=order,
                 num_workers=workers,
                 collate_fn=tuple,
                 pin_memory=pin,
                 prefetch_factor=cfg.prefetch_factor if workers else None,
                 persistent_workers=cfg.persistent_workers and workers > 0,
-                # Seeds the workers; else it would draw from the generator that the batch's noise comes from.
+                # Without a generator, workers would be seeded from the one that augmentation and dropout draw from.
                 generator=torch.Generator().manual_seed(seed * 1_000_003 + world.rank),
             )
 
-    def over(self, order: Iterable[list[int]]) -> "Loader":
-        """The same samples by the same means, in another order."""
-        return Loader(self.samples, order, *self.means)
+    def with_order(self, order: Iterable[list[int]]) -> "Loader":
+        """Return a loader of the same samples in another order."""
+        return Loader(self.samples, order, *self.options)
 
     def __iter__(self) -> Iterator[Batch]:
-        loaded = map(self.samples.__getitems__, self.order) if self.loader is None else self.loader
+        loaded = map(self.samples.__getitems__, self.order) if self.loader is None else iter(self.loader)
+        if self.device.type == "cpu":
+            return loaded
         if self.device.type == "cuda" and self.side_stream:
-            return _ahead(loaded, self.device)
+            return _prefetch(loaded, self.device)
         return (tuple(part.to(self.device, non_blocking=True) for part in batch) for batch in loaded)
 
 
-def _ahead(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """Copy each batch on a side stream while the one before it is computed on."""
+def _prefetch(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """Copy each batch on a side stream while the one before it is in use."""
     side = torch.cuda.Stream(device)
     ready: Batch | None = None
     for batch in loaded:
@@ -164,34 +164,18 @@ def _ahead(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         if ready is not None:
             yield ready
         torch.cuda.current_stream(device).wait_stream(side)
-        for part in coming:  # the allocator must not hand this memory on while the main stream reads it
+        for part in coming:  # keeps the allocator from reusing the memory while the main stream reads it
             part.record_stream(torch.cuda.current_stream(device))
         ready = coming
     if ready is not None:
         yield ready
 
 
-def open_loader(
-    samples: Samples, order: Iterable[list[int]], cfg: Config, in_memory: bool, world: World
-) -> Iterable[Batch]:
-    """The batches of an order, through as many workers as configured, or from the device where the samples are kept.
-
-    Raises:
-        UserError: there are fewer cores than workers, or less memory than samples.
-    """
-    loader = Loader(samples, order, cfg.loader, worker_count(cfg.loader, in_memory), world, cfg.run.seed)
-    if cfg.data.cache != "device":
-        return loader
-    from .techniques.device_cache import DeviceCache
-
-    return DeviceCache(loader)
-
-
 def worker_count(cfg: LoaderConfig, in_memory: bool) -> int:
-    """Loader processes of one rank: as configured, or by the cores that the ranks of this machine share.
+    """Return the loader processes per rank: as configured, or by the cores per rank of this machine.
 
     Raises:
-        UserError: they would be more than the cores.
+        UserError: there are fewer cores than workers.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,12 +1,13 @@
-"""What a run says: a progress bar, metrics.jsonl, TensorBoard. Only the main rank says anything."""
+"""Logging: a progress bar, metrics.jsonl, TensorBoard. Only rank 0 logs."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tqdm import tqdm
 
@@ -15,40 +16,37 @@ from .errors import UserError
 
 
 class RunLog:
-    """The open log of one run; a context manager."""
+    """The log of one run, open until `close`. On other ranks than 0 it does nothing.
+
+    A resumed run repeats the steps after its checkpoint, so their rows are dropped from metrics.jsonl.
+    """
 
     def __init__(self, folder: Path, cfg: LogConfig, is_main: bool, first_step: int, total_steps: int) -> None:
         self.file = folder / "metrics.jsonl"
-        self.cfg, self.is_main = cfg, is_main
-        self.first_step, self.total_steps = first_step, total_steps
+        self.is_main, self.total_steps = is_main, total_steps
         self.started = time.perf_counter()
         self.bar: tqdm[Any] | None = None
         self.events: Any = None
-
-    def __enter__(self) -> Self:
-        if not self.is_main:
-            return self
-        self._drop_rows_after(self.first_step)
-        self.stream = self.file.open("a", encoding="utf-8")
-        if self.cfg.tensorboard:
+        if is_main:
+            _drop_rows_after(first_step, self.file)
+        self.stream = (self.file if is_main else Path(os.devnull)).open("a", encoding="utf-8")
+        if is_main and cfg.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.events = SummaryWriter(str(self.file.parent / "tensorboard"), purge_step=self.first_step + 1)
-        if self.cfg.progress and sys.stderr.isatty():
-            self.bar = tqdm(total=self.total_steps, initial=self.first_step, unit="step", dynamic_ncols=True)
-        return self
+            self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
+        if is_main and cfg.progress and sys.stderr.isatty():
+            self.bar = tqdm(total=total_steps, initial=first_step, unit="step", dynamic_ncols=True)
 
-    def __exit__(self, *error: object) -> None:
-        if not self.is_main:
-            return
-        with suppress(OSError):  # on a full disk, what could not be written is told already
+    def close(self) -> None:
+        """Close all outputs."""
+        with suppress(OSError):  # on a full disk, the failed write was reported already
             self.stream.close()
         for other in (self.events, self.bar):
             if other is not None:
                 other.close()
 
     def step(self) -> None:
-        """Move the progress bar by one optimizer step."""
+        """Advance the progress bar by one optimizer step."""
         if self.bar is not None:
             self.bar.update()
 
@@ -69,15 +67,17 @@ class RunLog:
         self._show(split, step, values)
 
     def say(self, line: str) -> None:
-        """Print a line, without tearing the progress bar."""
+        """Print a line above the progress bar."""
         if self.is_main:
             (print if self.bar is None else self.bar.write)(line)
 
     def finish(self, results: Mapping[str, float]) -> None:
-        """Say how the run ended and where its files are."""
+        """Print the results of the last validation, and where the run's files are."""
+        if self.bar is not None:
+            self.bar.close()
         if self.is_main:
             seconds = time.perf_counter() - self.started
-            print(f"held out: {_text(results)}\ntrained in {seconds:.1f} s; files in {self.file.parent}", flush=True)
+            print(f"validation: {_text(results)}\ntrained in {seconds:.1f} s; files in {self.file.parent}", flush=True)
 
     def _show(self, split: str, step: int, values: Mapping[str, float]) -> None:
         text = _text(values)
@@ -88,14 +88,14 @@ class RunLog:
         else:
             self.bar.write(f"{split:5}  step {step}/{self.total_steps}  {text}")
 
-    def _drop_rows_after(self, step: int) -> None:
-        """A resumed run repeats the steps after its checkpoint, so it takes back what was written of them."""
-        if not self.file.exists():
-            return
-        kept = [line for line in self.file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
-        partial = self.file.with_suffix(".partial")
-        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        partial.replace(self.file)
+
+def _drop_rows_after(step: int, file: Path) -> None:
+    if not file.exists():
+        return
+    kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+    partial = file.with_suffix(".partial")
+    partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    partial.replace(file)
 
 
 def _text(values: Mapping[str, float]) -> str:
@@ -103,7 +103,7 @@ def _text(values: Mapping[str, float]) -> str:
 
 
 def _step_of(line: str) -> float:
-    """The step of a row; infinity for one that was cut off while it was written."""
+    """The step of a row; infinity for a row that was only partly written."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):

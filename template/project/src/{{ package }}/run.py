@@ -1,223 +1,234 @@
-"""One run, in whatever framework: its parts, its counters, and what happens between its steps."""
+"""One run, in any framework: its state, and what happens around its steps."""
 
 import gc
 import math
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, astuple
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from . import checkpoint, data, distributed, loaders, model, optim, speed, techniques
-from .config import Config, as_dict
+from . import checkpoint, distributed, loaders, optim, run_folder, speed, techniques
+from .config import Config, as_dict, parse
+from .contracts import Batch
 from .distributed import World
-from .errors import UserError
-from .loaders import Batch, EvalOrder, Plan, TrainOrder
+from .errors import UserError, in_one_line
+from .loaders import Loader, TrainOrder
 from .log import RunLog
-from .metrics import Best, Meter, evaluate
-from .run_folder import open_folder
+from .metrics import Meter, evaluate
+from .parts import Parts, build
+from .progress import Progress
 
 
-class Run:
-    """Everything that a loop works with. As a context manager it holds the log and the instruments open.
+@contextmanager
+def open_run(cfg: Config, world: World) -> Iterator["Run"]:
+    """Build a run, or resume one from its checkpoint, and keep its log open while it trains.
 
     Raises:
         UserError: the config does not fit the data, the machine or the checkpoint.
     """
+    parts = build(cfg, world)
+    progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
+    folder, resumed = run_folder.locate(cfg, parts.identity, world)
+    results = _resume(parts, progress, resumed) if resumed else {}
+    order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
+    train_loader = techniques.cache_on_device(
+        Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
+    )
+    val_loader = techniques.cache_on_device(
+        Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
+    )
+    run_folder.create(cfg, folder, world)
+    with ExitStack() as opened:
+        log = RunLog(folder, cfg.log, world.is_main, progress.step, progress.total_steps)
+        opened.enter_context(closing(log))
+        opened.enter_context(speed.frozen_gc())
+        for hook in parts.hooks:
+            opened.enter_context(hook.running(parts.model, folder))
+        yield Run(parts, progress, folder, log, iter(train_loader), val_loader, results)
 
-    def __init__(self, cfg: Config, world: World) -> None:
-        torch.manual_seed(cfg.run.seed)
-        self.cfg, self.world = cfg, world
-        self.precision = precision = speed.setup(cfg, world.device)
-        samples = data.load(cfg.data)
-        self.plan = plan = Plan.make(cfg.train, len(samples.train), world.world_size)
-        self.order = TrainOrder(plan, world.rank, cfg.run.seed)
-        self.held_out = EvalOrder(len(samples.val), plan.micro_batch, world.rank, world.world_size)
-        self.batches = loaders.open_loader(samples.train, self.order, cfg, samples.in_memory, world)
-        self.val_batches = loaders.open_loader(samples.val, self.held_out, cfg, samples.in_memory, world)
-        self.prepare = data.Prepare(samples.spec, cfg.data).to(world.device)
-        raw = speed.place(model.build(cfg.model, samples.spec), cfg.speed, world.device)
-        self.best = Best(cfg.train.monitor, cfg.train.monitor_mode or "min")
 
-        def sample() -> Batch:
-            prepared: Batch = self.prepare(next(iter(self.val_batches)), False, torch.Generator(world.device))
-            return prepared
+def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, float]:
+    """Load a checkpoint into the parts, and return the results of its last validation."""
+    state = checkpoint.read_state(path, torch.device("cpu"))
+    state = techniques.shard_state(state, parts.model, parts.optimizer, parts.cfg.dist)
+    checkpoint.load_weights(parts.model, state["model"], path)
+    optim.restore(parts.optimizer, state["optimizer"])
+    if state["scaler"] and parts.scaler.is_enabled():
+        parts.scaler.load_state_dict(state["scaler"])
+    for hook in parts.hooks:
+        hook.load_state_dict(state)
+    progress.load_state_dict(state)
+    if parts.world.is_main:
+        checkpoint.set_aside_after(path)
+    results: dict[str, float] = checkpoint.read_manifest(path)["metrics"]
+    return results
 
-        techniques.check(cfg, plan.accumulate, precision, world)
-        self.watch = techniques.watch(cfg, world, raw, sample, plan.total_steps)
-        self.work = techniques.work(cfg, samples.spec, sample, precision, world)
-        if self.best.monitor != "loss":  # a wrong name is told now, and not after the first validation
-            first = islice(self.val_batches, 1)
-            self.best.check(evaluate(raw, first, self.prepare, precision.autocast(), world))
-        self.model = techniques.rebuild(raw, cfg, precision, world)
-        self.optimizer, self.scaler = optim.build(self.model, cfg.optim), precision.scaler()
-        self.peak = optim.peak_rate(cfg.optim, plan.global_batch)
-        optim.schedule(cfg.optim, self.peak, 0, plan.total_steps)  # refuses a warm-up that is too long
-        self.ema = techniques.average(cfg, self.model)
-        self.sweep = techniques.range_test(cfg, self.peak, plan.total_steps)
 
-        self.fixed: dict[str, Any] = {"model": asdict(cfg.model), "data": asdict(samples.spec)}
-        self.fixed |= {"train samples": plan.samples, "global batch": plan.global_batch}
-        self.fixed |= {"run.seed": cfg.run.seed, "optim.name": cfg.optim.name}
-        self.step, self.updates = 0, 0  # optimizer steps tried, and those of them that fp16 did not skip
-        self.micro = 0  # micro-batches of the present step
-        self.results: dict[str, float] = {}
-        self.folder, resumed = open_folder(cfg, self.fixed, world)
-        if resumed is not None:
-            self._resume(resumed)
-        self.order.first_step = self.step
-        self.meter, self.ended = Meter(world), False
-        self.eval_every = cfg.train.eval_every or plan.steps_per_epoch
+class Run:
+    """State shared by the training loops of all frameworks. `open_run` makes one."""
 
-    def _resume(self, found: Path) -> None:
-        state = checkpoint.read_state(found, torch.device("cpu"))
-        if self.cfg.dist.strategy == "fsdp":
-            from .techniques import fsdp
-
-            state = fsdp.share_out(state, self.model, self.optimizer)
-        checkpoint.load_weights(self.model, state["model"], found)
-        optim.restore(self.optimizer, state["optimizer"])
-        if state["scaler"] and self.scaler.is_enabled():
-            self.scaler.load_state_dict(state["scaler"])
-        if self.ema is not None:
-            self.ema.load(state.get("ema", state["model"]))
-        self.step, self.updates = state["step"], state["updates"]
-        if state["best"][:2] == [self.best.monitor, self.best.mode]:  # else it begins anew, by the new measure
-            self.best = Best(*state["best"])
-        self.results = checkpoint.read_manifest(found)["metrics"]
-        if self.world.is_main:
-            checkpoint.set_aside_after(found)
-
-    def __enter__(self) -> Self:
-        self.since, self.first_of_row = time.perf_counter(), self.step
-        self.log = RunLog(self.folder, self.cfg.log, self.world.is_main, self.step, self.plan.total_steps)
-        self.opened = ExitStack()
-        self.opened.enter_context(self.log)
-        self.opened.enter_context(speed.quiet_gc())
-        if self.watch is not None:
-            self.watch.attach(self.model, self.folder)
-            self.opened.enter_context(self.watch)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.opened.__exit__(*error)
-
-    @property
-    def stopped_early(self) -> bool:
-        """Whether so many validations in a row were no better that it has lost patience."""
-        return self.best.stale >= (self.cfg.train.patience or math.inf)
-
-    @property
-    def done(self) -> bool:
-        """Whether all steps are made, or it stops before: early, or at the end of a range test."""
-        return self.ended or self.stopped_early or self.step >= self.plan.total_steps
-
-    @property
-    def validates(self) -> bool:
-        """Whether the step just made is followed by a validation, which a range test has none of."""
-        return self.sweep is None and (self.step == self.plan.total_steps or self.step % self.eval_every == 0)
-
-    @property
-    def saves(self) -> bool:
-        """Whether it is followed by a checkpoint."""
-        every = self.cfg.checkpoint.every or self.plan.total_steps
-        return self.validates or (self.sweep is None and self.step % every == 0)
-
-    @property
-    def speaks(self) -> bool:
-        """Whether it is followed by a row of metrics; if not, nothing of the step waits for the device."""
-        every = 1 if self.sweep else self.cfg.log.every
-        return self.step % every == 0 or self.step == self.plan.total_steps or self.saves
+    def __init__(
+        self,
+        parts: Parts,
+        progress: Progress,
+        folder: Path,
+        log: RunLog,
+        train_batches: Iterator[Batch],
+        val_loader: loaders.Batches,
+        results: dict[str, float],
+    ) -> None:
+        self.parts, self.progress, self.folder, self.log = parts, progress, folder, log
+        self.train_batches, self.val_loader = train_batches, val_loader
+        self.results = results
+        """Metrics of the last validation."""
+        self.meter = Meter(parts.world)
+        self.grad_norm = torch.zeros(())
+        self.lr = 0.0
+        self.micro_step = 0
+        """Micro-batches of the present step."""
+        self.row_start, self.row_first_step = time.perf_counter(), progress.step
 
     def begin_step(self) -> None:
         """Set the learning rate of the coming step."""
-        if self.watch is not None:
-            self.watch.steady()
-        self.rate, momentum = optim.schedule(self.cfg.optim, self.peak, self.updates, self.plan.total_steps)
-        optim.set_rate(self.optimizer, self.rate, momentum)
+        for hook in self.parts.hooks:
+            hook.before_step()
+        self.lr, momentum = self.parts.schedule(self.progress.updates)
+        optim.set_lr(self.parts.optimizer, self.lr, momentum)
 
-    def prepared(self, batch: Batch) -> Batch:
-        """Make the model's input of a training batch, on the device; dropout draws from the same generator."""
-        chunk = self.micro * self.world.world_size + self.world.rank
-        generator = distributed.noise(self.world.device, self.cfg.run.seed, self.step, chunk)
-        self.micro += 1
-        ready: Batch = self.prepare(batch, True, generator)
-        return ready
+    def next_batch(self) -> Batch:
+        """Return the model's input of the next training micro-batch."""
+        return self.prepare(next(self.train_batches))
 
-    def end_step(self, grad_norm: Tensor, updated: bool) -> None:
-        """Count the step; fp16 may have skipped its update."""
-        self.grad_norm, self.micro = grad_norm, 0
-        self.step, self.updates = self.step + 1, self.updates + updated
-        if self.ema is not None and updated:
-            self.ema.update(self.updates)
+    def prepare(self, batch: Batch) -> Batch:
+        """Turn a training batch into the model's input. Seeds the generator that augmentation and dropout draw from."""
+        world, seed = self.parts.world, self.parts.cfg.run.seed
+        index = self.micro_step * world.world_size + world.rank
+        self.micro_step += 1
+        generator = distributed.seeded_generator(world.device, seed, self.progress.step, index)
+        prepared: Batch = self.parts.prepare(batch, True, generator)
+        return prepared
+
+    def count_step(self, grad_norm: Tensor, updated: bool) -> None:
+        """Count an optimizer step; with fp16 it may not have updated the weights."""
+        self.grad_norm, self.micro_step = grad_norm, 0
+        self.progress.step += 1
+        if updated:
+            self.progress.updates += 1
+            for hook in self.parts.hooks:
+                hook.after_update(self.progress.updates)
         self.log.step()
 
-    def write_row(self, others: Mapping[str, float] | None = None) -> None:
-        """Log what training came to since the row before, and other values if there are any.
+    def end_step(self, grad_norm: Tensor, updated: bool, eval_model: nn.Module) -> None:
+        """Count an optimizer step, then log, validate and save where that is due.
+
+        `grad_norm` is the global gradient norm before clipping, `eval_model` the model to validate with.
+
+        Raises:
+            UserError: the loss or the gradient is not finite, or a checkpoint cannot be written.
+        """
+        self.count_step(grad_norm, updated)
+        if self.progress.should_log:
+            self.log_metrics()
+        if self.progress.should_validate:
+            self.validate(eval_model)
+        if self.progress.should_save:
+            self.save()
+
+    def log_metrics(self, extra: Mapping[str, float] | None = None) -> None:
+        """Log the training metrics since the last row, and extra values.
 
         Raises:
             UserError: the loss or the gradient is not finite, so that nothing of it is saved.
         """
-        if self.watch is not None:
-            self.watch.may_wait()
-        row = {**self.meter.read(), "lr": self.rate, "grad_norm": self.grad_norm.item()}
-        if self.sweep is not None and self.sweep.ended_by(row):
-            self.ended = True
+        parts, progress = self.parts, self.progress
+        for hook in parts.hooks:
+            hook.before_log()
+        row = {**self.meter.read(), "lr": self.lr, "grad_norm": self.grad_norm.item()}
+        seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
+        throughput = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
+        row["samples_per_second"] = throughput
+        ended = [hook.on_metrics(row) for hook in parts.hooks]
+        progress.ended = any(ended)
+        if progress.ended:
             return
-        _check_finite(row, self.step, self.precision.format)
-        seconds, self.since = time.perf_counter() - self.since, time.perf_counter()
-        row["samples_per_second"] = (self.step - self.first_of_row) * self.plan.global_batch / seconds
-        if self.work is not None:
-            row |= self.work.rates(row["samples_per_second"])
-        if self.scaler.is_enabled():
-            row["skipped_steps"] = self.step - self.updates
-        self.first_of_row = self.step
-        self.log.row("train", self.step, {**row, **(others or {})})
+        _check_finite(row, progress.step, parts.precision.format)
+        if parts.scaler.is_enabled():
+            row["skipped_steps"] = progress.step - progress.updates
+        self.row_first_step = progress.step
+        self.log.row("train", progress.step, {**row, **(extra or {})})
 
     @contextmanager
-    def weights_to_judge(self) -> Iterator[None]:
-        """Put the averaged weights into the model, where there are some, and the main rank's statistics everywhere."""
-        with nullcontext() if self.ema is None else self.ema.in_place():
-            distributed.share_buffers(self.model, self.world)
+    def eval_weights(self) -> Iterator[None]:
+        """Validate with the averaged weights, where there are some, and with rank 0's buffers on every rank."""
+        with ExitStack() as stack:
+            for hook in self.parts.hooks:
+                stack.enter_context(hook.eval_weights())
+            distributed.broadcast_buffers(self.parts.model, self.parts.world)
             yield
 
-    def take(self, results: dict[str, float]) -> None:
-        """Log a validation, and see whether it is the best."""
+    def validate(self, eval_model: nn.Module) -> None:
+        """Compute the metrics of the validation samples over all ranks, and log them."""
+        parts = self.parts
+        with self.eval_weights():
+            autocast, counted = parts.precision.autocast(), parts.eval_order.counted
+            results = evaluate(eval_model, self.val_loader, parts.prepare, autocast, parts.world, counted)
+        self.add_results(results)
+
+    def add_results(self, results: dict[str, float]) -> None:
+        """Log a validation, and compare it with the best."""
         self.results = results
-        self.log.row("val", self.step, results)
-        self.best.see(results, self.step)
+        self.log.row("val", self.progress.step, results)
+        self.progress.best.add(results, self.progress.step)
 
     def save(self) -> None:
-        """Write a checkpoint."""
-        distributed.share_buffers(self.model, self.world)
-        state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        state |= {"scaler": self.scaler.state_dict(), "step": self.step, "updates": self.updates}
-        state["best"] = list(astuple(self.best))
-        if self.ema is not None:
-            state["ema"] = self.ema.average
-        about = {"fixed": self.fixed, "config": as_dict(self.cfg), "metrics": self.results}
-        checkpoint.save(self.folder / "checkpoints", state, about, self.cfg.checkpoint, self.best.step, self.world)
+        """Write a checkpoint.
+
+        Raises:
+            UserError: it cannot be written; older ones are untouched.
+        """
+        parts = self.parts
+        distributed.broadcast_buffers(parts.model, parts.world)
+        state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
+        state |= {"scaler": parts.scaler.state_dict(), **self.progress.state_dict()}
+        for hook in parts.hooks:
+            state |= hook.state_dict()
+        about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
+        folder, best, cfg = self.folder / "checkpoints", self.progress.best.step, parts.cfg
+        checkpoint.save(folder, state, about, cfg.checkpoint, best, parts.world, techniques.shard_writer(cfg.dist))
         gc.collect()
-        self.since = time.perf_counter()
+        self.row_start = time.perf_counter()
 
     def finish(self) -> None:
-        """Say how it ended."""
-        if self.sweep is not None:
-            self.sweep.finish(self.folder, self.world.is_main)
-            return
-        if self.stopped_early:
-            best = f"{self.best.monitor} has not been better than {self.best.value:.4g}"
-            self.log.say(f"stopped early: {best} for {self.cfg.train.patience} validations")
-        self.log.finish(self.results)
+        """Report how the run ended."""
+        for hook in self.parts.hooks:
+            hook.finish(self.folder, self.parts.world.is_main)
+        best = self.progress.best
+        if self.progress.stopped_early:
+            reached = f"{best.monitor} has not improved on {best.value:.4g}"
+            self.log.say(f"stopped early: {reached} for {self.progress.patience} validations")
+        if self.results:
+            self.log.finish(self.results)
 
 
-def _check_finite(row: dict[str, float], step: int, precision: str) -> None:
-    """Stop before a broken state is saved. An infinite gradient alone is no fault in fp16: that step was skipped."""
+def _check_finite(row: Mapping[str, float], step: int, precision: str) -> None:
+    """Stop before a broken state is saved. In fp16 an infinite gradient is expected: that step was skipped."""
     broken = [key for key in ("loss", "grad_norm") if not math.isfinite(row[key])]
     if broken and not (broken == ["grad_norm"] and precision == "fp16"):
         raise UserError(f"{broken[0]} is {row[broken[0]]} at step {step}: lower optim.lr, or resume from a checkpoint")
+
+
+def main(train: Callable[[Config, World], object], argv: list[str] | None = None) -> None:
+    """Read the command line and train; an expected error is one line on stderr and status 1."""
+    try:
+        cfg = parse(f"{__package__}.train", "Train the model.", argv)
+        with distributed.start(cfg.run.device) as world:
+            train(cfg, world)
+        distributed.end(world)
+    except UserError as error:
+        distributed.leave(in_one_line(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,4 +1,4 @@
-"""The run's folder: made, or found again."""
+"""A run's folder: find the one to resume, or create a new one with the config in it."""
 
 import json
 from datetime import datetime
@@ -11,41 +11,45 @@ from .distributed import World
 from .errors import UserError
 
 
-def open_folder(cfg: Config, fixed: dict[str, Any], world: World) -> tuple[Path, Path | None]:
-    """Make the folder of a new run, or find that of one to continue and its newest good checkpoint.
+def locate(cfg: Config, identity: dict[str, Any], world: World) -> tuple[Path, Path | None]:
+    """Return the run's folder and, for a run to resume, its newest good checkpoint. Writes nothing.
 
     Raises:
-        UserError: a new run's folder exists; or the one to continue has no good checkpoint, or is of another model.
+        UserError: the run to resume has no good checkpoint, or is of another model.
     """
     found = ""
     if cfg.run.resume is not None and world.is_main:
         wanted = cfg.run.dir / str(cfg.run.name) if cfg.run.resume == "auto" else Path(cfg.run.resume)
         found = str(checkpoint.find(wanted) or "")
-    found = world.share(found)
+    found = world.broadcast(found)
     if found and not Path(found).exists():
-        raise UserError(f"the main rank resumes from {found}, which is not here: share run.dir between the machines")
+        raise UserError(
+            f"rank 0 resumes from {found}, which is not on this machine: share run.dir between the machines"
+        )
     if found and cfg.optim.schedule == "range":
-        cfg.optim.refuse("schedule", "a range test is a run of its own; drop run.resume, or give another run.name")
+        cfg.optim.refuse("schedule", "a range test cannot resume; drop run.resume, or give another run.name")
     if found:
-        checkpoint.check_same(Path(found), fixed)
+        checkpoint.check_same(Path(found), identity)
     if cfg.run.resume not in (None, "auto"):
         if not found:
-            raise UserError(
-                f"run.resume={cfg.run.resume} has no good checkpoint: give a run's folder, or a checkpoint's"
-            )
+            raise UserError(f"run.resume={cfg.run.resume} has no good checkpoint: give a run's folder or a checkpoint")
         return Path(found).parent.parent, Path(found)
-    folder = cfg.run.dir / (cfg.run.name or world.share(datetime.now().strftime("%Y-%m-%d_%H-%M-%S")))
-    if world.is_main:
-        _make_folder(cfg, folder)
+    folder = cfg.run.dir / (cfg.run.name or world.broadcast(datetime.now().strftime("%Y-%m-%d_%H-%M-%S")))
     return folder, Path(found) if found else None
 
 
-def _make_folder(cfg: Config, folder: Path) -> None:
-    """Make a run's folder with the config in it, unless it exists and is not to be continued."""
+def create(cfg: Config, folder: Path, world: World) -> None:
+    """Create a run's folder with the config in it; nothing is done for one that `run.resume` named by its path.
+
+    Raises:
+        UserError: it exists and is not to be resumed, or cannot be written.
+    """
+    if not world.is_main or cfg.run.resume not in (None, "auto"):
+        return
     try:
         folder.mkdir(parents=True, exist_ok=cfg.run.resume == "auto")
         (folder / "config.json").write_text(json.dumps(as_dict(cfg), indent=2) + "\n", encoding="utf-8")
     except FileExistsError as error:
-        raise UserError(f"{folder} exists: continue it with --run.resume auto, or give another --run.name") from error
+        raise UserError(f"{folder} exists: resume it with --run.resume auto, or give another --run.name") from error
     except OSError as error:
         raise UserError(f"cannot write the run's folder {folder} ({error.strerror}): give another --run.dir") from error

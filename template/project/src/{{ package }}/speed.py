@@ -1,9 +1,9 @@
-"""Precision, TF32, cuDNN autotuning, channels_last, compilation, and a garbage collector that stays out of the way."""
+"""Precision, TF32, cuDNN autotuner, channels_last, torch.compile, and a frozen garbage collector."""
 
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,40 +18,41 @@ Format = Literal["bf16", "fp16", "tf32", "fp32", "fp8"]
 
 @dataclass(frozen=True)
 class Precision:
-    """The number format of matrix products; weights, their gradients and the optimizer stay in fp32."""
+    """The number format of matrix products. Weights, gradients and optimizer state stay in fp32."""
 
     format: Format
     device: torch.device
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Context of a forward pass; around fp8's layers the rest is bf16."""
-        dtype = torch.float16 if self.format == "fp16" else torch.bfloat16
-        return torch.autocast(self.device.type, dtype, enabled=self.format in ("bf16", "fp16", "fp8"))
+        """Return the context of a forward pass; with fp8, all but the converted layers run in bf16."""
+        if self.format in ("fp32", "tf32"):
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.float16 if self.format == "fp16" else torch.bfloat16)
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Keeps fp16's small gradients from vanishing; does nothing for the other formats."""
+        """Return the gradient scaler, which is enabled for fp16 only."""
         return torch.amp.GradScaler(self.device.type, enabled=self.format == "fp16")
 
 
 def setup(cfg: Config, device: torch.device) -> Precision:
-    """Set torch's switches for this process and choose the precision.
+    """Set torch's global options for this process, and choose the precision.
 
     Raises:
-        UserError: the device lacks the format that was asked for.
+        UserError: the device does not support the requested format.
     """
     format = best_format(device) if cfg.speed.precision == "auto" else cfg.speed.precision
-    lacking = _lacking(format, device)
-    if lacking:
-        cfg.speed.refuse("precision", f"{lacking}, and not for {device}; use auto")
+    required = _missing_hardware(format, device)
+    if required:
+        cfg.speed.refuse("precision", f"it needs {required}, and this run is on {device}; use auto")
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = cfg.speed.cudnn_benchmark
-        # What autocast leaves in fp32 is rare and small; only an explicit fp32 must mean fp32 throughout.
+        # The few fp32 operations under autocast may use TF32; only an explicit fp32 means fp32 throughout.
         full = "ieee" if format == "fp32" else "tf32"
         torch.backends.cuda.matmul.fp32_precision = full
         torch.backends.cudnn.conv.fp32_precision = full  # type: ignore[attr-defined]
         torch.backends.cudnn.rnn.fp32_precision = full  # type: ignore[attr-defined]
         if cfg.speed.compile != "off" and cfg.speed.compile_mode.startswith("max-autotune"):
-            # Its search asks by the older name, which then has to agree.
+            # The autotuner reads the legacy setting, which has to agree.
             torch.set_float32_matmul_precision("highest" if format == "fp32" else "high")
     if cfg.speed.compile != "off":
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -61,30 +62,30 @@ def setup(cfg: Config, device: torch.device) -> Precision:
 
 
 def best_format(device: torch.device) -> Format:
-    """The fastest format that the device computes in hardware without loss of range, or with a scaler against it."""
+    """Return the fastest format that the device supports in hardware; fp16 needs a gradient scaler."""
     if device.type == "cuda":
         major, _ = torch.cuda.get_device_capability(device)
         return "bf16" if major >= 8 or torch.version.hip else "fp16" if major == 7 else "fp32"
     if device.type == "cpu":
-        able = torch.cpu.get_capabilities()
-        return "bf16" if able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"
+        supported = torch.cpu.get_capabilities()
+        return "bf16" if supported.get("avx512_bf16") or supported.get("amx_bf16") else "fp32"
     return "fp32"
 
 
-def _lacking(wanted: Format, device: torch.device) -> str:
-    """Which devices a format is for, if this is none of them. A CPU computes bf16 and fp16, if slowly."""
-    able = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
-    if wanted == "tf32" and able < (8, 0):
-        return "it is for NVIDIA GPUs from Ampere on"
-    if wanted == "fp8" and (able < (8, 9) or torch.version.hip):
-        return "it is for NVIDIA GPUs from Ada and Hopper on"
+def _missing_hardware(wanted: Format, device: torch.device) -> str:
+    """Return the hardware that a format needs, if this is none; empty if it is. CPUs compute bf16 and fp16, slowly."""
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    if wanted == "tf32" and capability < (8, 0):
+        return "an NVIDIA GPU, Ampere or newer"
+    if wanted == "fp8" and (capability < (8, 9) or torch.version.hip):
+        return "an NVIDIA GPU, Ada, Hopper or newer"
     if wanted == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return "it is for NVIDIA GPUs from Ampere on"
+        return "an NVIDIA GPU, Ampere or newer"
     return ""
 
 
 def place(model: nn.Module, cfg: SpeedConfig, device: torch.device) -> nn.Module:
-    """Bring the model to the device, with convolution weights in the memory order that was asked for."""
+    """Move the model to the device, with convolution weights in the configured memory format."""
     model = model.to(device)
     if cfg.channels_last is True or (cfg.channels_last == "auto" and device.type == "cuda"):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -92,15 +93,15 @@ def place(model: nn.Module, cfg: SpeedConfig, device: torch.device) -> nn.Module
 
 
 def compiled(net: nn.Module, cfg: SpeedConfig) -> nn.Module:
-    """Compile the whole model for its fixed shapes, if asked to."""
+    """Compile the whole model for fixed shapes, if `speed.compile` is `model`."""
     if cfg.compile != "model":
         return net
     return torch.compile(net, dynamic=False, mode=cfg.compile_mode)  # type: ignore[return-value]
 
 
 @contextmanager
-def quiet_gc() -> Iterator[None]:
-    """Keep Python's garbage collector, which stops each rank at another time, out of the loop."""
+def frozen_gc() -> Iterator[None]:
+    """Disable Python's garbage collector in the loop, where it would interrupt each rank at a different time."""
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -1,1 +1,1 @@
-"""Readers of your own files, one a kind; a run on the data that is built in needs none of them."""
+"""Readers for your own files, one module per kind. They do not import `data.py`, which imports them."""

@@ -1,10 +1,11 @@
-"""What all readers share: which files count, what is left out, and a cache that is made once."""
+"""Helpers shared by the readers: file lists, unreadable samples, and caches that are built once."""
 
 import hashlib
 import json
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,89 +23,103 @@ class UnreadableError(Exception):
 
 
 def list_files(root: Path, pattern: str = "*", suffixes: Collection[str] = ()) -> list[Path]:
-    """Files below a folder by the order of names, without hidden ones; `suffixes` in small letters, all if none."""
-    found = (file for file in root.rglob(pattern) if not suffixes or file.suffix.lower() in suffixes)
-    seen = (file for file in found if not any(part.startswith(".") for part in file.relative_to(root).parts))
-    return sorted(file for file in seen if file.is_file())
+    """Files in a folder and its subfolders, sorted by name, without hidden ones; `suffixes` are lowercase."""
+    matches = (file for file in root.rglob(pattern) if not suffixes or file.suffix.lower() in suffixes)
+    visible = (file for file in matches if not any(part.startswith(".") for part in file.relative_to(root).parts))
+    return sorted(file for file in visible if file.is_file())
 
 
-def some(names: Collection[object], most: int = 5) -> str:
-    """The first few of many names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(str(name) for name in list(names)[:most]) + more
+def packaged_file(package: str, name: str) -> Path:
+    """Path of a data file in an installed package, found without importing the package.
+
+    Raises:
+        UserError: the package is not installed, or it does not contain the file.
+    """
+    spec = find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
+    for file in (Path(folder, name) for folder in folders or ()):
+        if file.is_file():
+            return file
+    raise UserError(f"the built-in data set {name} of the package {package} is missing: reinstall it, or set data.path")
+
+
+def abbreviate(names: Collection[object], limit: int = 5) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(str(name) for name in list(names)[:limit]) + more
 
 
 class Skipped:
-    """What cannot be read, and so is left out: counted, told, and at most a share of all.
+    """Collects the unreadable files, which are skipped.
 
     Raises:
-        UserError: from `add`, when it has become more than `most`, which is `data.max_unreadable`, of `total`.
+        UserError: from `add`, when more than the fraction `max_unreadable` of `total` files was skipped.
     """
 
-    def __init__(self, total: int, most: float) -> None:
-        self.total, self.most = total, most
+    def __init__(self, total: int, max_unreadable: float) -> None:
+        self.total, self.max_unreadable = total, max_unreadable
         self.problems: list[str] = []
 
-    def add(self, what: object, why: str) -> None:
-        """Leave one out."""
-        self.problems.append(f"{what}: {' '.join(why.split())}")
-        if len(self.problems) > self.most * self.total:
+    def add(self, file: object, reason: str) -> None:
+        """Skip one file."""
+        self.problems.append(f"{file}: {' '.join(reason.split())}")
+        if len(self.problems) > self.max_unreadable * self.total:
             raise UserError(
-                f"{len(self.problems)} of {self.total} cannot be read ({some(self.problems, 3)}): mend or remove them, "
-                f"or raise data.max_unreadable={self.most:g}"
+                f"{len(self.problems)} of {self.total} cannot be read ({abbreviate(self.problems, 3)}): "
+                f"fix or remove them, or raise data.max_unreadable={self.max_unreadable:g}"
             )
 
 
-class Substituting(Generic[T]):
-    """Reads one sample at a time, and in the place of one that cannot be read the next that can.
+class ReplacingReader(Generic[T]):
+    """Reads samples by index; an unreadable sample is replaced by the next readable one.
 
-    What it is replaced by depends on nothing but the files. Those found bad are counted over all loader processes.
+    The replacement depends on the files alone. Unreadable files are counted across all worker processes.
 
     Raises:
-        UserError: from a call, when more than `most`, which is `data.max_unreadable`, of all have turned out bad.
+        UserError: from a call, when more than the fraction `max_unreadable` of the files is unreadable.
     """
 
-    def __init__(self, files: Sequence[Path], read: Callable[[int], T], most: float) -> None:
-        self.files, self.read, self.most = files, read, most
-        self.bad = torch.zeros(len(files), dtype=torch.uint8).share_memory_()
+    def __init__(self, files: Sequence[Path], read: Callable[[int], T], max_unreadable: float) -> None:
+        self.files, self.read, self.max_unreadable = files, read, max_unreadable
+        self.unreadable = torch.zeros(len(files), dtype=torch.uint8).share_memory_()
 
     def __call__(self, index: int) -> T:
-        for place in chain(range(index, len(self.files)), range(index)):
-            if self.bad[place]:
+        for candidate in chain(range(index, len(self.files)), range(index)):
+            if self.unreadable[candidate]:
                 continue
             try:
-                return self.read(place)
+                return self.read(candidate)
             except UnreadableError as error:
-                self._leave_out(place, error)
-        raise UserError(f"none of the {len(self.files)} files can be read, {some(self.files)}: give others")
+                self._skip(candidate, error)
+        raise UserError(f"none of the {len(self.files)} files can be read, {abbreviate(self.files)}: give other files")
 
-    def _leave_out(self, place: int, error: UnreadableError) -> None:
-        self.bad[place] = 1
-        found = int(self.bad.sum())
-        if found > self.most * len(self.files):
+    def _skip(self, index: int, error: UnreadableError) -> None:
+        self.unreadable[index] = 1
+        count = int(self.unreadable.sum())
+        if count > self.max_unreadable * len(self.files):
             raise UserError(
-                f"{found} of {len(self.files)} files cannot be read, the last {self.files[place]} ({error}): mend or "
-                f"remove them, or raise data.max_unreadable={self.most:g}"
+                f"{count} of {len(self.files)} files cannot be read, the last is {self.files[index]} ({error}): fix or "
+                f"remove them, or raise data.max_unreadable={self.max_unreadable:g}"
             )
-        print(f"left out: {self.files[place]}: {error}", file=sys.stderr)
+        print(f"skipped: {self.files[index]}: {error}", file=sys.stderr)
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """A hash of the files' names, sizes and times of change: another one means that what was made of them is stale."""
+    """A hash of the files' names, sizes and modification times; a cache with another fingerprint is stale."""
     digest = hashlib.sha256()
     for file in files:
-        about = file.stat()
-        digest.update(f"{file}\0{about.st_size}\0{about.st_mtime_ns}\n".encode(errors="surrogateescape"))
+        stat = file.stat()
+        digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
-def made_once(
-    cache: Path, kind: str, settings: dict[str, Any], files: Collection[Path], make: Callable[[Path], dict[str, Any]]
+def build_once(
+    cache: Path, kind: str, settings: dict[str, Any], files: Collection[Path], build: Callable[[Path], dict[str, Any]]
 ) -> tuple[Path, dict[str, Any]]:
-    """Return the folder that `make` filled from these files, and its manifest, with what `make` returned in it.
+    """Return the cache folder that `build` filled from these files, and its manifest with what `build` returned.
 
-    It is made again when a file has changed. Ranks and other runs wait for the one process that makes it. One that dies
-    half-way leaves nothing that counts.
+    The folder is rebuilt when a file has changed. One process builds it while other ranks and runs wait. A build that
+    is killed leaves nothing that a later run would use.
 
     Raises:
         UserError: the cache cannot be written.
@@ -119,7 +134,7 @@ def made_once(
                 partial = folder.with_name(f"{folder.name}.partial")
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir()
-                manifest = {"sources": sources, "files": len(files), "settings": settings, **make(partial)}
+                manifest = {"sources": sources, "files": len(files), "settings": settings, **build(partial)}
                 text = json.dumps(manifest, indent=1, default=str)
                 (partial / "manifest.json").write_text(text + "\n", encoding="utf-8")
                 shutil.rmtree(folder, ignore_errors=True)
@@ -127,14 +142,14 @@ def made_once(
                 manifest = json.loads(text)
     except OSError as error:
         raise UserError(
-            f"cannot write the cache {folder} ({error.strerror}): free some space, or give another data.cache_dir"
+            f"cannot write the cache {folder} ({error.strerror}): free some space, or set another data.cache_dir"
         ) from error
     return folder, manifest
 
 
-def frozen(value: Any) -> Any:
-    """JSON's lists as the tuples that they were."""
-    return tuple(map(frozen, value)) if isinstance(value, list) else value
+def lists_to_tuples(value: Any) -> Any:
+    """Turn lists, as JSON has them, back into tuples, at any depth."""
+    return tuple(map(lists_to_tuples, value)) if isinstance(value, list) else value
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

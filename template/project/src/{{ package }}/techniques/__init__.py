@@ -1,68 +1,70 @@
-"""One technique a module, imported only by a run whose switch is on: a run with all of them off is understood without.
+"""The techniques that are off by default, one per module, imported only when their option is on.
 
-Each function here looks at a switch and does nothing, or gives None, where it is off.
+Each function here looks at an option and calls its module; with the option off it does the default, or nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..config import Config, DebugConfig
-from ..data import Spec
-from ..distributed import World
-from ..loaders import Batch
-from ..metrics import Sums
+from .. import distributed, optim
+from ..checkpoint import WriteShards
+from ..config import Config, DebugConfig, DistConfig, OptimConfig
+from ..contracts import Batch, Sums, no_compile_reason
+from ..data import DataConfig
+from ..distributed import GradientSync, World
+from ..hooks import Hook
+from ..loaders import Batches, Loader
 from ..model import build
 from ..speed import Precision
 
-if TYPE_CHECKING:
-    from .debug import Watch
-    from .ema import Ema
-    from .lr_range import RangeTest
-    from .mfu import Work
-
-ForwardBackward = Callable[[Batch, bool], Sums]
-Update = Callable[[], tuple[Tensor, bool]]
-
 
 def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> None:
-    """Refuse switches that contradict each other.
+    """Refuse options that conflict with each other.
 
     Raises:
-        UserError: names one and its way out.
+        UserError: names one and the way out.
     """
     if cfg.dist.static_graph and accumulate > 1:
-        cfg.dist.refuse("static_graph", f"torch's reducer fails with accumulation ({accumulate}); switch it off")
-    waits = precision.format == "fp16" or cfg.optim.name == "lamb" or cfg.debug.nan or cfg.debug.anomaly
-    if cfg.debug.sync == "error" and waits:
-        cfg.debug.refuse("sync", "fp16, lamb, debug.nan and debug.anomaly wait in every step; use warn, or do without")
+        cfg.dist.refuse("static_graph", f"DDP does not support it with accumulation ({accumulate}); set it to false")
+    synchronizes = precision.format == "fp16" or cfg.optim.name == "lamb" or cfg.debug.nan or cfg.debug.anomaly
+    if cfg.debug.sync == "error" and synchronizes:
+        cfg.debug.refuse("sync", "fp16, lamb, debug.nan and debug.anomaly synchronize in every step; use warn or off")
     if cfg.debug.nan and precision.format == "fp16":
-        cfg.debug.refuse("nan", "fp16 overflows as a matter of course; use speed.precision=bf16 or fp32")
-    records = cfg.speed.compile != "off" and cfg.speed.compile_mode in ("reduce-overhead", "max-autotune")
-    if records and world.device.type == "cuda":
+        cfg.debug.refuse("nan", "fp16 overflows regularly; use speed.precision=bf16 or fp32")
+    captures = cfg.speed.compile != "off" and cfg.speed.compile_mode in ("reduce-overhead", "max-autotune")
+    if captures and world.device.type == "cuda":
         if cfg.speed.compile == "blocks":
-            cfg.speed.refuse("compile_mode", "blocks overwrite each other's recorded graphs; use speed.compile=model")
+            cfg.speed.refuse("compile_mode", "blocks overwrite each other's CUDA graphs; use speed.compile=model")
         if accumulate > 1 or not cfg.optim.set_to_none:
-            cfg.speed.refuse("compile_mode", "its recorded graphs own the gradients; use no accumulation, set_to_none")
+            cfg.speed.refuse("compile_mode", "its CUDA graphs own the gradients; use no accumulation, and set_to_none")
     if cfg.speed.step_graph:
         from . import step_graph
 
         step_graph.check(cfg, world, precision.format)
 
 
-def rebuild(model: nn.Module, cfg: Config, precision: Precision, world: World) -> nn.Module:
-    """Change how the model computes, before the optimizer is made; weights keep their names and values.
+def debug_hooks(cfg: Config, world: World, model: nn.Module, batch: Callable[[], Batch], steps: int) -> list[Hook]:
+    """`debug.*`: the debugging tools; `batch` returns a prepared batch to try the model on."""
+    if cfg.debug == DebugConfig():
+        return []
+    from .debug import DebugTools
+
+    return [DebugTools(cfg, world, model, batch, steps)]
+
+
+def change_model(model: nn.Module, cfg: Config, precision: Precision, world: World) -> nn.Module:
+    """Change how the model computes, before the optimizer is created; parameter names stay the same.
 
     Raises:
-        UserError: it has no parts that the switch could act on, or switches contradict each other.
+        UserError: the model does not support an option, or options conflict.
     """
-    eager = getattr(model, "eager", "")
-    if cfg.speed.compile != "off" and eager:
-        cfg.speed.refuse("compile", f"{eager}; use off")
+    reason = no_compile_reason(model)
+    if cfg.speed.compile != "off" and reason:
+        cfg.speed.refuse("compile", f"{reason}; use off")
     if cfg.dist.sync_batchnorm and world.world_size > 1:
         from . import ddp
 
@@ -72,9 +74,9 @@ def rebuild(model: nn.Module, cfg: Config, precision: Precision, world: World) -
 
         fp8.convert(model)
     if cfg.speed.activation_checkpointing != "none":
-        from . import recompute
+        from . import activation_checkpointing
 
-        recompute.apply(model, cfg.speed)
+        activation_checkpointing.apply(model, cfg.speed)
     if cfg.speed.compile == "blocks":
         from . import compile_blocks
 
@@ -86,64 +88,126 @@ def rebuild(model: nn.Module, cfg: Config, precision: Precision, world: World) -
     return model
 
 
-def watch(cfg: Config, world: World, model: nn.Module, batch: Callable[[], Batch], steps: int) -> Watch | None:
-    """`debug.*`: instruments around the loop; `batch` gives a prepared one to try the model on."""
-    if cfg.debug == DebugConfig():
-        return None
-    from .debug import Watch
-
-    return Watch(cfg, world, model, batch, steps)
-
-
-def average(cfg: Config, model: nn.Module) -> Ema | None:
-    """`train.ema`: the moving average of the weights."""
-    if cfg.train.ema is None:
-        return None
-    from .ema import Ema
-
-    return Ema(model, cfg.train.ema)
-
-
-def range_test(cfg: Config, peak: float, steps: int) -> RangeTest | None:
-    """`optim.schedule=range`: the sweep that finds a learning rate, instead of a training.
+def build_optimizer(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
+    """`optim.name`: create the optimizer.
 
     Raises:
-        UserError: the run is too short for one.
+        UserError: its package is not installed, or the model has no parameters that it applies to.
     """
-    if cfg.optim.schedule != "range":
-        return None
-    from .lr_range import LEAST, RangeTest
+    if cfg.name == "adamw":
+        return optim.adamw(model, cfg)
+    from . import optimizers
 
-    if steps < LEAST:
-        cfg.optim.refuse(
-            "schedule", f"a sweep needs {LEAST} steps at least, and the run has {steps}; raise train.steps"
-        )
-    return RangeTest(peak / cfg.optim.lr)
+    return optimizers.build(model, cfg)
 
 
-def work(cfg: Config, spec: Spec, batch: Callable[[], Batch], precision: Precision, world: World) -> Work | None:
-    """`log.mfu`: the work that a sample is; `batch` gives a prepared one."""
-    if cfg.log.mfu is False or (cfg.log.mfu == "auto" and world.device.type != "cuda"):
-        return None
-    from .mfu import Work
+def build_schedule(cfg: OptimConfig, peak_lr: float, total_steps: int) -> optim.Schedule:
+    """`optim.schedule`: learning rate and momentum by optimizer step."""
+    if cfg.schedule == "onecycle":
+        return partial(optim.onecycle, cfg, peak_lr, total_steps)
+    from . import schedules
 
-    with torch.device("meta"):
-        empty = build(cfg.model, spec)
-    return Work(empty, tuple(part.to("meta") for part in batch()), world, precision.format)
+    return partial(schedules.schedule, cfg, peak_lr, total_steps)
 
 
-def recorded(
-    forward_backward: ForwardBackward,
-    update: Update,
+def hooks(
+    cfg: Config,
+    model: nn.Module,
+    spec: Any,
+    batch: Callable[[], Batch],
+    precision: Precision,
+    world: World,
+    total_steps: int,
+    peak_lr: float,
+) -> list[Hook]:
+    """`log.mfu`, `train.ema` and `optim.schedule=range`: what acts between the steps.
+
+    Raises:
+        UserError: the run is too short for a range test.
+    """
+    found: list[Hook] = []
+    if cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type == "cuda"):
+        from .mfu import Mfu
+
+        with torch.device("meta"):
+            empty = build(cfg.model, spec)
+        found.append(Mfu(empty, tuple(part.to("meta") for part in batch()), world, precision.format))
+    if cfg.train.ema is not None:
+        from .ema import Ema
+
+        found.append(Ema(model, cfg.train.ema))
+    if cfg.optim.schedule == "range":
+        from .lr_range import MIN_STEPS, RangeTest
+
+        if total_steps < MIN_STEPS:
+            few = f"a range test needs at least {MIN_STEPS} steps, and the run has {total_steps}; raise train.steps"
+            cfg.optim.refuse("schedule", few)
+        found.append(RangeTest(peak_lr / cfg.optim.lr))
+    return found
+
+
+def cache_on_device(loader: Loader, cfg: DataConfig) -> Batches:
+    """`data.cache=device`: keep all samples of a loader on the device.
+
+    Raises:
+        UserError: they do not fit into its memory.
+    """
+    if cfg.cache != "device":
+        return loader
+    from .device_cache import DeviceCache
+
+    return DeviceCache(loader)
+
+
+def compress_gradients(net: nn.Module, cfg: DistConfig, world: World) -> None:
+    """`dist.bf16_gradients`: all-reduce the gradients of a DistributedDataParallel in bf16."""
+    if cfg.bf16_gradients and world.world_size > 1:
+        from . import ddp
+
+        ddp.compress_gradients(net)
+
+
+def gradient_sync(net: nn.Module, cfg: DistConfig) -> GradientSync:
+    """`dist.strategy`: the context that decides whether a backward pass reduces gradients over the ranks."""
+    if cfg.strategy == "ddp":
+        return distributed.gradient_sync(net)
+    from . import fsdp
+
+    return fsdp.gradient_sync(net)
+
+
+def capture_step(
+    forward_backward: Callable[[Batch, bool], Sums],
+    update: Callable[[], tuple[Tensor, bool]],
     cfg: Config,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
-) -> tuple[ForwardBackward, Update]:
-    """`speed.step_graph`: the two halves of a step, recorded at the first micro-batch and replayed from then on."""
+) -> tuple[Callable[[Batch, bool], Sums], Callable[[], tuple[Tensor, bool]]]:
+    """`speed.step_graph`: both halves of a step, captured at the first micro-batch and replayed from then on."""
     if not cfg.speed.step_graph:
         return forward_backward, update
     from .step_graph import StepGraph
 
     graph = StepGraph(forward_backward, model, optimizer, scaler, cfg.optim)
     return graph.forward_backward, graph.update
+
+
+def shard_state(
+    state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, cfg: DistConfig
+) -> dict[str, Any]:
+    """`dist.strategy=fsdp`: shard a checkpoint's state as the model's is."""
+    if cfg.strategy == "ddp":
+        return state
+    from . import fsdp
+
+    return fsdp.shard_state(state, model, optimizer)
+
+
+def shard_writer(cfg: DistConfig) -> WriteShards | None:
+    """`dist.strategy=fsdp`: what writes each rank's shards into a checkpoint."""
+    if cfg.strategy == "ddp":
+        return None
+    from . import fsdp
+
+    return fsdp.write_shards

@@ -1,4 +1,4 @@
-"""What few need of DistributedDataParallel: `dist.bf16_gradients` and `dist.sync_batchnorm`."""
+"""Options of DistributedDataParallel: `dist.bf16_gradients` and `dist.sync_batchnorm`."""
 
 from typing import Any
 
@@ -11,26 +11,28 @@ from ..config import DistConfig
 from ..distributed import World
 
 
-def send_in_bf16(ddp: Any) -> None:
-    """Let a DistributedDataParallel average gradients in bf16: half the bytes between the ranks."""
-    ddp.register_comm_hook(None, _in_bf16)
+def compress_gradients(ddp: Any) -> None:
+    """All-reduce the gradients of a DistributedDataParallel in bf16, which halves the communication."""
+    ddp.register_comm_hook(None, _bf16_hook)
 
 
-def _in_bf16(
+def _bf16_hook(
     group: dist.ProcessGroup | None,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch's annotations leave it out
 ) -> torch.futures.Future[Tensor]:
-    """Hook of torch, under a name of ours: under its own, torch refuses it on gloo, which does it well."""
+    """Call torch's hook under another name, as torch refuses it by name on gloo, where it works."""
     return default_hooks.bf16_compress_hook(group, bucket)  # type: ignore[arg-type]
 
 
 def sync_batchnorm(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
-    """Let BatchNorm normalise by the batch of all ranks.
+    """Convert BatchNorm to SyncBatchNorm.
 
     Raises:
         UserError: the ranks are not on GPUs.
     """
     if world.device.type != "cuda":
-        cfg.refuse("sync_batchnorm", f"torch has it on GPUs alone, and this run is on {world.device}; switch it off")
+        cfg.refuse(
+            "sync_batchnorm", f"torch supports it only on GPUs, and this run is on {world.device}; set it to false"
+        )
     synced: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return synced

@@ -1,4 +1,4 @@
-"""A small data set held on the device: `data.cache=device`."""
+"""Cache a small dataset on the device: `data.cache=device`."""
 
 import math
 import re
@@ -8,17 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..contracts import Batch, Dataset
 from ..errors import UserError
-from ..loaders import Batch, Loader, Samples
+from ..loaders import Loader
 
 CHUNK = 256
 
 
 class DeviceCache:
-    """Batches of a loader's order, gathered from a copy of its samples on the device: no loader, copy or wait a batch.
+    """Batches of a loader's order, gathered from a copy of all its samples on the device.
 
     Raises:
-        UserError: the copy would take more than nine tenths of the device's free memory.
+        UserError: the copy would take more than 90% of the device's free memory.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -31,7 +32,7 @@ class DeviceCache:
             )
         count = len(loader.samples)
         chunks = [list(range(begin, min(begin + CHUNK, count))) for begin in range(0, count, CHUNK)]
-        self.parts = _read(loader.over(chunks), count)
+        self.parts = _read(loader.with_order(chunks), count)
 
     def __iter__(self) -> Iterator[Batch]:
         on_gpu = self.device.type == "cuda"
@@ -41,7 +42,7 @@ class DeviceCache:
 
 
 def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
-    """Copy all batches, in order, into one tensor for each of their parts."""
+    """Copy all batches, in order, into one tensor for each of their tensors."""
     parts: tuple[Tensor, ...] = ()
     done = 0
     for batch in batches:
@@ -52,7 +53,7 @@ def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
     return parts
 
 
-def _bytes(samples: Samples) -> int:
+def _bytes(samples: Dataset) -> int:
     return len(samples) * sum(math.prod(part.shape) * part.element_size() for part in samples.__getitems__([0]))
 
 
@@ -63,4 +64,4 @@ def _free(device: torch.device) -> int:
         found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
     except OSError:
         found = None
-    return int(found[1]) * 1024 if found else 2**63  # other systems do not say
+    return int(found[1]) * 1024 if found else 2**63  # unknown on other systems

@@ -1,7 +1,7 @@
 """The learning-rate range test: `optim.schedule=range`.
 
-After Smith 2015 (arXiv:1506.01186, section 3.3): while the rate grows, the loss falls, flattens and diverges. Here it
-grows exponentially, so that one short run covers all orders of magnitude.
+After Smith 2015 (arXiv:1506.01186, section 3.3): while the learning rate grows, the loss falls, flattens and diverges.
+Here it grows exponentially, so that one short run covers all orders of magnitude.
 """
 
 import json
@@ -9,20 +9,21 @@ import math
 from pathlib import Path
 
 from ..errors import UserError
+from ..hooks import Hook
 
 SMOOTHING = 0.9
 DIVERGED = 4.0
-"""A rise of the smoothed loss from its lowest, of so many times its fall until there, ends the sweep."""
-SETTLING = 10
-"""Steps after which the smoothed loss is of enough losses."""
-LEAST = 30
-"""Steps that a sweep needs."""
+"""The test ends when the smoothed loss has risen from its minimum by this multiple of its fall until then."""
+WARMUP = 10
+"""Steps before the smoothed loss is used."""
+MIN_STEPS = 30
+"""Steps that a test needs."""
 
 
-class RangeTest:
-    """Watches the loss of every step; all ranks see the same one, and so agree on the end.
+class RangeTest(Hook):
+    """Reads the loss of every step, which is the same on all ranks, so that they agree on the end.
 
-    `batch_factor` is by how much the peak is above `optim.lr` for this global batch.
+    `batch_factor` is the peak learning rate for this global batch, divided by `optim.lr`.
     """
 
     def __init__(self, batch_factor: float) -> None:
@@ -32,8 +33,8 @@ class RangeTest:
         self.smoothed: list[float] = []
         self._average = 0.0
 
-    def ended_by(self, row: dict[str, float]) -> bool:
-        """Take in a step's `lr` and `loss`, add `smoothed_loss`, and tell whether the loss has diverged."""
+    def on_metrics(self, row: dict[str, float]) -> bool:
+        """Add `smoothed_loss`, and return whether the loss has diverged."""
         loss = row["loss"]
         if not math.isfinite(loss) or math.isnan(row["grad_norm"]):
             return True
@@ -44,54 +45,57 @@ class RangeTest:
         self.rates.append(row["lr"])
         self.losses.append(loss)
         self.smoothed.append(row["smoothed_loss"])
-        if len(self.rates) <= SETTLING:
+        if len(self.rates) <= WARMUP:
             return False
-        first, low = self.smoothed[SETTLING // 2], min(self.smoothed[SETTLING // 2 :])
+        first, low = self.smoothed[WARMUP // 2], min(self.smoothed[WARMUP // 2 :])
         return row["smoothed_loss"] - low > DIVERGED * max(first - low, 0.05 * abs(first))
 
     def finish(self, folder: Path, is_main: bool) -> None:
-        """Find the peak; on the main rank, write `lr_range.json` and `lr_range.png` and say what follows and why.
+        """Find the peak; on rank 0, write `lr_range.json` and `lr_range.png`, and print the suggestion and its reason.
 
         Raises:
-            UserError: the losses do not tell, or the files cannot be written.
+            UserError: the losses suggest no learning rate, or the files cannot be written.
         """
         found = self.suggestion()
         if not is_main:
             return
         reason = (
             f"the smoothed loss is lowest at {found['lowest']:.2g} and falls fastest at {found['steepest']:.2g}; "
-            "a tenth of the first leaves room for 1cycle's long stay near the peak"
+            "a tenth of the first is stable throughout 1cycle's many steps near the peak"
         )
         text = json.dumps({**found, "reason": reason}, indent=2)
         try:
             (folder / "lr_range.json").write_text(text + "\n", encoding="utf-8")
             self._draw(folder / "lr_range.png", found)
         except OSError as error:
-            raise UserError(f"cannot write the sweep's results into {folder} ({error.strerror})\n{text}") from error
+            raise UserError(
+                f"cannot write the range test's results to {folder} ({error.strerror}): free some space; they are "
+                f"{json.dumps(found)}"
+            ) from error
         print(
             f"suggested: --optim.lr {found['optim.lr']:.2g}\n{reason}\ncurve in {folder / 'lr_range.png'}", flush=True
         )
 
     def suggestion(self) -> dict[str, float]:
-        """Rates of the global batch at the lowest smoothed loss and at its steepest fall, and the `optim.lr` to take.
+        """Return the learning rates at the lowest smoothed loss and at its steepest fall, and the `optim.lr` to use.
 
         Raises:
-            UserError: the sweep ended too soon, the loss never fell, or it was still falling.
+            UserError: the test ended too soon, the loss never fell, or it was still falling.
         """
         count = len(self.rates)
-        if count < LEAST:
+        if count < MIN_STEPS:
             raise UserError(f"the loss diverged after {count} steps of the range test: lower optim.range_low")
-        lowest = min(range(SETTLING, count), key=self.smoothed.__getitem__)
-        if self.smoothed[lowest] > 0.98 * self.smoothed[SETTLING] or lowest <= SETTLING:
+        lowest = min(range(WARMUP, count), key=self.smoothed.__getitem__)
+        if self.smoothed[lowest] > 0.98 * self.smoothed[WARMUP] or lowest <= WARMUP:
             raise UserError("the loss never fell in the range test: lower optim.range_low, or give more train.steps")
         if lowest == count - 1:
             raise UserError(
-                f"the loss still falls at {self.rates[-1]:.2g}, the range test's end: raise optim.range_high"
+                f"the loss was still falling at {self.rates[-1]:.2g}, the end of the range test: raise optim.range_high"
             )
         falls = {
             index: (self.smoothed[index + 1] - self.smoothed[index - 1])
             / math.log(self.rates[index + 1] / self.rates[index - 1])
-            for index in range(SETTLING, lowest)
+            for index in range(WARMUP, lowest)
         }
         peak = self.rates[lowest] / 10
         return {
@@ -102,7 +106,7 @@ class RangeTest:
         }
 
     def _draw(self, target: Path, found: dict[str, float]) -> None:
-        from matplotlib.figure import Figure  # takes a second to import, so only where it is used
+        from matplotlib.figure import Figure  # takes a second to import
 
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         axes = figure.add_subplot()

@@ -1,19 +1,20 @@
-"""Work a second, and its share of what the device can do: `log.mfu`.
+"""Model FLOPs utilization: `log.mfu`.
 
-Model FLOPs utilisation, Chowdhery et al. 2022 (arXiv:2204.02311), appendix B: matrix products and convolutions of the
-model's forward and backward pass; what activation checkpointing computes again does not count.
+Chowdhery et al. 2022 (arXiv:2204.02311), appendix B: matrix products and convolutions of the model's forward and
+backward pass. What activation checkpointing recomputes does not count.
 """
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..contracts import Batch
 from ..distributed import World
-from ..loaders import Batch
+from ..hooks import Hook
 from ..speed import Format
 
-# Peak of dense products in bf16 or fp16 with sums in fp32, in TFLOP/s, by the makers' data sheets; the first name that
-# is part of the device's counts.
+# Peak of dense matrix products in bf16 or fp16 with fp32 accumulation, in TFLOP/s, from the vendors' data sheets, by
+# the first name that is part of the device's name.
 PEAKS: dict[str, float] = {
     "B200": 2250, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312, "A40": 149.7, "A30": 165,
     "A10G": 70, "A10": 125, "L40S": 362, "L40": 181, "L4": 121, "RTX 4090": 165.2, "RTX 3090": 71, "V100": 125,
@@ -22,11 +23,11 @@ PEAKS: dict[str, float] = {
 FACTORS: dict[Format, float] = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
 
 
-class Work:
-    """What one sample costs, and what the ranks' devices could do."""
+class Mfu(Hook):
+    """FLOPs of one sample, and the peak of all ranks' devices."""
 
     def __init__(self, model: nn.Module, batch: Batch, world: World, precision: Format) -> None:
-        """`model` and a prepared `batch` are on the meta device, where nothing is computed."""
+        """Count the FLOPs of a `model` and a prepared `batch` on the meta device, where nothing is computed."""
         with FlopCounterMode(display=False) as counter:
             loss, _ = model(*batch)
             loss.backward()
@@ -34,13 +35,15 @@ class Work:
         name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else ""
         self.peak = peak(name, precision) * world.world_size
 
-    def rates(self, samples_per_second: float) -> dict[str, float]:
-        """`tflops`: TFLOP a second over all ranks; `mfu`: their share of the peak, where that is known."""
-        tflops = self.per_sample * samples_per_second / 1e12
-        return {"tflops": tflops, **({"mfu": tflops / self.peak} if self.peak else {})}
+    def on_metrics(self, row: dict[str, float]) -> bool:
+        """Add `tflops`, TFLOP per second over all ranks, and `mfu`, their fraction of the peak where that is known."""
+        row["tflops"] = self.per_sample * row["samples_per_second"] / 1e12
+        if self.peak:
+            row["mfu"] = row["tflops"] / self.peak
+        return False
 
 
 def peak(device: str, precision: Format) -> float:
-    """Peak TFLOP/s of a device by its name; 0 where it is not known."""
+    """Return the peak TFLOP/s of a device by its name; 0 where it is not known."""
     found = next((tflops for name, tflops in PEAKS.items() if name in device), 0)
     return found * FACTORS.get(precision, 0)

@@ -1,4 +1,4 @@
-"""Every optimizer but AdamW: `optim.name`."""
+"""All optimizers but AdamW: `optim.name`."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ import torch
 from torch import nn
 
 from ..config import OptimConfig
+from ..contracts import blocks_of
 from ..errors import UserError
 from ..optim import groups
-from .blocks import blocks_of
 
 
 def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
-    """Make the optimizer that `optim.name` asks for.
+    """Create the optimizer that `optim.name` names.
 
     Raises:
-        UserError: it is of a package that is not installed, or has nothing to do in this model.
+        UserError: its package is not installed, or the model has no parameters that it applies to.
     """
     if cfg.name == "sgd":
         return torch.optim.SGD(
@@ -31,33 +31,35 @@ def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
         import pytorch_optimizer
     except ImportError as error:
         raise UserError(
-            f"optim.name={cfg.name} is of a package: pip install pytorch_optimizer, or use adamw"
+            f"optim.name={cfg.name} needs a package: pip install pytorch_optimizer, or use adamw"
         ) from error
-    sorted_out = groups(model.parameters(), cfg.weight_decay)
+    parameter_groups = groups(model.parameters(), cfg.weight_decay)
     if cfg.name == "lars":
-        # Vectors keep the plain rate, as in You et al. 2017 (arXiv:1708.03888); the library leaves them out by itself.
-        return pytorch_optimizer.LARS(sorted_out, lr=cfg.lr, momentum=cfg.beta1, weight_decay=cfg.weight_decay)
+        # Vectors keep the plain learning rate, as in You et al. 2017 (arXiv:1708.03888); the library excludes them.
+        return pytorch_optimizer.LARS(parameter_groups, lr=cfg.lr, momentum=cfg.beta1, weight_decay=cfg.weight_decay)
     settings: dict[str, Any] = {"lr": cfg.lr, "betas": (cfg.beta1, cfg.beta2), "eps": cfg.eps, "weight_decouple": True}
-    if cfg.name == "lamb":  # the engine clips already, by one rule for all optimizers
-        return pytorch_optimizer.Lamb(sorted_out, max_grad_norm=0.0, **settings)
-    return pytorch_optimizer.NovoGrad(sorted_out, **settings)
+    if cfg.name == "lamb":  # gradients are clipped already, as for all optimizers
+        return pytorch_optimizer.Lamb(parameter_groups, max_grad_norm=0.0, **settings)
+    return pytorch_optimizer.NovoGrad(parameter_groups, **settings)
 
 
-def _muon(model: nn.Module, cfg: OptimConfig) -> "Both":
-    """Muon (Jordan et al. 2024) for the matrices of `blocks`, AdamW for all else, at one rate that fits both."""
+def _muon(model: nn.Module, cfg: OptimConfig) -> "CombinedOptimizer":
+    """Return Muon (Jordan et al. 2024) for the matrices in `blocks` and AdamW for the rest, at one learning rate."""
     hidden = [p for p in blocks_of(model).parameters() if p.ndim == 2 and p.requires_grad]
     if not hidden:
-        raise UserError("optim.name=muon works on 2-D weights in `blocks`, and this model has none there: use adamw")
+        raise UserError("optim.name=muon is for 2-D weights in `blocks`, and this model has none there: use adamw")
     chosen = set(map(id, hidden))
     rest = groups((p for p in model.parameters() if id(p) not in chosen), cfg.weight_decay)
-    # Updates as large as AdamW's, so that one rate fits both: Liu et al. 2025 (arXiv:2502.16982, section 2.2).
+    # Updates of AdamW's size, so that one learning rate fits both: Liu et al. 2025 (arXiv:2502.16982, section 2.2).
     rule = "match_rms_adamw"
     muon = torch.optim.Muon(hidden, lr=cfg.lr, weight_decay=cfg.weight_decay, momentum=cfg.beta1, adjust_lr_fn=rule)
-    return Both(muon, torch.optim.AdamW(rest, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, fused=cfg.fused))
+    return CombinedOptimizer(
+        muon, torch.optim.AdamW(rest, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, fused=cfg.fused)
+    )
 
 
-class Both(torch.optim.Optimizer):
-    """Two optimizers that share out a model's parameters, used as one."""
+class CombinedOptimizer(torch.optim.Optimizer):
+    """Several optimizers of disjoint parameters, used as one."""
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
         super().__init__([{"params": group["params"]} for part in parts for group in part.param_groups], {})

@@ -1,18 +1,18 @@
-"""Every schedule but 1cycle: `optim.schedule`. Functions of the optimizer step, from 0 to total_steps - 1."""
+"""All learning-rate schedules but 1cycle: `optim.schedule`."""
 
 import math
 
 from ..config import OptimConfig
 
 
-def rate(cfg: OptimConfig, peak: float, step: int, total_steps: int) -> tuple[float, float]:
-    """Learning rate and momentum of a step.
+def schedule(cfg: OptimConfig, peak: float, total_steps: int, step: int) -> tuple[float, float]:
+    """Return learning rate and momentum (beta1) of optimizer step `step`, from 0 to total_steps - 1.
 
-    - `cyclic`, Smith 2015 (arXiv:1506.01186, section 3.1): triangles between peak / div_factor and the peak.
+    - `cyclic`, Smith 2015 (arXiv:1506.01186, section 3.1): triangular between peak / div_factor and the peak.
     - `cosine`, Loshchilov and Hutter 2016 (arXiv:1608.03983, equation 5), after a linear warm-up, without restarts.
-    - `wsd`: warm-up, stable, and 1 - sqrt at the end, Haegele et al. 2024 (arXiv:2405.18392, section 3).
-    - `constant`, after a warm-up if one is given.
-    - `range`: exponential from range_low to range_high, whatever the peak.
+    - `wsd`: warm-up, stable, decay by 1 - sqrt, Haegele et al. 2024 (arXiv:2405.18392, section 3).
+    - `constant`, after a warm-up if `optim.warmup_steps` is given.
+    - `range`: exponential from range_low to range_high; the peak is not used.
 
     Raises:
         UserError: the run is shorter than its warm-up.
@@ -28,7 +28,7 @@ def rate(cfg: OptimConfig, peak: float, step: int, total_steps: int) -> tuple[fl
     share = 0 if cfg.schedule == "constant" else total_steps // 20
     warmup = share if cfg.warmup_steps is None else cfg.warmup_steps
     if warmup and warmup >= total_steps:
-        cfg.refuse("warmup_steps", f"the run has only {total_steps} steps; give fewer")
+        cfg.refuse("warmup_steps", f"the run has only {total_steps} steps; use fewer")
     if step < warmup:
         return peak * (step + 1) / (warmup + 1), cfg.beta1
     height, low = 1.0, 1 / cfg.final_div_factor

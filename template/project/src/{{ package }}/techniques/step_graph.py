@@ -1,10 +1,11 @@
-"""A whole optimizer step replayed as CUDA graphs: `speed.step_graph`.
+"""CUDA graph capture of a whole optimizer step: `speed.step_graph`.
 
-One graph holds forward and backward of a micro-batch, the other clipping, the fused update and the zeroing of
-gradients. A replay launches all kernels at once, so a small model no longer waits for Python.
+One graph is forward and backward of a micro-batch, the other clipping, the fused update and zeroing the gradients.
+Replaying a graph launches all its kernels at once, so a small model is no longer bound by Python's overhead.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,44 +13,51 @@ from torch import Tensor, nn
 
 from .. import optim
 from ..config import Config, OptimConfig
+from ..contracts import Batch, Sums
 from ..distributed import World
 from ..errors import UserError
-from ..loaders import Batch
-from ..metrics import Sums
-from . import ForwardBackward, Update
+
+ForwardBackward = Callable[[Batch, bool], Sums]
+Update = Callable[[], tuple[Tensor, bool]]
 
 WARMUP = 3
-"""Steps on a side stream before recording, in which libraries choose kernels and allocate."""
+"""Steps on a side stream before capture, in which libraries choose kernels and allocate."""
 
 
 def check(cfg: Config, world: World, precision: str) -> None:
-    """Refuse what a recorded step cannot hold.
+    """Refuse options that cannot be captured.
 
     Raises:
-        UserError: names the switch in the way.
+        UserError: names the conflicting option.
     """
     optimizer, compiles = cfg.optim, cfg.speed.compile != "off"
     checkpoints = cfg.speed.activation_checkpointing != "none"
     cycles = optimizer.cycle_momentum and optimizer.schedule in ("onecycle", "cyclic")
-    in_the_way = [
-        (world.device.type != "cuda", f"only CUDA has graphs, and this run is on {world.device}; set it to false"),
+    conflicts = [
+        (world.device.type != "cuda", f"it needs CUDA, and this run is on {world.device}; set it to false"),
         (world.world_size > 1, f"it is for one process, and there are {world.world_size}; set it to false"),
-        (precision in ("fp16", "fp8"), f"{precision} decides on the host in every step; use speed.precision=bf16"),
-        (optimizer.name != "adamw" or not optimizer.fused, "it records fused adamw; use optim.name=adamw, optim.fused"),
-        (cycles, "a recorded momentum cannot cycle; set optim.cycle_momentum to false"),
-        (checkpoints, "it reads noise on the host; set speed.activation_checkpointing to none"),
-        (compiles and cfg.speed.compile_mode != "default", "speed.compile_mode may record graphs itself; use default"),
-        (cfg.debug.anomaly or cfg.debug.nan, "debug.anomaly and debug.nan read values on the host; switch them off"),
+        (
+            precision in ("fp16", "fp8"),
+            f"{precision} synchronizes with the host in every step; use speed.precision=bf16",
+        ),
+        (
+            optimizer.name != "adamw" or not optimizer.fused,
+            "it captures fused adamw only; use optim.name=adamw, optim.fused",
+        ),
+        (cycles, "a captured momentum is constant; set optim.cycle_momentum to false"),
+        (checkpoints, "it reads the RNG state on the host; set speed.activation_checkpointing to none"),
+        (compiles and cfg.speed.compile_mode != "default", "speed.compile_mode may capture graphs itself; use default"),
+        (cfg.debug.anomaly or cfg.debug.nan, "debug.anomaly and debug.nan read values on the host; set them to false"),
     ]
-    for holds, reason in in_the_way:
-        if holds:
+    for conflict, reason in conflicts:
+        if conflict:
             cfg.speed.refuse("step_graph", reason)
 
 
 class StepGraph:
-    """The recorded functions and their fixed tensors.
+    """The captured graphs and their static tensors.
 
-    Weights, statistics, optimizer state and noise are what they would be without: what warming up changed is put back.
+    Weights, statistics, optimizer state and RNG state are as without: what the warm-up changed is restored.
     """
 
     def __init__(
@@ -61,27 +69,31 @@ class StepGraph:
         cfg: OptimConfig,
     ) -> None:
         self._forward_backward = forward_backward
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         fixed = dataclasses.replace(cfg, set_to_none=False)  # gradients must stay where the graphs expect them
-        self._update: Update = lambda: optim.update(optimizer, scaler, model.parameters(), fixed)
+        self._update: Update = lambda: optim.update(optimizer, scaler, parameters, fixed)
         self.model, self.optimizer = model, optimizer
         for group in optimizer.param_groups:
             group["capturable"] = True
             group["lr"] = torch.tensor(float(group["lr"]), device=next(model.parameters()).device)
         self.batch: Batch = ()
+        self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        self.metrics: Sums = {}
+        self.grad_norm = torch.zeros(())
 
-    def forward_backward(self, batch: Batch, reduce: bool) -> Sums:
-        """Replay for a micro-batch of the same shapes as the first.
+    def forward_backward(self, batch: Batch, synchronize: bool) -> Sums:
+        """Replay for a micro-batch of the same shapes as the first, with which the graphs are captured.
 
         Raises:
-            UserError: they are others.
+            UserError: the shapes differ.
         """
         if not self.batch:
-            self._record(batch)
+            self._capture(batch)
         shapes = [part.shape for part in self.batch]
         if [part.shape for part in batch] != shapes:
             raise UserError(
-                f"speed.step_graph recorded batches of {[tuple(shape) for shape in shapes]}, and one of "
-                f"{[tuple(part.shape) for part in batch]} came: set it to false, or give batches of one shape"
+                f"speed.step_graph captured batches of {[tuple(shape) for shape in shapes]}, and this one has "
+                f"{[tuple(part.shape) for part in batch]}: set it to false, or use batches of one shape"
             )
         for static, part in zip(self.batch, batch, strict=True):
             static.copy_(part)
@@ -89,13 +101,13 @@ class StepGraph:
         return self.metrics
 
     def update(self) -> tuple[Tensor, bool]:
-        """Replay clipping, update and zeroing."""
+        """Replay clipping, the update, and zeroing the gradients."""
         self.second.replay()
         return self.grad_norm, True
 
-    def _record(self, batch: Batch) -> None:
+    def _capture(self, batch: Batch) -> None:
         self.batch = tuple(part.clone() for part in batch)
-        noise = torch.cuda.get_rng_state()
+        rng_state = torch.cuda.get_rng_state()
         live = [*self.model.parameters(), *self.model.buffers(), *self._moments()]
         kept = [(value, value.detach().clone()) for value in live]
         side = torch.cuda.Stream()
@@ -110,13 +122,14 @@ class StepGraph:
             known = {id(value) for value, _ in kept}
             for value in self._moments():
                 if id(value) not in known:
-                    value.zero_()  # AdamW begins with zeros
+                    value.zero_()  # AdamW's initial state
             for value, before in kept:
                 value.copy_(before)
-        torch.cuda.set_rng_state(noise)
-        self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        torch.cuda.set_rng_state(rng_state)
         try:
-            with torch.cuda.graph(self.first, capture_error_mode="thread_local"):  # the pinning thread goes on
+            with torch.cuda.graph(
+                self.first, capture_error_mode="thread_local"
+            ):  # the thread that pins memory keeps running
                 self.metrics = self._forward_backward(self.batch, True)
             with torch.cuda.graph(self.second, pool=self.first.pool(), capture_error_mode="thread_local"):
                 self.grad_norm, _ = self._update()
@@ -124,11 +137,11 @@ class StepGraph:
             raise
         except RuntimeError as error:
             raise UserError(
-                f"speed.step_graph cannot record this model ({str(error).splitlines()[0]}): set it to false"
+                f"speed.step_graph cannot capture this model ({str(error).splitlines()[0]}): set it to false"
             ) from error
 
     def _refuse_unused(self) -> None:
-        """A weight without a gradient is left alone by an ordinary step; a recorded one would let it decay."""
+        """An ordinary step ignores a weight without a gradient; a captured one would apply weight decay to it."""
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and parameter.grad is None:
                 raise UserError(f"speed.step_graph: {name} gets no gradient; set it to false, or freeze that weight")

@@ -1,5 +1,6 @@
 """What the tests share: the project's own config made small, and a world of one CPU process."""
 
+import gc
 import json
 import os
 import subprocess
@@ -11,19 +12,22 @@ from typing import Any
 import pytest
 import torch
 
-from .. import checkpoint, data, loaders, model, train
-from ..config import Config, as_dict, parse
+from .. import checkpoint, data, loaders, model, run, train
+from ..config import Config, as_dict, make_parser, read
+from ..contracts import blocks_of, no_compile_reason
 from ..distributed import World
 from ..tools import evaluate
 
 ROOT = Path(__file__).parents[3]
 PARENT = __package__.rpartition(".")[0]
 PACKAGE = PARENT.rpartition(".")[2]
+PARSER = make_parser("test", "")
+"""Built once, as it takes longer than a short run."""
 
 
 def _own() -> list[str]:
     """The project's own data, model and rate, as options; all else is the code's default, whatever is switched on."""
-    values = as_dict(parse("test", "", [f"--config={ROOT}/configs/default.yaml"]))
+    values = as_dict(read(PARSER, [f"--config={ROOT}/configs/default.yaml"]))
     kept = {f"{section}.{key}": value for section in ("data", "model") for key, value in values[section].items()}
     kept |= {f"optim.{key}": values["optim"][key] for key in ("lr", "base_batch")}
     options = {key: value if isinstance(value, str) else json.dumps(value) for key, value in kept.items()}
@@ -33,23 +37,23 @@ def _own() -> list[str]:
 FP32_ON_CPU = ["--run.device=cpu", "--speed.precision=fp32"]
 SHORT = ["--train.steps=20", "--train.micro_batch=16", "--train.eval_every=20", "--log.every=5"]
 SMALL = [*_own(), *FP32_ON_CPU, *SHORT]
-OTHER_WIDTH = f"--model.width={2 * getattr(parse('test', '', SMALL).model, 'width', 0)}"
+OTHER_WIDTH = f"--model.width={2 * getattr(read(PARSER, SMALL).model, 'width', 0)}"
 """A change of the network's size; of width 0 where the model has none."""
-HAS_SMOOTHING = hasattr(parse("test", "", SMALL).model, "label_smoothing")
+HAS_SMOOTHING = hasattr(read(PARSER, SMALL).model, "label_smoothing")
 
 
 def _network() -> Any:
-    cfg = parse("test", "", SMALL)
+    cfg = read(PARSER, SMALL)
     return model.build(cfg.model, data.load(cfg.data).spec)
 
 
-HAS_BLOCKS = bool(getattr(_network(), "blocks", None))
+HAS_BLOCKS = bool(blocks_of(_network()))
 """Whether the model names the blocks that some switches work on; without, they must refuse."""
-EAGER = bool(getattr(_network(), "eager", ""))
+EAGER = bool(no_compile_reason(_network()))
 """Whether the model says why it is not to be compiled; then that is refused."""
 
 
-CANNOT: dict[str, str] = {**getattr(train, "CANNOT", {}), **getattr(train, "CANNOT_ON_CPU", {})}
+CANNOT: dict[str, str] = {**getattr(train, "UNSUPPORTED", {}), **getattr(train, "UNSUPPORTED_ON_CPU", {})}
 
 
 def cannot(options: list[str]) -> str:
@@ -82,9 +86,15 @@ def config(tmp_path: Path) -> Callable[..., Config]:
     """Make the project's config small, with runs in a temporary folder and options as on the command line."""
 
     def make(*options: str) -> Config:
-        return parse("test", "", [*SMALL, f"--run.dir={tmp_path}", "--log.tensorboard=false", *options])
+        return read(PARSER, [*SMALL, f"--run.dir={tmp_path}", "--log.tensorboard=false", *options])
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def no_full_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the garbage collections around a run: among all that the tests import, each takes 0.15 s."""
+    monkeypatch.setattr(gc, "collect", lambda generation=2: 0)
 
 
 VALIDATED = 16
@@ -99,7 +109,6 @@ def short_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     def short(samples: int, micro_batch: int, *place: int) -> loaders.EvalOrder:
         return whole(min(samples, VALIDATED * micro_batch), micro_batch, *place)
 
-    monkeypatch.setattr(f"{PARENT}.run.EvalOrder", short)
     monkeypatch.setattr(f"{PARENT}.loaders.EvalOrder", short)
 
 
@@ -127,17 +136,18 @@ import contextlib, importlib, json, sys, warnings
 import torch
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "Grad strides do not match")  # a 1 x 1 convolution has two right answers
-distributed, config, speed, train, errors, run, loaders = (
+distributed, config, speed, train, errors, loaders = (
     importlib.import_module(f"{PACKAGE}.{name}")
-    for name in ("distributed", "config", "speed", "train", "errors", "run", "loaders")
+    for name in ("distributed", "config", "speed", "train", "errors", "loaders")
 )
-run.EvalOrder = lambda samples, micro_batch, *place: loaders.EvalOrder(
+every = loaders.EvalOrder
+loaders.EvalOrder = lambda samples, micro_batch, *place: every(
     min(samples, VALIDATED * micro_batch), micro_batch, *place
 )
 # before
 with distributed.start("cpu") as world:
     for options in json.loads(sys.argv[1]):
-        cfg = config.parse("test", "", options)
+        cfg = config.read(PARSER, options)
         profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
         try:
             with profiler if cfg.dist.strategy == "ddp" else contextlib.nullcontext():
@@ -163,6 +173,11 @@ def _start(ranks: int, arguments: list[str]) -> subprocess.CompletedProcess[str]
         check=False,
         timeout=600,
     )
+
+
+def main(argv: list[str]) -> None:
+    """Call the training program with a command line."""
+    run.main(train.train, argv)
 
 
 def rows(run: Path, split: str) -> list[dict[str, Any]]:

@@ -10,8 +10,7 @@ from .. import model
 from ..config import Config, as_dict, from_dict, parse
 from ..errors import UserError
 from ..model import ModelConfig
-from ..train import main
-from .conftest import SMALL, cannot
+from .conftest import SMALL, cannot, main
 
 BAD = [
     (["--optim.lr=-1"], "optim.lr is -1.0: it must be above 0"),
@@ -47,7 +46,7 @@ BAD = [
     (["--train.patience=0"], "train.patience is 0"),
     (["--train.monitor=f1", "--train.monitor_mode=max"], "train.monitor is f1: it must be one of the model's metrics"),
     (["--train.monitor=accuracy"], "train.monitor is accuracy: train.monitor_mode must say"),
-    (["--optim.schedule=range", "--train.steps=29"], "optim.schedule is range: a sweep needs 30 steps at least"),
+    (["--optim.schedule=range", "--train.steps=29"], "optim.schedule is range: a range test needs at least 30 steps"),
     (["--debug.nan=true", "--speed.precision=fp16"], "debug.nan is true: fp16 overflows as a matter of course"),
     (["--train.monitor_mode=best"], "train.monitor_mode"),
     (["--data.cache=gpu"], "data.cache"),

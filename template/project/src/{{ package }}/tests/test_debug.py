@@ -20,8 +20,8 @@ from ..errors import UserError
 from ..loaders import TrainOrder
 from ..log import RunLog
 from ..techniques import debug
-from ..train import main, train
-from .conftest import HAS_BLOCKS, SMALL, cannot
+from ..train import train
+from .conftest import HAS_BLOCKS, SMALL, cannot, main
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -52,14 +52,14 @@ class Middle(nn.Module):
 
 def test_the_hunt_names_the_first_module_that_makes_a_nan() -> None:
     net = Broken(lambda x: x / (x - x))
-    debug.hunt(net)
+    debug.find_nan(net)
     with pytest.raises(UserError, match=r"the output of middle \(Middle\) is (NaN|infinite)"):
         net(torch.ones(2, 4))
 
 
 def test_the_hunt_names_where_a_bad_gradient_comes_back() -> None:
     net = Broken(lambda x: (x - x.detach()).sqrt() + x)  # the square root's slope at 0 is infinite
-    debug.hunt(net)
+    debug.find_nan(net)
     with pytest.raises(UserError, match="the gradient at the output of first is (NaN|infinite)"):
         net(torch.ones(2, 4)).sum().backward()
 
@@ -101,11 +101,13 @@ def test_the_profiler_writes_a_trace_and_a_table(config: Callable[..., Config], 
     assert "Self CPU" in (tmp_path / "a/profile/table.txt").read_text()
 
 
-def test_deterministic_refuses_what_has_no_such_kernel(config: Callable[..., Config], world: World) -> None:
+def test_deterministic_refuses_what_has_no_such_kernel(
+    config: Callable[..., Config], world: World, tmp_path: Path
+) -> None:
     net = model.build(config().model, data.load(config().data).spec)
     batch = (torch.zeros(1), torch.zeros(1))
-    watch = debug.Watch(config("--debug.deterministic=true"), world, net, lambda: batch, 100)
-    with watch, pytest.raises(RuntimeError, match="does not have a deterministic"):
+    tools = debug.DebugTools(config("--debug.deterministic=true"), world, net, lambda: batch, 100)
+    with tools.running(net, tmp_path), pytest.raises(RuntimeError, match="does not have a deterministic"):
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
     assert not torch.are_deterministic_algorithms_enabled()
 

@@ -47,7 +47,7 @@ def test_a_resumed_order_goes_on_where_it_stopped() -> None:
 def test_validation_counts_each_sample_once(samples: int) -> None:
     for world_size in range(1, min(samples, 3) + 1):
         orders = [EvalOrder(samples, 4, rank, world_size) for rank in range(world_size)]
-        seen = [index for order in orders for chunk in list(order)[: order.own] for index in chunk]
+        seen = [index for order in orders for chunk in list(order)[: order.counted] for index in chunk]
         assert sorted(seen) == list(range(samples))
         assert len({len(list(order)) for order in orders}) == 1, "all ranks go forward equally often"
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .. import data, model
 from ..config import Config
-from ..distributed import World, noise
+from ..distributed import World, seeded_generator
 from ..loaders import EvalOrder, Loader
 from ..metrics import Meter, evaluate
 
@@ -31,7 +31,7 @@ def test_validation_is_exact_for_a_short_last_batch(config: Callable[..., Config
         def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
             return tuple(samples.val.__getitems__(indices))
 
-    whole = prepare(samples.val.__getitems__(list(range(23))), False, noise(CPU, 0, 0, 0))
+    whole = prepare(samples.val.__getitems__(list(range(23))), False, seeded_generator(CPU, 0, 0, 0))
     net.eval()
     with torch.no_grad():
         _, sums = net(*whole)
@@ -41,7 +41,7 @@ def test_validation_is_exact_for_a_short_last_batch(config: Callable[..., Config
         found = evaluate(net, loader, prepare, torch.enable_grad(), world)
         assert found == pytest.approx(expected, rel=1e-5)
     ranks = [EvalOrder(17, 4, rank, 2) for rank in (0, 1)]
-    assert [(order.own, order.rounds, len(list(order))) for order in ranks] == [(3, 3, 3), (2, 3, 3)]
+    assert [(order.counted, order.rounds, len(list(order))) for order in ranks] == [(3, 3, 3), (2, 3, 3)]
     again = [[0, 1, 2], [3, 4], [0]]
     few = Loader(Few(), again, cfg.loader, 0, world)
     counted = Loader(Few(), again[:2], cfg.loader, 0, world)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from ..distributed import World
-from ..techniques.mfu import Work, peak
+from ..techniques.mfu import Mfu, peak
 
 
 class Net(nn.Module):
@@ -22,10 +22,12 @@ class Net(nn.Module):
 
 def test_the_work_of_a_sample(world: World) -> None:
     with torch.device("meta"):
-        work = Work(Net(), (torch.empty(5, 16), torch.empty(5, 2, 8, 8)), world, "bf16")
+        work = Mfu(Net(), (torch.empty(5, 16), torch.empty(5, 2, 8, 8)), world, "bf16")
     linear, conv = 2 * 16 * 32, 2 * 2 * 4 * 9 * 64
     assert work.per_sample == 2 * (linear + conv), "forward, and backward to the weights; the inputs need no gradient"
-    assert work.rates(1e9) == {"tflops": pytest.approx(2 * (linear + conv) / 1e3)}, "a CPU's peak is not known"
+    row = {"samples_per_second": 1e9}
+    assert not work.on_metrics(row)
+    assert row == {"samples_per_second": 1e9, "tflops": pytest.approx(2 * (linear + conv) / 1e3)}, "no peak for a CPU"
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from .. import data, model, optim
+from .. import data, model, optim, techniques
 from ..config import Config
-from ..distributed import World, noise
+from ..distributed import World, seeded_generator
 from ..errors import UserError
 from ..train import train
 from .conftest import EAGER
@@ -21,11 +21,11 @@ def test_it_learns_one_batch_by_heart(config: Callable[..., Config]) -> None:
     cfg = config()
     samples = data.load(cfg.data)
     batch = data.Prepare(samples.spec, cfg.data)(
-        samples.train.__getitems__(list(range(8))), False, noise(torch.device("cpu"), 0, 0, 0)
+        samples.train.__getitems__(list(range(8))), False, seeded_generator(torch.device("cpu"), 0, 0, 0)
     )
     net = model.build(cfg.model, samples.spec)
-    optimizer = optim.build(net, cfg.optim)
-    optim.set_rate(optimizer, cfg.optim.lr, 0.9)
+    optimizer = techniques.build_optimizer(net, cfg.optim)
+    optim.set_lr(optimizer, cfg.optim.lr, 0.9)
     loss, metrics = net(*batch)
     target = loss.item() / (1.4 if "bits_per_dim" in metrics else 3)  # a code of bytes never comes near nothing
     for _ in range(60):
@@ -46,7 +46,7 @@ def test_it_compiles_in_one_piece(config: Callable[..., Config], world: World) -
             train(config("--run.name=a", "--speed.compile=model"), world)
         return
     batch = data.Prepare(samples.spec, cfg.data)(
-        samples.train.__getitems__([0, 1]), False, noise(torch.device("cpu"), 0, 0, 0)
+        samples.train.__getitems__([0, 1]), False, seeded_generator(torch.device("cpu"), 0, 0, 0)
     )
     net = model.build(cfg.model, samples.spec).eval()  # noise of its own would differ
     whole = torch.compile(net, backend="eager", fullgraph=True, dynamic=False)
@@ -69,7 +69,9 @@ def test_no_bias_before_a_batch_norm(config: Callable[..., Config]) -> None:
 
     for module in net.modules():
         module.register_forward_hook(note)
-    net(*data.Prepare(samples.spec, cfg.data)(samples.train.__getitems__([0, 1]), False, noise(CPU, 0, 0, 0)))
+    net(
+        *data.Prepare(samples.spec, cfg.data)(samples.train.__getitems__([0, 1]), False, seeded_generator(CPU, 0, 0, 0))
+    )
     assert all(getattr(layer, "bias", None) is None for layer in seen)
     norms = [module for module in net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     assert len(seen) == len(norms)

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from .. import data, model, optim
+from .. import data, model, optim, techniques
 from ..config import Config, OptimConfig
-from ..distributed import noise
-from ..techniques.blocks import blocks_of
+from ..contracts import blocks_of
+from ..distributed import seeded_generator
 
 CPU = torch.device("cpu")
 
 
 def test_the_peak_follows_the_global_batch() -> None:
     rules = {rule: OptimConfig(lr=1.0, base_batch=32, lr_scaling=rule) for rule in ("linear", "sqrt", "none")}
-    assert {rule: optim.peak_rate(cfg, 128) for rule, cfg in rules.items()} == {"linear": 4.0, "sqrt": 2.0, "none": 1.0}
+    assert {rule: optim.peak_lr(cfg, 128) for rule, cfg in rules.items()} == {"linear": 4.0, "sqrt": 2.0, "none": 1.0}
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
@@ -26,7 +26,7 @@ def test_only_matrices_decay(config: Callable[..., Config], name: str) -> None:
     blocks = blocks_of(net)
     if name == "muon" and not any(p.ndim == 2 for p in blocks.parameters()):
         pytest.skip("this model has no matrices in `blocks`")
-    optimizer = optim.build(net, cfg.optim)
+    optimizer = techniques.build_optimizer(net, cfg.optim)
     assert name != "sgd" or all(group["nesterov"] for group in optimizer.param_groups)
     for group in optimizer.param_groups:
         assert all((p.ndim >= 2) == (group["weight_decay"] > 0) for p in group["params"])
@@ -67,7 +67,7 @@ def test_micro_batches_add_up_to_one_batch(config: Callable[..., Config], parts:
     samples = data.load(cfg.data)
     prepare = data.Prepare(samples.spec, cfg.data)
     net = model.build(cfg.model, samples.spec).eval()  # BatchNorm's statistics are of a micro-batch, by its nature
-    batch = prepare(samples.train.__getitems__(list(range(16))), False, noise(CPU, 0, 0, 0))
+    batch = prepare(samples.train.__getitems__(list(range(16))), False, seeded_generator(CPU, 0, 0, 0))
 
     def gradients(pieces: int) -> list[torch.Tensor]:
         net.zero_grad()

@@ -12,9 +12,9 @@ from torch import nn
 
 from .. import checkpoint, data, model
 from ..config import Config
-from ..distributed import World, noise
+from ..distributed import World, seeded_generator
 from ..errors import UserError
-from ..metrics import Best
+from ..progress import Best
 from ..run import Run
 from ..techniques import lr_range
 from ..techniques.ema import Ema
@@ -30,7 +30,7 @@ def test_label_smoothing_is_the_papers_in_training_alone(config: Callable[..., C
     share = 0.2
     samples = data.load(config().data)
     batch = data.Prepare(samples.spec, config().data)(
-        samples.train.__getitems__(list(range(4))), False, noise(torch.device("cpu"), 0, 0, 0)
+        samples.train.__getitems__(list(range(4))), False, seeded_generator(torch.device("cpu"), 0, 0, 0)
     )
     torch.manual_seed(0)
     net: Any = model.build(config(f"--model.label_smoothing={share}").model, samples.spec)
@@ -53,12 +53,12 @@ def test_the_average_is_a_hand_written_one() -> None:
     for update in range(1, 8):
         for value in net.state_dict().values():
             value.add_(torch.randn(value.shape) if value.is_floating_point() else 1)
-        ema.update(update)
+        ema.after_update(update)
         decay = min(0.7, (1 + update) / (10 + update))
         for name, value in expected.items():
             value.mul_(decay).add_(net.state_dict()[name].double(), alpha=1 - decay)
     live = {name: value.clone() for name, value in net.state_dict().items()}
-    with ema.in_place():
+    with ema.eval_weights():
         for name, value in expected.items():
             torch.testing.assert_close(net.state_dict()[name].double(), value, rtol=1e-5, atol=1e-6)
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in live.items())
@@ -86,14 +86,14 @@ def test_best_follows_its_metric() -> None:
     best = Best("loss", "min")
     seen = []
     for step, value in enumerate((3.0, 2.0, 2.0, float("nan"), 1.0)):
-        best.see({"loss": value}, step)
+        best.add({"loss": value}, step)
         seen.append((best.value, best.step, best.stale))
     assert seen == [(3.0, 0, 0), (2.0, 1, 0), (2.0, 1, 1), (2.0, 1, 2), (1.0, 4, 0)]
     best = Best("accuracy", "max")
     for step, value in enumerate((0.5, 0.4, 0.6)):
-        best.see({"accuracy": value}, step)
+        best.add({"accuracy": value}, step)
     assert (best.value, best.step) == (0.6, 2)
-    with pytest.raises(UserError, match="train.monitor is f1: it must be one of the model's metrics, loss"):
+    with pytest.raises(UserError, match="train.monitor is f1: use one of the model's metrics, loss"):
         Best("f1", "min").check({"loss": 1.0})
 
 
@@ -105,12 +105,12 @@ def test_patience_ends_a_run_and_the_best_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = iter([3.0, 2.0, 2.5, float("nan"), 2.0, 1.0])
-    take = Run.take
-    monkeypatch.setattr(Run, "take", lambda run, results: take(run, {"loss": next(script)}))
+    take = Run.add_results
+    monkeypatch.setattr(Run, "add_results", lambda run, results: take(run, {"loss": next(script)}))
     options = ["--train.steps=40", "--train.eval_every=1", "--train.patience=3", "--checkpoint.keep=1"]
     train(config("--run.name=a", *options), world)
     assert [row["step"] for row in rows(tmp_path / "a", "val")] == [1, 2, 3, 4, 5], "it stops after three no better"
-    assert "stopped early: loss has not been better than 2 for 3 validations" in capsys.readouterr().out
+    assert "stopped early: loss has not improved on 2 for 3 validations" in capsys.readouterr().out
     folder = tmp_path / "a/checkpoints"
     assert (folder / "best").read_text() == "step-00000002\n"
     assert [path.name for path in checkpoint.all_checkpoints(folder)] == ["step-00000002", "step-00000005"]
@@ -152,7 +152,7 @@ def sweep(loss: Callable[[float], float]) -> lr_range.RangeTest:
     found = lr_range.RangeTest(batch_factor=2.0)
     for step in range(120):
         rate = 10 ** (-6 + 0.05 * step)
-        if found.ended_by({"lr": rate, "loss": loss(rate), "grad_norm": 1.0}):
+        if found.on_metrics({"lr": rate, "loss": loss(rate), "grad_norm": 1.0}):
             break
     return found
 
@@ -183,7 +183,7 @@ def test_a_sweep_that_does_not_tell_says_so(loss: Callable[[float], float], mess
 def test_a_skipped_step_is_left_out_of_the_sweep() -> None:
     found = lr_range.RangeTest(1.0)
     for rate in (1.0, 1.0, 2.0):
-        assert not found.ended_by({"lr": rate, "loss": 1.0, "grad_norm": math.inf})
+        assert not found.on_metrics({"lr": rate, "loss": 1.0, "grad_norm": math.inf})
     assert found.rates == [1.0, 2.0]
 
 
@@ -205,7 +205,7 @@ def test_an_average_can_begin_at_a_resume(config: Callable[..., Config], world: 
     ("change", "message"),
     [
         ("--optim.name=sgd", "optim.name adamw there and sgd here"),
-        ("--optim.schedule=range", "optim.schedule is range: a range test is a run of its own"),
+        ("--optim.schedule=range", "optim.schedule is range: a range test cannot resume"),
     ],
 )
 def test_a_resume_that_would_harm_the_run_is_refused(

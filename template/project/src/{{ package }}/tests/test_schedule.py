@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from .. import optim
+from .. import optim, techniques
 from ..config import Config, OptimConfig
 from ..distributed import World
 from ..errors import UserError
@@ -37,7 +37,7 @@ def references(make: Callable[[torch.optim.Optimizer], Any], total: int) -> list
 
 
 def ours(cfg: OptimConfig, total: int) -> list[tuple[float, float]]:
-    return [optim.schedule(cfg, PEAK, step, total) for step in range(total)]
+    return [techniques.build_schedule(cfg, PEAK, total)(step) for step in range(total)]
 
 
 def agree(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> None:
@@ -108,7 +108,7 @@ def test_a_very_short_run_stays_in_range(schedule: Any, total: int) -> None:
 
 def test_a_warm_up_longer_than_the_run_is_refused() -> None:
     with pytest.raises(UserError, match=r"optim.warmup_steps is 5: the run has only 5 steps"):
-        optim.schedule(OptimConfig(schedule="wsd", warmup_steps=5), PEAK, 0, 5)
+        techniques.build_schedule(OptimConfig(schedule="wsd", warmup_steps=5), PEAK, 5)(0)
 
 
 @pytest.mark.parametrize("schedule", ["cyclic", "cosine", "wsd"])
@@ -139,9 +139,9 @@ def test_a_skipped_step_does_not_move_the_schedule(
     skipped = [row["skipped_steps"] for row in logged]
     made = [row["step"] - count for row, count in zip(logged, skipped, strict=True)]
     expected = config("--optim.schedule=constant", *options).optim
-    peak = optim.peak_rate(expected, 16)
+    peak = optim.peak_lr(expected, 16)
     for row, before in zip(logged[1:], made, strict=False):
-        assert row["lr"] == pytest.approx(optim.schedule(expected, peak, before, 8)[0])
+        assert row["lr"] == pytest.approx(techniques.build_schedule(expected, peak, 8)(before)[0])
     assert 1 <= skipped[-1] < 5
 
 

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.autograd.graph import saved_tensors_hooks
 
-from .. import data, loaders, model, optim
+from .. import data, model, optim, techniques
+from .. import run as running
 from ..config import Config, SpeedConfig
+from ..contracts import blocks_of
 from ..distributed import World
 from ..errors import UserError
+from ..loaders import Loader
 from ..log import RunLog
-from ..techniques import device_cache, fp8, recompute
-from ..techniques.blocks import blocks_of
+from ..techniques import activation_checkpointing, device_cache, fp8
 from ..techniques.device_cache import DeviceCache
 from ..train import train
 from .conftest import EAGER, HAS_BLOCKS, cannot, losses, rows
@@ -107,17 +109,21 @@ def run(
             seen.saved += value.nbytes
             return value
 
-        def open_loader(samples: Any, *others: Any) -> Any:
-            seen.loader = opens(Counted(samples, seen.fetched), *others)
+        def open_loader(samples: Any, *others: Any) -> Loader:
+            return Loader(Counted(samples, seen.fetched), *others)
+
+        def cache(loader: Loader, cfg: Any) -> Any:
+            seen.loader = cached(loader, cfg)
             return seen.loader
 
-        make: Any = optim.build
-        opens = loaders.open_loader
+        make: Any = techniques.build_optimizer
+        cached = techniques.cache_on_device
         counters.clear()
         torch._dynamo.reset()
         with monkeypatch.context() as patch, saved_tensors_hooks(pack, lambda value: value):
-            patch.setattr(optim, "build", build)
-            patch.setattr(loaders, "open_loader", open_loader)
+            patch.setattr(techniques, "build_optimizer", build)
+            patch.setattr(techniques, "cache_on_device", cache)
+            patch.setattr(running, "Loader", open_loader)
             patch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", mode=None))
             train(cfg, world)
         seen.printed = capsys.readouterr().out
@@ -279,7 +285,7 @@ def test_dropout_is_the_same_in_the_second_forward_pass() -> None:
     torch.manual_seed(0)
     plain = Net()
     checkpointed = copy.deepcopy(plain)
-    recompute.apply(checkpointed, SpeedConfig(activation_checkpointing="blocks"))
+    activation_checkpointing.apply(checkpointed, SpeedConfig(activation_checkpointing="blocks"))
     inputs = torch.randn(4, 8)
     for net in (plain, checkpointed):
         torch.manual_seed(1)
@@ -296,7 +302,7 @@ def test_a_budget_reaches_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._functorch.config as compiler
 
     monkeypatch.setattr(compiler, "activation_memory_budget", 1.0)
-    recompute.apply(nn.Module(), SpeedConfig(activation_checkpointing="budget:0.25", compile="model"))
+    activation_checkpointing.apply(nn.Module(), SpeedConfig(activation_checkpointing="budget:0.25", compile="model"))
     assert compiler.activation_memory_budget == 0.25
 
 
@@ -314,7 +320,7 @@ def test_the_schedule_reaches_the_optimizer(
     config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     used: list[tuple[float, float]] = []
-    make: Any = optim.build
+    make: Any = techniques.build_optimizer
 
     def note(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         for group in optimizer.param_groups:
@@ -329,10 +335,11 @@ def test_the_schedule_reaches_the_optimizer(
     cfg = config("--run.name=a", f"--optim.name={name}", "--train.steps=6")
     if name == "muon" and not any(p.ndim == 2 for p in _blocks(cfg)):
         pytest.skip("this model has no matrices in `blocks`")
-    monkeypatch.setattr(optim, "build", build)
+    monkeypatch.setattr(techniques, "build_optimizer", build)
     train(cfg, world)
-    peak = optim.peak_rate(cfg.optim, 16)
-    assert set(used) == {optim.schedule(cfg.optim, peak, step, 6) for step in range(6)}
+    peak = optim.peak_lr(cfg.optim, 16)
+    schedule = techniques.build_schedule(cfg.optim, peak, 6)
+    assert set(used) == {schedule(step) for step in range(6)}
     assert len({momentum for _, momentum in used}) > 2, "it cycles"
 
 

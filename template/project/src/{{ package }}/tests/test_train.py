@@ -8,12 +8,12 @@ import torch
 
 from .. import checkpoint, data, model
 from ..config import Config, parse
+from ..contracts import blocks_of
 from ..distributed import World
 from ..techniques import fp8
-from ..techniques.blocks import blocks_of
 from ..tools import report
-from ..train import main, train
-from .conftest import OTHER_WIDTH, SMALL, measured, rows, run_ranks, weights
+from ..train import train
+from .conftest import OTHER_WIDTH, SMALL, main, measured, rows, run_ranks, weights
 
 
 def test_the_loss_falls_and_the_files_are_there(

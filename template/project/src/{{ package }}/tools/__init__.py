@@ -1,1 +1,1 @@
-"""Programs for before and after training; no module outside this folder imports one."""
+"""Programs to run before and after training; no module outside this folder imports them."""

@@ -1,4 +1,4 @@
-"""Results as files: whole ones or none."""
+"""Writes result files atomically: completely, or not at all."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,11 +8,11 @@ from ..errors import UserError
 
 
 @contextmanager
-def whole(target: Path, way_out: str = "give another --output") -> Iterator[Path]:
-    """Give a name to write to, in the same folder and with the same suffix, which becomes `target` if all goes well.
+def atomic_write(target: Path, way_out: str = "give another --output") -> Iterator[Path]:
+    """Yield a temporary path with the same folder and suffix, which is renamed to `target` if the block succeeds.
 
     Raises:
-        UserError: it cannot be written; then nothing is left of it.
+        UserError: the file cannot be written; then nothing is left of it.
     """
     partial = target.with_name(f".partial-{target.name}")
     try:

@@ -1,13 +1,13 @@
-"""Measure a trained model on the held-out samples, and write what comes out beside its checkpoint.
+"""Evaluate a trained model on the validation split, and write the results to its checkpoint folder.
 
-Start it on a run's newest checkpoint, or on a certain one, also on several ranks:
+Give the folder of a run, for its newest checkpoint, or one checkpoint; on one or several ranks:
 
     python -m <package>.tools.evaluate runs/first
     torchrun --nproc-per-node 2 -m <package>.tools.evaluate runs/first/checkpoints/step-00000120
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,54 +16,53 @@ import torch
 
 from .. import data, distributed, loaders
 from ..config import LoaderConfig
+from ..contracts import Batch, can_predict
 from ..distributed import World
 from ..errors import UserError, in_one_line
 from ..metrics import evaluate
-from .atomic_file import whole
-from .task import Details, picture
-from .trained_model import Trained, open_trained, parser
+from .atomic_file import atomic_write
+from .task import Details, plot
+from .trained_model import TrainedModel, open_trained, parser
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What came out."""
+class Evaluation:
+    """The results of an evaluation."""
 
     metrics: dict[str, float]
     details: dict[str, Any]
-    """What the task adds, a confusion matrix, say."""
+    """Results specific to the task, such as a confusion matrix."""
     table: str
-    """The same to read."""
-    batch: Any
-    """The first batch of this rank, prepared; None where the model says nothing but its metrics."""
+    """The details as text."""
+    batch: Batch | None
+    """The first prepared batch of this rank, to plot; None if the model has no `predict`."""
 
 
-def measure(trained: Trained, world: World) -> Measured:
-    """Go over the held-out samples, once for the metrics and once for the details."""
-    cfg = trained.cfg
-    samples = data.load(cfg.data)
-    order = loaders.EvalOrder(len(samples.val), cfg.train.micro_batch, world.rank, world.world_size)
-    cached = "none" if cfg.data.cache == "device" else cfg.data.cache
-    plainly = replace(cfg, loader=LoaderConfig(), data=replace(cfg.data, cache=cached))
-    batches = loaders.open_loader(samples.val, order, plainly, samples.in_memory, world)
-    metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.own)
-    if not hasattr(trained.net, "predict"):  # a model.py of one's own need not have it
-        return Measured(metrics, {}, "no details and no picture, as model.py has no `predict`\n", None)
+def measure(trained: TrainedModel, world: World) -> Evaluation:
+    """Run over the validation samples, once for the metrics and once for the details."""
+    samples = data.load(trained.cfg.data)
+    order = loaders.EvalOrder(len(samples.val), trained.cfg.train.micro_batch, world.rank, world.world_size)
+    cfg = LoaderConfig()  # as the evaluation does not depend on how the run loaded its data
+    workers = loaders.worker_count(cfg, samples.in_memory)
+    batches = loaders.Loader(samples.val, order, cfg, workers, world)
+    metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.counted)
+    if not can_predict(trained.net):
+        return Evaluation(metrics, {}, "no details and no plot, because the model has no `predict`\n", None)
     details, first = Details(trained.spec, world.device), None
-    generator = distributed.noise(world.device, 0, 0, 0)
+    generator = distributed.seeded_generator(world.device, 0, 0, 0)
     with torch.inference_mode():
-        for batch in islice(batches, order.own):
+        for batch in islice(batches, order.counted):
             prepared: Any = trained.prepare(batch, False, generator)
             with trained.precision.autocast():
                 details.add(trained.net, prepared)
             first = first or prepared
         values, table = details.result(world)
-    assert first is not None
-    return Measured(metrics, values, table, first)
+    return Evaluation(metrics, values, table, first)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read the command line, measure, print a table, write `evaluation.json` and draw `evaluation.png`."""
-    args = parser("evaluate", "Measure a trained model.").parse_args(argv)
+    """Read the command line, evaluate, print a table, and write `evaluation.json` and `evaluation.png`."""
+    args = parser("evaluate", "Evaluate a trained model on the validation split.").parse_args(argv)
     try:
         with distributed.start(args.device) as world:
             trained = open_trained(args.path, world.device, args.precision)
@@ -80,25 +79,25 @@ def main(argv: list[str] | None = None) -> None:
         distributed.leave(in_one_line(error))
 
 
-def draw(trained: Trained, batch: Any, target: Path) -> None:
-    """Draw the model's answers on some held-out samples.
+def draw(trained: TrainedModel, batch: Any, target: Path) -> None:
+    """Plot the model's predictions for some validation samples.
 
     Raises:
-        UserError: the checkpoint's folder cannot be written.
+        UserError: the checkpoint folder is not writable.
     """
     with torch.inference_mode():
-        figure = picture(trained, batch)
-    with whole(target, "free some space") as file:
+        figure = plot(trained, batch)
+    with atomic_write(target, "free some space") as file:
         figure.savefig(file, dpi=120)
 
 
 def write(results: dict[str, Any], target: Path) -> None:
-    """Write the metrics as JSON.
+    """Write the results as JSON.
 
     Raises:
-        UserError: the checkpoint's folder cannot be written.
+        UserError: the checkpoint folder is not writable.
     """
-    with whole(target, "the metrics are those above") as file:
+    with atomic_write(target, "the metrics are printed above") as file:
         file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,9 +1,9 @@
-"""Export a trained model for use without this repository: torch.export and ONNX, each held against the model itself.
+"""Export a trained model with torch.export or to ONNX, and compare its outputs with the original's.
 
     python -m <package>.tools.export runs/first
     python -m <package>.tools.export runs/first --format onnx --output model.onnx
 
-The result takes inputs as they are loaded, in batches of any size, and prepares them itself.
+The exported model runs without this repository. It takes inputs as loaded, in batches of any size, and prepares them.
 """
 
 import logging
@@ -19,33 +19,33 @@ from torch import Tensor, nn
 from .. import distributed
 from ..errors import UserError, in_one_line
 from . import task
-from .trained_model import Trained, for_use, open_trained, parser
+from .trained_model import TrainedModel, open_trained, parser, require_predict
 
-RELATIVE, ABSOLUTE = 1e-3, 1e-4
-"""How far an exported model's outputs may be from the model's own, in fp32."""
+RTOL, ATOL = 1e-3, 1e-4
+"""Tolerances for the outputs of an exported model, in fp32."""
 
 
 def to_torch(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Callable[..., Any]:
-    """Write an ExportedProgram, and return it as read back: https://docs.pytorch.org/docs/stable/export.html."""
+    """Write an ExportedProgram, and return it as loaded from the file: https://docs.pytorch.org/docs/stable/export.html."""
     torch.export.save(_program(module, inputs), target)
     loaded: Callable[..., Any] = torch.export.load(target).module()
     return loaded
 
 
 def to_onnx(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Callable[..., Any]:
-    """Write an ONNX file, and return what ONNX Runtime makes of it.
+    """Write an ONNX file, and return it as loaded by ONNX Runtime.
 
     Raises:
-        UserError: the packages for it are not installed.
+        UserError: a required package is not installed.
     """
     try:
         import onnxruntime
-        import onnxscript  # noqa: F401  # torch asks for it in the middle of its work
+        import onnxscript  # noqa: F401  # torch.onnx imports it halfway through
     except ImportError as error:
         raise UserError(f"--format onnx needs a package ({error}): pip install -e '.[export]'") from error
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what torch calls in torch
+        warnings.simplefilter("ignore")  # torch warns about its own calls
         found = torch.onnx.export(_program(module, inputs), dynamo=True, verbose=False)
     assert found is not None
     found.save(target)
@@ -60,32 +60,32 @@ def to_onnx(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Call
 
 
 def _program(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
-    """Trace the module for batches of any size.
+    """Trace the module with a dynamic batch dimension.
 
     Raises:
-        UserError: torch.export cannot follow it.
+        UserError: torch.export fails.
     """
     batch = torch.export.Dim("batch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return torch.export.export(module, inputs, dynamic_shapes=tuple({0: batch} for _ in inputs), strict=False)
-        except Exception as error:  # whatever Python code in the model made it give up
+        except Exception as error:  # the exception depends on the model's code
             reason = str(error).strip().splitlines()[0]
-            raise UserError(f"torch.export cannot trace this model ({reason}): change its predict") from error
+            raise UserError(f"torch.export cannot trace the model ({reason}): change its `predict`") from error
 
 
-def difference(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: tuple[Tensor, ...]) -> float:
-    """The largest difference of two models' outputs.
+def max_difference(original: Callable[..., Any], exported: Callable[..., Any], inputs: tuple[Tensor, ...]) -> float:
+    """The maximum absolute difference between the outputs of two models.
 
     Raises:
-        UserError: it is larger than rounding.
+        UserError: it exceeds rounding errors.
     """
     with torch.no_grad():
-        pairs = list(zip(_tensors(ours(*inputs)), _tensors(theirs(*inputs)), strict=True))
+        pairs = list(zip(_tensors(original(*inputs)), _tensors(exported(*inputs)), strict=True))
     largest = max((one - other).abs().max().item() for one, other in pairs)
-    if not all(torch.allclose(one, other, RELATIVE, ABSOLUTE) for one, other in pairs):
-        raise UserError(f"the exported model differs from the model by up to {largest:.3g}: do not use it")
+    if not all(torch.allclose(one, other, RTOL, ATOL) for one, other in pairs):
+        raise UserError(f"the exported model differs from the original by up to {largest:.3g}: do not use it")
     return largest
 
 
@@ -96,41 +96,43 @@ def _tensors(outputs: Any) -> list[Tensor]:
 WRITERS = {"torch": (to_torch, ".pt2"), "onnx": (to_onnx, ".onnx")}
 
 
-def export(trained: Trained, kind: str, target: Path) -> float:
-    """Write the model to a file, and return by how much what is in it differs from the model.
+def export(trained: TrainedModel, kind: str, target: Path) -> float:
+    """Write the model to a file, and return the maximum difference between its outputs and the original's.
 
     Raises:
-        UserError: it differs by more than rounding, or cannot be written; then there is no file.
+        UserError: it differs by more than rounding errors, or cannot be written; then there is no file.
     """
     write, suffix = WRITERS[kind]
-    module, inputs = task.exported(trained)
-    # Other numbers of samples than it is traced with.
+    module, inputs = task.export_module(trained)
+    # Batch sizes other than the one it is traced with.
     others = [tuple(part[:1] for part in inputs), tuple(torch.cat([part, part[:1]]) for part in inputs)]
     try:
         with TemporaryDirectory(dir=target.parent) as partial:
             file = Path(partial) / f"{target.stem}{suffix}"
-            again = write(module.eval(), inputs, file)
-            found = max(difference(module, again, other) for other in others)
+            exported = write(module.eval(), inputs, file)
+            difference = max(max_difference(module, exported, other) for other in others)
             file.replace(target)
-            for more in Path(partial).iterdir():  # what ONNX puts beside a model of more than 2 GB
+            for more in Path(partial).iterdir():  # ONNX stores weights above 2 GB in separate files
                 more.replace(target.parent / more.name)
     except OSError as error:
         raise UserError(f"cannot write {target} ({error.strerror}): give another --output") from error
-    return found
+    return difference
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read the command line, export, compare, and say where the file is."""
+    """Read the command line, export, compare, and print the file name."""
     options = parser("export", "Export a trained model.")
-    options.add_argument("--format", default="torch", choices=list(WRITERS))
-    options.add_argument("--output", type=Path, help="the file; without it, model.pt2 or model.onnx in the checkpoint")
+    options.add_argument("--format", default="torch", choices=list(WRITERS), help="file format")
+    options.add_argument(
+        "--output", type=Path, help="output file (default: model.pt2 or model.onnx in the checkpoint folder)"
+    )
     args = options.parse_args(argv)
     try:
-        with distributed.start("cpu") as world:  # what is exported runs on any device
-            trained = for_use(open_trained(args.path, world.device, "fp32"))
+        with distributed.start("cpu") as world:  # the exported model runs on any device
+            trained = require_predict(open_trained(args.path, world.device, "fp32"))
             target = args.output or trained.checkpoint / f"model{WRITERS[args.format][1]}"
-            found = export(trained, args.format, target)
-            print(f"{target}: its outputs differ from the model's by {found:.2g} at most")
+            difference = export(trained, args.format, target)
+            print(f"{target}: maximum difference from the original outputs {difference:.2g}")
     except UserError as error:
         distributed.leave(in_one_line(error))
 

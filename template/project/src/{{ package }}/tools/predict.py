@@ -1,4 +1,4 @@
-"""Use a trained model on new inputs; `--help` says what it takes and gives.
+"""Run a trained model on new inputs; `--help` describes the inputs and outputs.
 
 python -m <package>.tools.predict runs/first --help
 """
@@ -8,17 +8,17 @@ import torch
 from .. import distributed
 from ..errors import UserError, in_one_line
 from . import task
-from .trained_model import for_use, open_trained, parser
+from .trained_model import open_trained, parser, require_predict
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read the command line, then do what the task does."""
+    """Read the command line, and run the task's prediction."""
     options = parser("predict", task.ABOUT)
     task.add_options(options)
-    args = options.parse_intermixed_args(argv)  # options may stand before, between and after the inputs
+    args = options.parse_intermixed_args(argv)  # options may precede and follow the inputs
     try:
         with distributed.start(args.device) as world, torch.inference_mode():
-            task.predict(for_use(open_trained(args.path, world.device, args.precision)), args)
+            task.predict(require_predict(open_trained(args.path, world.device, args.precision)), args)
     except UserError as error:
         distributed.leave(in_one_line(error))
 

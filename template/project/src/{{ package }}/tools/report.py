@@ -1,8 +1,6 @@
-"""Draw a run's curves, from its metrics.jsonl alone, into report.png.
+"""Plot the metrics of a run, from its metrics.jsonl, in report.png:
 
-Start it on a run's folder:
-
-    python -m <package>.tools.report runs/first
+python -m <package>.tools.report runs/first
 """
 
 import argparse
@@ -12,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .atomic_file import whole
+from .atomic_file import atomic_write
 
-OF_THE_STEP = {"lr", "grad_norm", "samples_per_second", "tflops", "mfu", "skipped_steps"}
-NOT_DRAWN = {"split", "step", "seconds"}
+TRAIN_ONLY = {"lr", "grad_norm", "samples_per_second", "tflops", "mfu", "skipped_steps"}
+NOT_PLOTTED = {"split", "step", "seconds"}
 
 
 def read(run: Path) -> list[dict[str, Any]]:
-    """Return the rows of the run's log.
+    """Return the rows of the log.
 
     Raises:
-        UserError: there is no log, or nothing in it.
+        UserError: there is no log, or it is empty.
     """
     file = run / "metrics.jsonl"
     try:
@@ -35,21 +33,21 @@ def read(run: Path) -> list[dict[str, Any]]:
 
 
 def draw(rows: list[dict[str, Any]], target: Path) -> None:
-    """Plot each metric of both splits over the steps, and what belongs to the step alone below.
+    """Plot each metric of both splits over the optimizer steps, followed by those of training steps only.
 
     Raises:
-        UserError: the picture cannot be written.
+        UserError: the plot cannot be written.
     """
-    from matplotlib.figure import Figure  # takes a second to import, so only where it is used
+    from matplotlib.figure import Figure  # imported here because it takes a second
 
-    names = list(dict.fromkeys(key for row in rows for key in row if key not in NOT_DRAWN))
-    names.sort(key=lambda name: (name in OF_THE_STEP, name != "loss"))
+    names = list(dict.fromkeys(key for row in rows for key in row if key not in NOT_PLOTTED))
+    names.sort(key=lambda name: (name in TRAIN_ONLY, name != "loss"))
     columns = min(3, len(names))
-    lines = -(-len(names) // columns)
-    figure = Figure(figsize=(4.5 * columns, 3.2 * lines), layout="constrained")
+    rows_of_axes = -(-len(names) // columns)
+    figure = Figure(figsize=(4.5 * columns, 3.2 * rows_of_axes), layout="constrained")
     figure.suptitle(target.parent.name)
-    for place, name in enumerate(names, start=1):
-        axes = figure.add_subplot(lines, columns, place)
+    for number, name in enumerate(names, start=1):
+        axes = figure.add_subplot(rows_of_axes, columns, number)
         for split, style in (("train", "-"), ("val", "o-")):
             points = [(row["step"], row[name]) for row in rows if row["split"] == split and name in row]
             if points:
@@ -58,22 +56,22 @@ def draw(rows: list[dict[str, Any]], target: Path) -> None:
         axes.set_xlabel("optimizer step", fontsize=8)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
-        if name not in OF_THE_STEP:
+        if name not in TRAIN_ONLY:
             axes.legend(fontsize=8)
-    with whole(target, "free some space") as file:
+    with atomic_write(target, "free some space") as file:
         figure.savefig(file, dpi=120)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read the command line and draw."""
-    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.report", description="Draw a run's curves.")
-    parser.add_argument("run", type=Path, help="a run's folder")
+    """Read the command line, and plot."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.report", description="Plot the metrics of a run.")
+    parser.add_argument("run", type=Path, help="folder of a run")
     args = parser.parse_args(argv)
     try:
         draw(read(args.run), args.run / "report.png")
     except UserError as error:
         sys.exit(f"error: {error}")
-    print(f"curves in {args.run / 'report.png'}")
+    print(f"plot in {args.run / 'report.png'}")
 
 
 if __name__ == "__main__":

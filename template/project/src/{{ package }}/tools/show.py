@@ -1,7 +1,7 @@
-"""Say what the data are, and draw one prepared batch of them.
+"""Show the data: print a summary, and plot one prepared batch.
 
-python -m <package>.data --show --config configs/default.yaml
-python -m <package>.data --show --data.path my/files --output data.png
+python -m <package>.tools.show --config configs/default.yaml
+python -m <package>.tools.show --data.path my/files --output data.png
 """
 
 import argparse
@@ -15,14 +15,16 @@ from ..config import Config, parse
 from ..errors import UserError, in_one_line
 from ..loaders import Plan, TrainOrder
 from . import view
-from .atomic_file import whole
+from .atomic_file import atomic_write
+
+MAX_PROBLEMS = 10
 
 
 def show(cfg: Config, target: Path) -> None:
-    """Print counts, shapes and problems, and draw the first batch of training.
+    """Print counts, shapes and problems, and plot the first training batch.
 
     Raises:
-        UserError: the data cannot be read, or the picture cannot be written.
+        UserError: the data cannot be read, or the plot cannot be written.
     """
     if target.suffix.lower() != ".png":
         raise UserError(f"--output {target}: its name must end with .png")
@@ -31,33 +33,38 @@ def show(cfg: Config, target: Path) -> None:
     print(f"val             {len(samples.val)} samples")
     for name, value in view.summary(samples).items():
         print(f"{name:15} {value}")
-    for problem in samples.problems[:10]:
+    for problem in samples.problems[:MAX_PROBLEMS]:
         print(f"problem         {problem}")
-    if len(samples.problems) > 10:
-        print(f"problem         and {len(samples.problems) - 10} more")
+    if len(samples.problems) > MAX_PROBLEMS:
+        print(f"problem         and {len(samples.problems) - MAX_PROBLEMS} more")
     plan = Plan(len(samples.train), min(16, len(samples.train)), 1, 1, 1)
     chosen = next(iter(TrainOrder(plan, 0, cfg.run.seed)))
     prepare = data.Prepare(samples.spec, cfg.data)
     batch = prepare(samples.train.__getitems__(chosen), True, torch.Generator().manual_seed(cfg.run.seed))
     for number, part in enumerate(batch):
         print(f"batch[{number}]        {tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}")
-    with whole(target) as file:
-        view.picture(batch, samples.spec).savefig(file, dpi=120)
-    print(f"picture         {target}")
+    with atomic_write(target) as file:
+        view.plot(batch, samples.spec).savefig(file, dpi=120)
+    print(f"plot            {target}")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read the command line: --show, --output, and the keys of a config."""
+    """Read the command line: --output, and the keys of a config."""
+    name = f"{__package__}.show"
     options = argparse.ArgumentParser(
-        prog=f"python -m {data.__name__}",
-        usage="%(prog)s --show [--output FILE.png] [--config FILE.yaml] [--data.path ...]",
-        add_help=False,  # --help is the config's, which has all keys
+        prog=f"python -m {name}",
+        usage="%(prog)s [--output FILE.png] [--config FILE.yaml] [--data.path ...]",
+        add_help=False,  # --help is that of the config, which lists all keys
         allow_abbrev=False,
     )
-    options.add_argument("--show", action="store_true", required=True)
+    options.add_argument("--show", action="store_true")  # until 0.2 this tool was `python -m <package>.data --show`
     options.add_argument("--output", type=Path, default=Path("data.png"))
     args, keys = options.parse_known_args(argv)
     try:
-        show(parse(data.__name__, "Say what the data are; --show, and --output for the picture.", keys), args.output)
+        show(parse(name, "Show the data; --output names the file of the plot.", keys), args.output)
     except UserError as error:
         sys.exit(in_one_line(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The points of a run at which an option can act."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+
+class Hook:
+    """What an option adds to a run. Every method does nothing unless a technique overrides it."""
+
+    def running(self, model: nn.Module, folder: Path) -> AbstractContextManager[Any]:
+        """Context of the whole training loop; `folder` is the run's."""
+        return nullcontext()
+
+    def before_step(self) -> None:
+        """Called at the start of each optimizer step."""
+
+    def after_update(self, updates: int) -> None:
+        """Called when the weights were updated for the `updates`-th time."""
+
+    def before_log(self) -> None:
+        """Called before metrics are fetched from the device, which synchronizes with it."""
+
+    def on_metrics(self, row: dict[str, float]) -> bool:
+        """Add to the row of training metrics; return whether to end the run here, without logging the row."""
+        return False
+
+    def eval_weights(self) -> AbstractContextManager[Any]:
+        """Context in which the model holds the weights to validate."""
+        return nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, by names of its own."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore from a checkpoint's whole state."""
+
+    def finish(self, folder: Path, is_main: bool) -> None:
+        """Called once when all steps are done."""

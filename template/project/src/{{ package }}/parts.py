@@ -1,0 +1,102 @@
+"""What a run is made of, built from its config: data, model, optimizer, schedule, and the hooks of its options."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import data, loaders, model, optim, speed, techniques
+from .config import Config
+from .contracts import Batch, Data
+from .distributed import World
+from .hooks import Hook
+from .loaders import Plan
+from .metrics import evaluate
+from .progress import Best
+from .speed import Precision
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All objects that stay the same throughout a run."""
+
+    cfg: Config
+    world: World
+    precision: Precision
+    data: Data
+    plan: Plan
+    eval_order: loaders.EvalOrder
+    workers: int
+    """Loader processes of this rank."""
+    prepare: nn.Module
+    """Turns a batch as loaded into the model's input, on the device."""
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    schedule: optim.Schedule
+    hooks: tuple[Hook, ...]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same in every process that continues this run; in the manifest of each checkpoint."""
+        run: dict[str, Any] = {"model": asdict(self.cfg.model), "data": asdict(self.data.spec)}
+        run |= {"train samples": self.plan.samples, "global batch": self.plan.global_batch}
+        return run | {"run.seed": self.cfg.run.seed, "optim.name": self.cfg.optim.name}
+
+
+def build(cfg: Config, world: World) -> Parts:
+    """Build everything that training needs, and refuse what does not fit together.
+
+    Raises:
+        UserError: the config does not fit the data, the model or the machine.
+    """
+    torch.manual_seed(cfg.run.seed)
+    precision = speed.setup(cfg, world.device)
+    dataset: Data = data.load(cfg.data)
+    plan = Plan.make(cfg.train, len(dataset.train), world.world_size)
+    eval_order = loaders.EvalOrder(len(dataset.val), plan.micro_batch, world.rank, world.world_size)
+    workers = loaders.worker_count(cfg.loader, dataset.in_memory)
+    prepare: nn.Module = data.Prepare(dataset.spec, cfg.data).to(world.device)
+    plain = speed.place(model.build(cfg.model, dataset.spec), cfg.speed, world.device)
+
+    @cache
+    def first_batch() -> Batch:
+        """A validation batch, prepared."""
+        loaded = tuple(part.to(world.device) for part in dataset.val.__getitems__(next(iter(eval_order))))
+        batch: Batch = prepare(loaded, False, torch.Generator(world.device))
+        return batch
+
+    techniques.check(cfg, plan.accumulate, precision, world)
+    hooks = techniques.debug_hooks(cfg, world, plain, first_batch, plan.total_steps)
+    _check_monitor(cfg, plain, first_batch, precision, world)
+    net = techniques.change_model(plain, cfg, precision, world)
+    optimizer = techniques.build_optimizer(net, cfg.optim)
+    peak_lr = optim.peak_lr(cfg.optim, plan.global_batch)
+    schedule = techniques.build_schedule(cfg.optim, peak_lr, plan.total_steps)
+    schedule(0)  # refuses a warm-up that is longer than the run
+    hooks += techniques.hooks(cfg, net, dataset.spec, first_batch, precision, world, plan.total_steps, peak_lr)
+    return Parts(
+        cfg=cfg,
+        world=world,
+        precision=precision,
+        data=dataset,
+        plan=plan,
+        eval_order=eval_order,
+        workers=workers,
+        prepare=prepare,
+        model=net,
+        optimizer=optimizer,
+        scaler=precision.scaler(),
+        schedule=schedule,
+        hooks=tuple(hooks),
+    )
+
+
+def _check_monitor(cfg: Config, net: nn.Module, batch: Callable[[], Batch], precision: Precision, world: World) -> None:
+    """Refuse a wrong `train.monitor` at the start, and not after the first validation."""
+    if cfg.train.monitor != "loss":
+        best = Best(cfg.train.monitor, cfg.train.monitor_mode or "min")
+        best.check(evaluate(net, [batch()], lambda prepared, *_: prepared, precision.autocast(), world))
