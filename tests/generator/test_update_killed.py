@@ -71,7 +71,7 @@ def test_kill_at_each_step_is_recovered(
         assert content in (before[0].get(path), updated[0].get(path)), path  # type: ignore[attr-defined]
     result = fastproj("update", "--yes", cwd=edited)
     assert result.returncode == 0, result.stderr
-    assert ("it is finished now" in result.stdout) == recorded
+    assert ("Finished an interrupted update" in result.stdout) == recorded
     assert project_state(edited) == updated
     assert not (edited / ".git/fastproj").exists()
     assert not (edited / ".git/index.lock").exists()

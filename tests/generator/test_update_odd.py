@@ -171,6 +171,6 @@ def test_git_status_after_a_kill_changes_nothing(
     before = (folder / ".git/index").read_bytes()
     git(folder, "status")
     assert (folder / ".git/index").read_bytes() != before
-    assert "it is finished now" in fastproj("update", "--yes", cwd=folder).stdout
+    assert "Finished an interrupted update" in fastproj("update", "--yes", cwd=folder).stdout
     unstaged = [line for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "]
     assert unstaged == []

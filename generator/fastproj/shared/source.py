@@ -72,7 +72,7 @@ def embedded() -> Source:
     return Source(location, tag_of(newest(ours)), own=True)
 
 
-def named(location: str) -> Source:
+def from_location(location: str) -> Source:
     """Take a template that the user names: a folder, a bundle, or the address of a git repository.
 
     A folder is rendered as it is now, with changes that are not committed.
@@ -100,7 +100,8 @@ def questions(source: str | None = None) -> dict[str, Any] | None:
     if source == "" or not os.path.isfile(file):
         return None
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
+        found = yaml.load(file.read_text(encoding="utf-8"), loader)  # noqa: S506
     except yaml.constructor.ConstructorError:
         return None  # a tag of copier's own, such as !include, which copier will read
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..shared.errors import FastprojError
-from ..shared.rendering import undisturbed
+from ..shared.scratch import uninterrupted
 from .merge import Merged, Stages
 from .repository import SUBMODULE, Change, Entry, Head, Repository, joined, open_at
 
@@ -31,7 +31,6 @@ REF = "refs/worktree/fastproj/update"  # of this work tree alone, unlike most re
 class Finished:
     """An interrupted update that was finished."""
 
-    repository: Repository
     version: str
     left: list[str]
     """Files that were edited in between, and therefore left alone."""
@@ -96,7 +95,7 @@ def apply(repository: Repository, merged: Merged, version: str) -> None:
             raise FastprojError(f"{repository.top} has a new commit since the update began: try again")
         index = _stage(repository, merged.changes, merged.stages, merged.tree, work)
         steps = [Step(it.path, before[it.path], _wanted(it, work)) for it in merged.changes]
-        with undisturbed(for_good=True):  # a signal must not report afterwards that nothing was changed
+        with uninterrupted(permanently=True):  # a signal must not report afterwards that nothing was changed
             try:
                 _record(repository, merged, version)
                 _write(repository, steps, index, work)
@@ -107,7 +106,7 @@ def apply(repository: Repository, merged: Merged, version: str) -> None:
         reason = f"cannot write {error.filename or work} ({error.strerror}), nothing was changed"
         raise FastprojError(f"{reason}: {way_out}") from error
     finally:
-        with undisturbed():
+        with uninterrupted():
             shutil.rmtree(work, ignore_errors=True)
     with suppress(FastprojError):
         repository.git("update-index", "-q", "--refresh", allowed=(0, 1))
@@ -123,10 +122,10 @@ def finish(where: Path) -> Finished | None:
         repository = open_at(Path(os.path.realpath(where)))
     except FastprojError:
         return None  # whoever reads the project reports it
-    journal = repository.run("cat-file", "commit", REF)
-    if not journal.ok:
-        return None
-    with repository.locked(), undisturbed():
+    with repository.locked(), uninterrupted():
+        journal = repository.run("cat-file", "commit", REF)
+        if not journal.ok:
+            return None
         header, _, message = journal.text.partition("\n\n")
         told = json.loads(message.partition("\n\n")[2])
         tree, parent = (line.split()[1] for line in header.splitlines()[:2])
@@ -144,7 +143,7 @@ def finish(where: Path) -> Finished | None:
                 f"an update was killed, and cannot be finished as {error.filename} cannot be written "
                 f"({error.strerror}): make it writable, then try again"
             ) from error
-    return Finished(repository, told["version"], left)
+    return Finished(told["version"], left)
 
 
 def _finish(repository: Repository, head: Head, tree: str, stages: Stages, work: Path) -> list[str]:

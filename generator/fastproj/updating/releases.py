@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..creating.project import ANSWERS_FILE
 from ..shared import git, source
+from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
 from ..shared.rendering import copy
 from ..shared.source import Source

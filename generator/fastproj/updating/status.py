@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..shared.rendering import workshop
+from ..shared.scratch import scratch_folder
 from . import apply, linked
 from .linked import Linked
 from .releases import Releases, version_of
@@ -46,7 +46,7 @@ def status(where: Path, template: str | None) -> Status:
     finished = apply.finish(where)
     project = linked.read(linked.folder_of(where))
     project.repository.head()
-    with workshop(Path(tempfile.gettempdir()), "status") as work:
+    with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
         before, after = sources(project, template, work)
         newest = newest_for(project, after)
         repository = project.repository.with_objects_in(work / "objects")

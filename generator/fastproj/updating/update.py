@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..creating.project import ANSWERS_FILE
+from ..shared.answers import ANSWERS_FILE, parse_data, validate
 from ..shared.errors import FastprojError
-from ..shared.options import check, named
-from ..shared.rendering import workshop
+from ..shared.scratch import scratch_folder
 from . import apply, linked, releases
 from .linked import Linked
 from .merge import Merged, merge
@@ -59,17 +58,16 @@ def update(where: Path, wanted: Wanted) -> Updated:
         FastprojError: it cannot be updated; nothing was changed.
     """
     finished = apply.finish(where)
-    if finished is not None:
-        root, version = finished.repository.top, finished.version
-        return Updated(root, version, version, finished.repository, finished=finished)
     project = linked.read(linked.folder_of(where))
     repository = project.repository
+    if finished is not None:
+        return Updated(project.root, finished.version, finished.version, repository, finished=finished)
     with repository.locked():
         repository.check_ready()
         if project.answers_path not in repository.files("HEAD"):
             file = project.root / ANSWERS_FILE
             raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
-        with workshop(Path(tempfile.gettempdir()), "update") as work:
+        with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
             return _update(project, wanted, work)
 
 
@@ -82,9 +80,9 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
             f"the template {after.recorded} has _migrations, which would run its code here: if you trust it, use "
             "copier update --trust"
         )
-    data = named(wanted.data or [], questions)
+    data = parse_data(wanted.data or [], questions)
     answers = dict(wanted.answers or {})
-    check(answers, data, questions or {})
+    validate(answers, data, questions or {})
     answers |= data
     if (target, after.recorded) == (project.version, before.recorded) and not _changes(answers, project.answers):
         return Updated(project.root, project.version, target, project.repository)
