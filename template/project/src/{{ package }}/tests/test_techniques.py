@@ -200,7 +200,7 @@ SWITCHES: dict[str, tuple[list[str], float, Acted]] = {
     "gradcheck": (
         ["--debug.gradcheck=true"],
         BITS,
-        lambda on, off: "agree with differences in float64" in on.printed and "float64" not in off.printed,
+        lambda on, off: "agree with finite differences in float64" in on.printed and "float64" not in off.printed,
     ),
 }
 
