@@ -82,15 +82,15 @@ def merge(
         if own(path) and ours.get(path) != base.get(path) and not replaced(path):
             new_edits[path] = base.get(path)
             stay_own += [path] if theirs[path] != base.get(path) else []
-    for was, now in listed.items():
-        if was not in deleted and not (was in ours and now in ours):
-            base_edits |= {was: None, now: base[was]}
-            our_edits |= {was: None, now: lf.get(was, ours[was])} if was in ours else {}
+    moved = {was: now for was, now in listed.items() if was not in deleted and not (was in ours and now in ours)}
+    for was, now in moved.items():
+        base_edits |= {was: None, now: base[was]}
+        our_edits |= {was: None, now: lf.get(was, ours[was])} if was in ours else {}
 
     label = f"template-{version}"
     sides = {"base": (old, base_edits), "yours": (head.tree, our_edits), label: (new, new_edits)}
     tree, stages, conflicts = _merge_tree(_with_commits(repository, sides, work / "merge"), "yours", label)
-    tree = repository.tree_with(tree, _as_crlf(repository, tree, lf, ours, renames), scratch)
+    tree = repository.tree_with(tree, _as_crlf(repository, tree, lf, ours, moved, renames), scratch)
     changes = repository.changes(head.tree, tree)
     gone = {change.path for change in changes if change.after is None}
     return Merged(
@@ -153,8 +153,8 @@ def _merge_tree(repository: Repository, ours: str, theirs: str) -> tuple[str, St
 def _listed_renames(renamed: Mapping[str, str], base: Tree, theirs: Tree) -> dict[str, str]:
     """Return the files that the template renamed between two renderings, as it lists them."""
     found = {}
-    for was in base.keys() - theirs.keys():
-        now: str | None = was
+    for was in base:
+        now = _new_name(was, renamed)
         for _ in renamed:  # a file may have been renamed several times
             now = _new_name(now, renamed) if now is not None and now not in theirs else now
         if now in theirs and now not in base:
@@ -184,15 +184,15 @@ def _as_lf(repository: Repository, base: Tree, ours: Tree) -> dict[str, Entry]:
 
 
 def _as_crlf(
-    repository: Repository, tree: str, lf: Mapping[str, Entry], ours: Tree, renames: Mapping[str, str]
+    repository: Repository, tree: str, lf: Mapping[str, Entry], ours: Tree, *renames: Mapping[str, str]
 ) -> Edits:
     """Return the same files as they were merged, with CRLF line endings again."""
     present = repository.files(tree) if lf else {}
     found: dict[str, Entry | None] = {}
     for was, entry in lf.items():
-        path = was if was in present else renames.get(was, was)
-        merged = present.get(path)
-        if merged is None or merged.mode in (LINK, SUBMODULE):
+        moved, detected = (it.get(was, was) for it in renames)
+        path = next((it for it in (moved, was, detected) if it in present), None)
+        if path is None or (merged := present[path]).mode in (LINK, SUBMODULE):
             continue
         oid = ours[was].oid
         if merged.oid != entry.oid:
