@@ -87,8 +87,8 @@ def test_changes_after_a_kill_are_kept(edited: Path, fastproj: Fastproj, environ
     (edited / "docs/new.md").write_text("made after the kill\n")
     result = fastproj("update", "--yes", cwd=edited)
     assert result.returncode == 0, result.stderr
-    assert "left alone, as you changed it since: README.md" in result.stdout
-    assert "left alone, as you changed it since: docs/new.md" in result.stdout
+    assert "kept, as you changed it since: README.md" in result.stdout
+    assert "kept, as you changed it since: docs/new.md" in result.stdout
     assert (edited / "README.md").read_text() == "changed after the kill\n"
     assert (edited / "docs/new.md").read_text() == "made after the kill\n"
     assert (edited / "src/proj/train.py").is_file()

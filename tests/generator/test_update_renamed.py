@@ -1,4 +1,4 @@
-"""Files that the template renames and rewrites so much that git does not see a rename: edits follow the template's table."""
+"""A file that the template renames and rewrites beyond recognition: edits follow the table `renamed` of its copier.yml."""
 
 import shutil
 from collections.abc import Callable
