@@ -1,4 +1,4 @@
-"""A file that the template renames and rewrites beyond recognition: edits follow the table `renamed` of its copier.yml."""
+"""A file that the template renames and rewrites: edits follow the table `renamed` of its copier.yml."""
 
 import shutil
 from collections.abc import Callable
@@ -128,7 +128,8 @@ def test_users_file_at_the_new_path_is_kept(template: list[str], make_project: M
 def test_project_in_a_folder_of_a_larger_repository(
     template: list[str], make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    folder = shutil.move(make_project("v0.1.0"), tmp_path / "large/proj")
+    folder = tmp_path / "large/proj"
+    shutil.copytree(make_project("v0.1.0"), folder)
     shutil.rmtree(folder / ".git")
     git(folder.parent, "init", "-q")
     edit(folder / OLD, "return 35\n", "return 35 + 1  # mine\n")

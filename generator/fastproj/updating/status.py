@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared.scratch import scratch_folder
-from . import apply, linked
+from . import apply, linked, trees
 from .linked import Linked
 from .releases import Releases, version_of
 from .repository import Repository
@@ -51,11 +51,11 @@ def status(where: Path, template: str | None) -> Status:
         newest = newest_for(project, after)
         repository = project.repository.with_objects_in(work / "objects")
         rendering, _ = render_old(project, before, work)
-        old = repository.tree_of_rendering(rendering, work / "index-old")
-        rendered = repository.files(old)
-        now = repository.tree_of_work_tree(rendered, work / "index-now")
-        differing = [it for it in repository.changes(old, now) if it.path in rendered]
-        renamed = {was: is_ for was, is_ in repository.renames(old, now).items() if was in rendered}
+        old = trees.tree_of_rendering(repository, rendering, work / "index-old")
+        rendered = trees.files(repository, old)
+        now = trees.tree_of_work_tree(repository, rendered, work / "index-now")
+        differing = [it for it in trees.changes(repository, old, now) if it.path in rendered]
+        renamed = {was: is_ for was, is_ in trees.renames(repository, old, now).items() if was in rendered}
         changed = [it.path for it in differing if it.after is not None and it.path != project.answers_path]
         deleted = [it.path for it in differing if it.after is None]
         return Status(

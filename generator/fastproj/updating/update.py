@@ -14,7 +14,7 @@ from typing import Any
 from ..shared.answers import ANSWERS_FILE, parse_data, validate
 from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder
-from . import apply, linked, releases
+from . import apply, linked, releases, trees
 from .linked import Linked
 from .merge import Merged, merge
 from .releases import Releases, version_of
@@ -64,7 +64,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
         return Updated(project.root, finished.version, finished.version, repository, finished=finished)
     with repository.locked():
         repository.check_ready()
-        if project.answers_path not in repository.files("HEAD"):
+        if project.answers_path not in trees.files(repository, "HEAD"):
             file = project.root / ANSWERS_FILE
             raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
         with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
@@ -90,7 +90,7 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
     old, old_renames = render_old(project, before, work)
     new, worker, recorded = _render_new(project, after, target, answers, wanted.ask, work)
-    old_tree, new_tree = (repository.tree_of_rendering(it, work / f"index-{it.name}") for it in (old, new))
+    old_tree, new_tree = (trees.tree_of_rendering(repository, it, work / f"index-{it.name}") for it in (old, new))
     renamed = {now: was for was, now in old_renames.items()} | _renamed(project, worker)
     own, replaced = _own(project, worker), _replaced(project, before, answers, repository, old_tree, work)
     merged = merge(repository, old_tree, new_tree, target, project.answers_path, renamed, own, replaced, work)
@@ -218,10 +218,10 @@ def _replaced(
         return lambda path: False
     try:
         base, _, _ = _render(project, before, project.version, work / "between", answers, last=project.answers)
-        tree = repository.tree_of_rendering(base, work / "index-between")
+        tree = trees.tree_of_rendering(repository, base, work / "index-between")
     except FastprojError:
         return lambda path: True  # answers that the old version did not know
-    differing = {change.path for change in repository.changes(old_tree, tree)}
+    differing = {change.path for change in trees.changes(repository, old_tree, tree)}
     return lambda path: path in differing
 
 
