@@ -149,8 +149,8 @@ def test_answers_reach_the_config_and_the_launchers(project: Project, hardware: 
 
 IMPORTED = """
 import sys
-from proj.train import main
-main(sys.argv[1:])
+from proj.train import main, train
+main(train, sys.argv[1:])
 print("imported", *(module.__file__ for name, module in sys.modules.items() if name.startswith("proj.")))
 """
 
