@@ -52,7 +52,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all those runs, on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     every = [[*SHARED, f"--run.name={name}", *options] for name, options in RUNS.items()]
-    run_ranks_in_turn(2, every, folder, "overflow")
+    run_ranks_in_turn(2, every, folder, "overflow", "count:ddp", "count:ddp twice")
     return folder
 
 
