@@ -153,8 +153,8 @@ class VAE(nn.Module):
 def log_probability(x: Tensor, levels: Tensor, location: Tensor, log_scale: Tensor, half: Tensor) -> Tensor:
     """Log-probability of pixel levels from 0 to 255 under a discretized logistic distribution.
 
-    Salimans et al. 2017 (arXiv:1701.05517, section 2.1): a level has the probability mass within half a level of it; the
-    levels 0 and 255 also have that of the tails. With the sigmoid s, s(a) - s(b) = s(a) s(-b) (1 - exp(b - a)) avoids
+    Salimans et al. 2017 (arXiv:1701.05517, section 2.1): a level has the probability mass within half a level of it, 0
+    and 255 also have that of the tails. With the sigmoid s, s(a) - s(b) = s(a) s(-b) (1 - exp(b - a)) avoids
     cancellation.
     """
     scale = log_scale.exp()

@@ -45,7 +45,7 @@ BAD = [
     (["--train.ema=1"], "train.ema is 1.0: it must be above 0 to below 1, or null"),
     (["--train.patience=0"], "train.patience is 0"),
     (["--train.monitor=f1", "--train.monitor_mode=max"], "train.monitor is f1: use one of the model's metrics"),
-    (["--train.monitor=accuracy"], "train.monitor is accuracy: train.monitor_mode must say"),
+    (["--train.monitor=accuracy"], "train.monitor is accuracy: train.monitor_mode must be"),
     (["--optim.schedule=range", "--train.steps=29"], "optim.schedule is range: a range test needs at least 30 steps"),
     (["--debug.nan=true", "--speed.precision=fp16"], "debug.nan is true: fp16 overflows regularly"),
     (["--train.monitor_mode=best"], "train.monitor_mode"),
@@ -74,7 +74,7 @@ BAD = [
     (["--speed.precision=tf32"], "speed.precision is tf32"),
     (["--run.name=a/b"], "run.name is a/b"),
     (["--run.name=.."], "run.name is .."),
-    (["--run.resume=auto"], "run.name is null: it must be given"),
+    (["--run.resume=auto"], "run.name is null: run.resume=auto needs it"),
     (["--run.resume=nowhere"], "has no good checkpoint"),
     (["--run.seed=-1"], "run.seed is -1"),
     (["--log.every=0"], "log.every is 0"),
@@ -143,7 +143,7 @@ def test_help_lists_every_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--optim.lr LR Peak learning rate" in text
-    assert "--train.micro_batch MICRO_BATCH Samples in one forward pass" in text
+    assert "--train.micro_batch MICRO_BATCH Samples per forward pass" in text
 
 
 @pytest.mark.parametrize("size", getattr(model, "SIZES", {}))

@@ -53,7 +53,7 @@ def test_validation_counts_each_sample_once(samples: int) -> None:
 
 
 def test_rank_without_validation_samples_is_refused() -> None:
-    with pytest.raises(UserError, match="1 validation samples are too few for 2 ranks"):
+    with pytest.raises(UserError, match="there are only 1 validation samples for 2 ranks"):
         EvalOrder(1, 4, 0, 2)
 
 
