@@ -52,7 +52,7 @@ def apply(repository: Repository, merged: Merged, version: str) -> None:
     work = _work_folder(repository)
     try:
         before = {it.path: fingerprint(repository.top / it.path) for it in merged.changes}
-        repository.check_ready(*(it.path for it in merged.changes if not it.path.startswith(repository.prefix)))
+        repository.check_ready()
         if repository.head() != merged.head:
             raise FastprojError(f"{repository.top} has a new commit since the update began: try again")
         index = _stage(repository, merged.changes, merged.stages, merged.tree, work)

@@ -143,8 +143,8 @@ class Repository:
             raise FastprojError(f"{self.top} has no commit yet: git add and commit the project first")
         return Head(*found.text.split())
 
-    def check_ready(self, *also: str) -> None:
-        """Check that an update can begin: nothing in progress, no uncommitted change in the project or in `also`.
+    def check_ready(self) -> None:
+        """Check that an update can begin: nothing in progress, and no uncommitted change in the project.
 
         Raises:
             FastprojError: it cannot.
@@ -156,17 +156,17 @@ class Repository:
         if os.path.lexists(self.index_lock):
             way_out = f"wait for it, or remove {self.index_lock} if it crashed"
             raise FastprojError(f"another git is running in {self.top}: {way_out}")
-        changed = self.changed(self.where, *also)
+        changed = self.changed(self.where)
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise FastprojError(
                 f"{changed[0]}{more} changed since the last commit: commit or git stash, then try again"
             )
 
-    def changed(self, *where: str, index: Path | None = None) -> list[str]:
-        """Return the tracked files, of those paths, that differ from the last commit."""
+    def changed(self, where: str, index: Path | None = None) -> list[str]:
+        """Return the tracked files at a path that differ from the last commit."""
         how = ["--porcelain", "-z", "--untracked-files=no", "--no-renames", "--ignore-submodules=dirty"]
-        found = self.git("status", *how, "--", *where, index=index)
+        found = self.git("status", *how, "--", where, index=index)
         return [os.fsdecode(line[3:]) for line in found.split(b"\0") if line]
 
     def hidden(self) -> set[str]:
