@@ -2,10 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from fastproj.shared.errors import FastprojError
+from fastproj.shared.lock import locked
 from fastproj.updating import moving
 from fastproj.updating.moving import Step, fingerprint
 from program import Fastproj
@@ -102,3 +105,19 @@ def test_private_mode_is_kept(make_project: MakeProject, fastproj: Fastproj) -> 
     (folder / "README.md").chmod(0o600)
     assert fastproj("update", "--yes", cwd=folder).returncode == 0
     assert (folder / "README.md").stat().st_mode & 0o777 == 0o600
+
+
+def test_killed_update_leaves_no_lock_while_it_renders(environment: dict[str, str], tmp_path: Path) -> None:
+    """The old version is rendered in a process of its own, which may outlive the program for a moment."""
+    program = """
+import os, signal, sys, time
+from pathlib import Path
+from fastproj.shared.lock import locked
+from fastproj.updating.background import in_background
+with locked(Path(sys.argv[1]), "busy"), in_background(lambda: time.sleep(5)):
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)
+    with locked(tmp_path, "still locked") as held:
+        assert held

@@ -36,11 +36,27 @@ class Finished:
     """Files that were edited in between, and therefore left alone."""
 
 
-def blocking(repository: Repository, merged: Merged) -> list[str]:
-    """Return the untracked and ignored files at paths where the merge adds files."""
+def check(repository: Repository, merged: Merged) -> None:
+    """Check that the work tree can take the merge.
+
+    Raises:
+        FastprojError: untracked or ignored files are at its paths, or git was told to ignore some of them.
+    """
+    hidden = repository.hidden() & {*(change.path for change in merged.changes), *merged.stages}
+    if hidden:
+        raise FastprojError(
+            f"git is told to ignore changes of {min(hidden)}, which the update changes: git update-index "
+            "--no-assume-unchanged --no-skip-worktree it, or git sparse-checkout disable, then try again"
+        )
     leaving = {change.path for change in merged.changes if change.after is None}
     added = [change.path for change in merged.changes if change.before is None]
-    return sorted({found for path in added for found in occupants(repository.top, path)} - leaving)
+    blocking = sorted({found for path in added for found in occupants(repository.top, path)} - leaving)
+    if blocking:
+        more = f" and {len(blocking) - 5} more" if len(blocking) > 5 else ""
+        raise FastprojError(
+            f"untracked files are in the way of new ones: {', '.join(blocking[:5])}{more}; "
+            "move them away or commit them, then try again"
+        )
 
 
 def apply(repository: Repository, merged: Merged, version: str) -> None:
@@ -52,8 +68,7 @@ def apply(repository: Repository, merged: Merged, version: str) -> None:
     work = _work_folder(repository)
     try:
         before = {it.path: fingerprint(repository.top / it.path) for it in merged.changes}
-        repository.check_ready()
-        if repository.head() != merged.head:
+        if repository.check_ready() != merged.head:
             raise FastprojError(f"{repository.top} has a new commit since the update began: try again")
         index = _stage(repository, merged.changes, merged.stages, merged.tree, work)
         steps = [Step(it.path, before[it.path], _wanted(it, work)) for it in merged.changes]

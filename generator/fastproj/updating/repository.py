@@ -143,13 +143,13 @@ class Repository:
             raise FastprojError(f"{self.top} has no commit yet: git add and commit the project first")
         return Head(*found.text.split())
 
-    def check_ready(self) -> None:
-        """Check that an update can begin: nothing in progress, and no uncommitted change in the project.
+    def check_ready(self) -> Head:
+        """Check that an update can begin (nothing in progress, no uncommitted change in the project), and return HEAD.
 
         Raises:
             FastprojError: it cannot.
         """
-        self.head()
+        head = self.head()
         for name, (what, way_out) in _IN_PROGRESS.items():
             if os.path.lexists(self.git_dir / name):
                 raise FastprojError(f"a {what} is in progress in {self.top}: finish it, or stop it with `{way_out}`")
@@ -162,6 +162,7 @@ class Repository:
             raise FastprojError(
                 f"{changed[0]}{more} changed since the last commit: commit or git stash, then try again"
             )
+        return head
 
     def changed(self, where: str, index: Path | None = None) -> list[str]:
         """Return the tracked files at a path that differ from the last commit."""
