@@ -51,6 +51,7 @@ def python_parts(framework: str, model: str) -> dict[str, Path]:
         "src/proj/tools/task.py": TEMPLATE / f"tasks/{task}/task.py",
         "src/proj/tools/view.py": TEMPLATE / f"data/{data}/view.py",
         "src/proj/tests/test_data.py": TEMPLATE / f"data/{data}/test_data.py",
+        "src/proj/tests/test_readers.py": TEMPLATE / f"data/{data}/test_readers.py",
         "src/proj/tests/test_network.py": TEMPLATE / f"models/{model}/test_network.py",
         "src/proj/tests/test_task.py": TEMPLATE / f"tasks/{task}/test_task.py",
     }
@@ -66,7 +67,9 @@ def test_parts_on_disk_match_the_choices() -> None:
     kinds, tasks = ({entry[key] for entry in ENTRIES.values()} for key in ("data", "task"))
     assert parts_on_disk("models") == {name: {"model.py", "default.yaml", "test_network.py"} for name in MODELS}
     assert parts_on_disk("frameworks") == {name: {"train.py"} for name in FRAMEWORKS}
-    assert parts_on_disk("data") == {name: {"data.py", "view.py", "test_data.py", "requirements"} for name in kinds}
+    assert parts_on_disk("data") == {
+        name: {"data.py", "view.py", "test_data.py", "test_readers.py", "requirements"} for name in kinds
+    }
     assert parts_on_disk("tasks") == {name: {"task.py", "test_task.py"} for name in tasks}
     assert set(READERS) == kinds
     assert {file.stem for file in (TEMPLATE / "readers").glob("*.py")} == {
@@ -204,7 +207,7 @@ def rendered_tests(framework: str, model: str) -> list[str]:
     about = ["test_model.py", "test_network.py"]
     parts = [f"test_{key}.py" for key in ("data", "task") if first_with(key, model)]
     if EVERY or (framework, model) == PAIRS[0]:
-        return sorted({*engine, *about, "test_data.py", "test_task.py"})
+        return sorted({*engine, *about, "test_data.py", "test_readers.py", "test_task.py"})
     if framework == FRAMEWORKS[0]:
         return [*about, *parts, *(["test_train.py"] if MODELS.index(model) % 2 else [])]
     always = {"test_ranks.py", "test_techniques.py", "test_train.py"}
