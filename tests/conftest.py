@@ -1,5 +1,6 @@
 """What the tests share: the real program in a home of its own, and projects rendered once a session."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -72,27 +73,28 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
-def project(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Render a combination, once a session; a test that changes it must copy it first."""
-    make_project: dict[tuple[str, str, str], Path] = {}
-
-    def render(framework: str, model: str, hardware: str = "cpu") -> Path:
-        key = (framework, model, hardware)
-        if key not in make_project:
-            output = tmp_path_factory.mktemp("-".join(key))
-            answers = ["--framework", framework, "--model", model, *HARDWARE[hardware]]
-            result = fastproj("new", "proj", *answers, "--yes", "--output", str(output))
-            assert result.returncode == 0, result.stderr
-            make_project[key] = output / "proj"
-        return make_project[key]
-
-    return render
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is made once for all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session")
-def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all projects, which share what they import."""
-    return tmp_path_factory.mktemp("mypy")
+def project(fastproj: Fastproj, shared_folder: Path) -> Project:
+    """Render a combination, once for all workers; a test that changes it must copy it first."""
+
+    def render(framework: str, model: str, hardware: str = "cpu") -> Path:
+        output = shared_folder / f"{framework}-{model}-{hardware}"
+        with open(f"{output}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not output.exists():
+                output.mkdir()
+                answers = ["--framework", framework, "--model", model, *HARDWARE[hardware]]
+                result = fastproj("new", "proj", *answers, "--yes", "--output", str(output))
+                assert result.returncode == 0, result.stderr
+        return output / "proj"
+
+    return render
 
 
 @pytest.fixture(scope="session")
