@@ -5,13 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from history import Repository, installed, program_in
 from matrix import HARDWARE
-from program import Fastproj, Project
-from updating import VERSIONS, MakeProject, build
+from program import PROGRAMS, Fastproj, Project
+from updating import VERSIONS, MakeProject, build, commit, git
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -158,3 +159,21 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, dict[s
     """A repository with three releases, each with its own commit; tests that change it clone it first."""
     repository = Repository(tmp_path_factory.mktemp("origin"))
     return repository, repository.three_releases()
+
+
+@pytest.fixture(scope="session")
+def released(
+    fastproj: Fastproj, environment: dict[str, str], home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Path]:
+    """Render a model at a release, as the fastproj of that time did."""
+
+    def render(version: str, model: str) -> Path:
+        assert fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home")).returncode == 0  # the copy at home
+        folder = tmp_path_factory.mktemp("released") / "proj"
+        command = [sys.executable, str(PROGRAMS / "render_release.py"), str(folder), version, model]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        git(folder, "init", "-q")
+        commit(folder)
+        return folder
+
+    return render
