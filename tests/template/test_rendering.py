@@ -161,7 +161,7 @@ def test_default_run_imports_few_lines(project: Project, tmp_path: Path, framewo
     assert result.returncode == 0, result.stderr
     files = [Path(file) for file in result.stdout.splitlines()[-1].split()[1:]]
     names = {file.name for file in files}
-    assert {"model.py", "data.py", "loaders.py", "config.py", "checkpoint.py"} <= names
+    assert {"train.py", "model.py", "data.py", "loaders.py", "config.py", "checkpoint.py"} <= names
     assert [file for file in files if file.parent.name in ("techniques", "tools") and file.name != "__init__.py"] == []
     own = {file for file in files if file.name in ("model.py", "data.py") or "readers" in file.parts}
     others = own | {file for file in files if file.name in ("config.py", "contracts.py") or "techniques" in file.parts}
