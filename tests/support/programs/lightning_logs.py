@@ -15,7 +15,7 @@ def log_and_step(self: Any, batch: Any, batch_idx: int) -> Any:
     return training_step(self, batch, batch_idx)
 
 
-class ReadsResults(train.lightning.Callback):  # type: ignore[misc]
+class ReadsResults(train.lightning.Callback):  # type: ignore[misc,name-defined]
     """Prints the validation loss."""
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
