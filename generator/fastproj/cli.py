@@ -1,7 +1,9 @@
-"""The commands. What is slow to import is imported where it is used: `--help` must answer at once."""
+"""The commands. Modules that are slow to import are imported inside the commands, so that `--help` starts quickly."""
 
+import inspect
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -9,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from .shared import options
+from .shared.answers import ANSWERS, Answer, choices, from_options, parse_data, validate
 from .shared.errors import FastprojError
 
 app = typer.Typer(
@@ -20,56 +22,52 @@ app = typer.Typer(
 )
 
 
-class AskingCommand(TyperCommand):
-    """A command whose help shows the template's own choices."""
+class AnswersCommand(TyperCommand):
+    """A command whose help lists the choices of the template's questions."""
 
     def get_help(self, ctx: Any) -> str:
-        """Fill in the choices, which only someone who asks for help must wait for."""
+        """Add the choices, which are read from the template only when help is requested."""
         from .shared.source import questions
 
         asked = questions() or {}
         for parameter in self.params:
-            allowed = options.choices(asked, str(parameter.name))
-            if allowed:
+            if allowed := choices(asked, str(parameter.name)):
                 parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"  # type: ignore[attr-defined]
         return super().get_help(ctx)
 
 
-def _complete(question: str) -> Any:
-    def matching(incomplete: str) -> list[str]:
+def with_answers(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace a command's parameter `answers` by one option per answer."""
+
+    def run(**options: Any) -> None:
+        answers = from_options({it.name: options.pop(it.name) for it in ANSWERS})
+        command(**options, answers=answers)
+
+    signature = inspect.signature(command)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        parameters += [_option(it) for it in ANSWERS] if parameter.name == "answers" else [parameter]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {it.name: it.annotation for it in parameters}
+    return run
+
+
+def _option(answer: Answer) -> inspect.Parameter:
+    def complete(incomplete: str) -> list[str]:
         from .shared.source import questions
 
-        return [choice for choice in options.choices(questions() or {}, question) if choice.startswith(incomplete)]
+        return [choice for choice in choices(questions() or {}, answer.name) if choice.startswith(incomplete)]
 
-    return matching
+    # A comma-separated list is one string here; `from_options` splits it.
+    option = typer.Option(help=answer.help, autocompletion=complete if answer.type is str else None)
+    annotation = Annotated[answer.type | None, option]  # type: ignore[name-defined]
+    return inspect.Parameter(answer.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-Gpus = Annotated[int | None, typer.Option(help="GPUs in each machine that you train on; 0 for none.")]
-Nodes = Annotated[int | None, typer.Option(help="Machines that train one model together.")]
-TensorCores = Annotated[
-    str | None,
-    typer.Option(
-        help="Newest format of the GPUs' Tensor Cores: fp16 Volta, Turing; bf16 Ampere; fp8 Ada, Hopper, newer.",
-        autocompletion=_complete("tensor_cores"),
-    ),
-]
-Framework = Annotated[
-    str | None, typer.Option(help="What the loop is written in.", autocompletion=_complete("framework"))
-]
-Model = Annotated[str | None, typer.Option(help="The kind of model.", autocompletion=_complete("model"))]
-Launchers = Annotated[
-    str | None,
-    typer.Option(
-        help="Launch scripts beside the local one, with commas between.", autocompletion=_complete("launchers")
-    ),
-]
-Author = Annotated[str | None, typer.Option(help="Your name, for the licence and the package.")]
-Licence = Annotated[str | None, typer.Option(help="The project's licence.", autocompletion=_complete("licence"))]
-UpdateWorkflow = Annotated[
-    bool | None, typer.Option(help="A workflow that opens a pull request when the template is newer.")
-]
-Data = Annotated[list[str] | None, typer.Option(help="KEY=VALUE answers another question of a template of your own.")]
-Where = Annotated[Path, typer.Argument(help="The project's folder, or one in it.")]
+Data = Annotated[list[str] | None, typer.Option(help="Answer KEY=VALUE to any other question of a custom template.")]
+Where = Annotated[Path, typer.Argument(help="The project's folder, or a folder inside it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _version(show: bool) -> None:
@@ -83,156 +81,134 @@ def _version(show: bool) -> None:
 @app.callback()
 def fastproj(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and the template's.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the versions of program and template."),
     ] = False,
 ) -> None:
     """Render a fast, correct, readable PyTorch training repository that is yours."""
 
 
 @app.command()
-def detect(json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False) -> None:
-    """Show this machine as `new` sees it, and the answers that follow."""
+def detect(json: Json = False) -> None:
+    """Show this machine's hardware, and the answers that `new` derives from it."""
     from . import show
-    from .creating.hardware import detect as look
+    from .creating.hardware import detect as detect_hardware
 
-    machine = look()
+    machine = detect_hardware()
     print(show.machine_json(machine) if json else show.machine_text(machine))
 
 
-@app.command(cls=AskingCommand)
+@app.command(cls=AnswersCommand)
+@with_answers
 def new(
-    name: Annotated[str, typer.Argument(help="The project's name, and the name of its folder.")],
-    gpus: Gpus = None,
-    nodes: Nodes = None,
-    tensor_cores: TensorCores = None,
-    framework: Framework = None,
-    model: Model = None,
-    launchers: Launchers = None,
-    author: Author = None,
-    licence: Licence = None,
-    update_workflow: UpdateWorkflow = None,
+    *,
+    name: Annotated[str, typer.Argument(help="Name of the project and of its folder.")],
+    answers: dict[str, Any],
     data: Data = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: take detected and default answers.")] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder in which the project's is made.")] = Path(),
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the detected and default answers.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to create the project in.")] = Path(),
     template: Annotated[
-        str | None, typer.Option(help="Another template: a folder, a bundle, or a repository's address.")
+        str | None, typer.Option(help="Another template: a folder, a git bundle or the URL of a repository.")
     ] = None,
-    no_git: Annotated[bool, typer.Option("--no-git", help="Make no git repository.")] = False,
+    no_git: Annotated[bool, typer.Option("--no-git", help="Do not create a git repository.")] = False,
 ) -> None:
-    """Render a new project. Asks what is not given, with answers that fit this machine."""
+    """Create a project. Prompts for each answer that is not given; the defaults fit this machine."""
     from . import show
     from .creating import hardware, project
-    from .shared import git, source
+    from .shared import rendering, source
 
-    git.forget_callers_repository()
+    _prepare()
     target = project.destination(name, output)
-    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
-    asked = source.questions(template)
-    extra = options.named(data or [], asked)
-    options.check(answers, extra, asked or {})
-    if not yes and not _terminal():
-        raise FastprojError("this terminal cannot ask: pass --yes to take the detected answers, and options for others")
-    _stop_in_order()
-    chosen = source.embedded() if template is None else source.named(template)
+    questions = source.questions(template)
+    parsed = parse_data(data or [], questions)
+    validate(answers, parsed, questions or {})
+    if not yes and not _interactive():
+        raise FastprojError("not an interactive terminal: pass --yes to accept the detected answers")
+    rendering.preload()
+    chosen = source.embedded() if template is None else source.from_location(template)
     machine = hardware.detect()
-    defaults = show.default_answers(machine)
-    made = project.render(target, chosen, answers | extra, defaults, ask=not yes, commit=not no_git)
-    print(show.rendered(made, machine, output, template, no_git))
+    defaults = project.default_answers(machine)
+    created = project.create(target, chosen, answers | parsed, defaults, ask=not yes, commit=not no_git)
+    print(show.created(created, machine, output, template, no_git))
 
 
-@app.command(cls=AskingCommand)
+@app.command(cls=AnswersCommand)
+@with_answers
 def update(
+    *,
     where: Where = Path(),
-    to: Annotated[str | None, typer.Option(help="The template's version; by default its newest.")] = None,
-    gpus: Gpus = None,
-    nodes: Nodes = None,
-    tensor_cores: TensorCores = None,
-    framework: Framework = None,
-    model: Model = None,
-    launchers: Launchers = None,
-    author: Author = None,
-    licence: Licence = None,
-    update_workflow: UpdateWorkflow = None,
+    to: Annotated[str | None, typer.Option(help="Version of the template; the newest by default.")] = None,
+    answers: dict[str, Any],
     data: Data = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: new questions take their defaults.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the defaults of new questions.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     downgrade: Annotated[bool, typer.Option("--downgrade", help="Allow an older version.")] = False,
-    template: Annotated[
-        str | None, typer.Option(help="Another place of the template, which the project records from now on.")
-    ] = None,
+    template: Annotated[str | None, typer.Option(help="New location of the template, recorded in the project.")] = None,
 ) -> None:
-    """Bring in the template's newer version, or other answers; what you changed stays. The result is staged."""
+    """Update a project to a newer template or to other answers, and stage the result. Your changes are kept."""
     from . import show
-    from .shared import git
     from .updating.update import Wanted
-    from .updating.update import update as bring
+    from .updating.update import update as run_update
 
-    git.forget_callers_repository()
-    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
-    _stop_in_order()
-    wanted = Wanted(to, template, answers, data, not yes and _terminal(), dry_run, downgrade)
-    done = bring(where, wanted)
-    print(show.updated(done, dry_run))
-    if done.merged is not None and done.merged.conflicts:
+    _prepare()
+    wanted = Wanted(to, template, answers, data, not yes and _interactive(), dry_run, downgrade)
+    result = run_update(where, wanted)
+    print(show.updated(result, dry_run))
+    if result.merged is not None and result.merged.conflicts:
         raise typer.Exit(1)
 
 
 @app.command()
 def status(
     where: Where = Path(),
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
-    template: Annotated[str | None, typer.Option(help="Another place of the template, to compare with.")] = None,
+    json: Json = False,
+    template: Annotated[str | None, typer.Option(help="Another location of the template.")] = None,
 ) -> None:
-    """Show a project's version, the newest, its answers, and what you have changed. Status 1 when behind."""
+    """Show a project's version, the newest version, the answers and your changes. Exits with 1 if outdated."""
     from . import show
-    from .shared import git
-    from .updating.status import status as look
+    from .updating.status import status as read_status
 
-    git.forget_callers_repository()
-    _stop_in_order()
-    found = look(where, template)
+    _prepare()
+    found = read_status(where, template)
     print(show.status_json(found) if json else show.status_text(found))
     if found.behind:
         raise typer.Exit(1)
 
 
-@app.command(cls=AskingCommand)
+@app.command(cls=AnswersCommand)
+@with_answers
 def adopt(
+    *,
     where: Where = Path(),
-    gpus: Gpus = None,
-    nodes: Nodes = None,
-    tensor_cores: TensorCores = None,
-    framework: Framework = None,
-    model: Model = None,
-    launchers: Launchers = None,
-    author: Author = None,
-    licence: Licence = None,
-    update_workflow: UpdateWorkflow = None,
+    answers: dict[str, Any],
     data: Data = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what was found out.")] = False,
-    template: Annotated[str | None, typer.Option(help="The template it was rendered from, if not fastproj's.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what was found.")] = False,
+    template: Annotated[
+        str | None, typer.Option(help="Template that the repository was rendered from, if not the embedded one.")
+    ] = None,
 ) -> None:
-    """Link a rendered repository that has no answers file to the nearest release; writes that file alone."""
+    """Link a rendered repository without an answers file to the closest release. Writes only that file."""
     from . import show
-    from .shared import git
-    from .updating.adopt import adopt as link
+    from .updating.adopt import adopt as run_adopt
 
-    git.forget_callers_repository()
-    _stop_in_order()
-    answers = options.given(gpus, nodes, tensor_cores, framework, model, launchers, author, licence, update_workflow)
-    print(show.adopted(link(where, template, answers, data or [], dry_run)))
+    _prepare()
+    print(show.adopted(run_adopt(where, template, answers, data or [], dry_run)))
 
 
-def _terminal() -> bool:
+def _interactive() -> bool:
     return bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())
 
 
-def _stop_in_order() -> None:
+def _prepare() -> None:
+    """Ignore the git repository of the caller's environment, and clean up before a signal ends the program."""
+    from .shared import git
+
+    git.forget_callers_repository()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _stop)
+        signal.signal(number, _exit)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    """Leave through the ordinary way out, which removes what is half done."""
+def _exit(number: int, frame: FrameType | None) -> None:
+    """Exit by an exception, so that temporary files are removed."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)

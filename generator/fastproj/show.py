@@ -1,37 +1,31 @@
-"""What the commands print."""
+"""The output of the commands, as text."""
+
+from __future__ import annotations
 
 import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .creating.hardware import Machine
-from .creating.project import ANSWERS_FILE, Rendered
-from .shared import git
-from .updating.adopt import Adopted
-from .updating.merge import Conflict
-from .updating.status import Status
-from .updating.update import Updated
+from .shared.answers import ANSWERS, ANSWERS_FILE, as_text
 
-# Options in the order in which they are asked.
-OPTIONS = ("gpus", "nodes", "tensor_cores", "framework", "model", "launchers", "author", "licence", "update_workflow")
-
-
-def default_answers(machine: Machine) -> dict[str, Any]:
-    """Return answers that follow from the machine and from git's own settings."""
-    name = git.run(Path("/"), "config", "user.name").stdout.strip()
-    known = name.isprintable() and 0 < len(name) <= 100 and "\N{REPLACEMENT CHARACTER}" not in name
-    return machine.answers() | ({"author": name} if known else {})
+if TYPE_CHECKING:  # no command needs all of them
+    from .creating.hardware import Machine
+    from .creating.project import Project
+    from .updating.adopt import Adopted
+    from .updating.merge import Conflict
+    from .updating.status import Status
+    from .updating.update import Updated
 
 
 def machine_json(machine: Machine) -> str:
-    """Return all that was found, and the answers that follow."""
+    """Format a machine and the derived answers as JSON."""
     return json.dumps(asdict(machine) | {"answers": machine.answers()}, indent=2)
 
 
 def machine_text(machine: Machine) -> str:
-    """Return the same for a reader."""
+    """Format a machine and the derived answers as text."""
     lines = [f"system   {machine.system}"]
     memory = f", {machine.memory_mib / 1024:.1f} GiB of memory" if machine.memory_mib else ""
     bf16 = "with" if machine.cpu_bf16 else "without"
@@ -43,37 +37,27 @@ def machine_text(machine: Machine) -> str:
     if not machine.gpus:
         lines.append("gpus     none")
     lines += [f"note     {note}" for note in machine.notes]
-    lines.append(
-        "answers  " + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in machine.answers().items())
-    )
-    return "\n".join(lines)
+    return "\n".join([*lines, f"answers  {' '.join(_arguments(machine.answers()))}"])
 
 
-def rendered(made: Rendered, machine: Machine, output: Path, template: str | None, no_git: bool) -> str:
-    """Return what was made, what of the machine is doubtful, what to type next, and the command that makes it again."""
-    answers = made.answers
-    what = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
-    again = ["fastproj", "new", made.path.name]
-    for key in OPTIONS:
-        if isinstance(answers.get(key), bool):
-            again += [f"--{'' if answers[key] else 'no-'}{key.replace('_', '-')}"]
-        elif key in answers:
-            value = answers[key]
-            text = ",".join(value) or "none" if isinstance(value, list) else str(value)
-            again += [f"--{key.replace('_', '-')}", text]
+def created(project: Project, machine: Machine, output: Path, template: str | None, no_git: bool) -> str:
+    """Describe a new project: notes on the detected hardware, next steps, and the command that renders it again."""
+    answers = project.answers
+    again = ["fastproj", "new", project.path.name, *_arguments(answers)]
     for key, value in answers.items():
-        if key not in (*OPTIONS, "project_name"):
+        if key not in ("project_name", *(it.name for it in ANSWERS)):
             again += ["--data", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
     again += ["--template", template] if template else []
     again += ["--output", str(output)] if output != Path() else []
     again += ["--no-git"] if no_git else []
+    content = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
     return "\n".join(
         [
-            f"Made {made.path}: {what}, {made.files} files; {made.git}.",
+            f"Created {project.path}: {content}, {project.files} files; {project.git}.",
             *(f"Note: {note}." for note in machine.notes),
             "",
             "Next:",
-            f"  cd {shlex.quote(str(made.path))}",
+            f"  cd {shlex.quote(str(project.path))}",
             "  make setup",
             "  make train",
             "",
@@ -83,100 +67,102 @@ def rendered(made: Rendered, machine: Machine, output: Path, template: str | Non
     )
 
 
+def _arguments(answers: dict[str, Any]) -> list[str]:
+    return [argument for it in ANSWERS if it.name in answers for argument in it.arguments(answers[it.name])]
+
+
 def updated(done: Updated, dry_run: bool) -> str:
-    """Return what an update brought, what is in conflict, and what to do next."""
+    """Describe an update: new answers, changed files, conflicts and next steps."""
     if done.finished is not None:
-        lines = [f"An update to {done.after} was stopped half way; it is finished now, and staged in {done.root}."]
-        lines += [f"  left alone, as you changed it since: {path}" for path in done.finished.left]
-        return "\n".join([*lines, "", *_next(done, conflicts=True)])
+        lines = [f"Finished an interrupted update to {done.after}; it is staged in {done.root}."]
+        lines += [f"  kept, as you changed it since: {path}" for path in done.finished.left]
+        return "\n".join([*lines, "", *_next_steps(done, conflicts=True)])
     if done.merged is None:
         return f"{done.root} is up to date: {done.after}, with these answers."
     merged = done.merged
     lines = [f"{'Would update' if dry_run else 'Updated'} {done.root} from {done.before} to {done.after}."]
-    lines += [f"  {key}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in done.answers.items()]
+    lines += [f"  {key}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in (done.answers or {}).items()]
     if done.news:
         lines += ["", "What is new:", "", done.news, ""]
-    by_kind = {"added": [], "changed": [], "removed": []}  # type: dict[str, list[str]]
-    taken = {*merged.renamed, *merged.renamed.values()}
+    by_kind: dict[str, list[str]] = {"added": [], "changed": [], "removed": []}
+    listed_below = {*merged.renamed, *merged.renamed.values(), *merged.stages}
     for change in merged.changes:
-        if change.path in taken or change.path in merged.stages or change.path.endswith(ANSWERS_FILE):
-            continue
-        kind = "added" if change.before is None else "removed" if change.after is None else "changed"
-        by_kind[kind].append(change.path)
-    for kind, paths in by_kind.items():
-        lines += [f"  {kind:9} {path}" for path in paths]
+        if change.path not in listed_below and not change.path.endswith(ANSWERS_FILE):
+            kind = "added" if change.before is None else "removed" if change.after is None else "changed"
+            by_kind[kind].append(change.path)
+    lines += [f"  {kind:9} {path}" for kind, paths in by_kind.items() for path in paths]
     lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merged.renamed.items())]
-    lines += [f"  yours     {path}: left as you changed it; the template has a newer one" for path in merged.stay_own]
-    lines += [f"  deleted   {path}: stays so, though the template changed it" for path in merged.stay_deleted]
+    lines += [
+        f"  yours     {path}: kept with your changes; the template has a newer version" for path in merged.stay_own
+    ]
+    lines += [f"  deleted   {path}: stays deleted, although the template changed it" for path in merged.stay_deleted]
     lines += [f"  CONFLICT  {_conflict(it)}" for it in merged.conflicts]
     if not merged.changes:
-        lines.append("  nothing changes in the files")
-    return "\n".join(lines if dry_run else [*lines, "", *_next(done, bool(merged.conflicts))])
+        lines.append("  no file changes")
+    return "\n".join(lines if dry_run else [*lines, "", *_next_steps(done, bool(merged.conflicts))])
 
 
 def status_json(found: Status) -> str:
-    """Return all of a status."""
+    """Format a status as JSON."""
     return json.dumps(asdict(found), indent=2)
 
 
 def status_text(found: Status) -> str:
-    """Return the same for a reader."""
-    behind = f"; {found.newest} is there: fastproj update" if found.behind else ", the newest"
-    lines = [f"An update to {found.finished} had been stopped; it is finished now."] if found.finished else []
-    lines += [f"project   {found.project}", f"template  {found.template}", f"version   {found.version}{behind}"]
+    """Format a status as text."""
+    version = (
+        f"{found.version}; {found.newest} is available: fastproj update"
+        if found.behind
+        else f"{found.version}, the newest"
+    )
+    lines = [f"Finished an interrupted update to {found.finished}."] if found.finished else []
+    lines += [f"project   {found.project}", f"template  {found.template}", f"version   {version}"]
     lines.append("answers   " + " ".join(f"{key}={_answer(value)}" for key, value in found.answers.items()))
-    lines += [f"CONFLICT  {path}: not mended yet" for path in found.conflicts]
+    lines += [f"CONFLICT  {path}: not resolved yet" for path in found.conflicts]
     lines += [f"changed   {path}" for path in found.changed]
     lines += [f"renamed   {was} -> {now}" for was, now in found.renamed.items()]
     lines += [f"deleted   {path}" for path in found.deleted]
     if not (found.changed or found.renamed or found.deleted):
-        lines.append("changed   nothing of what was rendered")
+        lines.append("changed   no rendered file")
     return "\n".join(lines)
 
 
 def adopted(found: Adopted) -> str:
-    """Return what a repository was linked to, how near that is, and what is only a guess."""
+    """Describe the release that a repository was linked to, the difference from it, and the source of each answer."""
     lines = [
         f"{'Linked' if found.written else 'Would link'} {found.root} to {found.version} of {found.template}:",
         f"  {found.differing} of its {found.lines} lines differ from a rendering with these answers",
     ]
     lines += [f"  {tag}: {differing} lines would differ" for tag, differing in found.others.items()]
-    lines += ["", "Answers, and where each is from:"]
+    lines += ["", "Answers, and the source of each:"]
     lines += [f"  {key} = {_answer(value)} ({source})" for key, (value, source) in found.answers.items()]
     guessed = [key for key, (_, source) in found.answers.items() if source == "default"]
     if guessed:
-        lines.append(f"The files tell nothing of {', '.join(guessed)}: give an option where the default is not right.")
+        lines.append(f"Not found in the files: {', '.join(guessed)}. Pass an option where the default is wrong.")
     if found.written:
-        lines += [
-            "",
-            "Next, look, and commit it:",
-            f"  git add {ANSWERS_FILE}",
-            f"  git commit -m 'Link to {found.version}'",
-        ]
+        commit = f"git commit -m 'Link to {found.version}'"
+        lines += ["", "Next, review and commit it:", f"  git add {ANSWERS_FILE}", f"  {commit}"]
     return "\n".join(lines)
 
 
-def _next(done: Updated, conflicts: bool) -> list[str]:
-    """Return what to type after an update."""
-    git = "git" if _here() == done.repository.top else shlex.join(["git", "-C", str(done.repository.top)])
+def _next_steps(done: Updated, conflicts: bool) -> list[str]:
+    git = "git" if _current_folder() == done.repository.top else shlex.join(["git", "-C", str(done.repository.top)])
     where = shlex.quote(done.repository.where)
-    # An update may add files; those that are in conflict leave the index only once they are marked as mended.
+    # `git restore` removes added files only if they are in the index, which files in conflict are not until `git add`.
     undo = f"{git} add --update -- {where} && " if conflicts else ""
-    mend = ["Mend the conflicts (git status lists them), git add them, then look and commit:"] if conflicts else []
+    resolve = "Resolve the conflicts (git status lists them), git add the files, then review and commit:"
     return [
-        *(mend or ["Next, look and commit:"]),
+        resolve if conflicts else "Next, review and commit:",
         f"  {git} diff --staged",
         f"  {git} commit -m {shlex.quote(f'Update to template {done.after}')}",
-        "Or undo it all:",
+        "Or undo the update:",
         f"  {undo}{git} restore --source=HEAD --staged --worktree -- {where}",
     ]
 
 
-def _here() -> Path | None:
-    """Return the current folder; None where the update has just removed it, as its files have left it."""
+def _current_folder() -> Path | None:
     try:
         return Path.cwd()
-    except FileNotFoundError:
+    except FileNotFoundError:  # the update removed it together with its last file
         return None
 
 
@@ -188,6 +174,4 @@ def _conflict(conflict: Conflict) -> str:
 
 
 def _answer(value: Any) -> str:
-    if value is None:
-        return "(not asked)"
-    return ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+    return "(not asked)" if value is None else as_text(value)

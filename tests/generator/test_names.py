@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from fastproj.creating import names
+from fastproj.shared.answers import package_of
 from fastproj.shared.errors import FastprojError
-from matrix import PAIRS
+from matrix import COVER
 from program import Fastproj, Project
 
 BAD = [
@@ -32,7 +33,7 @@ def test_bad_names_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "my-project", "my_project", "resnet50", "x" * 60, "a1", "connect", "torch-lab"])
 def test_good_names_pass(name: str) -> None:
     names.check(name)
-    assert names.package_of(name).isidentifier()
+    assert package_of(name).isidentifier()
 
 
 def test_suggested_name_is_accepted() -> None:
@@ -45,7 +46,7 @@ def test_suggested_name_is_accepted() -> None:
 
 
 def test_requirements_are_refused_as_project_names(project: Project) -> None:
-    for framework, model in PAIRS:
+    for framework, model in COVER:
         declared = tomllib.loads((project(framework, model) / "pyproject.toml").read_text())["project"]
         for requirement in [*declared["dependencies"], *declared["optional-dependencies"]["dev"]]:
             name = re.match(r"[\w-]+", requirement)
@@ -67,7 +68,7 @@ def test_bad_name_is_a_one_line_error(name: str, fastproj: Fastproj, tmp_path: P
 
 
 def test_transitive_requirements_are_refused_as_project_names(project: Project) -> None:
-    declared = [tomllib.loads((project(*pair) / "pyproject.toml").read_text())["project"] for pair in PAIRS]
+    declared = [tomllib.loads((project(*pair) / "pyproject.toml").read_text())["project"] for pair in COVER]
     open_names = [re.split(r"[^\w-]", it)[0] for entry in declared for it in entry["dependencies"]]
     seen: set[str] = set()
     while open_names:

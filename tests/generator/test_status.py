@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from program import Fastproj
-from updating import MakeProject, commit, edit, git, read_files, stop_update
+from updating import MakeProject, commit, edit, git, journal, read_files, stop_update
 
 
 def test_status_lists_changes_and_newer_release(
@@ -30,7 +30,7 @@ def test_status_lists_changes_and_newer_release(
     assert read_files(folder / ".git") == before, "not even git's folder is written to"
     result = fastproj("status", cwd=folder)
     assert result.returncode == 1
-    assert "version   v0.2.0; v0.3.0 is there: fastproj update" in result.stdout
+    assert "version   v0.2.0; v0.3.0 is available: fastproj update" in result.stdout
     assert "changed   src/proj/engine.py" in result.stdout
 
 
@@ -41,11 +41,11 @@ def test_status_with_unresolved_conflicts(make_project: MakeProject, fastproj: F
     assert fastproj("update", "--yes", cwd=folder).returncode == 1
     result = fastproj("status", cwd=folder)
     assert result.returncode == 0, result.stderr
-    assert "CONFLICT  src/proj/engine.py: not mended yet" in result.stdout
+    assert "CONFLICT  src/proj/engine.py: not resolved yet" in result.stdout
     commit(folder, "with the marks left in")
     result = fastproj("status", cwd=folder)
     assert "version   v0.3.0, the newest" in result.stdout
-    assert "CONFLICT  src/proj/engine.py: not mended yet" in result.stdout
+    assert "CONFLICT  src/proj/engine.py: not resolved yet" in result.stdout
     git(folder, "checkout", "HEAD~1", "--", ".")
     shutil.rmtree(folder / ".git")
     git(folder, "init", "-q")
@@ -56,17 +56,17 @@ def test_status_of_an_unedited_project(make_project: MakeProject, fastproj: Fast
     folder = make_project("v0.3.0")
     result = fastproj("status", cwd=folder)
     assert result.returncode == 0, result.stderr
-    assert "changed   nothing of what was rendered" in result.stdout
+    assert "changed   no rendered file" in result.stdout
 
 
 def test_status_finishes_a_killed_update(
     make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
     folder = make_project("v0.1.0")
-    stop_update(environment, folder, "_step", "2", "SIGKILL")
-    assert (folder / ".git/fastproj/journal.json").exists()
+    stop_update(environment, folder, "replace", "2", "SIGKILL")
+    assert journal(folder)
     result = fastproj("status", cwd=folder)
     assert result.returncode == 0, result.stderr
-    assert "An update to v0.3.0 had been stopped; it is finished now." in result.stdout
-    assert "changed   nothing of what was rendered" in result.stdout
+    assert "Finished an interrupted update to v0.3.0." in result.stdout
+    assert "changed   no rendered file" in result.stdout
     assert "M  README.md" in git(folder, "status", "--porcelain")

@@ -133,7 +133,7 @@ def test_hanging_refresh_times_out_and_blocks_no_reader(
         code = "import fastproj.shared.source as s\ns._LOCK_TIMEOUT_S = 0.3\n"
         code += "try: s.embedded()\nexcept s.FastprojError as error: print(error)"
         output, message = start(programs["0.3.0"], home, code).communicate(timeout=60)
-        assert output.startswith(f"another fastproj has been at work in {home}"), message
+        assert output.startswith(f"another fastproj has been using {home}"), message
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -4,6 +4,7 @@ import keyword
 import re
 import sys
 
+from ..shared.answers import package_of
 from ..shared.errors import FastprojError
 
 LONGEST = 60
@@ -34,11 +35,6 @@ _DEPENDENCIES = {
 
 # Folders of the project itself, from which Python would import before it looks for the package.
 _FOLDERS = {"build", "configs", "dist", "docs", "launch", "runs", "src", "test", "tests", "tools"}
-
-
-def package_of(name: str) -> str:
-    """Return the Python package's name for a project's name."""
-    return name.replace("-", "_")
 
 
 def check(name: str) -> None:

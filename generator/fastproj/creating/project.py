@@ -1,4 +1,4 @@
-"""Render a project: whole and in its place, or not at all."""
+"""Create a project: completely, or not at all."""
 
 import errno
 import os
@@ -7,110 +7,107 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import git
+from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from ..shared.rendering import copy, workshop
-from ..shared.source import Source, last_line
+from ..shared.rendering import copy
+from ..shared.scratch import scratch_folder
+from ..shared.source import Source
 from . import names
-
-ANSWERS_FILE = ".copier-answers.yml"
+from .hardware import Machine
 
 
 @dataclass(frozen=True)
-class Rendered:
-    """A project as it lies on the disk now."""
+class Project:
+    """A project that was created."""
 
     path: Path
     files: int
     answers: dict[str, Any]
     """The recorded answers, without copier's own entries."""
     git: str
-    """What became of the repository and its first commit."""
+    """Describes its git repository, or why it has none."""
 
 
 def destination(name: str, output: Path) -> Path:
-    """Return where the project will be.
+    """Return the project's folder, which does not exist yet.
 
     Raises:
-        FastprojError: the name is not allowed, something is there already, or the folder around it cannot take it.
+        FastprojError: the name is not allowed, the folder exists, or `output` is not a writable folder.
     """
     names.check(name)
     target = output / name
-    if not os.path.isdir(output):  # unlike Path.is_dir, False too where one may not look
-        raise FastprojError(f"--output {output} is no folder: make it first, or choose another")
+    if not os.path.isdir(output):  # unlike Path.is_dir, also False if permissions forbid a look
+        raise FastprojError(f"--output {output} is not a folder: create it first, or choose another")
     if os.path.lexists(target):
         raise FastprojError(f"{target} exists already: choose another name, or another folder with --output")
     if not os.access(output, os.W_OK | os.X_OK):
-        raise FastprojError(f"{output} cannot be written: choose another folder with --output")
+        raise FastprojError(f"cannot write to {output}: choose another folder with --output")
     return target
 
 
-def render(
-    target: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool, commit: bool
-) -> Rendered:
-    """Render the template into `target`, which must not exist, asking for what is not in `answers` if `ask`.
+def default_answers(machine: Machine) -> dict[str, Any]:
+    """Return the defaults that are derived from the machine and from git's settings."""
+    name = git.run(Path("/"), "config", "user.name").text.strip()
+    valid = name.isprintable() and 0 < len(name) <= 100 and "\N{REPLACEMENT CHARACTER}" not in name
+    return machine.answers() | ({"author": name} if valid else {})
 
-    All work is done in a folder beside it, renamed at the end: `target` is whole or absent, whatever happens.
+
+def create(
+    target: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool, commit: bool
+) -> Project:
+    """Render the template into `target`, prompting for the other answers if `ask`.
+
+    The project is rendered into a folder next to `target` and then renamed, so `target` is never incomplete.
 
     Raises:
-        FastprojError: the template cannot be had or is broken; an answer is not allowed; the disk is full.
+        FastprojError: the template cannot be read or is broken; an answer is not allowed; the disk is full.
     """
-    shown, target = target, target.absolute()  # copier works in other folders
+    shown, target = target, target.absolute()  # copier changes the working directory
     try:
-        with workshop(target.parent, target.name) as work:
-            stage = work / "project"
-            copy(work, stage, source, answers | {"project_name": target.name}, defaults, ask)
-            recorded = _recorded(stage, set(answers))
+        with scratch_folder(target.parent, target.name) as scratch:
+            stage = scratch / "project"
+            copy(scratch, stage, source, answers | {"project_name": target.name}, defaults, ask)
+            recorded = _recorded_answers(stage, set(answers))
             files = sum(len(found) for _, _, found in os.walk(stage))
-            outcome = _commit(stage, target) if commit else "no repository, as asked"
+            repository = _commit(stage, target) if commit else "no git repository, as requested"
             if os.path.lexists(target):
-                raise FastprojError(f"{shown} was made by another program meanwhile: choose another name")
+                raise FastprojError(f"another program created {shown} in the meantime: choose another name")
             os.rename(stage, target)
     except OSError as error:
-        way_out = (
-            "free some space, or use" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "use another"
-        )
-        raise FastprojError(f"cannot write {shown} ({error.strerror}): {way_out} --output") from error
-    return Rendered(shown, files, recorded, outcome)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        way_out = "free some space, or use another --output" if full else "use another --output"
+        raise FastprojError(f"cannot write {shown} ({error.strerror}): {way_out}") from error
+    return Project(shown, files, recorded, repository)
 
 
-def _recorded(stage: Path, given: set[str]) -> dict[str, Any]:
-    """Read the answers back; one that was given and is not among them was no question of the template."""
+def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
+    """Read the answers file; a given answer that is missing there is not a question of the template."""
     import yaml
 
     file = stage / ANSWERS_FILE
-    if not file.is_file():
-        raise FastprojError(
-            f"the template writes no {ANSWERS_FILE}, so its projects could not be updated: add one to it"
-        )
-    recorded = yaml.safe_load(file.read_text(encoding="utf-8"))
+    recorded = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
     if not isinstance(recorded, dict):
-        raise FastprojError(f"the template writes a {ANSWERS_FILE} without answers: let it write _copier_answers there")
+        raise FastprojError(
+            f"the template does not record its answers, which updates need: add a {ANSWERS_FILE} with _copier_answers"
+        )
     answers = {key: value for key, value in recorded.items() if not key.startswith("_")}
-    unknown = sorted(given - set(answers) - {"tensor_cores"})
-    if unknown:
-        raise FastprojError(f"the template asks no question {unknown[0]!r}: it asks {', '.join(answers)}")
+    for unknown in sorted(given - set(answers) - {"tensor_cores"}):  # not asked for without GPUs
+        raise FastprojError(f"the template has no question {unknown!r}: it asks {', '.join(answers)}")
     return answers
 
 
 def _commit(stage: Path, target: Path) -> str:
-    """Make a repository with one commit; whatever stands against the commit is told, and is no failure."""
-    if git.run(target.parent, "rev-parse", "--is-inside-work-tree").stdout.strip() == "true":
-        return "no repository of its own, as it lies in one: git add it there"
-    # Hooks, signatures and ignored files are the user's for later; the first commit holds just what was rendered.
-    plain = [
-        "-c",
-        f"core.hooksPath={os.devnull}",
-        "-c",
-        "commit.gpgSign=false",
-        "-c",
-        f"core.excludesFile={os.devnull}",
-    ]
-    plain += ["-c", "user.useConfigOnly=true"]
+    """Create a git repository with one commit, and describe the outcome. Failing to commit is not an error."""
+    if git.run(target.parent, "rev-parse", "--is-inside-work-tree").text.strip() == "true":
+        return "no git repository of its own, as the folder is in one: git add it there"
+    # The user's hooks, signatures and ignored files apply from the second commit on.
+    settings = {"core.excludesFile": os.devnull, "commit.gpgSign": "false"}
+    settings |= {"user.useConfigOnly": "true", "maintenance.auto": "false"}
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
-        done = git.run(stage, *plain, *command)
-        if done.returncode != 0:
-            return f"no commit, as git {command[0]} failed: {last_line(done.stderr)}"
-    if git.run(stage, *plain, "var", "GIT_COMMITTER_IDENT").returncode != 0:
+        done = git.run(stage, *command, settings=settings)
+        if not done.ok:
+            return f"no commit, as git {command[0]} failed: {done.reason}"
+    if not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=settings).ok:
         return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
-    done = git.run(stage, *plain, "commit", "--quiet", "--message", f"Render {target.name} with fastproj")
-    return "a repository with a first commit" if done.returncode == 0 else f"no first commit: {last_line(done.stderr)}"
+    done = git.run(stage, "commit", "--quiet", "--message", f"Render {target.name} with fastproj", settings=settings)
+    return "a git repository with a first commit" if done.ok else f"no commit: {done.reason}"

@@ -1,65 +1,131 @@
-"""Call git so that neither the caller's repository nor the caller's settings can change what comes out."""
+"""Run git such that neither the caller's repository nor the user's settings affect the result."""
 
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from .errors import FastprojError
 
 TIMEOUT_S = 60.0
-_OLDEST = (2, 28)  # whose `init` can name the first branch; copier needs 2.27
+OLDEST_TO_RENDER = (2, 28)  # first with `init --initial-branch`; copier needs 2.27
+OLDEST_TO_MERGE = (2, 38)  # first with `merge-tree --write-tree`
 
-# What of git's environment is about who and how, and not about which repository.
-_WHO_AND_HOW = ("GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_EXEC_PATH")
-_KEPT = (*_WHO_AND_HOW, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
+# Variables about identity and transport. All others, such as GIT_DIR, are about a repository.
+_IDENTITY = ("GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_EXEC_PATH")
+_KEPT = (*_IDENTITY, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 
-# A template's files as they were written: no CRLF, no filters, no hooks; and a local template can be cloned.
-_AS_WRITTEN = {
+_NO_HOOKS = {"core.hooksPath": os.devnull, "core.fsmonitor": "false"}
+# Files of a template as they were committed, without conversion; local templates can be cloned.
+_UNCONVERTED = {
     "core.autocrlf": "false",
     "core.eol": "lf",
     "core.attributesFile": os.devnull,
-    "core.hooksPath": os.devnull,
-    "core.fsmonitor": "false",
     "protocol.file.allow": "always",
 }
 
 
-def require() -> None:
-    """Make sure that there is a git that works.
+@dataclass(frozen=True)
+class Result:
+    """Exit status and output of a git command."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command succeeded."""
+        return self.returncode == 0
+
+    @property
+    def text(self) -> str:
+        """The output, decoded."""
+        return self.stdout.decode(errors="replace")
+
+    @property
+    def reason(self) -> str:
+        """Why the command failed, in one line."""
+        return last_line(self.stderr.decode(errors="replace"))
+
+
+def run(
+    folder: Path,
+    *arguments: str,
+    data: bytes = b"",
+    settings: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Result:
+    """Run git in a folder, without hooks.
 
     Raises:
-        FastprojError: there is none, it does not answer as git does, or it is too old.
+        FastprojError: git is missing, cannot be started, or takes longer than `timeout_s`.
     """
-    if shutil.which("git") is None:
-        raise FastprojError("git is not on the PATH, and templates are read with it: install git, then try again")
-    answer = run(Path("/"), "--version").stdout
-    version = re.match(r"git version (\d+)\.(\d+)", answer)
-    if version is None:
-        raise FastprojError(f"{shutil.which('git')} does not answer as git does: repair or reinstall git")
-    if (int(version[1]), int(version[2])) < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
-        raise FastprojError(f"{answer.strip()} is too old for templates: install git {oldest} or newer")
+    program = shutil.which("git")  # as copier finds it, not the next one on the PATH
+    if program is None:
+        raise FastprojError("git is not on the PATH: install git, then try again")
+    options = [part for key, value in (_NO_HOOKS | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
+    try:
+        done = subprocess.run(
+            [program, *options, *arguments],
+            cwd=folder,
+            env=os.environ | dict(variables or {}),
+            input=data,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FastprojError(
+            f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}: run it there to see why"
+        ) from error
+    except OSError as error:
+        raise FastprojError(f"git cannot be started ({error.strerror}): repair {program}") from error
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def require(oldest: tuple[int, int] = OLDEST_TO_RENDER) -> None:
+    """Check that git works and is recent enough.
+
+    Raises:
+        FastprojError: git is missing, broken or too old.
+    """
+    found = _version()
+    if found is None:
+        raise FastprojError(f"{shutil.which('git')} does not work: repair or reinstall git")
+    if found < oldest:
+        have, need = (".".join(map(str, version)) for version in (found, oldest))
+        raise FastprojError(f"git {have} is too old: install git {need} or newer")
+
+
+@cache
+def _version() -> tuple[int, int] | None:
+    found = re.match(r"git version (\d+)\.(\d+)", run(Path("/"), "--version").text)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def forget_callers_repository() -> None:
-    """Drop what ties git to another repository (GIT_DIR, GIT_INDEX_FILE and the like) from the environment."""
+    """Remove variables that point git to a repository, such as GIT_DIR, from the environment."""
     for key in [key for key in os.environ if key.startswith("GIT_") and not key.startswith(_KEPT)]:
         del os.environ[key]
 
 
 @contextmanager
 def reading_templates(own: bool) -> Iterator[None]:
-    """Environment for reading a template; our own needs nothing of the user's settings, which could only spoil it."""
+    """Set the environment for git commands that read a template; the user's settings do not apply to our own."""
     before = os.environ.copy()
-    os.environ["GIT_TERMINAL_PROMPT"] = "0"  # a private address must fail, and not wait for a password
+    os.environ["GIT_TERMINAL_PROMPT"] = "0"  # a private repository must fail, not wait for a password
     if own:
         os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    os.environ["GIT_CONFIG_COUNT"] = str(len(_AS_WRITTEN))
-    for number, (key, value) in enumerate(_AS_WRITTEN.items()):
+    settings = _NO_HOOKS | _UNCONVERTED
+    os.environ["GIT_CONFIG_COUNT"] = str(len(settings))
+    for number, (key, value) in enumerate(settings.items()):
         os.environ |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     try:
         yield
@@ -69,26 +135,7 @@ def reading_templates(own: bool) -> Iterator[None]:
         os.environ.update(before)
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run git in a folder and return what it said, whatever its status.
-
-    Raises:
-        FastprojError: git cannot be started, or gives no answer in a minute.
-    """
-    try:
-        return subprocess.run(
-            [shutil.which("git") or "git", *arguments],  # as copier finds it, not the next one on the PATH
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise FastprojError(
-            f"git {arguments[0]} gave no answer in {TIMEOUT_S:g} s: repair {shutil.which('git')}"
-        ) from error
-    except OSError as error:
-        raise FastprojError(f"git cannot be started ({error.strerror}): repair {shutil.which('git')}") from error
+def last_line(text: str | None) -> str:
+    """Return the last line that is not empty, where programs say what went wrong."""
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"

@@ -1,10 +1,8 @@
 """Where a template comes from: the one that this program carries, or a folder, bundle or repository of the user's."""
 
-import fcntl
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from typing import Any
 from . import git
 from .bundle import Workshop, declared_version, entries, is_release, newest, tag_of, workshop
 from .errors import FastprojError
+from .lock import locked
 
 _PACKAGE = Path(__file__).parents[1]
 _CHECKOUT = _PACKAGE.parent.parent
@@ -62,7 +61,7 @@ def embedded() -> Source:
     try:
         ours = _refresh(target)
     except subprocess.CalledProcessError as error:
-        raise FastprojError(f"git could not make the template's bundle: {last_line(error.stderr)}") from error
+        raise FastprojError(f"git could not make the template's bundle: {git.last_line(error.stderr)}") from error
     except ValueError as error:
         raise FastprojError(str(error)) from error
     except OSError as error:
@@ -73,7 +72,7 @@ def embedded() -> Source:
     return Source(location, tag_of(newest(ours)), own=True)
 
 
-def named(location: str) -> Source:
+def from_location(location: str) -> Source:
     """Take a template that the user names: a folder, a bundle, or the address of a git repository.
 
     A folder is rendered as it is now, with changes that are not committed.
@@ -101,7 +100,8 @@ def questions(source: str | None = None) -> dict[str, Any] | None:
     if source == "" or not os.path.isfile(file):
         return None
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
+        found = yaml.load(file.read_text(encoding="utf-8"), loader)  # noqa: S506
     except yaml.constructor.ConstructorError:
         return None  # a tag of copier's own, such as !include, which copier will read
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -112,12 +112,6 @@ def questions(source: str | None = None) -> dict[str, Any] | None:
     # `name: value` is copier's short form of a question with that default.
     full = {key: entry if isinstance(entry, dict) else {"default": entry} for key, entry in found.items()}
     return {key: entry for key, entry in full.items() if isinstance(key, str) and not key.startswith("_")}
-
-
-def last_line(text: str | None) -> str:
-    """Return the last line that is not empty, where tools say what went wrong."""
-    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "no message"
 
 
 @cache
@@ -189,31 +183,13 @@ def _others(shop: Workshop, copy: Path, held: dict[str, str], ours: dict[str, st
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on the folder; where locks are not to be had, do without, as replacing takes but one step anyway.
+    """Hold a lock on the folder, and remove what killed programs left in it.
 
     Raises:
         FastprojError: another program holds it for too long.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        if _lock(descriptor, folder):
-            for left in folder.glob("fastproj-bundle-*"):  # of one that was killed, as nobody else is at work
-                shutil.rmtree(left, ignore_errors=True)
+    busy = f"another fastproj has been using {folder} for {_LOCK_TIMEOUT_S:g} s: end it, or set FASTPROJ_HOME"
+    with locked(folder, busy, _LOCK_TIMEOUT_S) as held:
+        for left in folder.glob("fastproj-bundle-*") if held else ():
+            shutil.rmtree(left, ignore_errors=True)
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path) -> bool:
-    deadline = time.monotonic() + _LOCK_TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(0.02)
-        except OSError:
-            return False
-    raise FastprojError(
-        f"another fastproj has been at work in {folder} for {_LOCK_TIMEOUT_S:g} s: end it, or set FASTPROJ_HOME"
-    )

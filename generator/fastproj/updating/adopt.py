@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..creating import names
-from ..creating.project import ANSWERS_FILE
-from ..shared import options
+from ..shared.answers import ANSWERS_FILE, choices, package_of, parse_data, validate
 from ..shared.errors import FastprojError
-from ..shared.rendering import workshop
+from ..shared.scratch import scratch_folder
 from . import linked, releases
 from .releases import Releases
 
@@ -60,11 +58,11 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
     if template is None and isinstance(recorded.get("_src_path"), str) and isinstance(recorded.get("_commit"), str):
         raise FastprojError(f"{file} links the project already: fastproj update brings it up to date")
     location = template or recorded.get("_src_path")
-    with workshop(Path(tempfile.gettempdir()), "adopt") as work:
+    with scratch_folder(Path(tempfile.gettempdir()), "adopt") as work:
         found = releases.of(location if isinstance(location, str) else DEFAULT_TEMPLATE, work)
         search = _Search(found, root, work, found.questions(found.newest, work) or {})
-        known = given | options.named(data, search.asked or None)
-        options.check(given, options.named(data, search.asked or None), search.asked)
+        known = given | parse_data(data, search.asked or None)
+        validate(given, parse_data(data, search.asked or None), search.asked)
         sources = dict.fromkeys(known, "given")
         for key, value in linked.answers_of(root).items() if os.path.lexists(file) else ():
             if key not in known and key in search.asked:
@@ -103,7 +101,7 @@ def _name(root: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         declared = None
     packages = [file.parent.name for file in root.glob("src/*/__init__.py")]
-    if isinstance(declared, str) and (not packages or names.package_of(declared) in packages):
+    if isinstance(declared, str) and (not packages or package_of(declared) in packages):
         return declared
     return packages[0] if len(packages) == 1 else root.name
 
@@ -117,7 +115,7 @@ class _Search:
         self.rendered: dict[str, dict[str, list[str]] | None] = {}
         # Chosen together while numbers are read, so that every file is there in which one may appear.
         self.everything = {
-            key: [choice for choice in options.choices(table, key) if choice != "none"]
+            key: [choice for choice in choices(table, key) if choice != "none"]
             for key, entry in self.asked.items()
             if entry.get("multiselect")
         }
@@ -188,7 +186,7 @@ class _Search:
         for key, entry in self.asked.items():
             if key in known or "choices" not in entry:
                 continue
-            offered = options.choices(self.table, key)
+            offered = choices(self.table, key)
             if entry.get("multiselect"):
                 known[key], sources[key] = self._several(key, known, offered[:-1]), "nearest"
                 continue

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..creating.project import ANSWERS_FILE
+from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
 from . import repository
 from .repository import Repository

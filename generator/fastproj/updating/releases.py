@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..creating.project import ANSWERS_FILE
 from ..shared import git, source
+from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
 from ..shared.rendering import copy
 from ..shared.source import Source
@@ -94,9 +93,7 @@ class Releases:
 
     def has(self, version: str) -> bool:
         """Return whether a project that recorded this version can be rendered again."""
-        return (
-            self._git("rev-parse", "--quiet", "--verify", "--end-of-options", f"{version}^{{commit}}").returncode == 0
-        )
+        return self._git("rev-parse", "--quiet", "--verify", "--end-of-options", f"{version}^{{commit}}").ok
 
     def named(self, version: str) -> str:
         """Return the tag for a version that the user names, with or without its `v`.
@@ -114,7 +111,7 @@ class Releases:
     def file(self, tag: str, path: str) -> str | None:
         """Return a file of a version; None where it has none."""
         done = self._git("show", f"{tag}:{path}")
-        return done.stdout if done.returncode == 0 else None
+        return done.text if done.ok else None
 
     def questions(self, tag: str, work: Path) -> dict[str, Any] | None:
         """Return what a version asks; None where only copier can tell."""
@@ -143,7 +140,7 @@ class Releases:
                 sections.append(section.strip())
         return "\n\n".join(sections)
 
-    def _git(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def _git(self, *arguments: str) -> git.Result:
         return git.run(self.git_dir, "--git-dir", str(self.git_dir), *arguments)
 
 
@@ -189,11 +186,10 @@ def _copy(chosen: Source, recorded: str, address: str, work: Path) -> Releases:
     git_dir = work / f"template{number}.git"  # copier takes a bare repository by its `.git`
     with git.reading_templates(chosen.own):
         done = git.run(work, "clone", "--bare", "--quiet", "--", address, str(git_dir))
-    if done.returncode != 0:
+    if not done.ok:
         raise FastprojError(
-            f"git could not read the template {recorded} ({source.last_line(done.stderr)}): "
-            "mend it, or name another with --template"
+            f"git could not read the template {recorded} ({done.reason}): mend it, or name another with --template"
         )
     found = git.run(git_dir, "--git-dir", str(git_dir), "for-each-ref", "--format=%(refname:strip=2)", "refs/tags")
-    tags = [tag for tag in found.stdout.split("\n") if version_of(tag) is not None]
+    tags = [tag for tag in found.text.split("\n") if version_of(tag) is not None]
     return Releases(chosen, recorded, git_dir, sorted(tags, key=lambda tag: version_of(tag)))  # type: ignore[arg-type,return-value]

@@ -1,0 +1,121 @@
+"""The answers to the template's questions: which ones are command-line options, and how they are checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import FastprojError
+
+ANSWERS_FILE = ".copier-answers.yml"
+"""File of a project in which copier records the answers."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question of the template that has a command-line option of its own."""
+
+    name: str
+    type: type[int] | type[str] | type[bool]
+    help: str
+    many: bool = False
+    """Whether the option takes several values, separated by commas."""
+
+    @property
+    def option(self) -> str:
+        """The option that sets it."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def arguments(self, value: Any) -> list[str]:
+        """Return the command-line arguments that give this value."""
+        if self.type is bool:
+            return [self.option if value else f"--no-{self.option[2:]}"]
+        return [self.option, as_text(value)]
+
+
+# In the order in which the template asks. Everything that lists the options is generated from this table.
+ANSWERS = (
+    Answer("gpus", int, "GPUs per machine used for training; 0 for none."),
+    Answer("nodes", int, "Machines that train one model together."),
+    Answer(
+        "tensor_cores",
+        str,
+        "Newest number format of the GPUs' Tensor Cores: fp16 Volta, Turing; bf16 Ampere; fp8 Ada, Hopper, newer.",
+    ),
+    Answer("framework", str, "Framework of the training loop."),
+    Answer("model", str, "Model, with its data and training recipe."),
+    Answer("launchers", str, "Additional launch scripts, separated by commas.", many=True),
+    Answer("author", str, "Your name, for the licence and the package."),
+    Answer("licence", str, "Licence of the project."),
+    Answer("update_workflow", bool, "GitHub workflow that opens a pull request when the template has a new release."),
+)
+
+
+def package_of(project_name: str) -> str:
+    """Return the name of a project's Python package."""
+    return project_name.replace("-", "_")
+
+
+def from_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answers that were given as options; the values of the others are None."""
+    given = {it.name: options[it.name] for it in ANSWERS if options[it.name] is not None}
+    for it in ANSWERS:
+        if it.many and it.name in given:
+            given[it.name] = [part for part in given[it.name].replace(" ", "").split(",") if part not in ("", "none")]
+    return given
+
+
+def as_text(value: Any) -> str:
+    """Return an answer as a command line takes it."""
+    return ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+
+
+def choices(questions: Mapping[str, Any], name: str) -> list[str]:
+    """Return the allowed answers to a question; empty if any is allowed."""
+    options = questions.get(name, {}).get("choices")
+    if isinstance(options, str):  # a Jinja expression over a table, as for models and frameworks; else only for copier
+        table = questions.get(f"{name}s", {}).get("default")
+        return list(table) if isinstance(table, dict) else []
+    listed = options.values() if isinstance(options, dict) else options or []
+    values = [str(value[1] if isinstance(value, list) else value) for value in listed if not isinstance(value, dict)]
+    return [*values, "none"] if questions.get(name, {}).get("multiselect") else values
+
+
+def validate(answers: Mapping[str, Any], data: Mapping[str, str], questions: Mapping[str, Any]) -> None:
+    """Check options and `--data` against the choices of the template before any prompt; copier checks the rest.
+
+    Raises:
+        FastprojError: a value is not among the choices, given twice, or not valid text.
+    """
+    for name, value in {**answers, **data}.items():
+        option = f"--{name.replace('_', '-')}"
+        if name in answers and name in data:
+            raise FastprojError(f"{option} and --data {name} are both given: remove one of them")
+        allowed = choices(questions, name)
+        for single in map(str, value if isinstance(value, list) else [value]):
+            if any("\ud800" <= letter <= "\udfff" for letter in single):
+                raise FastprojError(f"{option} is not valid text in this terminal's encoding: use UTF-8")
+            if allowed and single not in allowed:
+                raise FastprojError(f"{option} {single!r} is unknown: choose from {', '.join(allowed)}")
+
+
+def parse_data(data: list[str], questions: Mapping[str, Any] | None) -> dict[str, str]:
+    """Parse the KEY=VALUE pairs of `--data`.
+
+    Raises:
+        FastprojError: a pair has no `=`, or its key is not a question of the template.
+    """
+    parsed: dict[str, str] = {}
+    for pair in data:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise FastprojError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
+        if name in parsed:
+            raise FastprojError(f"--data {name} is given twice: remove one of them")
+        if questions is not None:
+            asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
+            if name not in asked:
+                raise FastprojError(f"--data {name}: the template has no such question; it asks {', '.join(asked)}")
+            if questions[name].get("type") == "int" and not value.removeprefix("-").isdecimal():
+                raise FastprojError(f"--data {name} is {value!r}: it must be an integer")
+        parsed[name] = value
+    return parsed

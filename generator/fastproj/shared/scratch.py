@@ -1,0 +1,67 @@
+"""Scratch folders that are removed whatever happens, also after a signal or by the next run after a kill."""
+
+import math
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .errors import FastprojError
+from .lock import locked
+
+
+@contextmanager
+def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Create a folder `.<name>.fastproj-*` in `parent` that contains an empty `tmp`, and remove it at the end.
+
+    Folders that killed processes left behind are removed first.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    _remove_abandoned(parent, name)
+    folder = Path(tempfile.mkdtemp(prefix=f".{name}.fastproj-", dir=parent))
+    try:
+        with locked(folder, "", timeout_s=math.inf):
+            (folder / "tmp").mkdir()
+            yield folder
+    finally:
+        with uninterrupted():
+            _remove(folder)
+
+
+def _remove_abandoned(parent: Path, name: str) -> None:
+    """Remove scratch folders that no process holds a lock on."""
+    for left in parent.glob(f".{name}.fastproj-*"):
+        with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
+            if time.time() - left.stat().st_mtime < 2:
+                continue  # its owner may not have locked it yet
+            with locked(left, "in use") as held:
+                if held:
+                    _remove(left)
+
+
+@contextmanager
+def uninterrupted(permanently: bool = False) -> Iterator[None]:
+    """Ignore signals, for example during a clean-up; `permanently` also afterwards, unless the body fails."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    succeeded = False
+    try:
+        yield
+        succeeded = True
+    finally:
+        for number, handler in before.items() if not (succeeded and permanently) else ():
+            signal.signal(number, handler)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; repeat it while a git process that outlives its parent still writes there."""
+    for _ in range(40):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.05)
