@@ -107,7 +107,7 @@ def _commit(stage: Path, target: Path) -> str:
         done = git.run(stage, *command, settings=settings)
         if not done.ok:
             return f"no commit, as git {command[0]} failed: {done.reason}"
-    if not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=settings).ok:
-        return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
     done = git.run(stage, "commit", "--quiet", "--message", f"Render {target.name} with fastproj", settings=settings)
+    if not done.ok and not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=settings).ok:
+        return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
     return "a git repository with a first commit" if done.ok else f"no commit: {done.reason}"

@@ -86,8 +86,9 @@ def _environment(temporary: Path, source: Source) -> Iterator[None]:
 
 def _checkout(source: Source, folder: Path) -> Path | None:
     """Check out a version of our own template; None if copier has to, as for addresses that only it interprets."""
+    if not source.own or source.revision is None:
+        return None
     target = Path(tempfile.mkdtemp(prefix="template-", dir=folder))
-    clone = ["clone", "--quiet", "--no-checkout", "--", os.path.expanduser(source.location), str(target)]
-    checkout = ["checkout", "--quiet", "--detach", f"refs/tags/{source.revision}"]
-    done = source.own and all(git.run(target, *command).ok for command in (clone, checkout))
-    return target if done else None
+    place = os.path.expanduser(source.location)
+    done = git.run(folder, "clone", "--quiet", "--branch", source.revision, "--", place, str(target))
+    return target if done.ok else None

@@ -1,8 +1,7 @@
-"""Run copier without the work that rendering into a new folder does not need.
+"""Run copier without work that a new folder does not need. The result is that of `copier copy`, byte for byte.
 
-copier starts a git process per file, to update the index of a project in which git ignores file modes; it compiles the
-same path components hundreds of times; and it clones a template more carefully than a local bundle requires. The result
-is the same as that of `copier copy`, byte for byte. Each override is ignored if copier no longer has what it overrides.
+copier runs `git config` once per rendered file, to update the index of a project in which git ignores file modes;
+compiles the same path components hundreds of times; and runs nine git commands to clone a bundle.
 """
 
 from collections.abc import Callable
@@ -14,7 +13,8 @@ from typing import Any
 def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -> Any:
     """Render a template into a folder that git does not track, with copier's `options`, and return its worker.
 
-    `checkout` is a clone with the wanted version checked out; without it, copier clones the template.
+    `checkout` is a clone with the wanted version checked out; without it, copier clones the template. With a copier
+    that is built differently, this is copier's own `run_copy`.
     """
     import copier
 
@@ -28,29 +28,31 @@ def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -
         @cached_property
         def template(self) -> Any:
             template = super().template
-            if checkout is not None:  # these are cached properties, which are not computed again
+            if checkout is not None:  # both are cached properties, so copier does not compute them
                 vars(template).update(local_abspath=checkout.resolve(), vcs="git")
             return template
 
         @cached_property
         def jinja_env(self) -> Any:
             environment = super().jinja_env
-            environment.from_string = _cached(environment)  # type: ignore[method-assign, assignment]
+            environment.from_string = _cached(environment)  # type: ignore[method-assign]
             return environment
 
         def _sync_git_index_executable_bit(self, *arguments: Any) -> None:
-            """Skip it: the index of a repository around a new folder has no entries for its files."""
+            """Do nothing: no index has entries for the files of a new folder."""
 
-    # Without settings of the user, which would make the printed command render something else elsewhere.
+    # The user's settings would make the printed command render something else on another machine.
     with FastWorker(src_path=source, dst_path=target, settings=SettingsModel(), **options) as worker:
         worker.run_copy()
     return worker
 
 
-def _cached(environment: Any) -> Callable[[str], Any]:
+def _cached(environment: Any) -> Callable[..., Any]:
     compile_string, compiled = environment.from_string, {}
 
-    def from_string(source: str) -> Any:
+    def from_string(source: str, *arguments: Any, **options: Any) -> Any:
+        if arguments or options:
+            return compile_string(source, *arguments, **options)
         environment.preprocess(source)  # resets the state of extensions, as compiling would
         if source not in compiled:
             compiled[source] = compile_string(source)
