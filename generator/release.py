@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fastproj.shared.bundle import declared_version, newest, releases, tag_of
+from fastproj.shared.bundle import releases
+from fastproj.shared.versions import declared_version, newest, tag_of
 from packaging.version import Version
 
 # What `make` hands down to its children, of which the tests that a release needs must know nothing: they run whole.

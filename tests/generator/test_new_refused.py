@@ -166,5 +166,5 @@ def test_full_output_device_is_a_one_line_error(
             check=False,
         )
     assert result.returncode == 1
-    assert "could not be printed" in result.stderr
+    assert "cannot write the output" in result.stderr
     assert result.stderr.count("\n") == 1

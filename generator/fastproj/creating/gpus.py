@@ -106,7 +106,11 @@ def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu
     kept: list[Gpu] = []
     for entry in filter(None, map(str.strip, visible.split(","))):
         by_uuid = entry.startswith(("GPU-", "MIG-"))
-        found = [gpu for names, gpu in devices if entry in names or (by_uuid and any(name.startswith(entry) for name in names))]
+        found = [
+            gpu
+            for names, gpu in devices
+            if entry in names or (by_uuid and any(name.startswith(entry) for name in names))
+        ]
         if not found:
             break
         kept += found[:1]
