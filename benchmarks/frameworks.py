@@ -5,7 +5,8 @@
 The mlp of each framework is rendered and trained on the CPU, with one thread and the same config and samples, each run
 in a separate process. Each round runs every row once, so that a slow phase of the machine affects all of them. The
 first log entries of a run are skipped as warm-up. Prints microseconds per step: the median of all rounds, the lowest
-and highest, and the ratio to the plain PyTorch loop. Additional rows enable what users of a framework have by default.
+and highest, and the ratio of the medians to the bare step. "bare step" and "tutorial loop" are in
+programs/baselines.py; the additional rows of a framework enable what its users have by default.
 """
 
 import argparse
@@ -17,84 +18,81 @@ import sys
 import tempfile
 from pathlib import Path
 
+PROGRAMS = Path(__file__).parent / "programs"
+EVERY = 250
 SAME = ["--config=configs/default.yaml", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
-SAME += ["--log.tensorboard=false", "--log.every=250", "--train.steps=2500", "--train.eval_every=100000"]
+SAME += ["--log.tensorboard=false", f"--log.every={EVERY}", "--train.steps=2500", "--train.eval_every=100000"]
 SAME += ["--train.micro_batch=32", "--model.width=16", "--model.depth=1", "--optim.lr=1e-4"]
 WARM_UP = 2
 """Log entries to skip."""
 
+BASELINES = {"bare step": "bare", "tutorial loop": "tutorial"}
 ROWS: dict[str, tuple[str, str]] = {
     "pytorch": ("pytorch", ""),
     "accelerate": ("accelerate", ""),
-    "accelerate, without the optimizer's search for lomo_optim": (
-        "accelerate",
-        "import accelerate.optimizer; accelerate.optimizer.is_lomo_available = lambda: False",
-    ),
+    "accelerate, without the optimizer's search for lomo_optim": ("accelerate", "no-lomo"),
     "lightning": ("lightning", ""),
-    "lightning, with progress bar": ("lightning", "changes = {'enable_progress_bar': True}"),
-    "lightning, `self.log` of the loss in each step": ("lightning", "logs = True"),
-    "lightning, `self.log` and a CSV logger": ("lightning", "logs = True; changes = {'logger': CSVLogger('logs')}"),
-    "lightning, all defaults and `self.log`": (
-        "lightning",
-        "logs = True; changes = {'logger': CSVLogger('logs')}\n"
-        "changes |= {'enable_progress_bar': True, 'enable_checkpointing': True}",
-    ),
+    "lightning, with progress bar": ("lightning", "bar"),
+    "lightning, `self.log` of the loss in each step": ("lightning", "log"),
+    "lightning, `self.log` and a CSV logger": ("lightning", "log,csv"),
+    "lightning, all defaults and `self.log`": ("lightning", "log,csv,bar,checkpoints"),
 }
-"""Framework, and code that modifies it."""
-
-RUN = """
-import json, sys
-import proj.train as train
-from proj import config, distributed
-logs, changes = False, {}
-if hasattr(train, "lightning"):
-    from lightning.pytorch.loggers import CSVLogger
-# changes
-if changes:
-    trainer = train.lightning.Trainer
-    train.lightning.Trainer = lambda **options: trainer(**{**options, **changes})
-if logs:
-    step = train.Module.training_step
-    def training_step(self, batch, batch_idx):
-        loss = step(self, batch, batch_idx)
-        self.log("logged_loss", loss)
-        return loss
-    train.Module.training_step = training_step
-with distributed.start("cpu") as world:
-    train.train(config.parse("benchmark", "", sys.argv[1:]), world)
-"""
+"""Framework, and the changes of programs/framework_run.py."""
 
 
 def main() -> None:
     """Run the rounds and print the table."""
     parser = argparse.ArgumentParser(description="Measure the overhead per step of each framework.")
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
-    taken: dict[str, list[float]] = {row: [] for row in ROWS}
+    parser.add_argument("--only", default="", help="only the rows of this framework")
+    args = parser.parse_args()
+    rows = {row: how for row, how in ROWS.items() if args.only in how[0]}
+    times: dict[str, list[float]] = {row: [] for row in [*BASELINES, *rows]}
     with tempfile.TemporaryDirectory() as folder:
-        for framework in {framework for framework, _ in ROWS.values()}:
-            answers = ["--model", "mlp", "--framework", framework, "--gpus", "0", "--yes", "--no-git"]
-            (Path(folder) / framework).mkdir()
-            new = [sys.executable, "-m", "fastproj", "new", "proj", *answers, "--output", f"{folder}/{framework}"]
-            subprocess.run(new, check=True, stdout=subprocess.DEVNULL)
-        for number in range(rounds):
-            for row, (framework, changes) in ROWS.items():
-                name = f"{number}-{len(taken[row])}-{list(ROWS).index(row)}"
-                taken[row] += step_times(Path(folder) / framework / "proj", name, changes)
-    native = statistics.median(taken["pytorch"])
-    for row, times in taken.items():
-        median = statistics.median(times)
-        print(f"{row:56}{median:7.0f} us  ({min(times):.0f} to {max(times):.0f})  {median / native:.2f}")
+        projects = {
+            framework: render(Path(folder), framework) for framework in ("pytorch", *{how[0] for how in rows.values()})
+        }
+        for number in range(args.rounds):
+            for row, kind in BASELINES.items():
+                times[row] += baseline(projects["pytorch"], kind)
+            for place, (row, (framework, changes)) in enumerate(rows.items()):
+                times[row] += step_times(projects[framework], f"{number}-{place}", changes)
+    bare = statistics.median(times["bare step"])
+    for row, found in times.items():
+        median = statistics.median(found)
+        print(f"{row:56}{median:7.0f} us  ({min(found):.0f} to {max(found):.0f})  {median / bare:.2f}")
+
+
+def render(folder: Path, framework: str) -> Path:
+    """Render the mlp with a framework, and return the project's folder."""
+    answers = ["--model", "mlp", "--framework", framework, "--gpus", "0", "--yes", "--no-git"]
+    (folder / framework).mkdir(exist_ok=True)
+    new = [sys.executable, "-m", "fastproj", "new", "proj", *answers, "--output", f"{folder}/{framework}"]
+    if not (folder / framework / "proj").exists():
+        subprocess.run(new, check=True, stdout=subprocess.DEVNULL)
+    return folder / framework / "proj"
+
+
+def baseline(project: Path, kind: str) -> list[float]:
+    """Run a baseline and return the microseconds per step of each block of steps after the warm-up."""
+    printed: list[float] = json.loads(run(project, "baselines.py", kind, *SAME))
+    return printed[WARM_UP:]
 
 
 def step_times(project: Path, name: str, changes: str) -> list[float]:
     """Train once and return the microseconds per step of each log entry after the warm-up."""
-    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RUN.replace("# changes", changes), *SAME, f"--run.name={name}"]
-    subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True)
+    run(project, "framework_run.py", changes, *SAME, f"--run.name={name}")
     lines = (project / "runs" / name / "metrics.jsonl").read_text().splitlines()
     rates = [row["samples_per_second"] for row in map(json.loads, lines) if row["split"] == "train"]
     return [32e6 / rate for rate in rates[WARM_UP:]]
+
+
+def run(project: Path, program: str, *arguments: str) -> str:
+    """Run a program in a project with one thread, and return its output."""
+    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(PROGRAMS / program), *arguments]
+    done = subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def updated(done: Updated, dry_run: bool) -> str:
         return f"{done.root} is up to date: {done.after}, with these answers."
     merged = done.merged
     lines = [f"{'Would update' if dry_run else 'Updated'} {done.root} from {done.before} to {done.after}."]
-    lines += [f"  {key}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in done.answers.items()]
+    lines += [f"  {key}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in (done.answers or {}).items()]
     if done.news:
         lines += ["", "What is new:", "", done.news, ""]
     by_kind: dict[str, list[str]] = {"added": [], "changed": [], "removed": []}

@@ -81,7 +81,7 @@ def load(cfg: MaskConfig, path: Path) -> Data:
 
 
 def _scan_masks(cfg: MaskConfig, path: Path, train: list[Pair], val: list[Pair]) -> dict[str, Any]:
-    """Read all masks once: the indices of usable pairs per split, and the values in training masks with their counts."""
+    """Read all masks once: the usable pairs of each split, and the values in the training masks with their counts."""
     pairs = [*train, *val]
 
     def build(_: Path) -> dict[str, Any]:

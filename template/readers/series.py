@@ -23,7 +23,7 @@ class Series:
 
 
 def read(path: Path, columns: tuple[str, ...] = (), time: str | None = None) -> Series:
-    """Read the given columns, or all numeric ones except `time`, which must increase; missing values are forward-filled.
+    """Read the given columns, or all numeric ones but `time`, which must increase; missing values are forward-filled.
 
     Raises:
         UserError: the file or a column is missing or unsuitable.

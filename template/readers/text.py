@@ -42,7 +42,7 @@ def read(
     """Read your own files, or the standard library, as tokens, which are stored once and then memory-mapped.
 
     Raises:
-        UserError: there is no such file, folder or tokenizer; too many files cannot be read; the cache cannot be written.
+        UserError: there is no such file, folder or tokenizer; too many files are unreadable; the cache is not writable.
     """
     root, files = library_files() if path is None else _find(path, pattern)
     settings = {"path": (path or root).absolute(), "pattern": pattern, "tokenizer": tokenizer}
@@ -129,7 +129,7 @@ def _continuation_bytes(block: bytes) -> int:
 
 
 def _chunks(piece: Piece) -> Iterator[bytes]:
-    """Read a piece in chunks of about `CHUNK` bytes that end with a line or, failing that, with a complete character."""
+    """Read a piece in chunks of about `CHUNK` bytes that end with a line or, else, with a complete character."""
     with piece.file.open("rb") as stream:
         stream.seek(piece.begin)
         left, rest = piece.end - piece.begin, b""

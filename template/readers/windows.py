@@ -51,8 +51,8 @@ class Text:
         for name, tokens in (("train", self.train), ("val", self.val)):
             if len(tokens) <= context:
                 raise UserError(
-                    f"the {name} split has {len(tokens)} tokens: more than data.context={context} are needed; add text, "
-                    "or change data.val_fraction"
+                    f"the {name} split has {len(tokens)} tokens: more than data.context={context} are needed; add "
+                    "text, or change data.val_fraction"
                 )
         return Windows(self.train, context), Windows(self.val, context)
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from program import Fastproj
-from updating import MakeProject, commit, edit, git, read_files, stop_update
+from updating import MakeProject, commit, edit, git, journal, read_files, stop_update
 
 
 def test_status_lists_changes_and_newer_release(
@@ -63,8 +63,8 @@ def test_status_finishes_a_killed_update(
     make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
     folder = make_project("v0.1.0")
-    stop_update(environment, folder, "_step", "2", "SIGKILL")
-    assert (folder / ".git/fastproj/journal.json").exists()
+    stop_update(environment, folder, "_replace", "2", "SIGKILL")
+    assert journal(folder)
     result = fastproj("status", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert "Finished an interrupted update to v0.3.0." in result.stdout

@@ -48,7 +48,7 @@ def test_model_file_is_kept_unless_the_model_answer_changes(make_project: MakePr
     assert result.returncode == 1, result.stdout
     assert "CONFLICT  src/proj/model.py" in result.stdout
     text = model.read_text()
-    for line in ("<<<<<<< yours", "# a network of my own", "SIZE = 99", "# the network two", ">>>>>>> template v0.3.0"):
+    for line in ("<<<<<<< yours", "# a network of my own", "SIZE = 99", "# the network two", ">>>>>>> template-v0.3.0"):
         assert line in text
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from program import Fastproj
-from updating import MakeProject, commit, edit, git, project_state, read_files, stop_update
+from updating import MakeProject, commit, edit, git, journal, project_state, read_files, stop_update
 
 ENGINE = "src/proj/engine.py"
 
@@ -48,7 +48,8 @@ def updated(updated_once: tuple[Path, tuple[object, ...], float]) -> tuple[objec
     return updated_once[1]
 
 
-POINTS = [("_stage", 1), ("_write", 1), ("_take", 1), ("_step", 1), ("_step", 4), ("_step", 8), ("_step", 12)]
+POINTS = [("_stage", 1), ("_record", 1), ("_lock", 1), *(("_replace", calls) for calls in (1, 4, 8, 12))]
+POINTS += [("fingerprint", calls) for calls in range(27, 35)]  # also between moving an old file out and the new one in
 
 
 @pytest.mark.parametrize(("name", "calls"), POINTS)
@@ -63,14 +64,14 @@ def test_kill_at_each_step_is_recovered(
     before = project_state(edited)
     result = stop_update(environment, edited, name, str(calls), "SIGKILL")
     assert result.returncode == -signal.SIGKILL
-    journal = (edited / ".git/fastproj/journal.json").exists()
-    assert journal == (name != "_stage")
+    recorded = journal(edited)
+    assert recorded == (name != "_stage")
     halfway = read_files(edited)
     for path, content in halfway.items():
         assert content in (before[0].get(path), updated[0].get(path)), path  # type: ignore[attr-defined]
     result = fastproj("update", "--yes", cwd=edited)
     assert result.returncode == 0, result.stderr
-    assert ("Finished an interrupted update" in result.stdout) == journal
+    assert ("Finished an interrupted update" in result.stdout) == recorded
     assert project_state(edited) == updated
     assert not (edited / ".git/fastproj").exists()
     assert not (edited / ".git/index.lock").exists()
@@ -80,7 +81,7 @@ def test_kill_at_each_step_is_recovered(
 
 
 def test_changes_after_a_kill_are_kept(edited: Path, fastproj: Fastproj, environment: dict[str, str]) -> None:
-    assert stop_update(environment, edited, "_take", "1", "SIGKILL").returncode == -signal.SIGKILL
+    assert stop_update(environment, edited, "_lock", "1", "SIGKILL").returncode == -signal.SIGKILL
     (edited / "README.md").write_text("changed after the kill\n")
     (edited / "docs").mkdir()
     (edited / "docs/new.md").write_text("made after the kill\n")
@@ -94,13 +95,13 @@ def test_changes_after_a_kill_are_kept(edited: Path, fastproj: Fastproj, environ
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
-@pytest.mark.parametrize("point", [("_stage", "1"), ("_step", "3")], ids=lambda point: point[0])
+@pytest.mark.parametrize("point", [("_stage", "1"), ("_replace", "3")], ids=lambda point: point[0])
 def test_signal_aborts_before_applying_and_waits_during_it(
     number: str, point: tuple[str, str], edited: Path, updated: tuple[object, ...], environment: dict[str, str]
 ) -> None:
     before = project_state(edited)
     result = stop_update(environment, edited, *point, number)
-    if point[0] == "_step":
+    if point[0] == "_replace":
         assert result.returncode == 0, result.stderr
         assert project_state(edited) == updated
     else:
@@ -110,7 +111,9 @@ def test_signal_aborts_before_applying_and_waits_during_it(
     assert not (edited / ".git/fastproj").exists()
 
 
-@pytest.mark.parametrize("point", [("_stage", "1"), ("_write", "1"), ("_step", "1"), ("_step", "7"), ("_step", "12")])
+@pytest.mark.parametrize(
+    "point", [("_stage", "1"), ("_record", "1"), ("_replace", "1"), ("_replace", "7"), ("_replace", "12")]
+)
 def test_failed_step_rolls_back(point: tuple[str, str], edited: Path, environment: dict[str, str]) -> None:
     before = project_state(edited)
     result = stop_update(environment, edited, *point, "fail")
@@ -171,15 +174,15 @@ def test_signals_at_random_moments(
         time.sleep((moment + chance.random()) / moments * length * 1.05)
         process.send_signal(number)
         _, message = process.communicate(timeout=60)
-        journal = (edited / ".git/fastproj/journal.json").exists()
+        recorded = journal(edited)
         state = project_state(edited)
-        if journal:
+        if recorded:
             outcomes["finished by the next"] += 1
         else:
             assert state in (before, updated)
             outcomes["whole" if state == updated else "as it was"] += 1
         if number != signal.SIGKILL:
-            assert not journal
+            assert not recorded
             assert process.returncode in (0, 128 + number, -number), message
             # Python itself drops what a signal raises inside of some of its callbacks, and says so.
             # And before the program begins, while it is imported, an interrupt is Python's own to tell.
@@ -187,7 +190,7 @@ def test_signals_at_random_moments(
             assert untold, message
             assert list((tmp_path / "tmp").iterdir()) == []
             assert not (edited / ".git/fastproj").exists()
-        if journal or (state != updated and moment % 16 == 8):
+        if recorded or (state != updated and moment % 16 == 8):
             result = fastproj("update", "--yes", cwd=edited)
             assert result.returncode == 0, result.stderr
             assert project_state(edited) == updated

@@ -192,6 +192,11 @@ def read_answers(project: Path) -> dict[str, object]:
     return found
 
 
+def journal(project: Path) -> bool:
+    """Return whether an interrupted update is recorded, for the next fastproj to finish."""
+    return bool(git(project, "for-each-ref", "refs/worktree/fastproj"))
+
+
 def stop_update(environment: dict[str, str], folder: Path, *point: str) -> subprocess.CompletedProcess[str]:
     """Update a project with a program that stops at a point, which `programs/stop_update.py` describes."""
     return subprocess.run(

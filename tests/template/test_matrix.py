@@ -21,6 +21,7 @@ from matrix import (
     HARDWARE_COVER,
     MODELS,
     PAIRS,
+    QUESTIONS,
     READERS,
     ROOT,
     first_with,
@@ -41,6 +42,8 @@ def python_parts(framework: str, model: str) -> dict[str, Path]:
     parts |= {f"src/proj/readers/{name}.py": TEMPLATE / f"readers/{name}.py" for name in READERS[data]}
     if "text" in READERS[data]:
         parts["src/proj/tools/text_generation.py"] = TEMPLATE / "tasks/text_generation.py"
+    if "needs" in QUESTIONS["frameworks"]["default"][framework]:
+        parts["src/proj/framework.py"] = TEMPLATE / "frameworks/framework.py"
     return parts | {
         "src/proj/model.py": TEMPLATE / f"models/{model}/model.py",
         "src/proj/data.py": TEMPLATE / f"data/{data}/data.py",

@@ -1,34 +1,28 @@
-"""Merge two renderings into the user's commit: git's own three-way merge, with the old rendering as its base.
+"""Merge a newer rendering into the user's commit: git's three-way merge, with the old rendering as its base.
 
-What the user did to a file always stands. Beyond what git does by itself:
-- a file that the user deleted stays deleted, also where the template changed or renamed it;
-- a file that is the user's own (`_skip_if_exists`) and was changed is left alone, unless an answer exchanged it;
-- a file whose line ends the user turned to CRLF is merged line by line, and keeps its line ends.
+An edit of the user is never lost. In addition to what git does:
+- a file that the template renamed, and lists as `renamed` in its copier.yml, is merged under its new name, however
+  much of it was rewritten;
+- a file that the user deleted stays deleted, even if the template changed or renamed it;
+- a file that belongs to the user (`_skip_if_exists`) and was changed is left alone, unless an answer replaces it;
+- a file that the user converted to CRLF is merged line by line, and keeps its line endings.
 """
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .repository import LINK, SUBMODULE, Entry, Repository, Tree
+from .repository import LINK, SUBMODULE, Change, Edits, Entry, Head, Repository, Tree
 
-LARGEST_TEXT = 4_000_000
-
-
-@dataclass(frozen=True)
-class Change:
-    """What an update does to one path."""
-
-    path: str
-    before: Entry | None
-    after: Entry | None
+Stages = dict[str, list[tuple[str, str, int]]]
+"""For each path in conflict: mode, id of the content and stage, as in git's index."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Paths that git could not merge by itself, and its reason."""
+    """Paths that git could not merge, and the reason."""
 
     paths: tuple[str, ...]
     kind: str
@@ -37,17 +31,15 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge came to."""
+    """The result of a merge."""
 
-    head: str
-    """The tree of the commit that was merged into."""
+    head: Head
     tree: str
     changes: list[Change]
-    stages: dict[str, list[tuple[str, str, int]]]
-    """For each path in conflict: mode, name of the content and stage, as git's index has them."""
+    stages: Stages
     conflicts: list[Conflict]
     renamed: dict[str, str]
-    """What the template renamed."""
+    """Files that the template renamed."""
     stay_deleted: list[str]
     stay_own: list[str]
 
@@ -56,69 +48,89 @@ def merge(
     repository: Repository,
     old: str,
     new: str,
-    label: str,
-    answers_file: str,
+    version: str,
+    answers_path: str,
+    renamed: Mapping[str, str],
     own: Callable[[str], bool],
-    exchanged: Callable[[str], bool],
-    scratch: Path,
+    replaced: Callable[[str], bool],
+    work: Path,
 ) -> Merged:
-    """Merge the changes between two trees with renderings into the last commit.
+    """Merge the changes from one rendered tree to another into the last commit.
 
-    `own` says which paths are the user's own, `exchanged` which of them another answer replaces.
+    `renamed` is the template's table, `own` tells the paths that belong to the user, `replaced` those that another
+    answer replaces, and `work` is a scratch folder.
 
     Raises:
         FastprojError: git failed.
     """
-    head = repository.tree_of_head()
-    base, theirs, ours = (repository.files_of_project(tree) for tree in (old, new, head))
-    base_edits: dict[str, Entry | None] = {answers_file: ours[answers_file]}
+    head, scratch = repository.head(), work / "index"
+    base, theirs, ours = (repository.files(tree) for tree in (old, new, head.tree))
+    listed = _listed_renames(renamed, base, theirs)
+    renames = repository.renames(old, new) | listed
+    lf = _as_lf(repository, base, ours)
+    base_edits: dict[str, Entry | None] = {answers_path: lf.get(answers_path, ours[answers_path])}  # as nobody edits it
+    our_edits: dict[str, Entry | None] = {**lf}
     new_edits: dict[str, Entry | None] = {}
 
-    template_renames = repository.renames(old, new)
     deleted = base.keys() - ours.keys()
-    deleted -= repository.renames(old, head).keys() if deleted else set()
+    if deleted:
+        deleted -= repository.renames(old, repository.tree_with(head.tree, lf, scratch)).keys()
     for path in deleted:
-        new_edits[path] = base[path]
-        if path in template_renames:
-            new_edits[template_renames[path]] = None
-    stay_deleted = sorted(path for path in deleted if theirs.get(path) != base[path])
-
+        new_edits |= {path: base[path]} | ({renames[path]: None} if path in renames else {})
     stay_own = []
-    for path in theirs.keys() - deleted - {answers_file}:
-        if own(path) and ours.get(path) != base.get(path) and not exchanged(path):
+    for path in theirs.keys() - deleted - {answers_path}:
+        if own(path) and ours.get(path) != base.get(path) and not replaced(path):
             new_edits[path] = base.get(path)
             stay_own += [path] if theirs[path] != base.get(path) else []
+    for was, now in listed.items():
+        if was not in deleted and not (was in ours and now in ours):
+            base_edits |= {was: None, now: base[was]}
+            our_edits |= {was: None, now: lf.get(was, ours[was])} if was in ours else {}
 
-    with_crlf = _line_ends(repository, old, head, base, ours, scratch)
-    for path in with_crlf:
-        if path != answers_file:  # of which the template's always counts
-            base_edits[path] = _to_crlf(repository, base[path])
-        target = path if path in theirs else template_renames.get(path)
-        if target in theirs and target not in new_edits:
-            new_edits[target] = _to_crlf(repository, theirs[target])
-
-    base_tree = repository.tree_with(old, base_edits, scratch)
-    base_commit = repository.commit(base_tree)
-    our_commit = repository.commit(head, base_commit)
-    their_commit = repository.commit(repository.tree_with(new, new_edits, scratch), base_commit)
-    tree, stages, conflicts = _merge_tree(repository, our_commit, their_commit)
-    if stages:
-        tree, stages, conflicts = _with_labels(
-            repository, tree, stages, conflicts, {our_commit: "yours", their_commit: label}, scratch
-        )
-    changes = [Change(path, *both) for path, both in sorted(repository.differences(head, tree).items())]
-    changed = {change.path for change in changes if change.after is None}
-    renamed = {was: now for was, now in template_renames.items() if was in changed}
-    return Merged(head, tree, changes, stages, conflicts, renamed, stay_deleted, sorted(stay_own))
+    label = f"template-{version}"
+    sides = {"base": (old, base_edits), "yours": (head.tree, our_edits), label: (new, new_edits)}
+    tree, stages, conflicts = _merge_tree(_with_commits(repository, sides, work / "merge"), "yours", label)
+    tree = repository.tree_with(tree, _as_crlf(repository, tree, lf, ours, renames), scratch)
+    changes = repository.changes(head.tree, tree)
+    gone = {change.path for change in changes if change.after is None}
+    return Merged(
+        head,
+        tree,
+        changes,
+        stages,
+        conflicts,
+        {was: now for was, now in renames.items() if was in gone},
+        sorted(path for path in deleted if theirs.get(path) != base[path]),
+        sorted(stay_own),
+    )
 
 
-def _merge_tree(
-    repository: Repository, ours: str, theirs: str
-) -> tuple[str, dict[str, list[tuple[str, str, int]]], list[Conflict]]:
-    """Let git merge, and read what it says."""
-    said = repository.git("merge-tree", "--write-tree", "-z", "--messages", ours, theirs, allowed=(0, 1))
-    tree, *rest = said.split(b"\0")
-    stages: dict[str, list[tuple[str, str, int]]] = {}
+def _with_commits(repository: Repository, sides: Mapping[str, tuple[str, Edits]], folder: Path) -> Repository:
+    """Return the repository with a branch for each side, as git labels conflicts with their names.
+
+    The first side is the parent of the others. The branches are not in the user's repository.
+    """
+    lines: list[str] = []
+    for number, (name, (tree, edits)) in enumerate(sides.items()):
+        lines += [f"commit refs/heads/{name}", f"mark :{number + 1}", "committer fastproj <> 0 +0000", "data 0"]
+        lines += ["from :1"] if number else []
+        lines += [f'M 040000 {tree} ""', *(f"D {_quoted(path)}" for path in edits)]
+        lines += [f"M {entry.mode} {entry.oid} {_quoted(path)}" for path, entry in edits.items() if entry is not None]
+    named = repository.with_refs_in(folder)
+    named.git("fast-import", "--quiet", data=os.fsencode("\n".join([*lines, ""])), work_tree=named.top)
+    return named
+
+
+def _quoted(path: str) -> str:
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _merge_tree(repository: Repository, ours: str, theirs: str) -> tuple[str, Stages, list[Conflict]]:
+    """Let git merge, and parse its output."""
+    options = ["--write-tree", "-z", "--messages"]
+    output = repository.git("merge-tree", *options, ours, theirs, work_tree=repository.top, allowed=(0, 1))
+    tree, *rest = output.split(b"\0")
+    stages: Stages = {}
     parts = iter(rest)
     for line in parts:
         if not line:
@@ -131,76 +143,59 @@ def _merge_tree(
         if not number:
             break
         paths = tuple(os.fsdecode(next(parts)) for _ in range(int(number)))
-        kind, reason = next(parts).decode(errors="replace"), next(parts).decode(errors="replace").strip()
+        kind, reason = (next(parts).decode(errors="replace").strip() for _ in range(2))
         found = re.match(r"CONFLICT \((.*)\)", kind)
         if found:
             conflicts.append(Conflict(paths, found[1], reason))
     return tree.decode(), stages, conflicts
 
 
-def _with_labels(
-    repository: Repository,
-    tree: str,
-    stages: dict[str, list[tuple[str, str, int]]],
-    conflicts: list[Conflict],
-    labels: dict[str, str],
-    scratch: Path,
-) -> tuple[str, dict[str, list[tuple[str, str, int]]], list[Conflict]]:
-    """Say whose a side of a conflict is, where git could only give the names of commits."""
-    present = repository.tree(tree)
-    edits: dict[str, Entry | None] = {}
-    places = {}
-    for path, entry in present.items():
-        commit = next((commit for commit in labels if f"~{commit}" in path), None)
-        if commit is None and path not in stages:
+def _listed_renames(renamed: Mapping[str, str], base: Tree, theirs: Tree) -> dict[str, str]:
+    """Return the files that the template renamed between two renderings, as it lists them."""
+    found = {}
+    for was in base.keys() - theirs.keys():
+        now: str | None = was
+        for _ in renamed:  # a file may have been renamed several times
+            now = _new_name(now, renamed) if now is not None and now not in theirs else now
+        if now in theirs and now not in base:
+            found[was] = now
+    return found
+
+
+def _new_name(path: str, renamed: Mapping[str, str]) -> str | None:
+    """Return the next name of a file; a table entry that ends in `/` renames a folder."""
+    if path in renamed:
+        return renamed[path]
+    folder = next((folder for folder in renamed if folder.endswith("/") and path.startswith(folder)), None)
+    return renamed[folder] + path.removeprefix(folder) if folder else None
+
+
+def _as_lf(repository: Repository, base: Tree, ours: Tree) -> dict[str, Entry]:
+    """Return the files that the user converted to CRLF line endings, with LF instead."""
+    found: dict[str, Entry] = {}
+    renamed = bool(base.keys() - ours.keys())  # possibly to a name that is not in the template
+    for path in sorted(repository.with_crlf() & ours.keys()):
+        if base.get(path) == ours[path] or not (path in base or renamed):
             continue
-        if commit is not None:  # moved aside, as the path is a file on one side and a folder on the other
-            plain = path.replace(commit, labels[commit].replace(" ", "-"))
-            if plain not in present:
-                edits[path], places[path] = None, plain
-        if entry.mode in (LINK, SUBMODULE):
-            edits[places.get(path, path)] = entry
+        if path not in base or b"\r\n" not in repository.blob(base[path].oid):
+            content = repository.blob(ours[path].oid).replace(b"\r\n", b"\n")
+            found[path] = Entry(ours[path].mode, repository.store(content))
+    return found
+
+
+def _as_crlf(
+    repository: Repository, tree: str, lf: Mapping[str, Entry], ours: Tree, renames: Mapping[str, str]
+) -> Edits:
+    """Return the same files as they were merged, with CRLF line endings again."""
+    present = repository.files(tree) if lf else {}
+    found: dict[str, Entry | None] = {}
+    for was, entry in lf.items():
+        path = was if was in present else renames.get(was, was)
+        merged = present.get(path)
+        if merged is None or merged.mode in (LINK, SUBMODULE):
             continue
-        content = repository.blob(entry.oid)
-        for name, label in labels.items():
-            marker = rb"(?m)^([<>]{7,} )" + name.encode()
-            content = re.sub(marker, lambda found, label=label: found[1] + label.encode(), content)  # type: ignore[misc]
-        edits[places.get(path, path)] = Entry(entry.mode, repository.store(content))
-    stages = {places.get(path, path): found for path, found in stages.items()}
-
-    def plainly(text: str) -> str:
-        for name, label in labels.items():
-            text = text.replace(f"~{name}", f"~{label.replace(' ', '-')}").replace(name, label)
-        return text
-
-    conflicts = [
-        Conflict(tuple(places.get(path, path) for path in it.paths), it.kind, plainly(it.reason)) for it in conflicts
-    ]
-    return repository.tree_with(tree, edits, scratch), stages, conflicts
-
-
-def _line_ends(repository: Repository, old: str, head: str, base: Tree, ours: Tree, scratch: Path) -> list[str]:
-    """Return the rendered files, by the paths they were rendered to, that the user turned to CRLF as a whole."""
-    edited = [path for path in sorted(repository.with_crlf() & ours.keys()) if base.get(path) != ours[path]]
-    plain: dict[str, Entry | None] = {}
-    for path in edited:
-        size = int(repository.git("cat-file", "-s", ours[path].oid))
-        content = repository.blob(ours[path].oid) if size < LARGEST_TEXT else b""
-        if _only_crlf(content):
-            plain[path] = Entry(ours[path].mode, repository.store(content.replace(b"\r\n", b"\n")))
-    if not plain:
-        return []
-    renames = repository.renames(old, repository.tree_with(head, plain, scratch))
-    pairs = {path: path for path in plain if path in base} | {was: now for was, now in renames.items() if now in plain}
-    return [path for path in pairs if path in base and b"\r\n" not in repository.blob(base[path].oid)]
-
-
-def _only_crlf(content: bytes) -> bool:
-    return b"\0" not in content and 0 < content.count(b"\n") == content.count(b"\r\n")
-
-
-def _to_crlf(repository: Repository, entry: Entry) -> Entry:
-    content = repository.blob(entry.oid)
-    if entry.mode in (LINK, SUBMODULE) or b"\r\n" in content or b"\0" in content:
-        return entry
-    return Entry(entry.mode, repository.store(content.replace(b"\n", b"\r\n")))
+        oid = ours[was].oid
+        if merged.oid != entry.oid:
+            oid = repository.store(re.sub(rb"\r?\n", b"\r\n", repository.blob(merged.oid)))
+        found[path] = Entry(merged.mode, oid)
+    return found

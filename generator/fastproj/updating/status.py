@@ -11,7 +11,7 @@ from ..shared.scratch import scratch_folder
 from . import apply, linked
 from .linked import Linked
 from .releases import Releases, version_of
-from .repository import Repository, open_at
+from .repository import Repository
 from .update import render_old, sources
 
 _MARKER = re.compile(rb"(?m)^(<{7,}|>{7,}) ")
@@ -43,28 +43,23 @@ def status(where: Path, template: str | None) -> Status:
     Raises:
         FastprojError: there is no project, or its template cannot be read.
     """
-    root = linked.folder_of(where)
-    finished = finish(root)
-    project = linked.read(root)
-    project.repository.check_commit()
+    finished = apply.finish(where)
+    project = linked.read(linked.folder_of(where))
+    project.repository.head()
     with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
         before, after = sources(project, template, work)
         newest = newest_for(project, after)
         repository = project.repository.with_objects_in(work / "objects")
-        rendering = render_old(project, before, work)
-        old = repository.tree_with_rendering(rendering, work / "index-old")
-        rendered = repository.files_of_project(old)
+        rendering, _ = render_old(project, before, work)
+        old = repository.tree_of_rendering(rendering, work / "index-old")
+        rendered = repository.files(old)
         now = repository.tree_of_work_tree(rendered, work / "index-now")
-        differing = repository.differences(old, now)
+        differing = [it for it in repository.changes(old, now) if it.path in rendered]
         renamed = {was: is_ for was, is_ in repository.renames(old, now).items() if was in rendered}
-        changed = [
-            path
-            for path, (_, new) in differing.items()
-            if path in rendered and new is not None and path != project.answers_path
-        ]
-        deleted = [path for path, (_, new) in differing.items() if path in rendered and new is None]
+        changed = [it.path for it in differing if it.after is not None and it.path != project.answers_path]
+        deleted = [it.path for it in differing if it.after is None]
         return Status(
-            str(root),
+            str(project.root),
             after.recorded,
             project.version,
             newest,
@@ -74,16 +69,8 @@ def status(where: Path, template: str | None) -> Status:
             [path for path in deleted if path not in renamed],
             renamed,
             _conflicts(repository, [*changed, *renamed.values()]),
-            finished,
+            finished.version if finished else None,
         )
-
-
-def finish(root: Path) -> str | None:
-    """Finish an update of this project that was killed, and return its version."""
-    repository = open_at(root)
-    with repository.locked():
-        done = apply.finish(repository)
-    return done.label if done else None
 
 
 def newest_for(project: Linked, after: Releases) -> str:

@@ -1,7 +1,7 @@
-"""Bring a newer template, or other answers, into a project, without losing anything of it.
+"""Bring a newer template, or other answers, into a project without losing the user's edits.
 
-The old version is rendered once more, and so is the new one; git merges what changed between them into the user's
-commit, and the result is staged for the user to look at.
+The old version and the new one are rendered; git merges what changed between them into the user's commit, and the
+result is staged for the user to review.
 """
 
 import re
@@ -15,18 +15,15 @@ from ..shared.answers import ANSWERS_FILE, parse_data, validate
 from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder
 from . import apply, linked, releases
-from .beside import beside
 from .linked import Linked
 from .merge import Merged, merge
 from .releases import Releases, version_of
 from .repository import Repository
 
-OLD = "old/project"
-
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asks of an update."""
+    """The options of an update."""
 
     to: str | None = None
     template: str | None = None
@@ -39,36 +36,37 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Updated:
-    """What an update came to."""
+    """The result of an update."""
 
     root: Path
     before: str
     after: str
-    news: str
-    answers: dict[str, tuple[Any, Any]]
-    """Answers that differ: what they were, and are; None for none."""
-    merged: Merged | None
-    """None where there was nothing to do."""
     repository: Repository
-    finished: apply.Finished | None
-    """An update before this one, which was killed and has now been finished."""
+    news: str = ""
+    answers: dict[str, tuple[Any, Any]] | None = None
+    """Answers that differ: old and new; None for none."""
+    merged: Merged | None = None
+    """None if there was nothing to do."""
+    finished: apply.Finished | None = None
+    """An earlier update that was killed and has now been finished."""
 
 
 def update(where: Path, wanted: Wanted) -> Updated:
-    """Update a project, leaving the result staged.
+    """Update a project and leave the result staged.
 
     Raises:
         FastprojError: it cannot be updated; nothing was changed.
     """
-    root = linked.folder_of(where)
-    project = linked.read(root)
-    with project.repository.locked():
-        finished = apply.finish(project.repository)
-        if finished is not None:
-            return Updated(root, finished.label, finished.label, "", {}, None, project.repository, finished)
-        project.repository.check_ready()
-        if project.answers_path not in project.repository.tree("HEAD", project.answers_path):
-            raise FastprojError(f"{root / ANSWERS_FILE} is not committed: git add and commit it, then try again")
+    finished = apply.finish(where)
+    project = linked.read(linked.folder_of(where))
+    repository = project.repository
+    if finished is not None:
+        return Updated(project.root, finished.version, finished.version, repository, finished=finished)
+    with repository.locked():
+        repository.check_ready()
+        if project.answers_path not in repository.files("HEAD"):
+            file = project.root / ANSWERS_FILE
+            raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
         with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
             return _update(project, wanted, work)
 
@@ -76,63 +74,41 @@ def update(where: Path, wanted: Wanted) -> Updated:
 def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
     before, after = sources(project, wanted.template, work)
     target = _target(project, after, wanted)
-    asked = after.questions(target, work)
+    questions = after.questions(target, work)
     if re.search(r"(?m)^_migrations:", after.file(target, "copier.yml") or ""):
         raise FastprojError(
-            f"the template {after.recorded} has migrations, which would run its code here: where you trust it, "
-            "use copier update --trust"
+            f"the template {after.recorded} has _migrations, which would run its code here: if you trust it, use "
+            "copier update --trust"
         )
+    data = parse_data(wanted.data or [], questions)
     answers = dict(wanted.answers or {})
-    more = parse_data(wanted.data or [], asked)
-    validate(answers, more, asked or {})
-    answers |= more
-    same_place = before.recorded == after.recorded
-    if target == project.version and same_place and not _changes(answers, project.answers):
-        return Updated(project.root, project.version, target, "", {}, None, project.repository, None)
+    validate(answers, data, questions or {})
+    answers |= data
+    if (target, after.recorded) == (project.version, before.recorded) and not _changes(answers, project.answers):
+        return Updated(project.root, project.version, target, project.repository)
 
-    import copier  # noqa: F401  # once for both
-
-    with beside(lambda: render_old(project, before, work)) as old_is_done:
-        try:
-            new, own, recorded = _render_new(project, after, target, answers, wanted.ask, work)
-        except FastprojError:
-            old_is_done()  # what is wrong with the old explains what is wrong with the new
-            raise
-        old_is_done()
-    old = work / OLD
-    repository = project.repository
-    if wanted.dry_run:
-        repository = repository.with_objects_in(work / "objects")
-    old_tree = repository.tree_with_rendering(old, work / "index-old")
-    new_tree = repository.tree_with_rendering(new, work / "index-new")
-    differing = _differing(project.answers, recorded)
-    label = f"template {target}"
-    exchanged = _exchanged(project, before, answers, repository, old_tree, work)
-    merged = merge(repository, old_tree, new_tree, label, project.answers_path, own, exchanged, work / "index")
-    hidden = repository.unwatched() & {*(change.path for change in merged.changes), *merged.stages}
-    if hidden:
-        raise FastprojError(
-            f"git is told not to look at {min(hidden)}, which the update changes: git update-index "
-            "--no-assume-unchanged --no-skip-worktree it, or git sparse-checkout disable, then try again"
-        )
-    blocked = apply.in_the_way(repository, merged)
-    if blocked:
-        more_of_them = f" and {len(blocked) - 5} more" if len(blocked) > 5 else ""
-        raise FastprojError(
-            f"untracked files lie where the update puts new ones: {', '.join(blocked[:5])}{more_of_them}; "
-            "move them away or commit them, then try again"
-        )
+    repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
+    old, old_renames = render_old(project, before, work)
+    new, worker, recorded = _render_new(project, after, target, answers, wanted.ask, work)
+    old_tree, new_tree = (repository.tree_of_rendering(it, work / f"index-{it.name}") for it in (old, new))
+    renamed = {now: was for was, now in old_renames.items()} | _renamed(project, worker)
+    own, replaced = _own(project, worker), _replaced(project, before, answers, repository, old_tree, work)
+    merged = merge(repository, old_tree, new_tree, target, project.answers_path, renamed, own, replaced, work)
+    _check_applicable(repository, merged)
     if not wanted.dry_run:
         apply.apply(repository, merged, target)
+    keys = [*project.answers, *(key for key in recorded if key not in project.answers)]
+    both = {key: (project.answers.get(key), recorded.get(key)) for key in keys}
+    changed = {key: values for key, values in both.items() if values[0] != values[1]}
     news = after.news(project.version, target)
-    return Updated(project.root, project.version, target, news, differing, merged, project.repository, None)
+    return Updated(project.root, project.version, target, project.repository, news, changed, merged)
 
 
 def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases, Releases]:
-    """Return where a project came from, and where an update comes from.
+    """Return the template that a project was rendered from, and the one to update from.
 
     Raises:
-        FastprojError: a template cannot be read, or has not the version that the project is at.
+        FastprojError: a template cannot be read, or does not have the version of the project.
     """
     if template is None:
         before = after = releases.of(project.location, work)
@@ -141,121 +117,126 @@ def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases
         try:
             before = after if after.has(project.version) else releases.of(project.location, work)
         except FastprojError:
-            before = after  # the old place is gone, and the new one lacks the version: told below
+            before = after  # the old place is gone, and the new one lacks the version: reported below
     if not before.has(project.version):
         newest = f"; its newest is {before.tags[-1]}" if before.tags else ""
-        way_out = "install a newer fastproj" if before.source.own else "see that it has all its tags"
+        way_out = "install a newer fastproj" if before.source.own else "check that it has all its tags"
         raise FastprojError(
-            f"the template {before.recorded} has no version {project.version}, which {project.root} is at{newest}: "
-            f"{way_out}, or let `fastproj adopt` find the nearest"
+            f"the template {before.recorded} has no version {project.version}, from which {project.root} was rendered"
+            f"{newest}: {way_out}, or let `fastproj adopt` find the nearest"
         )
-    asked = before.questions(project.version, work)
-    if asked is not None:
-        _check_kind(project, before, set(asked))
+    questions = before.questions(project.version, work)
+    if questions is not None:
+        _check_answers(project, before, set(questions))
     return before, after
 
 
-def _check_kind(project: Linked, before: Releases, asked: set[str]) -> None:
-    """Make sure that the recorded answers are those of this template."""
-    unknown = sorted(project.answers.keys() - asked)
+def _check_answers(project: Linked, before: Releases, questions: set[str]) -> None:
+    unknown = sorted(project.answers.keys() - questions)
     if unknown:
         raise FastprojError(
             f"{ANSWERS_FILE} answers {unknown[0]!r}, which the template {before.recorded} at {project.version} does "
-            "not ask: it is another template, or the file was edited; name the right one with --template, or mend "
-            "the file"
+            "not ask: it is another template, or the file was edited; name the right one with --template, or fix the "
+            "file"
         )
 
 
 def _target(project: Linked, after: Releases, wanted: Wanted) -> str:
-    """Choose the version to go to."""
+    """Return the version to update to."""
     target = after.named(wanted.to) if wanted.to is not None else after.newest
     now, then = version_of(project.version), version_of(target)
     if now is None or then is None or then >= now or wanted.downgrade:
         return target
     if wanted.to is None and after.has(project.version):
-        return project.version  # between releases, say, and newer than the last one
-    raise FastprojError(
-        f"{target} is older than {project.version}, which the project is at: add --downgrade to go back to it"
-    )
+        return project.version  # a version between releases, newer than the last one
+    raise FastprojError(f"{target} is older than {project.version}, the version of the project: add --downgrade")
 
 
 def _changes(answers: dict[str, Any], recorded: dict[str, Any]) -> bool:
     return any(str(recorded.get(key)) != str(value) for key, value in answers.items())
 
 
-def render_old(project: Linked, before: Releases, work: Path) -> Path:
-    """Render a project's recorded version and answers, and return the folder that holds the repository's paths.
+def render_old(project: Linked, before: Releases, work: Path) -> tuple[Path, dict[str, str]]:
+    """Render a project's recorded version and answers; return the folder, with the repository's paths, and its renames.
 
     Raises:
-        FastprojError: it cannot be rendered again, as the answers are those of another template.
+        FastprojError: it cannot be rendered, as the answers are those of another template.
     """
-    tag = project.version
-    base = work / OLD
-    stage = _stage(base, project.repository)
     try:
-        before.render(tag, stage, work, project.answers)
+        base, stage, worker = _render(project, before, project.version, work / "old", project.answers)
     except FastprojError as error:
-        raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {tag}: {error}") from error
-    _check_kind(project, before, set(linked.answers_of(stage)))
-    return base
+        raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {project.version}: {error}") from error
+    _check_answers(project, before, set(linked.answers_of(stage)))
+    return base, _renamed(project, worker)
 
 
 def _render_new(
     project: Linked, after: Releases, target: str, answers: dict[str, Any], ask: bool, work: Path
-) -> tuple[Path, Callable[[str], bool], dict[str, Any]]:
-    """Render the version and answers to go to; also return which paths are the user's own, and the answers."""
-    base = work / "new/project"
-    stage = _stage(base, project.repository)
-    worker = after.render(target, stage, work, answers, last=project.answers)
+) -> tuple[Path, Any, dict[str, Any]]:
+    """Render the new version and answers; also return copier's worker and the recorded answers."""
+    base, stage, worker = _render(project, after, target, work / "new", answers, last=project.answers)
     recorded = linked.answers_of(stage)
     fresh = recorded.keys() - project.answers.keys() - answers.keys()
     if ask and fresh:
         known = {key: value for key, value in recorded.items() if key not in fresh}
-        base = work / "asked/project"
-        stage = _stage(base, project.repository)
-        worker = after.render(target, stage, work, known, ask=True)
+        base, stage, worker = _render(project, after, target, work / "asked", known, ask=True)
         recorded = linked.answers_of(stage)
     for key, value in recorded.items():
         if key in project.answers and key not in answers and str(value) != str(project.answers[key]):
             raise FastprojError(
-                f"{target} does not allow {project.answers[key]!r} for {key} any more: "
-                f"choose another with --{key.replace('_', '-')} or --data {key}="
+                f"{target} no longer allows {project.answers[key]!r} for {key}: "
+                f"choose another value with --{key.replace('_', '-')} or --data {key}="
             )
-    prefix = project.repository.prefix
-
-    def own(path: str) -> bool:
-        return bool(worker.match_skip(Path(path.removeprefix(prefix))))
-
-    return base, own, recorded
+    return base, worker, recorded
 
 
-def _stage(base: Path, repository: Repository) -> Path:
-    """Return where a rendering goes so that its paths under `base` are those of the repository."""
-    stage = base / repository.prefix
+def _render(
+    project: Linked, template: Releases, version: str, base: Path, answers: dict[str, Any], **options: Any
+) -> tuple[Path, Path, Any]:
+    """Render into a folder with the repository's paths; return it, the project's folder in it, and copier's worker."""
+    stage = base / (project.repository.prefix or ".")
     stage.parent.mkdir(parents=True, exist_ok=True)
-    return stage
+    return base, stage, template.render(version, stage, base.parent, answers, **options)
 
 
-def _exchanged(
+def _renamed(project: Linked, worker: Any) -> dict[str, str]:
+    """Return the renames that a template lists in its computed answer `renamed`, as paths of the repository."""
+    table, prefix = worker.answers.combined.get("renamed"), project.repository.prefix
+    return {f"{prefix}{was}": f"{prefix}{now}" for was, now in table.items()} if isinstance(table, dict) else {}
+
+
+def _own(project: Linked, worker: Any) -> Callable[[str], bool]:
+    """Return a function that tells whether a path belongs to the user (`_skip_if_exists`)."""
+    return lambda path: bool(worker.match_skip(Path(path.removeprefix(project.repository.prefix))))
+
+
+def _replaced(
     project: Linked, before: Releases, answers: dict[str, Any], repository: Repository, old_tree: str, work: Path
 ) -> Callable[[str], bool]:
-    """Return what tells whether the new answers, and not just the newer version, replace a file."""
+    """Return a function that tells whether the new answers, and not just the newer version, replace a file."""
     if not _changes(answers, project.answers):
         return lambda path: False
     try:
-        base = work / "between/project"
-        stage = _stage(base, project.repository)
-        before.render(project.version, stage, work, answers, last=project.answers)
-        between = repository.tree_with_rendering(base, work / "index-between")
-        differing = repository.differences(old_tree, between)
+        base, _, _ = _render(project, before, project.version, work / "between", answers, last=project.answers)
+        tree = repository.tree_of_rendering(base, work / "index-between")
     except FastprojError:
         return lambda path: True  # answers that the old version did not know
+    differing = {change.path for change in repository.changes(old_tree, tree)}
     return lambda path: path in differing
 
 
-def _differing(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    return {
-        key: (before.get(key), after.get(key))
-        for key in [*before, *(key for key in after if key not in before)]
-        if before.get(key) != after.get(key)
-    }
+def _check_applicable(repository: Repository, merged: Merged) -> None:
+    """Check that the work tree can take the merge."""
+    hidden = repository.hidden() & {*(change.path for change in merged.changes), *merged.stages}
+    if hidden:
+        raise FastprojError(
+            f"git is told to ignore changes of {min(hidden)}, which the update changes: git update-index "
+            "--no-assume-unchanged --no-skip-worktree it, or git sparse-checkout disable, then try again"
+        )
+    blocking = apply.blocking(repository, merged)
+    if blocking:
+        more = f" and {len(blocking) - 5} more" if len(blocking) > 5 else ""
+        raise FastprojError(
+            f"untracked files are in the way of new ones: {', '.join(blocking[:5])}{more}; "
+            "move them away or commit them, then try again"
+        )

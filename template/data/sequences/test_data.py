@@ -1,4 +1,4 @@
-"""Sequences: text and series as loaded, cut and prepared, and what bad files give."""
+"""Sequence data: text and time series, built-in and your own, and errors."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ from ..tools import view
 
 
 def write(file: Path, rows: int = 200, **others: list[Any]) -> Path:
-    """A file of two columns of numbers, one of dates, one of words."""
+    """Write a table with two numeric columns, one of dates and one of words."""
     hours = pl.datetime_range(pl.datetime(2024, 1, 1), pl.datetime(2024, 1, 9, 7), "1h", eager=True)
     columns: dict[str, Any] = {"when": hours[:rows], "load": np.sin(np.arange(rows)) * 3 + 10, "price": range(rows)}
     frame = pl.DataFrame({**columns, "note": ["dry", "wet"] * (rows // 2), **others})
@@ -29,7 +29,7 @@ def write(file: Path, rows: int = 200, **others: list[Any]) -> Path:
 
 
 def series(path: Path | None = None, **values: Any) -> data.DataConfig:
-    """Settings that fit the small files here."""
+    """A config for the small files of these tests."""
     return data.DataConfig(**{"kind": "series", "path": path, "window": 12, "horizon": 4, **values})
 
 
@@ -46,9 +46,9 @@ def test_text_is_the_default() -> None:
 def test_own_text_with_a_tokenizer(tmp_path: Path) -> None:
     words = [f"w{number % 300}" for number in range(2000)]
     (tmp_path / "a.txt").write_text(" ".join(words))
-    by_word = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{number}": number for number in range(300)}, "w0"))
-    by_word.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    by_word.save(str(tmp_path / "words.json"))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{number}": number for number in range(300)}, "w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "words.json"))
     cfg = data.DataConfig(path=tmp_path / "a.txt", tokenizer=str(tmp_path / "words.json"), context=8, val_fraction=0.1)
     cfg = replace(cfg, cache_dir=tmp_path / "cache")
     found = data.load(cfg)
@@ -59,7 +59,7 @@ def test_own_text_with_a_tokenizer(tmp_path: Path) -> None:
     assert view.summary(found)["vocabulary"].startswith("300 tokens")
 
 
-def test_the_series_that_is_built_in() -> None:
+def test_built_in_series_is_loaded() -> None:
     cfg = data.DataConfig(kind="series")
     found = data.load(cfg)
     assert isinstance(found.train, data.Rows)
@@ -72,7 +72,7 @@ def test_the_series_that_is_built_in() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_own_series_is_split_by_time_and_normalised_by_train_alone(tmp_path: Path, suffix: str) -> None:
+def test_own_series_is_split_by_time_and_normalized_by_train(tmp_path: Path, suffix: str) -> None:
     cfg = series(write(tmp_path / f"a{suffix}"), columns=("price", "load"), time="when", val_fraction=0.25)
     found = data.load(cfg)
     assert isinstance(found.train, data.Rows)
@@ -82,47 +82,46 @@ def test_own_series_is_split_by_time_and_normalised_by_train_alone(tmp_path: Pat
     (windows,) = found.train.__getitems__([0, len(found.train) - 1])
     assert windows[:, :, 0].tolist() == [list(range(16)), list(range(134, 150))]
     (windows,) = found.val.__getitems__([0, len(found.val) - 1])
-    assert windows[0, :, 0].tolist() == list(range(150 - 12, 154))  # so that the first forecast is that of row 150
+    assert windows[0, :, 0].tolist() == list(range(150 - 12, 154))  # the first forecast is that of row 150
     assert windows[1, -1, 0] == 199
     assert found.spec.mean[0] == pytest.approx(np.arange(150).mean())
     assert found.spec.std[0] == pytest.approx(np.arange(150).std())
-    whole = torch.cat([found.train.values, found.train.values[:0]])
-    rows, targets = data.Prepare(found.spec, cfg)((whole[:16].unsqueeze(0),), True, torch.Generator())
+    rows, targets = data.Prepare(found.spec, cfg)((found.train.values[:16].unsqueeze(0),), True, torch.Generator())
     price = (np.arange(150) - found.spec.mean[0]) / found.spec.std[0]
     torch.testing.assert_close(rows[0, :, 0], torch.from_numpy(price[:12]).float())
     torch.testing.assert_close(targets[0, :, 0], torch.from_numpy(price[12:16]).float())
 
 
-def test_all_numbers_are_taken_but_the_time_and_the_rest_is_told(tmp_path: Path) -> None:
+def test_other_columns_are_ignored_and_reported(tmp_path: Path) -> None:
     found = data.load(series(write(tmp_path / "a.csv"), time="price"))
     assert found.spec.columns == ("load",)
     assert found.problems == (
-        "column when is left out: it does not hold numbers",
-        "column note is left out: it does not hold numbers",
+        "column when is ignored: it is not numeric",
+        "column note is ignored: it is not numeric",
     )
 
 
-def test_gaps_are_filled_forward_and_told(tmp_path: Path) -> None:
-    gaps: list[Any] = [*[None] * 3, 5.0, None, float("nan"), 7.0, float("inf"), *range(192)]
-    write(tmp_path / "a.parquet", a=gaps)
+def test_missing_values_are_forward_filled_and_reported(tmp_path: Path) -> None:
+    values: list[Any] = [*[None] * 3, 5.0, None, float("nan"), 7.0, float("inf"), *range(192)]
+    write(tmp_path / "a.parquet", a=values)
     found = data.load(series(tmp_path / "a.parquet", columns=("a", "price")))
     assert isinstance(found.train, data.Rows)
     assert found.train.values[:7].tolist() == [[5, 3], [5, 4], [5, 5], [7, 6], [7, 7], [0, 8], [1, 9]]
     assert found.problems == (
-        "column a: 6 of 200 values were missing; the last was repeated",
-        "the first 3 rows are left out: a column has no value yet",
+        "column a: 6 of 200 values were missing and are forward-filled",
+        "the first 3 rows are skipped: a column has no value yet",
     )
 
 
-def test_a_constant_column_is_told_and_stays_finite(tmp_path: Path) -> None:
+def test_constant_column_is_reported_and_stays_finite(tmp_path: Path) -> None:
     cfg = series(write(tmp_path / "a.csv", flat=[4] * 200), columns=("flat", "load"))
     found = data.load(cfg)
-    assert found.problems == ("column flat has one value only in the train split",)
+    assert found.problems == ("column flat is constant in the training split",)
     rows, _ = data.Prepare(found.spec, cfg)(found.train.__getitems__([0]), False, torch.Generator())
     assert rows[0, :, 0].tolist() == [0] * 12
 
 
-def spoil(file: Path, content: bytes) -> Path:
+def write_bytes(file: Path, content: bytes) -> Path:
     file.write_bytes(content)
     return file
 
@@ -132,46 +131,52 @@ def spoil(file: Path, content: bytes) -> Path:
     [
         (lambda folder: folder / "nowhere.csv", {}, "nowhere.csv does not exist"),
         (lambda folder: folder, {}, "is a folder: give a file"),
-        (lambda folder: spoil(folder / "a.xls", b"x"), {}, "ends in .csv, .tsv, .parquet"),
-        (lambda folder: spoil(folder / "a.csv", b""), {}, "a.csv is empty"),
-        (lambda folder: spoil(folder / "a.csv", b"a,b\n"), {}, "no rows below its header"),
-        (lambda folder: spoil(folder / "a.csv", "a,größe\n1,2\n".encode("latin-1")), {}, r"is not UTF-8 \(line 1,"),
-        (lambda folder: spoil(folder / "a.csv", b"a,b,a\n1,2,3\n"), {}, "has more than one column named a"),
-        (lambda folder: spoil(folder / "a.csv", b"a,b\n1,2\n3,4,5,6\n"), {}, "cannot read .*a.csv"),
-        (lambda folder: spoil(folder / "a.parquet", b"PAR1 no"), {}, "cannot read .*a.parquet"),
+        (lambda folder: write_bytes(folder / "a.xls", b"x"), {}, "ends in .csv, .tsv, .parquet"),
+        (lambda folder: write_bytes(folder / "a.csv", b""), {}, "a.csv is empty"),
+        (lambda folder: write_bytes(folder / "a.csv", b"a,b\n"), {}, "no rows below its header"),
+        (
+            lambda folder: write_bytes(folder / "a.csv", "a,größe\n1,2\n".encode("latin-1")),
+            {},
+            r"is not UTF-8 \(line 1,",
+        ),
+        (lambda folder: write_bytes(folder / "a.csv", b"a,b,a\n1,2,3\n"), {}, "has more than one column named a"),
+        (lambda folder: write_bytes(folder / "a.csv", b"a,b\n1,2\n3,4,5,6\n"), {}, "cannot read .*a.csv"),
+        (lambda folder: write_bytes(folder / "a.parquet", b"PAR1 no"), {}, "cannot read .*a.parquet"),
         (lambda folder: write(folder / "a.csv"), {"columns": ("load", "wind")}, "has no column wind: it has when"),
-        (lambda folder: write(folder / "a.csv"), {"columns": ("note",)}, "column note hold.*'dry', say"),
-        (lambda folder: spoil(folder / "a.csv", b"a\nx\ny\n"), {}, "all columns hold something else than numbers"),
+        (lambda folder: write(folder / "a.csv"), {"columns": ("note",)}, "column note is not numeric .*'dry'"),
+        (lambda folder: write_bytes(folder / "a.csv", b"a\nx\ny\n"), {}, "all columns are not numeric"),
         (lambda folder: write(folder / "a.csv", a=[None] * 200), {"columns": ("a",)}, "column a"),
         (lambda folder: write(folder / "a.csv"), {"time": "date"}, "has no column date"),
-        (lambda folder: write(folder / "a.csv"), {"time": "note"}, "time=note .* neither dates nor numbers: 'dry'"),
+        (lambda folder: write(folder / "a.csv"), {"time": "note"}, "time=note .* neither dates nor numbers, but 'dry'"),
         (
             lambda folder: write(folder / "a.csv", at=[*range(100), 98, *range(100, 199)]),
             {"time": "at"},
             "does not increase at row 100, 98: sort",
         ),
         (lambda folder: write(folder / "a.csv", at=[None, *range(199)]), {"time": "at"}, "not increase at row 0"),
-        (lambda folder: write(folder / "a.csv", rows=18), {}, "train split .* 14 rows, .*window=12.*need 16 there"),
-        (lambda folder: write(folder / "a.csv"), {"val_fraction": 0.01}, "val split .* 2 rows, .*need 4 there"),
+        (lambda folder: write(folder / "a.csv", rows=18), {}, "train split .* 14 rows, .*window=12.*need 16:"),
+        (lambda folder: write(folder / "a.csv"), {"val_fraction": 0.01}, "val split .* 2 rows, .*need 4:"),
     ],
 )
-def test_bad_series(tmp_path: Path, make: Callable[[Path], Path], values: dict[str, Any], message: str) -> None:
+def test_invalid_series_is_an_error(
+    tmp_path: Path, make: Callable[[Path], Path], values: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         data.load(series(make(tmp_path), **values))
 
 
-def test_what_cannot_be_asked_for() -> None:
+def test_invalid_config_is_an_error() -> None:
     with pytest.raises(UserError, match="data.columns is .*one column, millivolts"):
         data.load(data.DataConfig(kind="series", columns=("load",)))
     with pytest.raises(UserError, match="data.time is a: it must not be one of"):
         data.DataConfig(kind="series", columns=("a", "b"), time="a")
 
 
-def test_what_is_shown(tmp_path: Path) -> None:
+def test_summary_and_plot(tmp_path: Path) -> None:
     cfg = series(write(tmp_path / "a.csv"))
     found = data.load(cfg)
-    assert view.summary(found)["rows"] == "160 in train, 40 held out after them"
+    assert view.summary(found)["rows"] == "160 in train, 40 in val"
     batch = data.Prepare(found.spec, cfg)(found.train.__getitems__([0, 1]), True, torch.Generator())
-    drawn = [np.asarray(line.get_ydata()) for line in view.picture(batch, found.spec).axes[0].lines]
-    assert [len(line) for line in drawn] == [12, 4]
-    assert drawn[1].tolist() == pytest.approx((np.sin(np.arange(12, 16)) * 3 + 10).tolist(), abs=1e-4)
+    plotted = [np.asarray(line.get_ydata()) for line in view.plot(batch, found.spec).axes[0].lines]
+    assert [len(line) for line in plotted] == [12, 4]
+    assert plotted[1].tolist() == pytest.approx((np.sin(np.arange(12, 16)) * 3 + 10).tolist(), abs=1e-4)

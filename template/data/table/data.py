@@ -20,9 +20,9 @@ __all__ = ["Data", "Rows", "Spec"]  # what `load` returns, with the type of `Dat
 TASKS = {"breast_cancer": "classification", "diabetes": "regression"}
 
 Batch = tuple[Tensor, Tensor, Tensor]
-"""Numbers (n, numeric columns), float32: as loaded, NaN for missing values; as prepared, standardized, with 0 for missing
-values and an indicator column for each column that has some. Codes (n, categorical columns), int64. Targets (n,): class
-indices, int64; or numbers, float32, standardized as prepared."""
+"""Numbers (n, numeric columns), float32: as loaded, with NaN for missing values; as prepared, standardized, with 0
+instead and an indicator column for each column that has missing values. Codes (n, categorical columns), int64.
+Targets (n,): class indices, int64; or numbers, float32, standardized as prepared."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class DataConfig(Section):
     target: str | None = None
     """Column to predict; required with `path`."""
     task: Literal["auto", "classification", "regression"] = "auto"
-    """auto: classification if the target is text or has few distinct integers, else regression; `make data` shows which."""
+    """auto: classification if the target is text or has few distinct integers, else regression."""
     categorical: tuple[str, ...] = ()
     """Numeric columns to treat as categories; text and boolean columns always are."""
     ignore: tuple[str, ...] = ()
     """Columns to ignore, such as ids, or values known only after the target."""
     min_count: int = within("[1, inf)", 3)
-    """Minimum training rows per category; rarer ones share the code for unknown categories, which is thereby trained."""
+    """Minimum training rows per category; rarer ones share the code for unknown categories."""
     max_unreadable: float = within("[0, 1]", 0.05)
     """Maximum fraction of rows without a target, which are skipped and counted."""
     cache_dir: Path = Path(".cache")

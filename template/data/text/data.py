@@ -22,7 +22,8 @@ class DataConfig(Section):
     """Which text to load, how to tokenize it, and the context length."""
 
     path: Path | None = None
-    """Text file, folder (its files that match `pattern`), or glob; null: the source code of Python's standard library."""
+    """Text file, folder (its files that match `pattern`), or glob; null: the source code of Python's standard
+    library."""
     pattern: str = "*"
     """Files to read from a folder, at any depth, such as `*.md`."""
     tokenizer: str = "bytes"
@@ -73,7 +74,7 @@ def load(cfg: DataConfig) -> Data:
     """Load the text; whether a file belongs to train or val depends only on its relative path.
 
     Raises:
-        UserError: there is no such file, folder or tokenizer, too many files are unreadable, or there is too little text.
+        UserError: there is no such file, folder or tokenizer, too many files are unreadable, or the text is too short.
     """
     if cfg.path is None and cfg.tokenizer == "bytes":
         found = standard_library(cfg.val_fraction)

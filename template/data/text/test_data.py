@@ -1,4 +1,4 @@
-"""Text: what is loaded, how it is cut and made into tokens, and what bad files give."""
+"""Text data: built-in text, tokenization, windows, splits, and errors."""
 
 import os
 import sysconfig
@@ -17,28 +17,29 @@ from torch import Tensor
 from .. import data
 from ..errors import UserError
 from ..readers import text
+from ..readers.tokenizer import Tokenizer, open_tokenizer
 from ..readers.windows import Windows
 from ..tools import view
 
 
 def prepared(found: data.Data, split: Windows, cfg: data.DataConfig) -> Tensor:
-    """All inputs of a split, as the model gets them."""
+    """All prepared inputs of a split."""
     batch = split.__getitems__(list(range(len(split))))
     inputs: Tensor = data.Prepare(found.spec, cfg)(batch, False, torch.default_generator)[0]
     return inputs
 
 
 def write_words(file: Path, count: int) -> Path:
-    """A tokenizer with a token a word: w0, w1 and so on."""
+    """A tokenizer with one token per word: w0, w1 and so on."""
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{number}": number for number in range(count)}, "w0"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    words.enable_truncation(4)  # as many files have it, for other uses
+    words.enable_truncation(4)  # as in many published files
     words.save(str(file))
     return file
 
 
 def write_byte_pairs(file: Path, training: str, size: int = 300) -> Path:
-    """A byte-level BPE, as GPT-2's, which gives back each text as it was."""
+    """A byte-level BPE tokenizer, like that of GPT-2, which decodes to the original text."""
     pairs = tokenizers.Tokenizer(tokenizers.models.BPE())
     pairs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs.decoder = tokenizers.decoders.ByteLevel()
@@ -49,23 +50,23 @@ def write_byte_pairs(file: Path, training: str, size: int = 300) -> Path:
     return file
 
 
-def two_letters() -> tiktoken.Encoding:
-    """An encoding of tiktoken's kind with one pair, `ab`, and a special token."""
+def tiny_encoding() -> tiktoken.Encoding:
+    """A tiktoken encoding with one merge, `ab`, and a special token."""
     ranks = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256}
-    return tiktoken.Encoding("two", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<|end|>": 257})
+    return tiktoken.Encoding("tiny", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens={"<|end|>": 257})
 
 
-def test_the_standard_library_is_split_by_file() -> None:
+def test_standard_library_is_split_by_file() -> None:
     found = data.load(data.DataConfig())
     assert found.spec == data.Spec(256, 128, 1.0, "bytes")
-    share = len(found.val) / (len(found.train) + len(found.val))
-    assert 0.005 < share < 0.06
+    fraction = len(found.val) / (len(found.train) + len(found.val))
+    assert 0.005 < fraction < 0.06
     module = Path(sysconfig.get_paths()["stdlib"], "typing.py").read_bytes()[:2000]
     splits = [bytes(split.tokens.numpy()) for split in (found.train, found.val)]
     assert [module in text for text in splits].count(True) == 1
 
 
-def test_windows_follow_each_other_and_targets_are_one_ahead(tmp_path: Path) -> None:
+def test_windows_are_consecutive_and_targets_are_shifted_by_one(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(bytes(range(200)) * 20)
     cfg = data.DataConfig(path=tmp_path / "a.txt", context=16, val_fraction=0.1, cache_dir=tmp_path / "cache")
     found = data.load(cfg)
@@ -79,7 +80,7 @@ def test_windows_follow_each_other_and_targets_are_one_ahead(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("as_glob", [False, True])
-def test_a_folder_or_a_glob_keeps_files_whole(tmp_path: Path, as_glob: bool) -> None:
+def test_files_of_a_folder_or_glob_are_not_divided(tmp_path: Path, as_glob: bool) -> None:
     folder = tmp_path / "texts" / "deeper"
     folder.mkdir(parents=True)
     for number in range(40):
@@ -92,39 +93,39 @@ def test_a_folder_or_a_glob_keeps_files_whole(tmp_path: Path, as_glob: bool) -> 
     assert len(train | val) == 40
 
 
-def test_a_files_split_depends_on_its_relative_name_alone(tmp_path: Path) -> None:
-    held_out = []
+def test_split_depends_only_on_relative_names(tmp_path: Path) -> None:
+    val_texts = []
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
         for number in range(30):
             (tmp_path / place / f"{number}.md").write_text(f"{number:02d} " * (100 if place == "here" else 50))
         cfg = data.DataConfig(path=tmp_path / place, context=8, val_fraction=0.3, cache_dir=tmp_path / "cache")
-        held_out.append(set(bytes(data.load(cfg).val.tokens.numpy()).decode().split()))
-    assert held_out[0] == held_out[1]
-    assert 2 < len(held_out[0]) < 20
+        val_texts.append(set(bytes(data.load(cfg).val.tokens.numpy()).decode().split()))
+    assert val_texts[0] == val_texts[1]
+    assert 2 < len(val_texts[0]) < 20
 
 
-def test_any_tokenizer_gives_the_text_back_from_many_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizers_decode_to_the_original_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "CHUNK", 100)
     content = "".join(f"Zeile {number}: größer als {number % 7} ab\n" for number in range(400)) + "ohne Ende é" * 99
     (tmp_path / "a.txt").write_text(content, encoding="utf-8")
     pairs = write_byte_pairs(tmp_path / "pairs.json", content)
-    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: two_letters())
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: tiny_encoding())
     for name, vocabulary in (("bytes", 256), (str(pairs), 300), ("gpt2", 258)):
         cfg = data.DataConfig(path=tmp_path / "a.txt", context=16, val_fraction=0.1, tokenizer=name)
         found = data.load(replace(cfg, cache_dir=tmp_path / "cache"))
         splits = (found.train.tokens, found.val.tokens)
         assert found.spec.vocabulary == vocabulary
         assert {tokens.dtype for tokens in splits} == {torch.uint8 if vocabulary == 256 else torch.int16}
-        decode = text.open_tokenizer(name).decode
+        decode = open_tokenizer(name).decode
         assert "".join(decode(tokens.tolist()) for tokens in splits) == content
-        held_out = len(decode(splits[1].tolist()).encode())
-        assert found.spec.bytes_per_token == pytest.approx(held_out / len(splits[1]))
+        val_texts = len(decode(splits[1].tolist()).encode())
+        assert found.spec.bytes_per_token == pytest.approx(val_texts / len(splits[1]))
         assert (name == "bytes") == (found.spec.bytes_per_token == 1)
 
 
 @pytest.mark.parametrize(("words", "dtype"), [(40_000, torch.int16), (70_000, torch.int32)])
-def test_large_numbers_of_tokens_come_through(tmp_path: Path, words: int, dtype: torch.dtype) -> None:
+def test_large_vocabularies_are_supported(tmp_path: Path, words: int, dtype: torch.dtype) -> None:
     numbers = np.random.default_rng(0).integers(0, words, 3000)
     (tmp_path / "a.txt").write_text(" ".join(f"w{number}" for number in numbers))
     tokenizer = str(write_words(tmp_path / "words.json", words))
@@ -136,16 +137,15 @@ def test_large_numbers_of_tokens_come_through(tmp_path: Path, words: int, dtype:
     assert inputs.flatten().tolist() == numbers[: inputs.numel()].tolist()
 
 
-def test_tokens_are_made_once_and_again_when_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_cached_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("eins zwei drei " * 100)
     tokenizer = str(write_byte_pairs(tmp_path / "pairs.json", "eins zwei"))
     cfg = data.DataConfig(path=tmp_path / "a.txt", tokenizer=tokenizer, context=8, val_fraction=0.5)
     cfg = replace(cfg, cache_dir=tmp_path / "cache")
     first = data.load(cfg)
     opened: list[str] = []
-    open_tokenizer = text.open_tokenizer
 
-    def note(name: str) -> text.Tokenizer:
+    def note(name: str) -> Tokenizer:
         opened.append(name)
         return open_tokenizer(name)
 
@@ -154,12 +154,12 @@ def test_tokens_are_made_once_and_again_when_a_file_changes(tmp_path: Path, monk
     assert not opened
     (tmp_path / "a.txt").write_text("vier fünf " * 100, encoding="utf-8")
     second = data.load(cfg)
-    assert text.open_tokenizer(tokenizer).decode(second.train.tokens.tolist()).startswith("vier fünf ")
+    assert open_tokenizer(tokenizer).decode(second.train.tokens.tolist()).startswith("vier fünf ")
     write_byte_pairs(tmp_path / "pairs.json", "vier vier vier")
     assert data.load(cfg).spec.vocabulary == 260 != first.spec.vocabulary
 
 
-def test_what_cannot_be_read_is_left_out_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_skipped_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     for number in range(20):
@@ -178,17 +178,17 @@ def test_what_cannot_be_read_is_left_out_and_told(tmp_path: Path, monkeypatch: p
     tokenizer = str(write_byte_pairs(tmp_path / "pairs.json", "good text"))
     cfg = data.DataConfig(path=folder, tokenizer=tokenizer, context=8, val_fraction=0.2, max_unreadable=0.1)
     found = data.load(replace(cfg, cache_dir=tmp_path / "cache"))
-    told = "\n".join(found.problems)
+    messages = "\n".join(found.problems)
     assert len(found.problems) == 3
-    assert "latin.txt: not UTF-8" in told
-    assert "locked.txt: Permission denied" in told
-    assert "1 of 23 files are empty" in told
+    assert "latin.txt: not UTF-8" in messages
+    assert "locked.txt: Permission denied" in messages
+    assert "1 of 23 files are empty" in messages
     tokens = torch.cat([found.train.tokens, found.val.tokens]).tolist()
-    assert text.open_tokenizer(tokenizer).decode(tokens) == "good text\n" * 400
+    assert open_tokenizer(tokenizer).decode(tokens) == "good text\n" * 400
     with pytest.raises(UserError, match=r"2 of 23 cannot be read \(.*latin.txt.*data.max_unreadable=0.05"):
         data.load(replace(cfg, max_unreadable=0.05, cache_dir=tmp_path / "other"))
-    bytewise = replace(cfg, tokenizer="bytes", cache_dir=tmp_path / "other")
-    assert not any("latin" in problem for problem in data.load(bytewise).problems)  # they may be anything
+    as_bytes = replace(cfg, tokenizer="bytes", cache_dir=tmp_path / "other")
+    assert not any("latin" in problem for problem in data.load(as_bytes).problems)  # any byte is valid
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_what_cannot_be_read_is_left_out_and_told(tmp_path: Path, monkeypatch: p
         (lambda folder: [(folder / "a").write_text(""), folder][1], "more than data.context"),
     ],
 )
-def test_bad_folders(tmp_path: Path, make: Callable[[Path], Path], message: str) -> None:
+def test_invalid_path_is_an_error(tmp_path: Path, make: Callable[[Path], Path], message: str) -> None:
     (tmp_path / "texts").mkdir()
     with pytest.raises(UserError, match=message):
         data.load(data.DataConfig(path=make(tmp_path / "texts"), cache_dir=tmp_path / "cache"))
@@ -215,12 +215,14 @@ def no_network(name: str) -> NoReturn:
     ("tokenizer", "message"),
     [
         ("words", "tokenizer=words is unknown: give bytes, a .json file or one of .*gpt2"),
-        ("gpt2", "cannot be fetched .* copy the folder TIKTOKEN_CACHE_DIR"),
+        ("gpt2", "cannot be downloaded .* copy the folder TIKTOKEN_CACHE_DIR"),
         ("nowhere.json", "tokenizer=nowhere.json does not exist"),
-        ("broken.json", "broken.json is not of the tokenizers package"),
+        ("broken.json", "broken.json is not a tokenizer.json of tokenizers"),
     ],
 )
-def test_bad_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str, message: str) -> None:
+def test_invalid_tokenizer_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str, message: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tiktoken, "get_encoding", no_network)
     Path("broken.json").write_text("{}")
@@ -229,30 +231,30 @@ def test_bad_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokeniz
         data.load(data.DataConfig(path=Path("a.txt"), tokenizer=tokenizer))
 
 
-def test_a_tokenizer_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tokenizer_package_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tiktoken", None)
     with pytest.raises(UserError, match=r"pip install -e '.\[tokenizers\]'"):
         data.load(data.DataConfig(tokenizer="gpt2", cache_dir=tmp_path / "cache"))
 
 
-def test_a_cache_that_lost_its_tokens_is_told(tmp_path: Path) -> None:
+def test_damaged_cache_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text " * 100)
     cfg = data.DataConfig(path=tmp_path / "a.txt", context=8, cache_dir=tmp_path / "cache")
     data.load(cfg)
-    (made,) = (tmp_path / "cache").glob("text-*/train")
-    made.unlink()
-    with pytest.raises(UserError, match="is broken .*: remove it"):
+    (tokens,) = (tmp_path / "cache").glob("text-*/train")
+    tokens.unlink()
+    with pytest.raises(UserError, match="is damaged .*: remove it"):
         data.load(cfg)
 
 
-def test_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("größer ab\n" * 100, encoding="utf-8")
-    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: two_letters())
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: tiny_encoding())
     cfg = data.DataConfig(path=tmp_path / "a.txt", tokenizer="gpt2", context=8, cache_dir=tmp_path / "cache")
     found = data.load(cfg)
-    assert view.summary(found)["vocabulary"].startswith("258 tokens, 9 of them")
+    assert view.summary(found)["vocabulary"].startswith("258 tokens, of which 9")
     batch = data.Prepare(found.spec, cfg)(found.train.__getitems__([0, 1]), True, torch.Generator())
-    picture = view.picture(batch, found.spec)
-    drawn = [label.get_text() for label in picture.axes[0].texts]
-    assert drawn[:4] == ["g", "r", *["\N{REPLACEMENT CHARACTER}"] * 2]  # two halves of one letter
-    picture.savefig(os.devnull, format="png")
+    figure = view.plot(batch, found.spec)
+    plotted = [label.get_text() for label in figure.axes[0].texts]
+    assert plotted[:4] == ["g", "r", *["\N{REPLACEMENT CHARACTER}"] * 2]  # two bytes of one character
+    figure.savefig(os.devnull, format="png")

@@ -119,7 +119,7 @@ class GPT(nn.Module):
             spec.vocabulary,
             spec.bytes_per_token,
         )
-        # Padded to a multiple of 64 for efficient matrix products; no token uses the last rows, so they learn low logits.
+        # Padded to a multiple of 64 for fast matrix products; no token uses the last rows, so their logits become low.
         rows = -(-spec.vocabulary // 64) * 64
         self.tokens = nn.Embedding(rows, cfg.width)
         self.positions = nn.Embedding(spec.context, cfg.width) if cfg.positions == "learned" else None
@@ -158,7 +158,7 @@ class GPT(nn.Module):
         return self._logits(tokens)[..., : self.vocabulary]
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
-        """Return the mean loss in nats, and for each metric its sum over the batch and the number of tokens or bytes."""
+        """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
         logits = self._logits(tokens)
         smoothing = self.smoothing if self.training else 0.0
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=smoothing)

@@ -1,4 +1,4 @@
-"""The transformer: its named sizes are GPT-2's, it sees no later token, and it never answers with a padded one."""
+"""The GPT: parameter counts, causality, initialization and config errors."""
 
 from typing import Any, Literal
 
@@ -15,8 +15,8 @@ def spec_of(vocabulary: int, context: int) -> Spec:
 
 
 @pytest.mark.parametrize(("size", "published"), [("124M", 124_439_808), ("355M", 354_823_168)])
-def test_named_sizes_have_the_published_counts(size: Literal["124M", "355M"], published: int) -> None:
-    """As of OpenAI's release of GPT-2, small and medium; the vocabulary's 47 rows of padding are ours."""
+def test_sizes_have_the_published_parameter_counts(size: Literal["124M", "355M"], published: int) -> None:
+    """Those of GPT-2 small and medium by OpenAI, plus our 47 rows of padding in the embedding."""
     cfg = ModelConfig(size=size)
     with torch.device("meta"):
         net = build(cfg, spec_of(50257, 1024))
@@ -25,19 +25,19 @@ def test_named_sizes_have_the_published_counts(size: Literal["124M", "355M"], pu
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
-def test_a_place_sees_nothing_that_comes_after(positions: Literal["rotary", "learned"]) -> None:
+def test_predictions_do_not_depend_on_later_tokens(positions: Literal["rotary", "learned"]) -> None:
     torch.manual_seed(0)
     net = build(ModelConfig(positions=positions), spec_of(256, 32)).eval()
     tokens = torch.randint(0, 256, (2, 32))
     changed = tokens.clone()
     changed[:, 20:] = torch.randint(0, 256, (2, 12))
     with torch.no_grad():
-        ours, theirs = net.predict(tokens), net.predict(changed)
-    torch.testing.assert_close(ours[:, :20], theirs[:, :20])
-    assert not torch.allclose(ours[:, 20:], theirs[:, 20:])
+        original, other = net.predict(tokens), net.predict(changed)
+    torch.testing.assert_close(original[:, :20], other[:, :20])
+    assert not torch.allclose(original[:, 20:], other[:, 20:])
 
 
-def test_the_untrained_loss_is_that_of_a_guess() -> None:
+def test_untrained_loss_is_that_of_a_uniform_prediction() -> None:
     torch.manual_seed(0)
     net = build(ModelConfig(), spec_of(256, 32)).eval()
     tokens = torch.randint(0, 256, (8, 33))
@@ -49,6 +49,6 @@ def test_the_untrained_loss_is_that_of_a_guess() -> None:
 @pytest.mark.parametrize(
     ("values", "key"), [({"width": 12}, "width"), ({"heads": 3}, "heads"), ({"width": 64, "heads": 16}, "heads")]
 )
-def test_sizes_that_cannot_be(values: dict[str, Any], key: str) -> None:
+def test_invalid_sizes_are_an_error(values: dict[str, Any], key: str) -> None:
     with pytest.raises(UserError, match=f"model.{key}"):
         ModelConfig(**values)

@@ -1,4 +1,4 @@
-"""The LSTM: its sizes, its first weights, what it sees of text, and a series that it learns to forecast."""
+"""The LSTM: parameter counts, initialization, causality, metrics, and a forecast of the built-in series."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ SERIES = Spec(vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0
 
 
 @pytest.mark.parametrize(("size", "depth", "width"), [("small", 2, 96), ("base", 3, 640)])
-def test_sizes_have_the_counts_of_their_layers(size: Literal["small", "base"], depth: int, width: int) -> None:
+def test_parameter_counts_are_those_of_the_layers(size: Literal["small", "base"], depth: int, width: int) -> None:
     with torch.device("meta"):
         net = build(ModelConfig(size=size), Spec(vocabulary=50257, context=256))
     layer = 4 * width * (2 * width + 2) + 2 * width  # four gates with two matrices and two biases; a norm
@@ -28,7 +28,7 @@ def test_sizes_have_the_counts_of_their_layers(size: Literal["small", "base"], d
     assert net.predict(torch.zeros(1, 16, dtype=torch.int64, device="meta")).shape == (1, 16, 50257)
 
 
-def test_forget_gates_begin_open_and_recurrent_weights_orthogonal() -> None:
+def test_forget_gates_start_open_and_recurrent_weights_orthogonal() -> None:
     block: Any = build(ModelConfig(width=32), TEXT).blocks[0]
     biases = block.lstm.bias_ih_l0 + block.lstm.bias_hh_l0
     assert biases.view(4, 32).unique(dim=1).flatten().tolist() == [0, 1, 0, 0]
@@ -36,25 +36,25 @@ def test_forget_gates_begin_open_and_recurrent_weights_orthogonal() -> None:
         torch.testing.assert_close(gate @ gate.T, torch.eye(32))
 
 
-def test_a_place_sees_nothing_that_comes_after() -> None:
+def test_predictions_do_not_depend_on_later_tokens() -> None:
     torch.manual_seed(0)
     net = build(ModelConfig(depth=2), TEXT).eval()
     tokens = torch.randint(0, 256, (2, 32))
     changed = tokens.clone()
     changed[:, 20:] = torch.randint(0, 256, (2, 12))
     with torch.no_grad():
-        ours, theirs = net.predict(tokens), net.predict(changed)
-    torch.testing.assert_close(ours[:, :20], theirs[:, :20])
-    assert not torch.allclose(ours[:, 20:], theirs[:, 20:])
+        original, other = net.predict(tokens), net.predict(changed)
+    torch.testing.assert_close(original[:, :20], other[:, :20])
+    assert not torch.allclose(original[:, 20:], other[:, 20:])
     with torch.no_grad():
         later = net.predict(torch.cat([changed[:, :1], tokens[:, 1:]], dim=1))
     changed[:, 0] = (tokens[:, 0] + 1) % 256
     with torch.no_grad():
         other = net.predict(torch.cat([changed[:, :1], tokens[:, 1:]], dim=1))
-    assert not torch.equal(later[:, -1], other[:, -1])  # and all of what came before
+    assert not torch.equal(later[:, -1], other[:, -1])  # but on all earlier tokens
 
 
-def test_the_untrained_text_model_guesses_and_the_forecaster_repeats_the_last_row() -> None:
+def test_untrained_models_predict_uniformly_or_repeat_the_last_row() -> None:
     torch.manual_seed(0)
     text, series = build(ModelConfig(), TEXT), build(ModelConfig(), SERIES)
     assert isinstance(text, Language)
@@ -64,12 +64,12 @@ def test_the_untrained_text_model_guesses_and_the_forecaster_repeats_the_last_ro
     assert float(total) / count == pytest.approx(8, abs=0.5)
     rows = torch.randn(3, 20, 2)
     assert torch.equal(series.predict(rows), rows[:, -1:].expand(3, 5, 2))
-    gained, naive = series(rows, torch.randn(3, 5, 2))[1]["skill"]
-    assert float(gained) == 0
+    reduction, naive = series(rows, torch.randn(3, 5, 2))[1]["skill"]
+    assert float(reduction) == 0
     assert float(naive) > 0
 
 
-def test_the_forecasters_metrics_are_what_they_are_called() -> None:
+def test_forecast_metrics_have_their_definitions() -> None:
     torch.manual_seed(0)
     net = build(ModelConfig(width=8), SERIES)
     torch.nn.init.normal_(net.head.weight, std=0.1)
@@ -77,29 +77,29 @@ def test_the_forecasters_metrics_are_what_they_are_called() -> None:
     loss, metrics = net(rows, targets)
     found = {name: float(total) / float(count) for name, (total, count) in metrics.items()}
     forecast, last = net.predict(rows).detach(), rows[:, -1:].expand(6, 5, 2)
-    errors = [sum((guess - targets).square().flatten().tolist()) for guess in (forecast, last)]
+    errors = [sum((prediction - targets).square().flatten().tolist()) for prediction in (forecast, last)]
     assert found["skill"] == pytest.approx(1 - errors[0] / errors[1], abs=1e-5)
     assert found["loss"] == pytest.approx(errors[0] / 60) == pytest.approx(loss.item())
     assert found["mae"] == pytest.approx((forecast - targets).abs().mean().item())
 
 
-def test_it_learns_when_a_nerve_cell_fires(tmp_path: Path, world: World) -> None:
-    """By the options that configs/default.yaml gives; what the last value alone can tell has a skill of 0.54."""
+def test_recipe_forecasts_the_built_in_series(tmp_path: Path, world: World) -> None:
+    """With the options in configs/default.yaml; the best linear forecast from the last value has a skill of 0.54."""
     short = ["--train.steps=400", "--train.eval_every=200", "--optim.lr=3e-3"]
     options = ["--data.kind=series", "--model.width=64", *short, *FP32_ON_CPU]
     recipe = [f"--config={ROOT}/configs/default.yaml", *options]
     cfg = parse("test", "", [*recipe, f"--run.dir={tmp_path}", "--run.name=series", "--log.tensorboard=false"])
     samples = data.load(cfg.data)
     (rows,) = samples.val.__getitems__(list(range(len(samples.val))))
-    seen, coming = data.Prepare(samples.spec, cfg.data)((rows,), False, torch.Generator())
-    last = torch.stack([seen[:, -1, 0], torch.ones(len(seen))], dim=1)
-    missed = (coming[..., 0] - last @ torch.linalg.lstsq(last, coming[..., 0]).solution).square().sum()
-    by_last = 1 - missed / (seen[:, -1:] - coming).square().sum()
-    assert 0.5 < by_last < 0.56
+    inputs, targets = data.Prepare(samples.spec, cfg.data)((rows,), False, torch.Generator())
+    last = torch.stack([inputs[:, -1, 0], torch.ones(len(inputs))], dim=1)
+    error = (targets[..., 0] - last @ torch.linalg.lstsq(last, targets[..., 0]).solution).square().sum()
+    linear_skill = 1 - error / (inputs[:, -1:] - targets).square().sum()
+    assert 0.5 < linear_skill < 0.56
     assert train(cfg, world)["skill"] > 0.68
 
 
 @pytest.mark.parametrize(("values", "key"), [({"width": 12}, "width"), ({"dropout": 1.0}, "dropout")])
-def test_sizes_that_cannot_be(values: dict[str, Any], key: str) -> None:
+def test_invalid_sizes_are_an_error(values: dict[str, Any], key: str) -> None:
     with pytest.raises(UserError, match=f"model.{key}"):
         ModelConfig(**values)

@@ -1,4 +1,4 @@
-"""The perceptron: its sizes, its embedding of categories, and what it reaches on the diabetes set."""
+"""The MLP: parameter counts, embedding of categories, metrics, and the result on the diabetes data set."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,8 +34,8 @@ MIXED = Spec(
 NUMBER = replace(MIXED, classes=(), target_mean=50.0, target_std=4.0, center=51.0)
 
 
-def weights_of(spec: Spec, width: int, depth: int, embedding: int) -> int:
-    """Counted by hand: the table of categories, the stem, each block's two matrices and norm, the head and its norm."""
+def count_parameters(spec: Spec, width: int, depth: int, embedding: int) -> int:
+    """Counted by hand: the embedding, the stem, two matrices and a norm per block, the head and its norm."""
     table = (4 + 3) * embedding
     inputs = -(-(3 + 1 + 2 * embedding) // 8) * 8
     block = 2 * width + (width + 1) * 2 * width + 2 * width * width
@@ -46,14 +46,16 @@ def weights_of(spec: Spec, width: int, depth: int, embedding: int) -> int:
     ("spec", "size", "shape"),
     [(MIXED, "small", (64, 2, 8)), (NUMBER, "small", (64, 2, 8)), (MIXED, "wide", (512, 4, 32))],
 )
-def test_the_named_sizes(spec: Spec, size: Literal["small", "wide"], shape: tuple[int, int, int]) -> None:
+def test_sizes_have_the_expected_parameter_counts(
+    spec: Spec, size: Literal["small", "wide"], shape: tuple[int, int, int]
+) -> None:
     with torch.device("meta"):
         net = model.build(ModelConfig(size=size), spec)
-    assert sum(weight.numel() for weight in net.parameters()) == weights_of(spec, *shape)
+    assert sum(weight.numel() for weight in net.parameters()) == count_parameters(spec, *shape)
     assert len(net.blocks) == shape[1]
 
 
-def test_a_value_goes_before_the_size() -> None:
+def test_field_overrides_the_size() -> None:
     cfg = ModelConfig(size="wide", width=128)
     assert (cfg.width, cfg.depth) == (128, 4)
 
@@ -65,12 +67,12 @@ def test_sizes_are_multiples_of_8(key: str) -> None:
 
 
 def test_label_smoothing_needs_labels() -> None:
-    with pytest.raises(UserError, match="model.label_smoothing is 0.1: t is a number"):
+    with pytest.raises(UserError, match="model.label_smoothing is 0.1: the target t is numeric"):
         model.build(ModelConfig(label_smoothing=0.1), NUMBER)
 
 
-def trained_a_little(spec: Spec) -> MLP:
-    """A network whose outputs differ from row to row."""
+def random_model(spec: Spec) -> MLP:
+    """A model whose outputs differ from row to row."""
     torch.manual_seed(0)
     net = model.build(ModelConfig(), spec)
     with torch.no_grad():
@@ -80,7 +82,7 @@ def trained_a_little(spec: Spec) -> MLP:
 
 
 def test_each_column_has_its_own_categories() -> None:
-    net = trained_a_little(MIXED)
+    net = random_model(MIXED)
     numbers = torch.randn(1, 4).expand(12, 4)
     codes = torch.cartesian_prod(torch.arange(4), torch.arange(3))
     assert len({tuple(row) for row in net.predict(numbers, codes).tolist()}) == 12
@@ -91,34 +93,34 @@ def test_each_column_has_its_own_categories() -> None:
     assert net.categories.weight.grad.abs().sum(1).nonzero().flatten().tolist() == [3, 4 + 2]
 
 
-def test_what_is_unknown_says_nothing_at_first() -> None:
+def test_unknown_categories_are_initialized_to_zero() -> None:
     table = model.build(ModelConfig(), MIXED).categories
     assert table is not None
     assert (table.weight.abs().sum(1) == 0).nonzero().flatten().tolist() == [0, 4]
 
 
-def test_the_metrics_of_a_number_are_those_of_scikit_learn() -> None:
-    net = trained_a_little(NUMBER)
-    own = 50 + 4 * torch.randn(64)
-    net.center = (own.mean().item() - 50) / 4
+def test_regression_metrics_equal_those_of_scikit_learn() -> None:
+    net = random_model(NUMBER)
+    targets = 50 + 4 * torch.randn(64)
+    net.center = (targets.mean().item() - 50) / 4
     numbers, codes = torch.randn(64, 4), torch.randint(0, 3, (64, 2))
     totals: dict[str, list[float]] = {}
     with torch.no_grad():
         found = net.predict(numbers, codes)
         for part in range(0, 64, 16):  # sums over batches
             rows = slice(part, part + 16)
-            _, metrics = net(numbers[rows], codes[rows], (own[rows] - 50) / 4)
+            _, metrics = net(numbers[rows], codes[rows], (targets[rows] - 50) / 4)
             for name, (total, count) in metrics.items():
                 sums = totals.setdefault(name, [0.0, 0.0])
                 sums[0], sums[1] = sums[0] + float(total), sums[1] + float(count)
     reached = {name: total / count for name, (total, count) in totals.items()}
-    assert reached["r2"] == pytest.approx(r2_score(own, found), rel=1e-4)
-    assert reached["mae"] == pytest.approx(mean_absolute_error(own, found), rel=1e-4)
-    assert reached["loss"] == pytest.approx(mean_squared_error(own, found) / 16, rel=1e-4)
+    assert reached["r2"] == pytest.approx(r2_score(targets, found), rel=1e-4)
+    assert reached["mae"] == pytest.approx(mean_absolute_error(targets, found), rel=1e-4)
+    assert reached["loss"] == pytest.approx(mean_squared_error(targets, found) / 16, rel=1e-4)
 
 
-def test_a_number_is_predicted_in_full_precision() -> None:
-    net = trained_a_little(NUMBER)
+def test_regression_predicts_in_fp32_under_autocast() -> None:
+    net = random_model(NUMBER)
     inputs = torch.randn(8, 4), torch.zeros(8, 2, dtype=torch.int64)
     with torch.autocast("cpu", torch.bfloat16):
         found = net.predict(*inputs)
@@ -126,18 +128,18 @@ def test_a_number_is_predicted_in_full_precision() -> None:
     assert not torch.equal(found, found.bfloat16().float())
 
 
-def test_the_diabetes_set_is_learnt_by_the_same_recipe(world: World, tmp_path: Path) -> None:
+def test_recipe_learns_the_diabetes_data_set(world: World, tmp_path: Path) -> None:
     options = ["--data.builtin=diabetes", "--run.device=cpu", f"--run.dir={tmp_path}", "--log.tensorboard=false"]
     cfg = parse("test", "", [f"--config={ROOT}/configs/default.yaml", *options, "--speed.compile=off"])
     cfg = replace(cfg, data=data.DataConfig(builtin="diabetes"), speed=replace(cfg.speed, precision="fp32"))
     assert train(cfg, world)["r2"] >= 0.4
 
 
-def test_it_learns_by_heart_where_there_are_categories(config: Callable[..., Config]) -> None:
+def test_model_overfits_a_table_of_categories(config: Callable[..., Config]) -> None:
     torch.manual_seed(0)
     net = model.build(config().model, MIXED)
     codes = torch.cartesian_prod(torch.arange(4), torch.arange(3))
-    labels = (codes[:, 0] * 2 + codes[:, 1]) % 3  # only the categories tell
+    labels = (codes[:, 0] * 2 + codes[:, 1]) % 3  # depends only on the categories
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     for _ in range(60):
         loss, metrics = net(torch.zeros(12, 4), codes, labels)

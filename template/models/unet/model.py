@@ -89,7 +89,7 @@ class UNet(nn.Module):
     def forward(self, images: Tensor, masks: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
         """Return the mean loss, and for each metric its sum over the batch and the number of pixels.
 
-        An ignored pixel has no loss but counts in the mean. So all other pixels have the same weight in every batch, and
+        An ignored pixel has no loss but counts in the mean. So other pixels have the same weight in every batch, and
         k micro-batches give the same gradient as one batch that is k times as large.
         """
         logits = self.predict(images)

@@ -37,8 +37,8 @@ class ModelConfig(Section):
     latent: int = within("[0, inf)", 0)
     """Number of latent dimensions. 0: set by `size`."""
     kl_weight: float = within("[0, inf)", 1.0)
-    """Weight of the KL divergence in the training loss: 1 for the ELBO, above 1 for disentangled latents (Higgins et al.
-    2017, beta-VAE)."""
+    """Weight of the KL divergence in the training loss: 1 for the ELBO, above 1 for disentangled latents (Higgins et
+    al. 2017, beta-VAE)."""
 
     def __post_init__(self) -> None:
         self.take(SIZES[self.size])
@@ -74,7 +74,7 @@ class Block(nn.Module):
 
 
 class VAE(nn.Module):
-    """Images (n, channels, size, size) to latents (n, latent), and back to a distribution over the values of each pixel."""
+    """Images (n, channels, size, size) to latents (n, latent), and back to a distribution for each pixel."""
 
     mean: Tensor
     std: Tensor
@@ -131,9 +131,9 @@ class VAE(nn.Module):
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the loss in nats per dimension, and for each metric its sum over the batch; labels are unused.
 
-        `bits_per_dim` is the negative ELBO, an upper bound on the code length of the pixels. In training the noise comes
-        from the device's default generator. In validation it is selected by the content of the image, so that the result
-        for an image is the same in any batch and on any rank.
+        `bits_per_dim` is the negative ELBO, an upper bound on the code length of the pixels. In training, the noise
+        comes from the device's default generator. In validation, it is selected by the content of the image, so that
+        the result for an image is the same in any batch and on any rank.
         """
         mean, log_variance = self.encode(images)
         levels = ((images * self.std + self.mean) * 255).round()
@@ -153,8 +153,8 @@ class VAE(nn.Module):
 def log_probability(x: Tensor, levels: Tensor, location: Tensor, log_scale: Tensor, half: Tensor) -> Tensor:
     """Log-probability of pixel levels from 0 to 255 under a discretized logistic distribution.
 
-    Salimans et al. 2017 (arXiv:1701.05517, section 2.1): a level has the probability mass within half a level of it, and
-    the levels 0 and 255 that of the tails. With the sigmoid s, s(a) - s(b) = s(a) s(-b) (1 - exp(b - a)) avoids
+    Salimans et al. 2017 (arXiv:1701.05517, section 2.1): a level has the probability mass within half a level of it, 0
+    and 255 also have that of the tails. With the sigmoid s, s(a) - s(b) = s(a) s(-b) (1 - exp(b - a)) avoids
     cancellation.
     """
     scale = log_scale.exp()

@@ -1,4 +1,4 @@
-"""The autoencoder: a likelihood that is one, a bound that is one, and a bar that a simple model misses."""
+"""The autoencoder: likelihood, ELBO, metrics and config errors."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from ..model import ModelConfig, build, log_probability
 from .conftest import ROOT
 
 MARGIN = 0.5
-"""Bits for each pixel by which the recipe must beat the baseline, at the least."""
+"""Minimum bits per dimension by which the recipe must beat the baseline."""
 DIGITS = Spec(1, 8, tuple("0123456789"), (0.3,), (0.38,))
 
 
@@ -26,22 +26,22 @@ def images_of(split: data.Samples) -> np.ndarray[Any, np.dtype[np.float64]]:
     return levels.flatten(1).double().numpy()
 
 
-def gaussian_bits(train: np.ndarray[Any, Any], held_out: np.ndarray[Any, Any], least: float) -> float:
-    """Bits a pixel, if each is a Gaussian with train's mean and deviation, discretised over the 256 levels."""
-    mean, std = train.mean(0), np.maximum(train.std(0), least)
-    below, above = ((held_out + shift - mean) / std for shift in (-0.5, 0.5))
-    # Both ends on the side of the mean where the tails are small numbers, so that these keep their digits.
-    turn = np.where(below > 0, -1, 1)
-    low = np.where(turn > 0, np.where(held_out == 0, -np.inf, below), np.where(held_out == 255, -np.inf, -above))
-    high = np.where(turn > 0, np.where(held_out == 255, np.inf, above), np.where(held_out == 0, np.inf, -below))
+def gaussian_bits(train: np.ndarray[Any, Any], val: np.ndarray[Any, Any], minimum: float) -> float:
+    """Bits per dimension of a discretized Gaussian per pixel, with the mean and deviation of train."""
+    mean, std = train.mean(0), np.maximum(train.std(0), minimum)
+    below, above = ((val + shift - mean) / std for shift in (-0.5, 0.5))
+    # Computed on the side of the mean where the tails are small, to avoid cancellation.
+    sign = np.where(below > 0, -1, 1)
+    low = np.where(sign > 0, np.where(val == 0, -np.inf, below), np.where(val == 255, -np.inf, -above))
+    high = np.where(sign > 0, np.where(val == 255, np.inf, above), np.where(val == 0, np.inf, -below))
     tail = np.vectorize(lambda z: 0.5 * math.erfc(-z / math.sqrt(2)))
     return float(-np.log2(np.maximum(tail(high) - tail(low), 1e-300)).mean())
 
 
-def test_the_bar_is_beyond_a_gaussian_for_each_pixel() -> None:
-    """Whatever least deviation its constant pixels get, chosen on the held-out images, in the baseline's favour."""
+def test_expected_result_beats_a_gaussian_per_pixel() -> None:
+    """With the minimum deviation of constant pixels tuned on the validation images, in favor of the baseline."""
     found = data.load(DataConfig())
-    baseline = min(gaussian_bits(images_of(found.train), images_of(found.val), least) for least in (1, 4, 16, 32))
+    baseline = min(gaussian_bits(images_of(found.train), images_of(found.val), minimum) for minimum in (1, 4, 16, 32))
     recipe = (ROOT / "configs" / "default.yaml").read_text()
     expected = re.search(r"^# Expect: bits_per_dim < ([\d.]+)", recipe, re.MULTILINE)
     assert expected is not None, "configs/default.yaml has no line '# Expect: bits_per_dim < X'"
@@ -49,7 +49,7 @@ def test_the_bar_is_beyond_a_gaussian_for_each_pixel() -> None:
 
 
 @pytest.mark.parametrize(("location", "log_scale"), [(0.0, -0.6), (-3.0, 1.0), (0.4, -7.0), (2.0, -3.0)])
-def test_all_levels_together_have_probability_one(location: float, log_scale: float) -> None:
+def test_probabilities_of_levels_sum_to_one(location: float, log_scale: float) -> None:
     mean, std = 0.3, 0.38
     levels = torch.arange(256.0)
     x = (levels / 255 - mean) / std
@@ -58,8 +58,8 @@ def test_all_levels_together_have_probability_one(location: float, log_scale: fl
     assert logs.double().exp().sum().item() == pytest.approx(1, abs=1e-4)
 
 
-def test_it_is_the_logistic_distribution() -> None:
-    """Against the plain formula, in double precision."""
+def test_probabilities_are_those_of_the_logistic_distribution() -> None:
+    """Compared with the plain formula in double precision."""
     location, scale, half = 0.2, 0.3, 0.5 / (255 * 0.38)
     levels = torch.tensor([1.0, 60.0, 254.0])
     x = (levels / 255 - 0.3) / 0.38
@@ -77,8 +77,8 @@ def prepared(count: int) -> tuple[Any, tuple[Tensor, Tensor]]:
     return net, batch
 
 
-def test_the_bound_is_below_the_likelihood() -> None:
-    """Which importance sampling estimates, ever closer: Burda et al. 2015, arXiv:1509.00519, theorem 1."""
+def test_elbo_is_below_the_likelihood() -> None:
+    """Estimated by importance sampling: Burda et al. 2015, arXiv:1509.00519, theorem 1."""
     net, (images, labels) = prepared(1)
     many = images.expand(1000, -1, -1, -1)
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_the_bound_is_below_the_likelihood() -> None:
     assert elbo < likelihood
 
 
-def test_the_parts_add_up_and_labels_play_no_part() -> None:
+def test_parts_add_up_and_labels_are_unused() -> None:
     net, (images, labels) = prepared(8)
     _, metrics = net.eval()(images, labels)
     torch.testing.assert_close(metrics["bits_per_dim"][0], metrics["reconstruction"][0] + metrics["kl"][0])
@@ -106,17 +106,17 @@ def test_the_parts_add_up_and_labels_play_no_part() -> None:
     assert torch.equal(metrics["loss"][0], others["loss"][0])
 
 
-def test_held_out_images_have_the_same_figure_in_any_batch_and_training_has_new_noise() -> None:
+def test_validation_does_not_depend_on_the_batch_and_training_samples_noise() -> None:
     net, (images, labels) = prepared(6)
     with torch.no_grad():
-        whole = net.eval()(images, labels)[1]["bits_per_dim"][0]
+        together = net.eval()(images, labels)[1]["bits_per_dim"][0]
         parts = sum(net(images[part : part + 1], labels[:1])[1]["bits_per_dim"][0] for part in range(6))
-        torch.testing.assert_close(whole, parts)
+        torch.testing.assert_close(together, parts)
         net.train()
         assert net(images, labels)[0] != net(images, labels)[0]
 
 
-def test_the_likelihood_is_in_full_precision_under_autocast() -> None:
+def test_likelihood_is_fp32_under_autocast() -> None:
     net, batch = prepared(4)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         loss, metrics = net.eval()(*batch)
@@ -140,16 +140,16 @@ def test_sizes_and_shapes(size: Any) -> None:
 
 
 @pytest.mark.parametrize(("values", "key"), [({"width": 12}, "width"), ({"latent": 3}, "latent")])
-def test_sizes_that_cannot_be(values: dict[str, Any], key: str) -> None:
+def test_invalid_sizes_are_an_error(values: dict[str, Any], key: str) -> None:
     with pytest.raises(UserError, match=f"model.{key}"):
         ModelConfig(**values)
 
 
-def test_images_that_cannot_be_halved() -> None:
-    with pytest.raises(UserError, match="model.stages is 4: the images' side of 8 pixels must be a multiple of 16"):
+def test_indivisible_size_is_an_error() -> None:
+    with pytest.raises(UserError, match="model.stages is 4: the image size of 8 pixels must be a multiple of 16"):
         build(ModelConfig(stages=4), DIGITS)
 
 
-def test_the_recipe_leaves_the_pixels_in_place() -> None:
-    """A shift would train on other images than the bound is measured on."""
+def test_recipe_does_not_shift_images() -> None:
+    """Shifted images have another distribution than the one that is evaluated."""
     assert parse("test", "", [f"--config={ROOT}/configs/default.yaml"]).data.shift == 0

@@ -1,4 +1,4 @@
-"""Classifying: the measures are scikit-learn's, new pictures get classes, and the exported model agrees."""
+"""Image classification tools: evaluate, predict and export."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ from .. import data
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
-from ..readers.images import opened
+from ..readers.decoding import load_image
 from ..tools import evaluate, export, predict, task
 from ..tools.trained_model import open_trained
 from ..train import train
@@ -26,16 +26,16 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def run(config: Callable[..., Config], world: World) -> Path:
-    """A run of a few steps."""
+    """The folder of a short run."""
     cfg = config("--run.name=a", "--train.steps=4", "--train.eval_every=4")
     train(cfg, world)
     return cfg.run.dir / "a"
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """A folder with three digits of the embedded set, one as a larger JPEG."""
-    folder = tmp_path / "pictures"
+def images_folder(tmp_path: Path) -> Path:
+    """A folder with three built-in digits, one as a larger JPEG."""
+    folder = tmp_path / "images"
     (folder / "more").mkdir(parents=True)
     images = data.load(data.DataConfig()).val.__getitems__([0, 1, 2])[0]
     for number, image in enumerate(images[:, 0].numpy()):
@@ -46,21 +46,24 @@ def pictures(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("classes", [3, 40])
-def test_measures_are_those_of_scikit_learn(world: World, classes: int) -> None:
-    noise = torch.Generator().manual_seed(0)
-    labels, scores = torch.randint(0, classes, (500,), generator=noise), torch.randn(500, classes, generator=noise)
+def test_metrics_equal_those_of_scikit_learn(world: World, classes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels, scores = (
+        torch.randint(0, classes, (500,), generator=generator),
+        torch.randn(500, classes, generator=generator),
+    )
     scores[torch.arange(500), labels] += 1
-    scores[:, 1] = -10  # a class that is never said
+    scores[:, 1] = -10  # a class that is never predicted
     names = tuple(f"name{number}" for number in range(classes))
     details = task.Details(data.Spec(1, 8, names, (0.0,), (1.0,)), CPU)
     net = SimpleNamespace(predict=lambda images: images)
     for part in range(0, 500, 200):
         details.add(net, (scores[part : part + 200], labels[part : part + 200]))
     values, table = details.result(world)
-    true, said = labels.numpy(), scores.argmax(1).numpy()
-    assert values["confusion"] == confusion_matrix(true, said).tolist()
-    assert values["accuracy"] == pytest.approx(accuracy_score(true, said))
-    precision, recall, _, count = precision_recall_fscore_support(true, said, zero_division=np.nan)
+    true, predicted = labels.numpy(), scores.argmax(1).numpy()
+    assert values["confusion"] == confusion_matrix(true, predicted).tolist()
+    assert values["accuracy"] == pytest.approx(accuracy_score(true, predicted))
+    precision, recall, _, count = precision_recall_fscore_support(true, predicted, zero_division=np.nan)
     rows = [values["classes"][name] for name in names]
     for key, theirs in (("precision", precision), ("recall", recall), ("count", count)):
         ours = [np.nan if row[key] is None else row[key] for row in rows]
@@ -68,36 +71,46 @@ def test_measures_are_those_of_scikit_learn(world: World, classes: int) -> None:
     assert values["classes"]["name1"]["precision"] is None
     if classes == 3:
         assert f"name0     {precision[0]:.4f}  {recall[0]:.4f}    {count[0]}" in table
-        assert len({len(line) for line in table.rpartition("\n\n")[2].splitlines()}) == 1, "a crooked matrix"
+        assert len({len(line) for line in table.rpartition("\n\n")[2].splitlines()}) == 1, "columns are not aligned"
     else:
-        wrong = confusion_matrix(true, said)
+        wrong = confusion_matrix(true, predicted)
         np.fill_diagonal(wrong, 0)
         worst = table.splitlines()[2].split()
         assert int(worst[0]) == wrong.max() == wrong[int(worst[3][4:]), int(worst[-1][4:])]
 
 
-def test_evaluate_writes_them_and_a_picture(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_writes_metrics_and_a_plot(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate.main([str(run), "--device=cpu"])
     found = json.loads(next(run.glob("checkpoints/*/evaluation.json")).read_text())
     assert np.array(found["confusion"]).sum() == len(data.load(data.DataConfig()).val)
-    assert "true|said" in capsys.readouterr().out
+    assert "true|pred" in capsys.readouterr().out
     with Image.open(next(run.glob("checkpoints/*/evaluation.png"))) as image:
         assert image.width > 1000
 
 
-def test_new_pictures_get_classes(run: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    predict.main([str(run), str(pictures), "--device=cpu"])
+def test_predict_classifies_new_images(run: Path, images_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    predict.main([str(run), str(images_folder), "--device=cpu"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [str(pictures / name) for name in ("0.png", "1.png", "more/2.jpg")]
+    assert [line.split()[0] for line in lines] == [
+        str(images_folder / name) for name in ("0.png", "1.png", "more/2.jpg")
+    ]
 
     trained = open_trained(run, CPU)
     images, labels = data.load(data.DataConfig()).val.__getitems__([0, 1])
     scores = trained.net.predict(trained.prepare((images, labels), False, torch.default_generator)[0])
     expected = scores.softmax(1).topk(3)
     for name in ("a.csv", "a.json"):
-        target = pictures.parent / name
+        target = images_folder.parent / name
         options = ["--top=3", "--batch=2", f"--output={target}", "--device=cpu"]
-        predict.main([str(run), str(pictures / "0.png"), str(pictures / "1.png"), str(pictures / "more"), *options])
+        predict.main(
+            [
+                str(run),
+                str(images_folder / "0.png"),
+                str(images_folder / "1.png"),
+                str(images_folder / "more"),
+                *options,
+            ]
+        )
         if name == "a.csv":
             with target.open(newline="") as text:
                 rows = list(csv.DictReader(text))
@@ -107,50 +120,53 @@ def test_new_pictures_get_classes(run: Path, pictures: Path, capsys: pytest.Capt
                 str(label) for label in expected.indices[0].tolist()
             ]
         assert len(rows) == 3
-        for row, chances, classes in zip(rows, expected.values.tolist(), expected.indices.tolist(), strict=False):
+        for row, probabilities, classes in zip(rows, expected.values.tolist(), expected.indices.tolist(), strict=False):
             assert row["class"] == str(classes[0])
-            assert float(row["probability"]) == pytest.approx(chances[0], rel=1e-4)
-    assert "class_3" in (pictures.parent / "a.csv").read_text().splitlines()[0]
+            assert float(row["probability"]) == pytest.approx(probabilities[0], rel=1e-4)
+    assert "class_3" in (images_folder.parent / "a.csv").read_text().splitlines()[0]
 
 
-def test_what_predict_refuses(run: Path, pictures: Path) -> None:
-    (pictures / "bad.png").write_text("no image")
-    (pictures.parent / "none").mkdir()
+def test_predict_rejects_invalid_input(run: Path, images_folder: Path) -> None:
+    (images_folder / "bad.png").write_text("not an image")
+    (images_folder.parent / "none").mkdir()
     cases = {
-        "cannot read the image .*bad.png": [str(pictures)],
-        "nowhere.png .*No such file": [str(pictures / "nowhere.png")],
-        "none holds no image": [str(pictures.parent / "none")],
-        "must end with .csv or .json": [str(pictures / "0.png"), "--output=a.txt"],
-        "--top 0": [str(pictures / "0.png"), "--top=0"],
-        "give another --output": [str(pictures / "0.png"), f"--output={pictures}/nowhere/a.csv"],
+        "cannot read the image .*bad.png": [str(images_folder)],
+        "nowhere.png .*No such file": [str(images_folder / "nowhere.png")],
+        "none contains no image": [str(images_folder.parent / "none")],
+        "must end with .csv or .json": [str(images_folder / "0.png"), "--output=a.txt"],
+        "--top 0": [str(images_folder / "0.png"), "--top=0"],
+        "give another --output": [str(images_folder / "0.png"), f"--output={images_folder}/nowhere/a.csv"],
     }
     for message, options in cases.items():
         with pytest.raises(SystemExit, match=message):
             predict.main([str(run), *options, "--device=cpu"])
-    assert not list(pictures.rglob(".partial*"))
+    assert not list(images_folder.rglob(".partial*"))
 
 
-def test_the_exported_model_gives_probabilities(run: Path, tmp_path: Path) -> None:
+def test_exported_model_returns_probabilities(run: Path, tmp_path: Path) -> None:
     for form, suffix in (("torch", ".pt2"), ("onnx", ".onnx")):
         export.main([str(run), f"--format={form}", f"--output={tmp_path}/model{suffix}"])
     images, labels = data.load(data.DataConfig()).val.__getitems__([0, 1, 2])
-    chances = torch.export.load(tmp_path / "model.pt2").module()(images)
+    probabilities = torch.export.load(tmp_path / "model.pt2").module()(images)
     trained = open_trained(run, CPU)
     scores = trained.net.predict(trained.prepare((images, labels), False, torch.default_generator)[0])
-    torch.testing.assert_close(chances, scores.softmax(1))
+    torch.testing.assert_close(probabilities, scores.softmax(1))
     assert (tmp_path / "model.onnx").stat().st_size > 1000
 
 
-def test_a_picture_marks_what_is_wrong(run: Path) -> None:
+def test_plot_marks_wrong_predictions(run: Path) -> None:
     trained = open_trained(run, CPU)
     found = data.load(data.DataConfig())
     images, _ = trained.prepare(found.val.__getitems__([0, 1]), False, torch.default_generator)
-    said = trained.net.predict(images).argmax(1)
-    figure = task.picture(trained, (images, torch.stack([said[0], (said[1] + 1) % 10])))
-    assert [axes.get_title() for axes in figure.axes] == [str(said[0].item()), f"{said[1]}, not {(said[1] + 1) % 10}"]
+    predicted = trained.net.predict(images).argmax(1)
+    figure = task.plot(trained, (images, torch.stack([predicted[0], (predicted[1] + 1) % 10])))
+    assert [axes.get_title() for axes in figure.axes] == [
+        str(predicted[0].item()),
+        f"{predicted[1]}, not {(predicted[1] + 1) % 10}",
+    ]
 
 
-def test_errors_are_of_one_line(pictures: Path) -> None:
-    with pytest.raises(UserError, match="mend it") as caught:
-        opened(pictures, 8, 1)
+def test_unreadable_image_is_reported_in_one_line(images_folder: Path) -> None:
+    with pytest.raises(UserError, match="fix or remove it") as caught:
+        load_image(images_folder, 8, 1)
     assert "\n" not in str(caught.value)

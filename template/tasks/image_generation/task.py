@@ -130,7 +130,7 @@ def predict(trained: TrainedModel, args: argparse.Namespace) -> None:
 
 
 def grid(images: Tensor, columns: int, minimum: int = 64) -> Image.Image:
-    """Arrange (n, c, size, size) images in a grid, enlarged to at least `minimum` pixels, with gray lines between them."""
+    """Arrange (n, c, size, size) images in a grid with gray lines, each enlarged to at least `minimum` pixels."""
     scale = math.ceil(minimum / images.shape[-1])
     levels = (images.float().clamp(0, 1) * 255).round().byte().cpu().expand(-1, 3, -1, -1)
     large = levels.repeat_interleave(scale, 2).repeat_interleave(scale, 3)

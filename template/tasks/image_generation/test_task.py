@@ -1,4 +1,4 @@
-"""Latents: what bits are spent on, new images and reconstructions as PNG, and an exported model that agrees."""
+"""Image generation tools: evaluate, predict and export."""
 
 import json
 import math
@@ -22,13 +22,13 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def run(config: Callable[..., Config], world: World) -> Path:
-    """A run of a few steps."""
+    """The folder of a short run."""
     cfg = config("--run.name=a", "--train.steps=4", "--train.eval_every=4")
     train(cfg, world)
     return cfg.run.dir / "a"
 
 
-def test_evaluate_tells_the_parts_and_draws(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_writes_the_parts_of_the_loss_and_a_plot(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate.main([str(run), "--device=cpu"])
     found = json.loads(next(run.glob("checkpoints/*/evaluation.json")).read_text())
     assert found["bits_per_image"] == pytest.approx(found["bits_per_dim"] * 64, rel=1e-5)
@@ -40,7 +40,7 @@ def test_evaluate_tells_the_parts_and_draws(run: Path, capsys: pytest.CaptureFix
         assert image.width > 1000
 
 
-def test_only_latents_that_follow_the_image_are_active(run: Path, world: World) -> None:
+def test_only_latents_that_depend_on_the_image_are_active(run: Path, world: World) -> None:
     trained = open_trained(run, CPU)
     batch = trained.prepare(data.load(data.DataConfig()).val.__getitems__(list(range(64))), False, torch.Generator())
     with torch.no_grad():
@@ -54,19 +54,19 @@ def test_only_latents_that_follow_the_image_are_active(run: Path, world: World) 
     assert "3 of 16 latents" in table
 
 
-def test_new_images(run: Path, tmp_path: Path) -> None:
-    def drawn(*options: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def test_predict_samples_new_images(run: Path, tmp_path: Path) -> None:
+    def sampled(*options: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         target = tmp_path / "new.png"
         predict.main([str(run), "--device=cpu", f"--output={target}", *options])
         with Image.open(target) as image:
             return np.asarray(image)
 
-    assert drawn("--count=10").shape == (3 * 66 + 2, 4 * 66 + 2, 3)
-    assert np.array_equal(drawn("--count=9"), drawn("--count=9"))
-    assert not np.array_equal(drawn("--count=9"), drawn("--count=9", "--seed=1"))
+    assert sampled("--count=10").shape == (3 * 66 + 2, 4 * 66 + 2, 3)
+    assert np.array_equal(sampled("--count=9"), sampled("--count=9"))
+    assert not np.array_equal(sampled("--count=9"), sampled("--count=9", "--seed=1"))
 
 
-def test_a_grid_has_each_image_in_its_place() -> None:
+def test_grid_places_images_in_order() -> None:
     images = torch.stack([torch.full((1, 40, 40), value) for value in (0.0, 0.2, 0.4, 0.6, 1.0)])
     pixels = np.asarray(task.grid(images, 3))
     assert pixels.shape == (2 * 82 + 2, 3 * 82 + 2, 3)
@@ -74,8 +74,8 @@ def test_a_grid_has_each_image_in_its_place() -> None:
     assert set(pixels[:2].flatten()) == {128}
 
 
-def test_pairs_of_images_and_their_reconstructions(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
+def test_predict_reconstructs_images(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
     folder.mkdir()
     images, labels = data.load(data.DataConfig()).val.__getitems__([0, 1, 2])
     for number, image in enumerate(images[:, 0].numpy()):
@@ -83,19 +83,19 @@ def test_pairs_of_images_and_their_reconstructions(run: Path, tmp_path: Path) ->
     predict.main([str(run), str(folder), "--device=cpu", f"--output={tmp_path}/pairs.png"])
     trained = open_trained(run, CPU)
     with torch.no_grad():
-        again = trained.net.predict(trained.prepare((images, labels), False, torch.Generator())[0])
-    expected = torch.stack([images / 255, again], dim=1).flatten(0, 1)
-    with Image.open(tmp_path / "pairs.png") as picture:
-        difference = np.asarray(picture).astype(int) - np.asarray(task.grid(expected, 4)).astype(int)
+        reconstructed = trained.net.predict(trained.prepare((images, labels), False, torch.Generator())[0])
+    expected = torch.stack([images / 255, reconstructed], dim=1).flatten(0, 1)
+    with Image.open(tmp_path / "pairs.png") as grid:
+        difference = np.asarray(grid).astype(int) - np.asarray(task.grid(expected, 4)).astype(int)
     assert abs(difference).max() <= 1
 
 
-def test_what_predict_refuses(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.png").write_text("no image")
+def test_predict_rejects_invalid_input(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_text("not an image")
     (tmp_path / "none").mkdir()
     cases = {
         "cannot read the image .*bad.png": [str(tmp_path / "bad.png")],
-        "none holds no image": [str(tmp_path / "none")],
+        "none contains no image": [str(tmp_path / "none")],
         "must end with .png": ["--output=a.txt"],
         "--count 0": ["--count=0"],
         "give another --output": [f"--output={tmp_path}/nowhere/a.png"],
@@ -106,13 +106,13 @@ def test_what_predict_refuses(run: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".partial*"))
 
 
-def test_the_exported_model_gives_reconstructions(run: Path, tmp_path: Path) -> None:
+def test_exported_model_returns_reconstructions(run: Path, tmp_path: Path) -> None:
     for form, suffix in (("torch", ".pt2"), ("onnx", ".onnx")):
         export.main([str(run), f"--format={form}", f"--output={tmp_path}/model{suffix}"])
     images, labels = data.load(data.DataConfig()).val.__getitems__([0, 1, 2])
-    again = torch.export.load(tmp_path / "model.pt2").module()(images)
+    reconstructed = torch.export.load(tmp_path / "model.pt2").module()(images)
     trained = open_trained(run, CPU)
     with torch.no_grad():
         expected = trained.net.predict(trained.prepare((images, labels), False, torch.Generator())[0])
-    torch.testing.assert_close(again, expected)
-    assert math.prod(again.shape) == 3 * 64
+    torch.testing.assert_close(reconstructed, expected)
+    assert math.prod(reconstructed.shape) == 3 * 64

@@ -1,4 +1,4 @@
-"""A trained model of text in use: what evaluate adds, continuations of prompts, and its export."""
+"""Language modeling tools: evaluate, predict and export."""
 
 import json
 import math
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def run(config: Callable[..., Config], world: World, tmp_path: Path) -> Callable[..., Path]:
-    """Train a few steps on a short text, and return the run's folder."""
+    """Train a few steps on a short text, and return the folder of the run."""
 
     def make(*options: str) -> Path:
         (tmp_path / "own.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 100)
@@ -34,8 +34,8 @@ def run(config: Callable[..., Config], world: World, tmp_path: Path) -> Callable
     return make
 
 
-def by_word(file: Path) -> str:
-    """A tokenizer with a token a word of that text, and a space before each in what it decodes."""
+def word_tokenizer(file: Path) -> str:
+    """A tokenizer with one token per word of that text, which decodes with spaces between words."""
     known = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "rare"]
     numbers = {word: number for number, word in enumerate(known)}
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, "rare"))
@@ -44,7 +44,7 @@ def by_word(file: Path) -> str:
     return str(file)
 
 
-def test_evaluate_counts_as_scikit_learn_does(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_equal_those_of_scikit_learn(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = run()
     evaluate.main([str(folder), "--device=cpu"])
     trained = open_trained(folder, CPU)
@@ -54,17 +54,17 @@ def test_evaluate_counts_as_scikit_learn_does(run: Callable[..., Path], capsys: 
     batch = samples.val.__getitems__(list(range(len(samples.val))))
     inputs, targets = trained.prepare(batch, False, torch.default_generator)
     with torch.no_grad():
-        scores = trained.net.predict(inputs).double().flatten(0, 1)
+        logits = trained.net.predict(inputs).double().flatten(0, 1)
     labels = list(range(256))
-    nats = log_loss(targets.flatten(), scores.softmax(1), labels=labels)
+    nats = log_loss(targets.flatten(), logits.softmax(1), labels=labels)
     assert found["perplexity"] == pytest.approx(math.exp(nats), rel=1e-4)
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2), rel=1e-4)
-    assert found["accuracy"] == pytest.approx(accuracy_score(targets.flatten(), scores.argmax(1)))
-    assert found["accuracy_top5"] == pytest.approx(top_k_accuracy_score(targets.flatten(), scores, k=5, labels=labels))
+    assert found["accuracy"] == pytest.approx(accuracy_score(targets.flatten(), logits.argmax(1)))
+    assert found["accuracy_top5"] == pytest.approx(top_k_accuracy_score(targets.flatten(), logits, k=5, labels=labels))
     assert f"perplexity      {found['perplexity']:.6g}\n" in capsys.readouterr().out
 
 
-def test_a_prompt_is_continued_the_same_way_for_a_seed(
+def test_continuation_depends_only_on_prompt_and_seed(
     run: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = run()
@@ -80,22 +80,20 @@ def test_a_prompt_is_continued_the_same_way_for_a_seed(
     assert first.startswith((tmp_path / "prompt.txt").read_text())
     assert first == continued(prompt, "--seed=1", "--temperature=3")
     assert first != continued(prompt, "--seed=2", "--temperature=3")
-    likeliest = continued(prompt, "--temperature=0")
-    assert likeliest == continued(prompt, "--top-k=1", "--seed=3")
+    greedy = continued(prompt, "--temperature=0")
+    assert greedy == continued(prompt, "--top-k=1", "--seed=3")
     both = continued(prompt, "--prompt=the lazy", "--temperature=0")
     assert both.index("==> --prompt <==\nthe lazy") < both.index(f"==> {prompt} <==\nthe quick")
     continued(prompt, "--temperature=0", f"--output={tmp_path}/a.json")
     (written,) = json.loads((tmp_path / "a.json").read_text())
-    assert written["prompt"] + written["continuation"] + "\n" == likeliest
+    assert written["prompt"] + written["continuation"] + "\n" == greedy
     continued(prompt, "--temperature=0", f"--output={tmp_path}/a.txt")
-    assert (tmp_path / "a.txt").read_text() == likeliest
+    assert (tmp_path / "a.txt").read_text() == greedy
     assert not list(tmp_path.glob(".partial*"))
 
 
-def test_a_tokenizers_file_is_used_for_prompts_and_can_move(
-    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder = run(f"--data.tokenizer={by_word(tmp_path / 'words.json')}")
+def test_tokenizer_file_can_move(run: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = run(f"--data.tokenizer={word_tokenizer(tmp_path / 'words.json')}")
     (tmp_path / "words.json").rename(tmp_path / "moved.json")
     with pytest.raises(SystemExit, match=r"words.json does not exist"):
         predict.main([str(folder), "--device=cpu", "--prompt=the quick"])
@@ -105,25 +103,25 @@ def test_a_tokenizers_file_is_used_for_prompts_and_can_move(
     added = capsys.readouterr().out.removeprefix("the quick").split()
     assert len(added) == 5
     assert set(added) <= set("the quick brown fox jumps over lazy dog rare".split())  # noqa: SIM905
-    with pytest.raises(SystemExit, match="bytes has 256 tokens, and the model 9"):
+    with pytest.raises(SystemExit, match="bytes has 256 tokens, but the model 9"):
         predict.main([str(folder), "--device=cpu", "--prompt=the quick", "--tokenizer=bytes"])
 
 
 @pytest.mark.parametrize(("options", "kept"), [((1.0, 2), {1, 3}), ((0.0, 0), {3}), ((1.0, 0), {0, 1, 2, 3})])
-def test_tokens_are_drawn_by_their_scores(options: tuple[float, int], kept: set[int]) -> None:
+def test_tokens_are_sampled_from_the_softmax(options: tuple[float, int], kept: set[int]) -> None:
     generator = torch.Generator().manual_seed(0)
-    scores = torch.tensor([0.0, 1.0, 0.5, 2.0])
-    drawn = [text_generation.choose(scores, *options, generator) for _ in range(2000)]
-    assert set(drawn) == kept
-    shares = torch.tensor([scores[token] for token in sorted(kept)]).softmax(0)
-    counted = [drawn.count(token) / 2000 for token in sorted(kept)]
-    assert counted == pytest.approx(shares.tolist(), abs=0.05)
+    logits = torch.tensor([0.0, 1.0, 0.5, 2.0])
+    samples = [text_generation.sample(logits, *options, generator) for _ in range(2000)]
+    assert set(samples) == kept
+    expected = torch.tensor([logits[token] for token in sorted(kept)]).softmax(0)
+    frequencies = [samples.count(token) / 2000 for token in sorted(kept)]
+    assert frequencies == pytest.approx(expected.tolist(), abs=0.05)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing to continue: give --prompt"),
+        ([], "no prompt: give --prompt"),
         (["--prompt=a", "--tokens=0"], "--tokens 0: it must be 1 or above"),
         (["--prompt=a", "--temperature=-1"], "--temperature -1.0: it must be 0 or above"),
         (["--prompt=a", "--temperature=nan"], "--temperature nan: it must be 0 or above"),
@@ -132,7 +130,7 @@ def test_tokens_are_drawn_by_their_scores(options: tuple[float, int], kept: set[
         (["nowhere.txt"], "cannot read nowhere.txt"),
     ],
 )
-def test_what_cannot_be_continued(
+def test_predict_rejects_invalid_input(
     run: Callable[..., Path], options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = run("--train.steps=1", "--train.eval_every=1")
@@ -142,19 +140,19 @@ def test_what_cannot_be_continued(
 
 
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
-def test_the_export_gives_the_models_scores(run: Callable[..., Path], kind: str, tmp_path: Path) -> None:
+def test_exported_model_equals_the_original(run: Callable[..., Path], kind: str, tmp_path: Path) -> None:
     folder = run("--train.steps=1", "--train.eval_every=1")
     export.main([str(folder), f"--format={kind}", f"--output={tmp_path}/exported"])
     trained = open_trained(folder, CPU, "fp32")
-    module, (tokens,) = task.exported(trained)
+    module, (tokens,) = task.export_module(trained)
     assert (tokens.dtype, tokens.shape) == (torch.int64, (2, 32))
     more = torch.cat([tokens, tokens, tokens])
-    again = loaded(kind, tmp_path / "exported")(more)
-    torch.testing.assert_close(again, module(more).detach(), rtol=1e-3, atol=1e-4)
+    outputs = loaded(kind, tmp_path / "exported")(more)
+    torch.testing.assert_close(outputs, module(more).detach(), rtol=1e-3, atol=1e-4)
 
 
 def loaded(kind: str, file: Path) -> Callable[..., torch.Tensor]:
-    """An exported model as its user opens it."""
+    """Load an exported model."""
     if kind == "torch":
         program: Any = torch.export.load(file).module()
         return lambda tokens: program(tokens).detach()

@@ -1,4 +1,4 @@
-"""A trained model of sequences in use: what evaluate adds, continuations and forecasts, and its export."""
+"""Sequence modeling tools: evaluate, predict and export."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ from .. import data
 from ..config import Config
 from ..distributed import World
 from ..tools import evaluate, export, predict, task
-from ..tools.trained_model import Trained, open_trained
+from ..tools.trained_model import TrainedModel, open_trained
 from ..train import train
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def run(config: Callable[..., Config], world: World, tmp_path: Path) -> Callable[..., Path]:
-    """Train a few steps on a short text or series, and return the run's folder."""
+    """Train a few steps on a short text or series, and return the folder of the run."""
 
     def make(kind: str, *options: str) -> Path:
         text, series = tmp_path / "own.txt", write(tmp_path / "own.csv", 300)
@@ -42,15 +42,15 @@ def run(config: Callable[..., Config], world: World, tmp_path: Path) -> Callable
 
 
 def write(file: Path, rows: int) -> Path:
-    """Two columns that can be foreseen, of different sizes, and one that is not asked for."""
+    """Write two predictable columns of different scales, and one that is not used."""
     when = np.arange(rows)
     columns = {"moon": 1000 + 50 * np.sin(when / 9), "note": ["x"] * rows, "tide": 5 + np.sin(when / 3)}
     pl.DataFrame(columns).write_csv(file)
     return file
 
 
-def answers(trained: Trained) -> tuple[Tensor, Tensor, Tensor]:
-    """The held-out inputs and targets, and what the model makes of the first."""
+def predictions(trained: TrainedModel) -> tuple[Tensor, Tensor, Tensor]:
+    """The validation inputs and targets, and the predictions."""
     samples = data.load(trained.cfg.data)
     batch = samples.val.__getitems__(list(range(len(samples.val))))
     inputs, targets = trained.prepare(batch, False, torch.default_generator)
@@ -58,27 +58,29 @@ def answers(trained: Trained) -> tuple[Tensor, Tensor, Tensor]:
         return inputs, targets, trained.net.predict(inputs)
 
 
-def evaluated(folder: Path) -> tuple[dict[str, Any], Trained]:
-    """What evaluate writes, and the model that it was about."""
+def evaluated(folder: Path) -> tuple[dict[str, Any], TrainedModel]:
+    """The results that evaluate writes, and the model."""
     evaluate.main([str(folder), "--device=cpu"])
     trained = open_trained(folder, CPU)
     assert (trained.checkpoint / "evaluation.png").read_bytes().startswith(b"\x89PNG")
     return json.loads((trained.checkpoint / "evaluation.json").read_text()), trained
 
 
-def test_text_is_evaluated_as_by_scikit_learn(run: Callable[..., Path]) -> None:
+def test_text_metrics_equal_those_of_scikit_learn(run: Callable[..., Path]) -> None:
     found, trained = evaluated(run("text"))
-    _, targets, scores = answers(trained)
-    scores = scores.double().flatten(0, 1)
-    nats = log_loss(targets.flatten(), scores.softmax(1), labels=list(range(256)))
+    _, targets, logits = predictions(trained)
+    logits = logits.double().flatten(0, 1)
+    nats = log_loss(targets.flatten(), logits.softmax(1), labels=list(range(256)))
     assert found["perplexity"] == pytest.approx(math.exp(nats), rel=1e-4)
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2), rel=1e-4)
-    assert found["accuracy"] == pytest.approx(accuracy_score(targets.flatten(), scores.argmax(1)))
+    assert found["accuracy"] == pytest.approx(accuracy_score(targets.flatten(), logits.argmax(1)))
 
 
-def test_a_series_is_evaluated_as_by_scikit_learn(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_series_metrics_equal_those_of_scikit_learn(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     found, trained = evaluated(run("series"))
-    rows, targets, forecast = answers(trained)
+    rows, targets, forecast = predictions(trained)
     naive = rows[:, -1:].expand_as(targets)
     squared = [mean_squared_error(targets[:, step], forecast[:, step]) for step in range(6)]
     repeated = [mean_squared_error(targets[:, step], naive[:, step]) for step in range(6)]
@@ -89,14 +91,14 @@ def test_a_series_is_evaluated_as_by_scikit_learn(run: Callable[..., Path], caps
     assert found["skill_by_step"] == pytest.approx(skills, abs=1e-4)
     assert found["skill"] == pytest.approx(1 - sum(squared) / sum(repeated), abs=1e-4)
     assert found["loss"] == pytest.approx(np.mean(squared), rel=1e-4)
-    spread = pl.read_csv(trained.cfg.data.path or "")[:240]["moon"].to_numpy().std()
-    in_unit = spread * mean_squared_error(targets[:, :, 1].flatten(), forecast[:, :, 1].flatten()) ** 0.5
-    assert found["rmse_by_column"]["moon"] == pytest.approx(in_unit, rel=1e-4)
+    std = pl.read_csv(trained.cfg.data.path or "")[:240]["moon"].to_numpy().std()
+    rmse = std * mean_squared_error(targets[:, :, 1].flatten(), forecast[:, :, 1].flatten()) ** 0.5
+    assert found["rmse_by_column"]["moon"] == pytest.approx(rmse, rel=1e-4)
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1].split() == ["rmse", "of", "moon", f"{found['rmse_by_column']['moon']:.6g}"]
 
 
-def test_a_prompt_is_continued(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_continues_a_prompt(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = run("text")
     capsys.readouterr()
     predict.main([str(folder), "--device=cpu", "--prompt=the quick", "--tokens=50", "--temperature=0"])
@@ -107,31 +109,33 @@ def test_a_prompt_is_continued(run: Callable[..., Path], capsys: pytest.CaptureF
     assert capsys.readouterr().out == first
 
 
-def test_the_rows_after_the_last_are_forecast(
+def test_predict_forecasts_the_following_rows(
     run: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = run("series")
-    asked = write(tmp_path / "asked.csv", 500)
+    inputs = write(tmp_path / "inputs.csv", 500)
     outputs = {suffix: tmp_path / f"out{suffix}" for suffix in (".csv", ".json", ".png")}
     for output in outputs.values():
-        predict.main([str(folder), str(asked), "--device=cpu", f"--output={output}"])
+        predict.main([str(folder), str(inputs), "--device=cpu", f"--output={output}"])
     capsys.readouterr()
-    predict.main([str(folder), str(asked), "--device=cpu"])
+    predict.main([str(folder), str(inputs), "--device=cpu"])
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     trained = open_trained(folder, CPU)
-    rows = pl.read_csv(asked)[["tide", "moon"]].to_numpy()[-24:]
+    rows = pl.read_csv(inputs)[["tide", "moon"]].to_numpy()[-24:]
     mean, std = np.array(trained.spec.mean), np.array(trained.spec.std)
     with torch.no_grad():
-        made = trained.net.predict(torch.from_numpy((rows - mean) / std).float().unsqueeze(0))[0].numpy() * std + mean
-    assert made[0] == pytest.approx(rows[-1], rel=0.1)
+        expected = (
+            trained.net.predict(torch.from_numpy((rows - mean) / std).float().unsqueeze(0))[0].numpy() * std + mean
+        )
+    assert expected[0] == pytest.approx(rows[-1], rel=0.1)
     head, *written = csv.reader(outputs[".csv"].read_text().splitlines())
     assert head == ["tide", "moon"]
-    assert np.array(written, float) == pytest.approx(made, rel=1e-4)
+    assert np.array(written, float) == pytest.approx(expected, rel=1e-4)
     assert json.loads(outputs[".json"].read_text())["columns"] == head
-    assert np.array(json.loads(outputs[".json"].read_text())["forecast"]) == pytest.approx(made, rel=1e-4)
+    assert np.array(json.loads(outputs[".json"].read_text())["forecast"]) == pytest.approx(expected, rel=1e-4)
     assert outputs[".png"].read_bytes().startswith(b"\x89PNG")
     assert printed[0] == ["step", "tide", "moon"]
-    assert np.array(printed[1:], float)[:, 1:] == pytest.approx(made, rel=1e-4)
+    assert np.array(printed[1:], float)[:, 1:] == pytest.approx(expected, rel=1e-4)
     assert not list(tmp_path.glob(".partial*"))
 
 
@@ -143,11 +147,11 @@ def test_the_rows_after_the_last_are_forecast(
         (["own.csv", "--output=a.txt"], "must end with .csv, .json or .png"),
         (["own.csv", "--output=nowhere/a.csv"], "cannot write nowhere/a.csv"),
         (["nowhere.csv"], "nowhere.csv does not exist"),
-        (["short.csv"], "short.csv has 23 rows, and the model sees 24"),
+        (["short.csv"], "short.csv has 23 rows, but the model needs 24"),
         (["other.csv"], "has no column tide, moon"),
     ],
 )
-def test_what_cannot_be_forecast(
+def test_predict_rejects_invalid_input(
     run: Callable[..., Path], options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = run("series", "--train.steps=1", "--train.eval_every=1")
@@ -160,11 +164,11 @@ def test_what_cannot_be_forecast(
 
 @pytest.mark.parametrize("kind", ["text", "series"])
 @pytest.mark.parametrize("format_", ["torch", "onnx"])
-def test_the_export_gives_the_models_answers(run: Callable[..., Path], kind: str, format_: str, tmp_path: Path) -> None:
+def test_exported_model_equals_the_original(run: Callable[..., Path], kind: str, format_: str, tmp_path: Path) -> None:
     folder = run(kind, "--train.steps=3", "--train.eval_every=3")
     export.main([str(folder), f"--format={format_}", f"--output={tmp_path}/exported"])
     trained = open_trained(folder, CPU, "fp32")
-    module, (inputs,) = task.exported(trained)
+    module, (inputs,) = task.export_module(trained)
     more = torch.cat([inputs, inputs, inputs])
     expected = module(more).detach()
     if kind == "series":
@@ -173,7 +177,7 @@ def test_the_export_gives_the_models_answers(run: Callable[..., Path], kind: str
 
 
 def loaded(format_: str, file: Path) -> Callable[..., Tensor]:
-    """An exported model as its user opens it."""
+    """Load an exported model."""
     if format_ == "torch":
         program: Any = torch.export.load(file).module()
         return lambda inputs: program(inputs).detach()

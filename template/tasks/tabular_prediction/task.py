@@ -34,7 +34,7 @@ class Details:
         size = len(spec.classes)
         self.confusion = torch.zeros(size * size, dtype=torch.int64, device=device)
         self.sums = torch.zeros(4, dtype=dtype, device=device)
-        """Classification: log loss, and samples. Regression: squared and absolute errors, total sum of squares, and samples."""
+        """Classification: log loss, 0, 0, samples. Regression: squared, absolute error, squared deviation, samples."""
 
     def add(self, net: Any, batch: Batch) -> None:
         """Add a prepared batch."""

@@ -1,4 +1,4 @@
-"""A trained model of tables in use: what evaluate adds, rows in and predictions out, and its export."""
+"""Tabular prediction tools: evaluate, predict and export."""
 
 import json
 from collections.abc import Callable
@@ -22,22 +22,22 @@ from .. import data
 from ..config import Config
 from ..distributed import World
 from ..tools import evaluate, export, predict, task
-from ..tools.trained_model import Trained, open_trained
+from ..tools.trained_model import TrainedModel, open_trained
 from ..train import train
 
 CPU = torch.device("cpu")
-WITH_GAPS = 7
+MISSING_EVERY = 7
 
 
 def write(file: Path, rows: int = 90) -> Path:
-    """A table with numbers, gaps and categories, from which two targets can be told."""
-    noise = np.random.default_rng(0)
-    size, kind = noise.normal(5, 2, rows), noise.integers(0, 3, rows)
+    """Write a table with numbers, missing values and categories, and two targets that depend on them."""
+    rng = np.random.default_rng(0)
+    size, kind = rng.normal(5, 2, rows), rng.integers(0, 3, rows)
     frame = pl.DataFrame(
         {
             "note": [f"row {row}" for row in range(rows)],
-            "size": [None if row % WITH_GAPS == 0 else value for row, value in enumerate(size)],
-            "kind": [("red", "green", "blue")[place] for place in kind],
+            "size": [None if row % MISSING_EVERY == 0 else value for row, value in enumerate(size)],
+            "kind": [("red", "green", "blue")[index] for index in kind],
             "label": [("small", "middle", "large")[int(value > 4) + int(value > 6)] for value in size],
             "price": 100 + 10 * size + 5 * kind,
         }
@@ -48,7 +48,7 @@ def write(file: Path, rows: int = 90) -> Path:
 
 @pytest.fixture
 def run(config: Callable[..., Config], world: World, tmp_path: Path) -> Callable[[str], Path]:
-    """Train a few steps to predict one of the table's columns, and return the run's folder."""
+    """Train a few steps to predict one of the columns, and return the folder of the run."""
 
     def make(target: str) -> Path:
         file = write(tmp_path / "train.csv")
@@ -61,16 +61,16 @@ def run(config: Callable[..., Config], world: World, tmp_path: Path) -> Callable
     return make
 
 
-def outputs(trained: Trained) -> tuple[torch.Tensor, torch.Tensor]:
-    """The targets of the held-out rows, and what the model says of them."""
+def outputs(trained: TrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """The targets of the validation rows, and the predictions."""
     samples = data.load(trained.cfg.data)
     numbers, codes, targets = samples.val.__getitems__(list(range(len(samples.val))))
     with torch.no_grad():
-        return targets, task.Rowwise(trained.net, trained.prepare)(numbers, codes)
+        return targets, task.RowPredictor(trained.net, trained.prepare)(numbers, codes)
 
 
 def evaluated(run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
-    """What evaluate writes, and what it prints."""
+    """What evaluate writes and prints."""
     capsys.readouterr()
     evaluate.main([str(run), "--device=cpu"])
     trained = open_trained(run, CPU)
@@ -78,48 +78,51 @@ def evaluated(run: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, 
     return json.loads((trained.checkpoint / "evaluation.json").read_text()), capsys.readouterr().out
 
 
-def test_evaluate_counts_as_scikit_learn_does(run: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_classification_metrics_equal_those_of_scikit_learn(
+    run: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = run("label")
     found, printed = evaluated(folder, capsys)
     trained = open_trained(folder, CPU)
-    targets, shares = outputs(trained)
-    chosen = shares.argmax(1)
+    targets, probabilities = outputs(trained)
+    chosen = probabilities.argmax(1)
     assert found["confusion"] == confusion_matrix(targets, chosen, labels=[0, 1, 2]).tolist()
     precision, recall, _, _ = precision_recall_fscore_support(targets, chosen, labels=[0, 1, 2], zero_division=0)
     assert found["precision"] == pytest.approx(precision.tolist())
     assert found["recall"] == pytest.approx(recall.tolist())
-    wanted = log_loss(targets, shares.double() / shares.double().sum(1, keepdim=True), labels=[0, 1, 2])
-    assert found["log_loss"] == pytest.approx(wanted, rel=1e-4)
+    normalized = probabilities.double() / probabilities.double().sum(1, keepdim=True)
+    expected = log_loss(targets, normalized, labels=[0, 1, 2])
+    assert found["log_loss"] == pytest.approx(expected, rel=1e-4)
     assert found["accuracy"] == pytest.approx((chosen == targets).double().mean().item())
     assert found["samples"] == len(targets)
     for name in trained.spec.classes:
         assert name in printed
 
 
-def test_evaluate_measures_numbers_as_scikit_learn_does(
+def test_regression_metrics_equal_those_of_scikit_learn(
     run: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run("price")
     found, printed = evaluated(folder, capsys)
-    targets, said = outputs(open_trained(folder, CPU))
-    assert found["r2"] == pytest.approx(r2_score(targets, said), rel=1e-4)
-    assert found["rmse"] == pytest.approx(mean_squared_error(targets, said) ** 0.5, rel=1e-4)
-    assert found["mae"] == pytest.approx(mean_absolute_error(targets, said), rel=1e-4)
+    targets, predicted = outputs(open_trained(folder, CPU))
+    assert found["r2"] == pytest.approx(r2_score(targets, predicted), rel=1e-4)
+    assert found["rmse"] == pytest.approx(mean_squared_error(targets, predicted) ** 0.5, rel=1e-4)
+    assert found["mae"] == pytest.approx(mean_absolute_error(targets, predicted), rel=1e-4)
     assert "rmse" in printed
 
 
-def test_the_metric_r2_is_that_of_scikit_learn(world: World, run: Callable[[str], Path]) -> None:
+def test_validation_r2_equals_that_of_scikit_learn(world: World, run: Callable[[str], Path]) -> None:
     folder = run("price")
     metrics = evaluate.measure(open_trained(folder, CPU), world).metrics
-    targets, said = outputs(open_trained(folder, CPU))
-    assert metrics["r2"] == pytest.approx(r2_score(targets, said), rel=1e-4)
+    targets, predicted = outputs(open_trained(folder, CPU))
+    assert metrics["r2"] == pytest.approx(r2_score(targets, predicted), rel=1e-4)
 
 
-def test_predict_adds_columns_to_the_rows(run: Callable[[str], Path], tmp_path: Path) -> None:
+def test_predict_adds_columns(run: Callable[[str], Path], tmp_path: Path) -> None:
     folder = run("label")
     rows = pl.read_csv(tmp_path / "train.csv").drop("label", "price")
     rows.write_parquet(tmp_path / "new.parquet")
-    (tmp_path / "train.csv").unlink()  # nothing but the checkpoint is needed
+    (tmp_path / "train.csv").unlink()  # only the checkpoint is needed
     names = [f"probability {name}" for name in ("large", "middle", "small")]
     readers: dict[str, Callable[[Path], pl.DataFrame]] = {
         ".csv": pl.read_csv,
@@ -127,18 +130,20 @@ def test_predict_adds_columns_to_the_rows(run: Callable[[str], Path], tmp_path: 
         ".json": pl.read_json,
     }
     for suffix, reader in readers.items():
-        target = tmp_path / f"said{suffix}"
+        target = tmp_path / f"predicted{suffix}"
         predict.main([str(folder), str(tmp_path / "new.parquet"), "--device=cpu", f"--output={target}"])
-        said = reader(target)
-        assert said.select(rows.columns).equals(rows)
-        assert said.columns == [*rows.columns, "prediction", *names]
-        shares = said.select(names).to_numpy()
-        assert shares.sum(1) == pytest.approx(np.ones(len(rows)), abs=1e-5)
-        assert said["prediction"].to_list() == [("large", "middle", "small")[place] for place in shares.argmax(1)]
+        predicted = reader(target)
+        assert predicted.select(rows.columns).equals(rows)
+        assert predicted.columns == [*rows.columns, "prediction", *names]
+        probabilities = predicted.select(names).to_numpy()
+        assert probabilities.sum(1) == pytest.approx(np.ones(len(rows)), abs=1e-5)
+        assert predicted["prediction"].to_list() == [
+            ("large", "middle", "small")[index] for index in probabilities.argmax(1)
+        ]
     assert not list(tmp_path.glob(".partial*"))
 
 
-def test_predict_prints_numbers_in_their_own_unit(
+def test_predict_prints_numbers_in_the_original_unit(
     run: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run("price")
@@ -154,29 +159,29 @@ def test_predict_prints_numbers_in_their_own_unit(
     assert "column kind: 1 of 2 values count as unknown ('violet')" in printed.err
 
 
-def test_predict_is_the_same_in_any_batch(
+def test_predictions_do_not_depend_on_the_batch_size(
     run: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = run("price")
     found = []
     for rows in (8192, 7):
-        monkeypatch.setattr(task, "AT_ONCE", rows)
-        options = ["--device=cpu", f"--output={tmp_path / 'said.parquet'}"]
+        monkeypatch.setattr(task, "BATCH", rows)
+        options = ["--device=cpu", f"--output={tmp_path / 'predicted.parquet'}"]
         predict.main([str(folder), str(write(tmp_path / "new.csv")), *options])
-        found.append(pl.read_parquet(tmp_path / "said.parquet")["prediction"].to_numpy())
+        found.append(pl.read_parquet(tmp_path / "predicted.parquet")["prediction"].to_numpy())
     assert found[0] == pytest.approx(found[1], rel=1e-5)
     assert found[0].min() > 20
 
 
-def test_predict_refuses_in_one_line(run: Callable[[str], Path], tmp_path: Path) -> None:
+def test_predict_rejects_invalid_input(run: Callable[[str], Path], tmp_path: Path) -> None:
     good: dict[str, Any] = {"size": [1.0], "kind": ["red"]}
     cases: list[tuple[dict[str, Any] | None, str, str]] = [
-        (None, "said.csv", "new.csv does not exist"),
-        ({"size": [1.0]}, "said.csv", "new.csv has no column kind"),
-        ({**good, "size": ["big"]}, "said.csv", "column size of .*new.csv holds 'big' in row 1"),
-        ({**good, "prediction": [1]}, "said.csv", "has a column prediction already"),
-        (good, "said.xls", "has no known format"),
-        (good, "nowhere/said.csv", "cannot write"),
+        (None, "predicted.csv", "new.csv does not exist"),
+        ({"size": [1.0]}, "predicted.csv", "new.csv has no column kind"),
+        ({**good, "size": ["big"]}, "predicted.csv", "column size of .*new.csv contains 'big' in row 1"),
+        ({**good, "prediction": [1]}, "predicted.csv", "already has a column prediction"),
+        (good, "predicted.xls", "has an unknown format"),
+        (good, "nowhere/predicted.csv", "cannot write"),
     ]
     folder, file = run("label"), tmp_path / "new.csv"
     for rows, output, message in cases:
@@ -188,26 +193,26 @@ def test_predict_refuses_in_one_line(run: Callable[[str], Path], tmp_path: Path)
 
 
 @pytest.mark.parametrize(("target", "kind"), [("label", "torch"), ("label", "onnx"), ("price", "onnx")])
-def test_export_agrees_with_the_model(
+def test_exported_model_equals_the_original(
     run: Callable[[str], Path], capsys: pytest.CaptureFixture[str], target: str, kind: str
 ) -> None:
     export.main([str(run(target)), f"--format={kind}"])
-    assert "its outputs differ from the model's by" in capsys.readouterr().out
+    assert "maximum difference" in capsys.readouterr().out
 
 
-def test_export_without_a_category_or_a_gap(
+def test_model_without_categories_is_exported(
     config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(config("--run.name=plain"), world)
     export.main([str(tmp_path / "plain"), "--format=onnx"])
-    assert "its outputs differ from the model's by" in capsys.readouterr().out
+    assert "maximum difference" in capsys.readouterr().out
 
 
-def test_an_export_takes_gaps_as_nan(run: Callable[[str], Path]) -> None:
+def test_exported_module_accepts_missing_values_as_nan(run: Callable[[str], Path]) -> None:
     trained = open_trained(run("label"), CPU)
-    module, (numbers, codes) = task.exported(trained)
+    module, (numbers, codes) = task.export_module(trained)
     numbers[0, 0] = float("nan")
     with torch.no_grad():
-        shares = module(numbers, codes)
-    assert shares.isfinite().all()
-    assert shares.sum(1).tolist() == pytest.approx([1, 1])
+        probabilities = module(numbers, codes)
+    assert probabilities.isfinite().all()
+    assert probabilities.sum(1).tolist() == pytest.approx([1, 1])

@@ -1,4 +1,4 @@
-"""Ranges of a config's numbers, stated at the field and checked when a section is made."""
+"""Base class of the config's sections, whose fields declare the range of their numbers."""
 
 import json
 import math
@@ -12,29 +12,29 @@ T = TypeVar("T")
 
 
 def within(interval: str, default: T) -> T:
-    """Give a field its default and the interval of its numbers, as mathematics writes it: "[0, 1)" has 0 and not 1."""
+    """Return a field with a default and an interval in mathematical notation: "[0, 1)" contains 0 and not 1."""
     return field(default=default, metadata={"interval": interval})
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the config, `XConfig` with keys `x.*`. Making one refuses a number outside its interval, by its key."""
+    """A section of the config, `XConfig` with options `x.*`. Refuses numbers outside their interval."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value, interval = getattr(self, item.name), item.metadata.get("interval")
-            if interval and isinstance(value, int | float) and not _holds(interval, value):
+            if interval and isinstance(value, int | float) and not _contains(interval, value):
                 others = "".join(f", or {word}" for word in _words(item.type))
-                self.refuse(item.name, f"it must be {_spoken(interval)}{others}")
+                self.refuse(item.name, f"it must be {_describe(interval)}{others}")
 
     def take(self, size: Mapping[str, object]) -> None:
-        """Fill the keys that were left at their default with those of a named size."""
+        """Set the fields that are at their default to the values of a named size."""
         for item in fields(self):
             if item.name in size and getattr(self, item.name) == item.default:
                 object.__setattr__(self, item.name, size[item.name])
 
     def refuse(self, key: str, why: str) -> NoReturn:
-        """Raise the UserError that says what is wrong with a value."""
+        """Raise a UserError about the value of a field."""
         section = type(self).__name__.removesuffix("Config").lower()
         value = getattr(self, key)
         shown = json.dumps(value) if isinstance(value, bool | None) else str(value) or "empty"
@@ -46,14 +46,14 @@ def _ends(interval: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _holds(interval: str, value: float) -> bool:
+def _contains(interval: str, value: float) -> bool:
     low, high = _ends(interval)
     return (low < value or (value == low and interval[0] == "[")) and (
         value < high or (value == high and interval[-1] == "]")
     )
 
 
-def _spoken(interval: str) -> str:
+def _describe(interval: str) -> str:
     low, high = _ends(interval)
     start = f"{'from' if interval[0] == '[' else 'above'} {low:.10g}"
     if math.isinf(high):
@@ -62,6 +62,6 @@ def _spoken(interval: str) -> str:
 
 
 def _words(type_: object) -> list[str]:
-    """What else a field takes: `null`, and the words of a Literal."""
+    """Return what else a field accepts: `null`, and the values of a Literal."""
     words = [arg for part in get_args(type_) for arg in get_args(part)]
     return [*map(str, words), *["null"] * (type(None) in get_args(type_))]

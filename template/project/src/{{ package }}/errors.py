@@ -1,4 +1,4 @@
-"""The one error that ends a program with a line instead of a traceback."""
+"""The error that ends a program with one line instead of a traceback."""
 
 
 class UserError(Exception):
@@ -6,5 +6,5 @@ class UserError(Exception):
 
 
 def in_one_line(error: UserError) -> str:
-    """Return the message; of one that was raised in a loader process, without that process's traceback."""
+    """Return the message; without the traceback of the loader process, if it was raised in one."""
     return "error: " + str(error).strip().splitlines()[-1].split("UserError: ")[-1]

@@ -101,7 +101,7 @@ class EvalOrder:
     def __init__(self, samples: int, micro_batch: int, rank: int, world_size: int) -> None:
         if samples < world_size:
             raise UserError(
-                f"{samples} validation samples are too few for {world_size} ranks: use more of them, or fewer ranks"
+                f"there are only {samples} validation samples for {world_size} ranks: use more of them, or fewer ranks"
             )
         self.indices = range(rank, samples, world_size)
         self.micro_batch = micro_batch

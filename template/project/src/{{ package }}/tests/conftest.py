@@ -117,50 +117,11 @@ def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str
     return _start(ranks, ["-m", f"{PACKAGE}.train", *SMALL, "--log.tensorboard=false", *options])
 
 
-def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, before: str = "") -> None:
-    """Train several times in the same processes, after some code that prepares them, as a start takes seconds.
-
-    A validation sees `VALIDATED` batches, however many ranks share them; what is refused is written down by its name.
-    """
-    script = folder / "in_turn.py"
-    script.write_text(
-        f"PACKAGE, RANKS, VALIDATED = {PACKAGE!r}, {ranks}, {VALIDATED}\n" + IN_TURN.replace("# before", before)
-    )
+def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, *changes: str) -> None:
+    """Train several times in the same processes, with some of the changes that `train_in_turn.py` knows."""
     every = [[*SMALL, "--log.tensorboard=false", f"--run.dir={folder}", *options] for options in runs]
-    done = _start(ranks, [str(script), json.dumps(every)])
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
-IN_TURN = """
-import contextlib, importlib, json, sys, warnings
-import torch
-warnings.simplefilter("error")
-warnings.filterwarnings("ignore", "Grad strides do not match")  # a 1 x 1 convolution has two right answers
-distributed, config, speed, train, errors, loaders = (
-    importlib.import_module(f"{PACKAGE}.{name}")
-    for name in ("distributed", "config", "speed", "train", "errors", "loaders")
-)
-every = loaders.EvalOrder
-loaders.EvalOrder = lambda samples, micro_batch, *place: every(
-    min(samples, VALIDATED * micro_batch), micro_batch, *place
-)
-# before
-with distributed.start("cpu") as world:
-    for options in json.loads(sys.argv[1]):
-        cfg = config.read(PARSER, options)
-        profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
-        try:
-            with profiler if cfg.dist.strategy == "ddp" else contextlib.nullcontext():
-                train.train(cfg, world)
-        except errors.UserError as error:
-            (cfg.run.dir / f"{cfg.run.name}-refused-{world.rank}").write_text(str(error))
-            continue
-        if cfg.dist.strategy == "fsdp":
-            continue
-        reductions = sum(event.count for event in profiler.key_averages() if event.key == "gloo:all_reduce")
-        (cfg.run.dir / f"{cfg.run.name}-reductions-{world.rank}").write_text(str(reductions))
-distributed.end(world)
-"""
+    result = _start(ranks, ["-m", f"{__package__}.train_in_turn", json.dumps(every), str(VALIDATED), *changes])
+    assert result.returncode == 0, result.stderr[-4000:]
 
 
 def _start(ranks: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:

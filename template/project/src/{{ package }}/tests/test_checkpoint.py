@@ -81,14 +81,14 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_passed_over_with_a_warning(run: Path, damage: str) -> None:
     DAMAGES[damage](run / "checkpoints" / "step-00000002")
-    with pytest.warns(UserWarning, match="passing over the checkpoint .*step-00000002"):
+    with pytest.warns(UserWarning, match="skipping the damaged checkpoint .*step-00000002"):
         assert checkpoint.find(run) == run / "checkpoints" / "step-00000001"
 
 
 def test_another_model_is_told_by_what_differs(run: Path) -> None:
     found = run / "checkpoints" / "step-00000002"
     checkpoint.check_same(found, {"width": 8})
-    with pytest.raises(UserError, match="width 8 there and 16 here"):
+    with pytest.raises(UserError, match="width is 8 there and 16 here"):
         checkpoint.check_same(found, {"width": 16})
     with pytest.raises(UserError, match="is of another model"):
         checkpoint.load_weights(torch.nn.Linear(2, 2), WEIGHTS, found)

@@ -44,26 +44,26 @@ BAD = [
     (["--train.global_batch=32", "--train.accumulate=4"], "train.accumulate is 4: train.global_batch=32 makes it 2"),
     (["--train.ema=1"], "train.ema is 1.0: it must be above 0 to below 1, or null"),
     (["--train.patience=0"], "train.patience is 0"),
-    (["--train.monitor=f1", "--train.monitor_mode=max"], "train.monitor is f1: it must be one of the model's metrics"),
-    (["--train.monitor=accuracy"], "train.monitor is accuracy: train.monitor_mode must say"),
+    (["--train.monitor=f1", "--train.monitor_mode=max"], "train.monitor is f1: use one of the model's metrics"),
+    (["--train.monitor=accuracy"], "train.monitor is accuracy: train.monitor_mode must be"),
     (["--optim.schedule=range", "--train.steps=29"], "optim.schedule is range: a range test needs at least 30 steps"),
-    (["--debug.nan=true", "--speed.precision=fp16"], "debug.nan is true: fp16 overflows as a matter of course"),
+    (["--debug.nan=true", "--speed.precision=fp16"], "debug.nan is true: fp16 overflows regularly"),
     (["--train.monitor_mode=best"], "train.monitor_mode"),
     (["--data.cache=gpu"], "data.cache"),
-    (["--dist.strategy=fsdp"], "dist.strategy is fsdp: it shares a model out among ranks, and this run has one"),
+    (["--dist.strategy=fsdp"], "dist.strategy is fsdp: it shards the model over ranks, and this run has one"),
     (["--dist.strategy=ps"], "dist.strategy"),
     (["--dist.sync_batchnorm=2"], "dist.sync_batchnorm"),
     (["--dist.static_graph=true", "--train.accumulate=2"], "dist.static_graph is true"),
-    (["--speed.precision=fp8"], "speed.precision is fp8: it is for NVIDIA GPUs from Ada and Hopper on"),
+    (["--speed.precision=fp8"], "speed.precision is fp8: it needs an NVIDIA GPU, Ada, Hopper or newer"),
     (["--speed.compile=true"], "speed.compile"),
     (["--speed.compile_mode=fast"], "speed.compile_mode"),
     (["--speed.activation_checkpointing=every:0"], "speed.activation_checkpointing is every:0: it must be none"),
     (["--speed.activation_checkpointing=every"], "speed.activation_checkpointing is every: it must be none"),
     (["--speed.activation_checkpointing=budget:2"], "speed.activation_checkpointing is budget:2: it must be none"),
-    (["--speed.activation_checkpointing=budget:.5"], "the compiler spends a budget"),
+    (["--speed.activation_checkpointing=budget:.5"], "a memory budget needs torch.compile"),
     (["--speed.activation_checkpointing=blocks:2"], "speed.activation_checkpointing is blocks:2"),
-    (["--speed.step_graph=true"], "speed.step_graph is true: only CUDA has graphs, and this run is on cpu"),
-    (["--debug.sync=error"], "debug.sync is error: only a CUDA device tells of waits"),
+    (["--speed.step_graph=true"], "speed.step_graph is true: it needs CUDA, and this run is on cpu"),
+    (["--debug.sync=error"], "debug.sync is error: only CUDA reports synchronizations"),
     (["--debug.nan=true", "--speed.compile=model"], "debug.nan is true: compiled code has no modules"),
     (["--debug.profile=true", "--train.steps=12"], "debug.profile is true: it needs 13 steps, and the run has 12"),
     (["--loader.workers=256"], "loader.workers is 256: 1 ranks share the"),
@@ -74,7 +74,7 @@ BAD = [
     (["--speed.precision=tf32"], "speed.precision is tf32"),
     (["--run.name=a/b"], "run.name is a/b"),
     (["--run.name=.."], "run.name is .."),
-    (["--run.resume=auto"], "run.name is null: it must be given"),
+    (["--run.resume=auto"], "run.name is null: run.resume=auto needs it"),
     (["--run.resume=nowhere"], "has no good checkpoint"),
     (["--run.seed=-1"], "run.seed is -1"),
     (["--log.every=0"], "log.every is 0"),
@@ -143,7 +143,7 @@ def test_every_value_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--optim.lr LR Peak learning rate" in text
-    assert "--train.micro_batch MICRO_BATCH Samples in one forward pass" in text
+    assert "--train.micro_batch MICRO_BATCH Samples per forward pass" in text
 
 
 @pytest.mark.parametrize("size", getattr(model, "SIZES", {}))

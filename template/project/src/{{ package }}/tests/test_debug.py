@@ -66,7 +66,7 @@ def test_the_hunt_names_where_a_bad_gradient_comes_back() -> None:
 
 def test_a_run_that_diverges_is_told_apart(tmp_path: Path) -> None:
     wild = ["--optim.lr=1e30", "--optim.clip=null", "--optim.div_factor=1", "--debug.nan=true"]
-    with pytest.raises(SystemExit, match=r"is (NaN|infinite): look there first \(debug.nan\)"):
+    with pytest.raises(SystemExit, match=r"is (NaN|infinite): that is the first such value \(debug.nan\)"):
         main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a", "--log.tensorboard=false", *wild])
 
 

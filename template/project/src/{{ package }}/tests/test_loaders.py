@@ -53,7 +53,7 @@ def test_validation_counts_each_sample_once(samples: int) -> None:
 
 
 def test_a_rank_without_a_held_out_sample_is_refused() -> None:
-    with pytest.raises(UserError, match="1 held-out samples for 2 ranks"):
+    with pytest.raises(UserError, match="there are only 1 validation samples for 2 ranks"):
         EvalOrder(1, 4, 0, 2)
 
 

@@ -22,11 +22,6 @@ SHARED = [
     "--speed.channels_last=false",
 ]
 FSDP = "--dist.strategy=fsdp"
-OVERFLOW = """
-def overflowing(self):
-    return torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-20, enabled=self.format == "fp16")
-speed.Precision.scaler = overflowing
-"""
 RUNS = {
     "ddp": [],
     "static": ["--dist.static_graph=true"],
@@ -47,7 +42,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all those runs, on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     every = [[*SHARED, f"--run.name={name}", *options] for name, options in RUNS.items()]
-    run_ranks_in_turn(2, every, folder, OVERFLOW)
+    run_ranks_in_turn(2, every, folder, "overflow")
     return folder
 
 
@@ -60,7 +55,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*SHARED, "--run.name=one twice", "--train.accumulate=4"],
         [*SHARED, "--run.name=one fp16", "--train.accumulate=2", "--speed.precision=fp16"],
     ]
-    run_ranks_in_turn(1, every, folder, OVERFLOW)
+    run_ranks_in_turn(1, every, folder, "overflow")
     return folder
 
 
@@ -196,18 +191,11 @@ REFUSED = [
 ]
 
 
-NINE_HELD_OUT = """
-import os
-os.sched_getaffinity = lambda _: {0, 1}
-run.EvalOrder = lambda samples, *others: loaders.EvalOrder(9, *others)
-"""
-
-
 def test_what_ranks_cannot_do_is_refused_and_uneven_validations_do_not_hang(tmp_path: Path) -> None:
     """Of nine samples in batches of four, one rank has two batches and the other has one."""
     runs = [[*SHARED, f"--run.name={number}", *options] for number, (options, _) in enumerate(REFUSED)]
     uneven = [*SHARED, "--run.name=uneven", "--train.steps=2", *([] if cannot([FSDP]) else [FSDP])]
-    run_ranks_in_turn(2, [*runs, uneven], tmp_path, NINE_HELD_OUT)
+    run_ranks_in_turn(2, [*runs, uneven], tmp_path, "nine_samples", "two_cores")
     for number, (options, message) in enumerate(REFUSED):
         for rank in (0, 1):
             assert (cannot(options) or message) in (tmp_path / f"{number}-refused-{rank}").read_text()

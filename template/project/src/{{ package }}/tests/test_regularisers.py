@@ -71,7 +71,7 @@ def test_a_resumed_average_is_that_of_the_uninterrupted_run(
     for name in ("whole", "cut"):
         train(config(f"--run.name={name}", *options), world)
     (tmp_path / "cut/checkpoints/step-00000008/manifest.json").unlink()
-    with pytest.warns(UserWarning, match="passing over"):
+    with pytest.warns(UserWarning, match="skipping"):
         train(config("--run.name=cut", "--run.resume=auto", *options), world)
     assert rows(tmp_path / "cut", "val") == rows(tmp_path / "whole", "val")
     averages = [
@@ -171,7 +171,7 @@ def test_the_suggestion_is_a_tenth_of_the_rate_at_the_valley() -> None:
     ("loss", "message"),
     [
         (lambda rate: 1.0 + rate, "the loss never fell"),
-        (lambda rate: 1.0 - 0.1 * math.log10(rate), "the loss still falls at"),
+        (lambda rate: 1.0 - 0.1 * math.log10(rate), "the loss was still falling at"),
         (lambda rate: math.nan if rate > 1e-5 else 1.0, "the loss diverged after 2. steps"),
     ],
 )
@@ -204,7 +204,7 @@ def test_an_average_can_begin_at_a_resume(config: Callable[..., Config], world: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("--optim.name=sgd", "optim.name adamw there and sgd here"),
+        ("--optim.name=sgd", "optim.name is adamw there and sgd here"),
         ("--optim.schedule=range", "optim.schedule is range: a range test cannot resume"),
     ],
 )

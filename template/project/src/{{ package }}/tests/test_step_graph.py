@@ -27,14 +27,14 @@ def test_what_fits_is_not_refused(config: Callable[..., Config]) -> None:
     ("options", "precision", "message"),
     [
         (["--optim.cycle_momentum=true"], "bf16", "set optim.cycle_momentum to false"),
-        ([], "fp16", "fp16 decides on the host"),
-        ([], "fp8", "fp8 decides on the host"),
-        (["--optim.name=sgd"], "bf16", "it records fused adamw"),
-        (["--optim.fused=false"], "bf16", "it records fused adamw"),
+        ([], "fp16", "fp16 synchronizes with the host"),
+        ([], "fp8", "fp8 synchronizes with the host"),
+        (["--optim.name=sgd"], "bf16", "it captures fused adamw"),
+        (["--optim.fused=false"], "bf16", "it captures fused adamw"),
         (["--speed.activation_checkpointing=blocks"], "bf16", "set speed.activation_checkpointing to none"),
         (["--speed.compile=model", "--speed.compile_mode=reduce-overhead"], "bf16", "use default"),
-        (["--debug.nan=true"], "bf16", "switch them off"),
-        (["--debug.anomaly=true"], "bf16", "switch them off"),
+        (["--debug.nan=true"], "bf16", "set them to false"),
+        (["--debug.anomaly=true"], "bf16", "set them to false"),
     ],
 )
 def test_what_does_not_is_refused(
@@ -48,7 +48,7 @@ def test_what_does_not_is_refused(
 def test_ranks_and_the_cpu_are_refused(config: Callable[..., Config]) -> None:
     with pytest.raises(UserError, match="it is for one process, and there are 2"):
         step_graph.check(config(*FIT), World(0, 2, torch.device("cuda", 0)), "bf16")
-    with pytest.raises(UserError, match="only CUDA has graphs, and this run is on cpu"):
+    with pytest.raises(UserError, match="it needs CUDA, and this run is on cpu"):
         step_graph.check(config(*FIT), World(0, 1, torch.device("cpu")), "bf16")
 
 

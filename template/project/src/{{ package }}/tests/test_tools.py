@@ -13,20 +13,19 @@ from .conftest import SMALL
 ROWS = [{"split": "train", "step": 1, "loss": 2.0}]
 
 
-@pytest.mark.parametrize("options", [["--output", "a.png", "--show"], ["--show", *SMALL, "--output=a.png"]])
+@pytest.mark.parametrize("options", [["--output", "a.png"], ["--show", *SMALL, "--output=a.png"]])
 def test_the_data_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     show.main(options)
-    assert capsys.readouterr().out.endswith("picture         a.png\n")
+    assert capsys.readouterr().out.endswith("plot            a.png\n")
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--output", "a.png"], "required: --show"),
         (["--show", "--output"], "--output: expected one argument"),
         (["--show", "--out", "a.png"], "error: .*--out"),
         (["--show", "--data.cach", "disk"], "error: .*--data.cach"),
@@ -50,7 +49,7 @@ def test_what_cannot_be_shown(
     ("write", "way_out"),
     [
         (lambda target: report.draw(ROWS, target), "free some space"),
-        (lambda target: evaluate.write({"loss": 2.0}, target), "the metrics are those above"),
+        (lambda target: evaluate.write({"loss": 2.0}, target), "the metrics are printed above"),
     ],
 )
 def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path, write: Callable[[Path], None], way_out: str) -> None:

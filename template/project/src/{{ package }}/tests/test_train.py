@@ -23,7 +23,7 @@ def test_the_loss_falls_and_the_files_are_there(
     losses = [row["loss"] for row in rows(tmp_path / "a", "train")]
     assert losses[-1] < 0.85 * losses[0]
     assert rows(tmp_path / "a", "val")[-1]["loss"] == results["loss"]
-    assert "held out:" in capsys.readouterr().out
+    assert "validation:" in capsys.readouterr().out
     assert Config(run=config(f"--config={tmp_path}/a/config.json").run).run.name == "a"
 
     found = measured(tmp_path / "a")
@@ -46,7 +46,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
     assert names[-2:] == ["step-00000008", "step-00000012"]
     assert len(names) <= 3, "the two newest, and the best"
     (cut / "checkpoints" / "step-00000012" / "manifest.json").unlink()  # as if the run had died before
-    with pytest.warns(UserWarning, match="passing over"):
+    with pytest.warns(UserWarning, match="skipping"):
         train(config("--run.name=cut", "--run.resume=auto", *options), world)
     for split in ("train", "val"):
         assert rows(cut, split) == rows(tmp_path / "whole", split)
@@ -72,8 +72,8 @@ def test_going_on_from_an_older_checkpoint_sets_the_newer_aside(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("--run.seed=9", "run.seed 0 there and 9 here"),
-        ("--train.micro_batch=8", "global batch 16 there and 8 here"),
+        ("--run.seed=9", "run.seed is 0 there and 9 here"),
+        ("--train.micro_batch=8", "global batch is 16 there and 8 here"),
         pytest.param(
             OTHER_WIDTH, "model", marks=pytest.mark.skipif(OTHER_WIDTH[-2:] == "=0", reason="no such key here")
         ),
@@ -88,7 +88,7 @@ def test_a_run_that_cannot_go_on_says_why(
     assert message in str(stop.value)
     assert "\n" not in str(stop.value)
     assert config(f"--config={tmp_path}/a/config.json").run.seed == 0, "the run's own config is not overwritten"
-    with pytest.raises(SystemExit, match="exists: continue it"):
+    with pytest.raises(SystemExit, match="exists: resume it"):
         main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a"])
 
 
@@ -111,7 +111,7 @@ def test_an_error_on_ranks_is_told_and_ends_them(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     done = run_ranks(2, [f"--run.dir={tmp_path}", "--run.name=a"])
     assert done.returncode != 0
-    assert "exists: continue it with --run.resume auto" in done.stderr
+    assert "exists: resume it with --run.resume auto" in done.stderr
 
 
 @pytest.mark.gpu

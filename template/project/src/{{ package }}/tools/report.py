@@ -1,4 +1,4 @@
-"""Plot the metrics of a run, from its metrics.jsonl, in report.png:
+"""Plot the metrics of a run, from its metrics.jsonl, in report.png.
 
 python -m <package>.tools.report runs/first
 """

@@ -1,0 +1,55 @@
+"""Train several times in one process per rank, as a start takes seconds: RUNS VALIDATED [CHANGE ...].
+
+RUNS is a JSON list of command lines. A validation has VALIDATED micro-batches at most, over all ranks. What is refused
+is written to the run folder's parent, and so is the number of all-reduces of a DDP run.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import warnings
+
+import torch
+
+from .. import config, distributed, errors, loaders, speed, train
+
+
+def overflow(self: speed.Precision) -> torch.amp.GradScaler:
+    """Start with a loss scale that fp16 overflows with, and lower it quickly."""
+    return torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-20, enabled=self.format == "fp16")
+
+
+def main(runs: list[list[str]], validated: int, changes: list[str]) -> None:
+    """Train each run in turn."""
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "Grad strides do not match")  # both strides of a 1 x 1 convolution are right
+    order = loaders.EvalOrder
+
+    def short(samples: int, micro_batch: int, *place: int) -> loaders.EvalOrder:
+        return order(9 if "nine_samples" in changes else min(samples, validated * micro_batch), micro_batch, *place)
+
+    loaders.EvalOrder = short  # type: ignore[assignment,misc]
+    if "overflow" in changes:
+        speed.Precision.scaler = overflow  # type: ignore[method-assign]
+    if "two_cores" in changes:
+        os.sched_getaffinity = lambda _: {0, 1}
+    parser = config.make_parser("test", "")
+    with distributed.start("cpu") as world:
+        for options in runs:
+            cfg = config.read(parser, options)
+            profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
+            try:
+                with profiler if cfg.dist.strategy == "ddp" else contextlib.nullcontext():
+                    train.train(cfg, world)
+            except errors.UserError as error:
+                (cfg.run.dir / f"{cfg.run.name}-refused-{world.rank}").write_text(str(error))
+                continue
+            if cfg.dist.strategy == "ddp":
+                reductions = sum(event.count for event in profiler.key_averages() if event.key == "gloo:all_reduce")
+                (cfg.run.dir / f"{cfg.run.name}-reductions-{world.rank}").write_text(str(reductions))
+    distributed.end(world)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
