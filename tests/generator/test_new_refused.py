@@ -38,7 +38,7 @@ BAD = [
     (["--data", "gpus=99"], "from 0 to 64"),
     (["--data", "gpus=x"], "integer"),
     (["--data", "gpus=1", "--data", "gpus=2"], "given twice"),
-    (["--gpus", "1", "--data", "gpus=2"], "both given"),
+    (["--gpus", "1", "--data", "gpus=2"], "given twice"),
     (["--author", "\udcff"], "not valid text"),
     (["--template", ""], "no such folder"),
     (["--template", "~nosuchuser/x"], "no such folder"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..shared.answers import ANSWERS_FILE, choices, package_of, parse_data, validate
+from ..shared.answers import ANSWERS_FILE, choices, combine, package_of
 from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder
 from . import linked, releases
@@ -61,8 +61,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
     with scratch_folder(Path(tempfile.gettempdir()), "adopt") as work:
         found = releases.of(location if isinstance(location, str) else DEFAULT_TEMPLATE, work)
         search = _Search(found, root, work, found.questions(found.newest, work) or {})
-        known = given | parse_data(data, search.asked or None)
-        validate(given, parse_data(data, search.asked or None), search.asked)
+        known = combine(given, data, search.asked or None)
         sources = dict.fromkeys(known, "given")
         for key, value in linked.answers_of(root).items() if os.path.lexists(file) else ():
             if key not in known and key in search.asked:

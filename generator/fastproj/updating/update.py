@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..shared.answers import ANSWERS_FILE, parse_data, validate
+from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder
 from . import apply, linked, releases
@@ -80,10 +80,7 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
             f"the template {after.recorded} has _migrations, which would run its code here: if you trust it, use "
             "copier update --trust"
         )
-    data = parse_data(wanted.data or [], questions)
-    answers = dict(wanted.answers or {})
-    validate(answers, data, questions or {})
-    answers |= data
+    answers = combine(wanted.answers or {}, wanted.data or [], questions)
     if (target, after.recorded) == (project.version, before.recorded) and not _changes(answers, project.answers):
         return Updated(project.root, project.version, target, project.repository)
 
