@@ -127,7 +127,7 @@ def no_changelog(repository: Repository) -> None:
 def a_hook_that_refuses(repository: Repository) -> None:
     hook = repository.folder / ".git/hooks/commit-msg"
     hook.parent.mkdir(exist_ok=True)
-    hook.write_text('#!/bin/sh\necho "hook says no" >&2\n! grep -q "Go on" "$1"\n')
+    hook.write_text('#!/bin/sh\necho "hook says no" >&2\n! grep -q "Start" "$1"\n')
     hook.chmod(0o755)
 
 
@@ -136,18 +136,18 @@ def nothing(repository: Repository) -> None:
 
 
 REFUSED = [
-    ("", nothing, "give three numbers"),
-    ("0.1", nothing, "give three numbers"),
-    ("0.1.0rc1", nothing, "give three numbers"),
-    ("0.1.0.dev1", nothing, "give three numbers"),
-    ("v0.1.0", nothing, "give three numbers"),
-    ("01.1.0", nothing, "give three numbers"),
-    ("0.1.0\n", nothing, "give three numbers"),
-    ('$(touch x)"; touch y', nothing, "give three numbers"),
-    ("0.1.0", dirty, "not committed"),
-    ("0.1.0", untracked, "not committed"),
+    ("", nothing, "pass three numbers"),
+    ("0.1", nothing, "pass three numbers"),
+    ("0.1.0rc1", nothing, "pass three numbers"),
+    ("0.1.0.dev1", nothing, "pass three numbers"),
+    ("v0.1.0", nothing, "pass three numbers"),
+    ("01.1.0", nothing, "pass three numbers"),
+    ("0.1.0\n", nothing, "pass three numbers"),
+    ('$(touch x)"; touch y', nothing, "pass three numbers"),
+    ("0.1.0", dirty, "uncommitted changes"),
+    ("0.1.0", untracked, "uncommitted changes"),
     ("0.1.0", elsewhere, "git switch main"),
-    ("0.1.0", tagged, "there is a tag v0.1.0 already"),
+    ("0.1.0", tagged, "the tag v0.1.0 exists already"),
     ("0.1.0", at("0.1.0", "0.1.1.dev0"), "not newer than the last release, 0.1.0"),
     ("0.1.0", at("0.9.0", "0.9.1.dev0"), "not newer than the last release, 0.9.0"),
     ("0.1.0", at("0.2.0.dev0"), "pyproject.toml is at 0.2.0.dev0"),

@@ -37,7 +37,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def plain_copy(
-    environment: dict[str, str], source: str, target: Path, revision: str, answers: dict[str, object]
+    environment: dict[str, str], source: str, target: Path, revision: str, answers: Mapping[str, object]
 ) -> None:
     """Render with copier's own command."""
     data = target.with_suffix(".yml")
