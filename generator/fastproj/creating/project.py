@@ -103,6 +103,7 @@ def _commit(stage: Path, target: Path) -> str:
     # The user's hooks, signatures and ignored files apply from the second commit on.
     settings = {"core.excludesFile": os.devnull, "commit.gpgSign": "false"}
     settings |= {"user.useConfigOnly": "true", "maintenance.auto": "false"}
+    settings["core.bigFileThreshold"] = "1"  # one pack, which is faster than an object file per file
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
         done = git.run(stage, *command, settings=settings)
         if not done.ok:

@@ -68,10 +68,7 @@ def releases(root: Path) -> dict[str, str]:
 
 @contextmanager
 def object_store(parent: Path) -> Iterator["ObjectStore"]:
-    """Create a temporary git repository under `parent`.
-
-    It is not created by `git init`, so that it has no settings, hooks, grafts or replaced objects.
-    """
+    """Create a temporary git repository under `parent`; without `git init`, so that it has no settings or hooks."""
     git.forget_callers_repository()
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fastproj-bundle-", dir=parent) as folder:
@@ -166,11 +163,9 @@ class ObjectStore:
     def our_own(self, versions: Mapping[str, str]) -> dict[str, str]:
         """Return the entries whose commits have the form that this module gives them."""
         contents = self._read(list(versions.values()))
-        return {
-            version: commit
-            for (version, commit), content in zip(versions.items(), contents, strict=True)
-            if content == _commit_object(content[5:45].decode(errors="replace"), version)
-        }
+        trees = [content[5:45].decode(errors="replace") for content in contents]
+        expected = map(_commit_object, trees, versions)
+        return {it: versions[it] for it, found, ours in zip(versions, contents, expected, strict=True) if found == ours}
 
     def bundle(self, versions: Mapping[str, str]) -> bytes:
         """Return a bundle of entries; `main` and `HEAD` are the newest."""
