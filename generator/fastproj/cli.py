@@ -95,7 +95,7 @@ def detect(json: Json = False) -> None:
     from .creating.hardware import detect as detect_hardware
 
     machine = detect_hardware()
-    print(show.machine_json(machine) if json else show.machine_text(machine))
+    print(show.as_json(machine, answers=machine.answers()) if json else show.machine_text(machine))
 
 
 @app.command(cls=AnswersCommand)
@@ -169,7 +169,7 @@ def status(
 
     _prepare()
     found = read_status(where, template)
-    print(show.status_json(found) if json else show.status_text(found))
+    print(show.as_json(found) if json else show.status_text(found))
     if found.behind:
         raise typer.Exit(1)
 
