@@ -17,13 +17,16 @@ from .source import Source
 
 
 def preload() -> None:
-    """Import copier in the background, which takes 0.3 s that can be spent waiting for git."""
-    Thread(target=_import_copier, daemon=True).start()
+    """Start importing copier in the background, which takes 0.3 s that can be spent waiting for git."""
+    _loader.start()
 
 
 def _import_copier() -> None:
     with suppress(Exception):  # `copy` imports it again, and reports why it fails
         import_module("copier")
+
+
+_loader = Thread(target=_import_copier, daemon=True)
 
 
 def copy(
@@ -38,6 +41,8 @@ def copy(
     """
     with _environment(scratch / "tmp", source):
         checkout = _checkout(source, scratch / "tmp")
+        if _loader.is_alive():  # two threads must not import its modules, which import each other
+            _loader.join()
         from copier.errors import CopierError, InteractiveSessionError
         from plumbum import CommandNotFound, ProcessExecutionError, local
 
