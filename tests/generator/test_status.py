@@ -63,7 +63,7 @@ def test_status_finishes_a_killed_update(
     make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
     folder = make_project("v0.1.0")
-    stop_update(environment, folder, "_replace", "2", "SIGKILL")
+    stop_update(environment, folder, "replace", "2", "SIGKILL")
     assert journal(folder)
     result = fastproj("status", cwd=folder)
     assert result.returncode == 0, result.stderr

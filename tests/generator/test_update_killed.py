@@ -48,7 +48,7 @@ def updated(updated_once: tuple[Path, tuple[object, ...], float]) -> tuple[objec
     return updated_once[1]
 
 
-POINTS = [("_stage", 1), ("_record", 1), ("_lock", 1), *(("_replace", calls) for calls in (1, 4, 8, 12))]
+POINTS = [("_stage", 1), ("_record", 1), ("_lock", 1), *(("replace", calls) for calls in (1, 4, 8, 12))]
 POINTS += [("fingerprint", calls) for calls in range(27, 35)]  # also between moving an old file out and the new one in
 
 
@@ -87,21 +87,21 @@ def test_changes_after_a_kill_are_kept(edited: Path, fastproj: Fastproj, environ
     (edited / "docs/new.md").write_text("made after the kill\n")
     result = fastproj("update", "--yes", cwd=edited)
     assert result.returncode == 0, result.stderr
-    assert "left alone, as you changed it since: README.md" in result.stdout
-    assert "left alone, as you changed it since: docs/new.md" in result.stdout
+    assert "kept, as you changed it since: README.md" in result.stdout
+    assert "kept, as you changed it since: docs/new.md" in result.stdout
     assert (edited / "README.md").read_text() == "changed after the kill\n"
     assert (edited / "docs/new.md").read_text() == "made after the kill\n"
     assert (edited / "src/proj/train.py").is_file()
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
-@pytest.mark.parametrize("point", [("_stage", "1"), ("_replace", "3")], ids=lambda point: point[0])
+@pytest.mark.parametrize("point", [("_stage", "1"), ("replace", "3")], ids=lambda point: point[0])
 def test_signal_aborts_before_applying_and_waits_during_it(
     number: str, point: tuple[str, str], edited: Path, updated: tuple[object, ...], environment: dict[str, str]
 ) -> None:
     before = project_state(edited)
     result = stop_update(environment, edited, *point, number)
-    if point[0] == "_replace":
+    if point[0] == "replace":
         assert result.returncode == 0, result.stderr
         assert project_state(edited) == updated
     else:
@@ -112,7 +112,7 @@ def test_signal_aborts_before_applying_and_waits_during_it(
 
 
 @pytest.mark.parametrize(
-    "point", [("_stage", "1"), ("_record", "1"), ("_replace", "1"), ("_replace", "7"), ("_replace", "12")]
+    "point", [("_stage", "1"), ("_record", "1"), ("replace", "1"), ("replace", "7"), ("replace", "12")]
 )
 def test_failed_step_rolls_back(point: tuple[str, str], edited: Path, environment: dict[str, str]) -> None:
     before = project_state(edited)

@@ -16,7 +16,7 @@ ENGINE = "src/proj/engine.py"
 
 def test_folder_name_that_is_not_utf8(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
     folder = make_project().rename(tmp_path / os.fsdecode(b"\xff"))
-    assert "version   v0.1.0; v0.3.0 is there" in fastproj("status", cwd=folder).stdout
+    assert "version   v0.1.0; v0.3.0 is available" in fastproj("status", cwd=folder).stdout
     assert fastproj("update", "--yes", "--dry-run", cwd=folder).returncode == 0
 
 

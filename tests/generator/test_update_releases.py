@@ -96,13 +96,43 @@ def test_update_loses_no_edit(
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
     assert (found["model"], found["framework"], found["gpus"]) == ("resnet", "lightning", 2)
     conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
-    assert conflicts == ({"configs/default.yaml", "src/proj/model.py"} if own_model else set())
+    expected = {"configs/default.yaml", "src/proj/model.py"} if own_model else set()
+    assert expected <= conflicts <= (expected | {"README.md", "src/proj/log.py"} if own_model else expected)
     assert fastproj("status", "--json", cwd=folder).returncode == 0
     if state is unedited:
         answers = ["--model", "resnet", "--framework", "lightning", "--gpus", "2", "--author", "The authors"]
         result = fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(tmp_path))
         assert result.returncode == 0, result.stderr
         assert read_files(folder) == read_files(tmp_path / "proj"), "as if it were new"
+
+
+RENAMED = {
+    "folder.py": "run_folder.py",
+    "ranges.py": "config_base.py",
+    "sources/frame.py": "readers/frame.py",
+    "switches/__init__.py": "techniques/__init__.py",
+    "switches/ema.py": "techniques/ema.py",
+    "switches/recompute.py": "techniques/activation_checkpointing.py",
+    "tests/test_switches.py": "tests/test_techniques.py",
+    "tools/trained.py": "tools/trained_model.py",
+    "tools/writing.py": "tools/atomic_file.py",
+}
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_edits_in_files_that_0_3_0_renames_arrive(
+    version: str, released: Callable[[str, str], Path], fastproj: Fastproj
+) -> None:
+    folder = released(version, "mlp")
+    for was in RENAMED:
+        with (folder / PACKAGE / was).open("a") as file:
+            file.write(f"\n\nMINE = {was!r}\n")
+    commit(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode in (0, 1), result.stderr
+    for was, now in RENAMED.items():
+        assert f"MINE = {was!r}" in (folder / PACKAGE / now).read_text()
+        assert not (folder / PACKAGE / was).exists() or f"MINE = {was!r}" not in (folder / PACKAGE / was).read_text()
 
 
 @pytest.mark.slow

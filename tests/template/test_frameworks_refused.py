@@ -54,15 +54,15 @@ def test_missing_or_old_framework_error_names_the_pip_command(
 def test_minimum_framework_version_is_consistent(framework: str) -> None:
     needs = QUESTIONS["frameworks"]["default"][framework]["needs"]
     checked = re.search(
-        r'needs\("(\w+)", "([\d.]+)"\)', (ROOT / f"template/frameworks/{framework}/train.py").read_text()
+        r'require\("(\w+)", "([\d.]+)"\)', (ROOT / f"template/frameworks/{framework}/train.py").read_text()
     )
     assert checked is not None
     assert needs.startswith(f"{checked[1]}>={checked[2]},<")
 
 
-def _cannot(framework: str) -> dict[str, str]:
+def _unsupported(framework: str) -> dict[str, str]:
     text = (ROOT / f"template/frameworks/{framework}/train.py").read_text()
-    tables = re.findall(r"^CANNOT\w* = (\{.*?\})$", text, re.MULTILINE | re.DOTALL)
+    tables = re.findall(r"^UNSUPPORTED\w* = (\{.*?\})$", text, re.MULTILINE | re.DOTALL)
     return {key: why for table in tables for key, why in yaml.safe_load(table.replace(",\n}", "}")).items()}
 
 
@@ -76,8 +76,8 @@ def documented() -> list[list[str]]:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_documentation_lists_unsupported_keys(framework: str) -> None:
     column = 1 + FRAMEWORKS.index(framework)
-    refused = {row[0].strip("`") for row in documented() if "refused" in row[column]}
-    assert refused == {what.partition("=")[0] for what in _cannot(framework)}
+    keys = {row[0].strip("`") for row in documented() if "not supported" in row[column]}
+    assert keys == {what.partition("=")[0] for what in _unsupported(framework)}
 
 
 def test_documentation_lists_every_key(project: Project) -> None:
@@ -91,8 +91,8 @@ def test_documentation_lists_every_key(project: Project) -> None:
 @pytest.mark.parametrize("framework", OTHERS)
 def test_unsupported_key_is_refused_at_start(project: Project, tmp_path: Path, framework: str) -> None:
     values = {"speed.step_graph": "true", "debug.sync": "warn"}
-    assert _cannot(framework)
-    for what, why in _cannot(framework).items():
+    assert _unsupported(framework)
+    for what, why in _unsupported(framework).items():
         key, _, value = what.partition("=")
         value = value or values[key]
         option = f"--{key}={value}"

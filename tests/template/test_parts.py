@@ -89,7 +89,7 @@ def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastpr
     assert result.returncode == 0, result.stderr
     last = json.loads((folder / "runs/first/metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] >= 0.9
-    tests = [f"src/proj/tests/test_{name}.py" for name in ("model", "techniques", "train", "regularisers")]
+    tests = [f"src/proj/tests/test_{name}.py" for name in ("model", "techniques", "train", "regularization")]
     result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert result.returncode == 0, result.stdout
 
@@ -110,7 +110,7 @@ def test_rendered_tests_pass_with_other_options(fastproj: Fastproj, tmp_path: Pa
     assert fastproj("new", "proj", "--yes", "--no-git", "--output", str(tmp_path)).returncode == 0
     folder = tmp_path / "proj"
     (folder / "configs/default.yaml").write_text(SWITCHED_ON)
-    tests = [f"src/proj/tests/test_{name}.py" for name in ("config", "optim", "train", "schedule", "regularisers")]
+    tests = [f"src/proj/tests/test_{name}.py" for name in ("config", "optim", "train", "schedule", "regularization")]
     result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert result.returncode == 0, result.stdout
 

@@ -18,7 +18,14 @@ from .source import Source
 
 def preload() -> None:
     """Start importing copier in the background, which takes 0.3 s that can be spent waiting for git."""
-    _loader.start()
+    if _loader.ident is None:
+        _loader.start()
+
+
+def finish_preload() -> None:
+    """Wait for the import, as only one thread may import modules that import each other."""
+    if _loader.is_alive():
+        _loader.join()
 
 
 def _import_copier() -> None:
@@ -41,8 +48,7 @@ def copy(
     """
     with _environment(scratch / "tmp", source):
         checkout = _checkout(source, scratch / "tmp")
-        if _loader.is_alive():  # two threads must not import its modules, which import each other
-            _loader.join()
+        finish_preload()
         from copier.errors import CopierError, InteractiveSessionError
         from plumbum import CommandNotFound, ProcessExecutionError, local
 

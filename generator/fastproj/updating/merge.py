@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .repository import LINK, SUBMODULE, Change, Edits, Entry, Head, Repository, Tree
+from . import trees
+from .repository import Head, Repository
+from .trees import LINK, SUBMODULE, Change, Edits, Entry, Tree
 
 Stages = dict[str, list[tuple[str, str, int]]]
 """For each path in conflict: mode, id of the content and stage, as in git's index."""
@@ -64,9 +66,9 @@ def merge(
         FastprojError: git failed.
     """
     head, scratch = repository.head(), work / "index"
-    base, theirs, ours = (repository.files(tree) for tree in (old, new, head.tree))
+    base, theirs, ours = (trees.files(repository, tree) for tree in (old, new, head.tree))
     listed = _listed_renames(renamed, base, theirs)
-    renames = repository.renames(old, new) | listed
+    renames = trees.renames(repository, old, new) | listed
     lf = _as_lf(repository, base, ours)
     base_edits: dict[str, Entry | None] = {answers_path: lf.get(answers_path, ours[answers_path])}  # as nobody edits it
     our_edits: dict[str, Entry | None] = {**lf}
@@ -74,7 +76,7 @@ def merge(
 
     deleted = base.keys() - ours.keys()
     if deleted:
-        deleted -= repository.renames(old, repository.tree_with(head.tree, lf, scratch)).keys()
+        deleted -= trees.renames(repository, old, trees.tree_with(repository, head.tree, lf, scratch)).keys()
     for path in deleted:
         new_edits |= {path: base[path]} | ({renames[path]: None} if path in renames else {})
     stay_own = []
@@ -82,16 +84,16 @@ def merge(
         if own(path) and ours.get(path) != base.get(path) and not replaced(path):
             new_edits[path] = base.get(path)
             stay_own += [path] if theirs[path] != base.get(path) else []
-    for was, now in listed.items():
-        if was not in deleted and not (was in ours and now in ours):
-            base_edits |= {was: None, now: base[was]}
-            our_edits |= {was: None, now: lf.get(was, ours[was])} if was in ours else {}
+    moved = {was: now for was, now in listed.items() if was not in deleted and not (was in ours and now in ours)}
+    for was, now in moved.items():
+        base_edits |= {was: None, now: base[was]}
+        our_edits |= {was: None, now: lf.get(was, ours[was])} if was in ours else {}
 
     label = f"template-{version}"
     sides = {"base": (old, base_edits), "yours": (head.tree, our_edits), label: (new, new_edits)}
     tree, stages, conflicts = _merge_tree(_with_commits(repository, sides, work / "merge"), "yours", label)
-    tree = repository.tree_with(tree, _as_crlf(repository, tree, lf, ours, renames), scratch)
-    changes = repository.changes(head.tree, tree)
+    tree = trees.tree_with(repository, tree, _as_crlf(repository, tree, lf, ours, moved, renames), scratch)
+    changes = trees.changes(repository, head.tree, tree)
     gone = {change.path for change in changes if change.after is None}
     return Merged(
         head,
@@ -153,8 +155,8 @@ def _merge_tree(repository: Repository, ours: str, theirs: str) -> tuple[str, St
 def _listed_renames(renamed: Mapping[str, str], base: Tree, theirs: Tree) -> dict[str, str]:
     """Return the files that the template renamed between two renderings, as it lists them."""
     found = {}
-    for was in base.keys() - theirs.keys():
-        now: str | None = was
+    for was in base:
+        now = _new_name(was, renamed)
         for _ in renamed:  # a file may have been renamed several times
             now = _new_name(now, renamed) if now is not None and now not in theirs else now
         if now in theirs and now not in base:
@@ -174,28 +176,28 @@ def _as_lf(repository: Repository, base: Tree, ours: Tree) -> dict[str, Entry]:
     """Return the files that the user converted to CRLF line endings, with LF instead."""
     found: dict[str, Entry] = {}
     renamed = bool(base.keys() - ours.keys())  # possibly to a name that is not in the template
-    for path in sorted(repository.with_crlf() & ours.keys()):
+    for path in sorted(trees.with_crlf(repository) & ours.keys()):
         if base.get(path) == ours[path] or not (path in base or renamed):
             continue
-        if path not in base or b"\r\n" not in repository.blob(base[path].oid):
-            content = repository.blob(ours[path].oid).replace(b"\r\n", b"\n")
-            found[path] = Entry(ours[path].mode, repository.store(content))
+        if path not in base or b"\r\n" not in trees.blob(repository, base[path].oid):
+            content = trees.blob(repository, ours[path].oid).replace(b"\r\n", b"\n")
+            found[path] = Entry(ours[path].mode, trees.store(repository, content))
     return found
 
 
 def _as_crlf(
-    repository: Repository, tree: str, lf: Mapping[str, Entry], ours: Tree, renames: Mapping[str, str]
+    repository: Repository, tree: str, lf: Mapping[str, Entry], ours: Tree, *renames: Mapping[str, str]
 ) -> Edits:
     """Return the same files as they were merged, with CRLF line endings again."""
-    present = repository.files(tree) if lf else {}
+    present = trees.files(repository, tree) if lf else {}
     found: dict[str, Entry | None] = {}
     for was, entry in lf.items():
-        path = was if was in present else renames.get(was, was)
-        merged = present.get(path)
-        if merged is None or merged.mode in (LINK, SUBMODULE):
+        moved, detected = (it.get(was, was) for it in renames)
+        path = next((it for it in (moved, was, detected) if it in present), None)
+        if path is None or (merged := present[path]).mode in (LINK, SUBMODULE):
             continue
         oid = ours[was].oid
         if merged.oid != entry.oid:
-            oid = repository.store(re.sub(rb"\r?\n", b"\r\n", repository.blob(merged.oid)))
+            oid = trees.store(repository, re.sub(rb"\r?\n", b"\r\n", trees.blob(repository, merged.oid)))
         found[path] = Entry(merged.mode, oid)
     return found

@@ -1,4 +1,4 @@
-"""The releases of a template: which there are, what each asks, and what its CHANGELOG says."""
+"""The releases of a template, with their questions and changelog."""
 
 import os
 import re
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 _SHORT = {"gh:": "https://github.com/", "gl:": "https://gitlab.com/"}
-_PACKAGED = Path(__file__).parents[1] / "CHANGELOG.md"
-_CHECKOUT = Path(__file__).parents[3] / "CHANGELOG.md"
+_CHANGELOGS = (Path(__file__).parents[1] / "CHANGELOG.md", Path(__file__).parents[3] / "CHANGELOG.md")
 
 
 @dataclass(frozen=True)
@@ -26,17 +25,17 @@ class Releases:
 
     source: Source
     recorded: str
-    """What a project records as its place."""
+    """The location that projects record."""
     git_dir: Path
     tags: list[str]
-    """From the oldest version to the newest."""
+    """Sorted by version, oldest first."""
 
     @property
     def newest(self) -> str:
-        """The tag that an update goes to: the program's own version, or the template's newest that is released.
+        """The tag to update to: the version of this program, or the newest release of another template.
 
         Raises:
-            FastprojError: the template has no release.
+            FastprojError: the template has no version.
         """
         if self.source.own and self.source.revision in self.tags:
             return self.source.revision
@@ -56,7 +55,7 @@ class Releases:
     ) -> Any:
         """Render a version into `stage` and return copier's worker.
 
-        What `answers` does not say is as in `last`, where that still fits, or else the template's default.
+        Answers that are not in `answers` are taken from `last` if still valid; else the template's defaults apply.
 
         Raises:
             FastprojError: an answer is not allowed; the template is broken.
@@ -66,37 +65,27 @@ class Releases:
         if last is not None:
             stage.mkdir(parents=True)
             (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
-        at = replace(self.source, location=str(self.git_dir), revision=tag)
-        worker = copy(work, stage, at, answers, {}, ask)
-        self._say_place(stage, tag)
+        worker = copy(work, stage, replace(self.source, location=str(self.git_dir), revision=tag), answers, {}, ask)
+        private = str(self.git_dir).encode()
+        for file in (Path(folder, name) for folder, _, names in os.walk(stage) for name in names):
+            if file.is_symlink() or private not in (content := file.read_bytes()):
+                continue
+            location = self.recorded
+            if file.name == ANSWERS_FILE and yaml.safe_load(location) != location:
+                location = yaml.safe_dump(location, default_style='"').strip()
+            file.write_bytes(content.replace(private, location.encode()))
+        file = stage / ANSWERS_FILE
+        if file.is_file():  # copier may record another tag of the same commit
+            text = re.sub(r"(?m)^_commit: .*$", lambda _: f"_commit: {tag}", file.read_text(encoding="utf-8"))
+            file.write_text(text, encoding="utf-8")
         return worker
 
-    def _say_place(self, stage: Path, tag: str) -> None:
-        """Let the rendered files say where the template lies for all, and not where our copy of it lies."""
-        import yaml
-
-        private = str(self.git_dir).encode()
-        for folder, _, names in os.walk(stage):
-            for name in names:
-                file = Path(folder, name)
-                if file.is_symlink() or private not in (content := file.read_bytes()):
-                    continue
-                text = self.recorded
-                if name == ANSWERS_FILE and yaml.safe_load(text) != text:
-                    text = yaml.safe_dump(text, default_style='"').strip()
-                file.write_bytes(content.replace(private, text.encode()))
-        file = stage / ANSWERS_FILE
-        if file.is_file():  # a commit with two tags has but one that git describes it by
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            lines = [f"_commit: {tag}\n" if line.startswith("_commit: ") else line for line in lines]
-            file.write_text("".join(lines), encoding="utf-8")
-
     def has(self, version: str) -> bool:
-        """Return whether a project that recorded this version can be rendered again."""
+        """Return whether a version that a project recorded can be rendered."""
         return self._git("rev-parse", "--quiet", "--verify", "--end-of-options", f"{version}^{{commit}}").ok
 
     def named(self, version: str) -> str:
-        """Return the tag for a version that the user names, with or without its `v`.
+        """Return the tag of a version, given with or without `v`.
 
         Raises:
             FastprojError: there is none.
@@ -109,26 +98,24 @@ class Releases:
         raise FastprojError(f"the template {self.recorded} has no version {version}: the newest are {known}")
 
     def file(self, tag: str, path: str) -> str | None:
-        """Return a file of a version; None where it has none."""
-        done = self._git("show", f"{tag}:{path}")
-        return done.text if done.ok else None
+        """Return a file of a version; None if it has no such file."""
+        found = self._git("show", f"{tag}:{path}")
+        return found.text if found.ok else None
 
     def questions(self, tag: str, work: Path) -> dict[str, Any] | None:
-        """Return what a version asks; None where only copier can tell."""
-        for name in ("copier.yml", "copier.yaml"):
-            text = self.file(tag, name)
-            if text is not None:
-                (work / "questions").mkdir(exist_ok=True)
-                (work / "questions/copier.yml").write_text(text, encoding="utf-8")
-                return source.questions(str(work / "questions"))
-        return None
+        """Return the questions of a version; None if only copier can read them."""
+        text = self.file(tag, "copier.yml") or self.file(tag, "copier.yaml")
+        if text is None:
+            return None
+        (work / "questions").mkdir(exist_ok=True)
+        (work / "questions/copier.yml").write_text(text, encoding="utf-8")
+        return source.questions(str(work / "questions"))
 
     def news(self, before: str, after: str) -> str:
-        """Return the sections of the CHANGELOG after one version, up to another."""
+        """Return the sections of the changelog after one version, up to another."""
         text = self.file(after, "CHANGELOG.md")
         if text is None and self.source.own:
-            packaged = next((file for file in (_PACKAGED, _CHECKOUT) if file.is_file()), None)
-            text = packaged.read_text(encoding="utf-8") if packaged else None
+            text = next((file.read_text(encoding="utf-8") for file in _CHANGELOGS if file.is_file()), None)
         old, new = version_of(before), version_of(after)
         if text is None or old is None or new is None:
             return ""
@@ -145,7 +132,7 @@ class Releases:
 
 
 def version_of(tag: str) -> "Version | None":
-    """Return the version that a tag stands for; for a commit after a tag, that tag's."""
+    """Return the version of a tag, or of the tag in a description such as v1.0-2-g1a2b3c; None if it is none."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -155,41 +142,39 @@ def version_of(tag: str) -> "Version | None":
 
 
 def of(location: str, work: Path) -> Releases:
-    """Copy the repository of a template that a project records, or that the user names.
+    """Copy the repository of a template, given by the location that a project records or by an address.
 
     Raises:
-        FastprojError: it is not there, or git cannot read it.
+        FastprojError: it does not exist, or git cannot read it.
     """
-    expanded = os.path.abspath(os.path.expanduser(location))
-    if expanded in (os.path.expanduser("~/.fastproj/template.bundle"), str(source.home() / "template.bundle")):
-        chosen, recorded = source.embedded(), location if location.startswith("~") else source.embedded().location
-        return _copy(chosen, recorded, os.path.expanduser(chosen.location), work)
+    place = os.path.abspath(os.path.expanduser(location))
+    if place in (os.path.expanduser("~/.fastproj/template.bundle"), str(source.home() / "template.bundle")):
+        own = source.embedded()
+        return _clone(own, location if location.startswith("~") else own.location, own.location, work)
     git.require()
-    if location and os.path.exists(expanded):
-        place = os.path.realpath(expanded)
-        return _copy(Source(place, None), location if location.startswith("~") else place, place, work)
+    if location and os.path.exists(place):
+        place = os.path.realpath(place)
+        return _clone(Source(place, None), location if location.startswith("~") else place, place, work)
     if not re.match(r"[\w.+-]+@|[a-z+]+:", location):
         raise FastprojError(
-            f"the template {location} is not on this machine: name its place with --template; "
-            "~/.fastproj/template.bundle is what this program carries"
+            f"the template {location} is not on this machine: pass its location with --template; "
+            "~/.fastproj/template.bundle is the one of this program"
         )
     address = location.removeprefix("git+")
     for short, full in _SHORT.items():
         if address.startswith(short):
             address = full + address.removeprefix(short).lstrip("/")
-    return _copy(Source(location, None), location, address, work)
+    return _clone(Source(location, None), location, address, work)
 
 
-def _copy(chosen: Source, recorded: str, address: str, work: Path) -> Releases:
-    """Clone the template once; both renderings are made from the clone."""
-    number = len(list(work.glob("template*")))
-    git_dir = work / f"template{number}.git"  # copier takes a bare repository by its `.git`
+def _clone(chosen: Source, recorded: str, address: str, work: Path) -> Releases:
+    git_dir = work / f"template{len(list(work.glob('template*')))}.git"  # copier recognizes a bare repository by `.git`
     with git.reading_templates(chosen.own):
-        done = git.run(work, "clone", "--bare", "--quiet", "--", address, str(git_dir))
+        done = git.run(work, "clone", "--bare", "--quiet", "--", os.path.expanduser(address), str(git_dir))
     if not done.ok:
         raise FastprojError(
-            f"git could not read the template {recorded} ({done.reason}): mend it, or name another with --template"
+            f"git could not read the template {recorded} ({done.reason}): fix that, or pass another with --template"
         )
     found = git.run(git_dir, "--git-dir", str(git_dir), "for-each-ref", "--format=%(refname:strip=2)", "refs/tags")
-    tags = [tag for tag in found.text.split("\n") if version_of(tag) is not None]
-    return Releases(chosen, recorded, git_dir, sorted(tags, key=lambda tag: version_of(tag)))  # type: ignore[arg-type,return-value]
+    versions = {tag: version for tag in found.text.split("\n") if (version := version_of(tag)) is not None}
+    return Releases(chosen, recorded, git_dir, sorted(versions, key=versions.__getitem__))

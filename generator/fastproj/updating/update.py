@@ -13,8 +13,10 @@ from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
+from ..shared.rendering import finish_preload, preload
 from ..shared.scratch import scratch_folder
-from . import apply, linked, releases
+from . import apply, linked, releases, trees
+from .background import in_background
 from .linked import Linked
 from .merge import Merged, merge
 from .releases import Releases, version_of
@@ -64,7 +66,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
         return Updated(project.root, finished.version, finished.version, repository, finished=finished)
     with repository.locked():
         repository.check_ready()
-        if project.answers_path not in repository.files("HEAD"):
+        if project.answers_path not in trees.files(repository, "HEAD"):
             file = project.root / ANSWERS_FILE
             raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
         with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
@@ -72,6 +74,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
 
 
 def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
+    preload()
     before, after = sources(project, wanted.template, work)
     target = _target(project, after, wanted)
     questions = after.questions(target, work)
@@ -85,13 +88,21 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
         return Updated(project.root, project.version, target, project.repository)
 
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
-    old, old_renames = render_old(project, before, work)
-    new, worker, recorded = _render_new(project, after, target, answers, wanted.ask, work)
-    old_tree, new_tree = (repository.tree_of_rendering(it, work / f"index-{it.name}") for it in (old, new))
-    renamed = {now: was for was, now in old_renames.items()} | _renamed(project, worker)
+    finish_preload()  # before the process is copied
+    with in_background(lambda: render_old(project, before, work)[1]) as old_renamed:
+        try:
+            new, worker, recorded = _render_new(project, after, target, answers, wanted.ask, work)
+        except FastprojError:
+            old_renamed()  # raises its error, which explains this one
+            raise
+        renamed = {now: was for was, now in old_renamed().items()}
+    old_tree, new_tree = (
+        trees.tree_of_rendering(repository, it, work / f"index-{it.name}") for it in (work / "old", new)
+    )
+    renamed |= _renamed(project, worker)
     own, replaced = _own(project, worker), _replaced(project, before, answers, repository, old_tree, work)
     merged = merge(repository, old_tree, new_tree, target, project.answers_path, renamed, own, replaced, work)
-    _check_applicable(repository, merged)
+    apply.check(repository, merged)
     if not wanted.dry_run:
         apply.apply(repository, merged, target)
     keys = [*project.answers, *(key for key in recorded if key not in project.answers)]
@@ -215,25 +226,8 @@ def _replaced(
         return lambda path: False
     try:
         base, _, _ = _render(project, before, project.version, work / "between", answers, last=project.answers)
-        tree = repository.tree_of_rendering(base, work / "index-between")
+        tree = trees.tree_of_rendering(repository, base, work / "index-between")
     except FastprojError:
         return lambda path: True  # answers that the old version did not know
-    differing = {change.path for change in repository.changes(old_tree, tree)}
+    differing = {change.path for change in trees.changes(repository, old_tree, tree)}
     return lambda path: path in differing
-
-
-def _check_applicable(repository: Repository, merged: Merged) -> None:
-    """Check that the work tree can take the merge."""
-    hidden = repository.hidden() & {*(change.path for change in merged.changes), *merged.stages}
-    if hidden:
-        raise FastprojError(
-            f"git is told to ignore changes of {min(hidden)}, which the update changes: git update-index "
-            "--no-assume-unchanged --no-skip-worktree it, or git sparse-checkout disable, then try again"
-        )
-    blocking = apply.blocking(repository, merged)
-    if blocking:
-        more = f" and {len(blocking) - 5} more" if len(blocking) > 5 else ""
-        raise FastprojError(
-            f"untracked files are in the way of new ones: {', '.join(blocking[:5])}{more}; "
-            "move them away or commit them, then try again"
-        )

@@ -23,8 +23,8 @@ def summary(samples: Data) -> dict[str, str]:
         counted = [f"{name}: {count}" for name, count in zip(spec.classes, counts, strict=True)]
         about = {"task": f"classification by {spec.target}", "classes": abbreviate(counted, MAX_NAMES)}
     else:
-        moments = f"{spec.target_mean:.4g}, standard deviation {spec.target_std:.4g}"
-        about = {"task": f"regression of {spec.target}", "target": f"mean {moments}"}
+        mean_std = f"{spec.target_mean:.4g}, standard deviation {spec.target_std:.4g}"
+        about = {"task": f"regression of {spec.target}", "target": f"mean {mean_std}"}
     moments = zip(spec.numeric, spec.mean, spec.std, strict=True)
     known = zip(spec.categorical, spec.categories, strict=True)
     about["numeric"] = (

@@ -62,7 +62,9 @@ class Module(lightning.LightningModule):
         self.grad_norm = torch.zeros(())
 
     def on_train_start(self) -> None:
-        techniques.compress_gradients(self.trainer.strategy.model, self.parts.cfg.dist, self.parts.world)
+        net = self.trainer.strategy.model
+        assert net is not None
+        techniques.compress_gradients(net, self.parts.cfg.dist, self.parts.world)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.parts.optimizer

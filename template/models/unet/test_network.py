@@ -63,14 +63,14 @@ def test_metrics_equal_those_of_scikit_learn() -> None:
     with torch.no_grad():
         net.head.get_parameter("bias")[5] = -1e6  # class 5 neither occurs nor is predicted
         predicted, (_, metrics) = net.predict(images).argmax(1), net(images, masks)
-    true, predicted = masks[masks != 255].numpy(), predicted[masks != 255].numpy()
+    y_true, y_pred = masks[masks != 255].numpy(), predicted[masks != 255].numpy()
     hits, unions = metrics["iou"]
     present = unions > 0
     assert present.tolist()[-1] is False
-    expected = jaccard_score(true, predicted, average="macro", labels=present.nonzero().flatten().numpy())
+    expected = jaccard_score(y_true, y_pred, average="macro", labels=present.nonzero().flatten().numpy())
     assert (hits[present] / unions[present]).mean().item() == pytest.approx(expected, rel=1e-6)
     correct, count = metrics["accuracy"]
-    assert int(correct) / int(count) == pytest.approx(accuracy_score(true, predicted))
+    assert int(correct) / int(count) == pytest.approx(accuracy_score(y_true, y_pred))
 
 
 def test_ignored_pixels_do_not_change_the_weight_of_others() -> None:

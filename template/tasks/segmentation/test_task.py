@@ -61,13 +61,13 @@ def test_metrics_equal_those_of_scikit_learn(world: World, ignore: int | None) -
     for part in (torch.tensor([0, 1]), torch.tensor([2, 3, 4])):
         details.add(net, (part.view(-1, 1, 1, 1).float().expand(-1, 1, 9, 9), masks[part]))
     values, table = details.result(world)
-    true, predicted = (part[masks != 255].numpy() for part in (masks, predicted))
-    assert values["confusion"] == confusion_matrix(true, predicted, labels=range(4)).tolist()
-    assert values["pixel_accuracy"] == pytest.approx(accuracy_score(true, predicted))
-    assert values["mean_iou"] == pytest.approx(jaccard_score(true, predicted, average="macro"))
+    y_true, y_pred = (part[masks != 255].numpy() for part in (masks, predicted))
+    assert values["confusion"] == confusion_matrix(y_true, y_pred, labels=range(4)).tolist()
+    assert values["pixel_accuracy"] == pytest.approx(accuracy_score(y_true, y_pred))
+    assert values["mean_iou"] == pytest.approx(jaccard_score(y_true, y_pred, average="macro"))
     for key, score in (("iou", jaccard_score), ("precision", precision_score), ("recall", recall_score)):
         ours = [values["classes"][name][key] for name in names[:3]]
-        assert ours == pytest.approx(score(true, predicted, average=None))
+        assert ours == pytest.approx(score(y_true, y_pred, average=None))
         assert values["classes"]["none"][key] is None
     assert f"a long name  {values['classes']['a long name']['iou']:.4f}" in table
     json.dumps(values)

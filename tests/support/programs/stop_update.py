@@ -1,6 +1,7 @@
 """Run fastproj, and end it or let it fail right after a step of its own: STEP CALLS HOW [ARGUMENT ...].
 
-STEP is a function of `fastproj.updating.apply`, CALLS which of its calls it is, and HOW a signal's name or `fail`.
+STEP is a function that `fastproj.updating.apply` defines or imports, CALLS the number of the call, and HOW the name of
+a signal or `fail`.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 from typing import Any
 
 from fastproj.__main__ import main
-from fastproj.updating import apply
+from fastproj.updating import apply, moving
 
 STEP, CALLS, HOW = sys.argv.pop(1), int(sys.argv.pop(1)), sys.argv.pop(1)
 function = getattr(apply, STEP)
@@ -28,5 +29,7 @@ def stopped(*arguments: Any, **options: Any) -> Any:
     return result
 
 
-setattr(apply, STEP, stopped)
+for module in (apply, moving):
+    if hasattr(module, STEP):
+        setattr(module, STEP, stopped)
 main()

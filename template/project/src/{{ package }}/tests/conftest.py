@@ -49,18 +49,18 @@ def _network() -> Any:
 
 HAS_BLOCKS = bool(blocks_of(_network()))
 """Whether the model names the blocks that some switches work on; without, they must refuse."""
-EAGER = bool(no_compile_reason(_network()))
+NO_COMPILE = bool(no_compile_reason(_network()))
 """Whether the model says why it is not to be compiled; then that is refused."""
 
 
-CANNOT: dict[str, str] = {**getattr(train, "UNSUPPORTED", {}), **getattr(train, "UNSUPPORTED_ON_CPU", {})}
+UNSUPPORTED: dict[str, str] = {**getattr(train, "UNSUPPORTED", {}), **getattr(train, "UNSUPPORTED_ON_CPU", {})}
 
 
-def cannot(options: list[str]) -> str:
+def unsupported(options: list[str]) -> str:
     """How this project's framework refuses some options; empty where it takes them."""
     for option in options:
         key, _, value = option.removeprefix("--").partition("=")
-        why = CANNOT.get(key) or CANNOT.get(f"{key}={value}")
+        why = UNSUPPORTED.get(key) or UNSUPPORTED.get(f"{key}={value}")
         if why:
             return f"{key} is {value}: {why}"
     return ""
@@ -141,19 +141,19 @@ def main(argv: list[str]) -> None:
     run.main(train.train, argv)
 
 
-def rows(run: Path, split: str) -> list[dict[str, Any]]:
+def read_rows(run: Path, split: str) -> list[dict[str, Any]]:
     """Return the logged metrics of a split, without what depends on the clock."""
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     clock = ("seconds", "samples_per_second", "tflops", "mfu")
     return [{key: row[key] for key in row if key not in clock} for row in logged if row["split"] == split]
 
 
-def losses(run: Path) -> list[float]:
+def read_losses(run: Path) -> list[float]:
     """Return the logged training losses."""
-    return [row["loss"] for row in rows(run, "train")]
+    return [row["loss"] for row in read_rows(run, "train")]
 
 
-def measured(run: Path) -> dict[str, Any]:
+def evaluate_run(run: Path) -> dict[str, Any]:
     """Let `evaluate` measure a run on the CPU, and return what it wrote."""
     evaluate.main([str(run), "--device=cpu"])
     found = checkpoint.find(run)
@@ -161,7 +161,7 @@ def measured(run: Path) -> dict[str, Any]:
     return dict(json.loads((found / "evaluation.json").read_text()))
 
 
-def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
+def read_weights(run: Path, step: int) -> dict[str, torch.Tensor]:
     """Return the weights of a checkpoint."""
     state = checkpoint.read_state(run / "checkpoints" / f"step-{step:08d}", torch.device("cpu"))
     found: dict[str, torch.Tensor] = state["model"]

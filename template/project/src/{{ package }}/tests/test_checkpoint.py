@@ -32,7 +32,7 @@ def save(run: Path, step: int, best: int = 0, keep: int = 2) -> None:
     checkpoint.save(run / "checkpoints", state, {"fixed": {"width": 8}}, CheckpointConfig(keep=keep), best, alone)
 
 
-def test_the_newest_is_found_and_read(run: Path) -> None:
+def test_newest_checkpoint_is_found_and_read(run: Path) -> None:
     found = checkpoint.find(run)
     assert found is not None
     assert checkpoint.read_manifest(found)["step"] == 2
@@ -40,12 +40,12 @@ def test_the_newest_is_found_and_read(run: Path) -> None:
     assert checkpoint.find(run / "checkpoints" / "step-00000001") == run / "checkpoints" / "step-00000001"
 
 
-def test_old_ones_go_and_nothing_half_written_stays(run: Path) -> None:
+def test_old_checkpoints_are_pruned(run: Path) -> None:
     save(run, 3)
     assert sorted(os.listdir(run / "checkpoints")) == ["step-00000002", "step-00000003"]
 
 
-def test_the_best_stays_and_is_pointed_at(run: Path) -> None:
+def test_best_checkpoint_is_kept_and_linked(run: Path) -> None:
     for step in range(3, 7):
         save(run, step, best=3)
     assert sorted(os.listdir(run / "checkpoints")) == ["best", "step-00000003", "step-00000005", "step-00000006"]
@@ -54,7 +54,7 @@ def test_the_best_stays_and_is_pointed_at(run: Path) -> None:
     assert sorted(os.listdir(run / "checkpoints")) == ["best", "step-00000007"]
 
 
-def test_a_best_that_is_set_aside_is_no_longer_pointed_at(run: Path) -> None:
+def test_best_is_updated_when_its_checkpoint_is_set_aside(run: Path) -> None:
     save(run, 3, best=3)
     checkpoint.set_aside_after(run / "checkpoints" / "step-00000002")
     assert sorted(os.listdir(run / "checkpoints")) == ["abandoned-step-00000003", "step-00000002"]
@@ -79,13 +79,13 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_one_is_passed_over_with_a_warning(run: Path, damage: str) -> None:
+def test_damaged_checkpoint_is_skipped_with_a_warning(run: Path, damage: str) -> None:
     DAMAGES[damage](run / "checkpoints" / "step-00000002")
     with pytest.warns(UserWarning, match="skipping the damaged checkpoint .*step-00000002"):
         assert checkpoint.find(run) == run / "checkpoints" / "step-00000001"
 
 
-def test_another_model_is_told_by_what_differs(run: Path) -> None:
+def test_checkpoint_of_another_model_names_the_difference(run: Path) -> None:
     found = run / "checkpoints" / "step-00000002"
     checkpoint.check_same(found, {"width": 8})
     with pytest.raises(UserError, match="width is 8 there and 16 here"):
@@ -94,7 +94,7 @@ def test_another_model_is_told_by_what_differs(run: Path) -> None:
         checkpoint.load_weights(torch.nn.Linear(2, 2), WEIGHTS, found)
 
 
-def test_a_full_disk_leaves_the_old_ones_good(run: Path) -> None:
+def test_full_disk_keeps_older_checkpoints(run: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
@@ -118,7 +118,7 @@ class Hostile:
         return open, (self.file, "w")
 
 
-def test_a_hostile_one_runs_nothing(run: Path) -> None:
+def test_hostile_checkpoint_runs_no_code(run: Path) -> None:
     folder = run / "checkpoints" / "step-00000002"
     torch.save({"model": Hostile(str(run / "touched"))}, folder / "state.pt")
     manifest = checkpoint.read_manifest(folder)

@@ -10,7 +10,7 @@ from .. import model
 from ..config import Config, as_dict, from_dict, parse
 from ..errors import UserError
 from ..model import ModelConfig
-from .conftest import SMALL, cannot, main
+from .conftest import SMALL, main, unsupported
 
 BAD = [
     (["--optim.lr=-1"], "optim.lr is -1.0: it must be above 0"),
@@ -86,7 +86,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD, ids=[" ".join(options) for options, _ in BAD])
-def test_bad_value_is_one_line(
+def test_bad_value_is_a_one_line_error(
     options: list[str],
     message: str,
     tmp_path: Path,
@@ -98,7 +98,7 @@ def test_bad_value_is_one_line(
         main([*SMALL, f"--run.dir={tmp_path}/runs", *options])
     printed = capsys.readouterr().err or f"{stop.value}\n"
     assert stop.value.code not in (0, None)
-    assert (cannot(options) or message) in printed
+    assert (unsupported(options) or message) in printed
     assert printed.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
@@ -119,7 +119,7 @@ def _wrong() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("key", "value"), _wrong())
-def test_every_key_refuses_what_is_not_its_own(key: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_refuses_wrong_values(key: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises((SystemExit, UserError)) as stop:
         parse("test", "", [f"--{key}={value}"])
     printed = capsys.readouterr().err or f"{stop.value}\n"
@@ -127,7 +127,7 @@ def test_every_key_refuses_what_is_not_its_own(key: str, value: str, capsys: pyt
     assert printed.count("\n") == 1
 
 
-def test_bad_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_config_file_is_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text, message in (("optim: {lrr: 1}", "lrr"), ("optim: [", "parsing"), ("- 1", ""), ("\x00", "")):
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(SystemExit):
@@ -137,7 +137,7 @@ def test_bad_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert printed.count("\n") == 1
 
 
-def test_every_value_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_value(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--help"])
     assert stop.value.code == 0
@@ -147,7 +147,7 @@ def test_every_value_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("size", getattr(model, "SIZES", {}))
-def test_a_size_is_the_whole_size(size: object, tmp_path: Path) -> None:
+def test_size_sets_every_dimension(size: object, tmp_path: Path) -> None:
     """On the command line and in a file, also where the recipe names another."""
     expected = ModelConfig(size=size)  # type: ignore[call-arg,arg-type,unused-ignore]
     assert parse("test", "", [f"--model.size={size}"]).model == expected
@@ -157,6 +157,6 @@ def test_a_size_is_the_whole_size(size: object, tmp_path: Path) -> None:
     assert from_dict(as_dict(found)).model == expected
 
 
-def test_config_survives_a_manifest(config: Callable[..., Config]) -> None:
+def test_config_round_trip(config: Callable[..., Config]) -> None:
     cfg = config("--run.name=x", "--optim.clip=null")
     assert from_dict(as_dict(cfg)) == cfg

@@ -21,7 +21,7 @@ from ..loaders import TrainOrder
 from ..log import RunLog
 from ..techniques import debug
 from ..train import train
-from .conftest import HAS_BLOCKS, SMALL, cannot, main
+from .conftest import HAS_BLOCKS, SMALL, main, unsupported
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -50,24 +50,24 @@ class Middle(nn.Module):
         return self.apply_it(x)
 
 
-def test_the_hunt_names_the_first_module_that_makes_a_nan() -> None:
+def test_debug_nan_names_the_module_of_a_nan_output() -> None:
     net = Broken(lambda x: x / (x - x))
     debug.find_nan(net)
     with pytest.raises(UserError, match=r"the output of middle \(Middle\) is (NaN|infinite)"):
         net(torch.ones(2, 4))
 
 
-def test_the_hunt_names_where_a_bad_gradient_comes_back() -> None:
+def test_debug_nan_names_the_module_of_a_nan_gradient() -> None:
     net = Broken(lambda x: (x - x.detach()).sqrt() + x)  # the square root's slope at 0 is infinite
     debug.find_nan(net)
     with pytest.raises(UserError, match="the gradient at the output of first is (NaN|infinite)"):
         net(torch.ones(2, 4)).sum().backward()
 
 
-def test_a_run_that_diverges_is_told_apart(tmp_path: Path) -> None:
-    wild = ["--optim.lr=1e30", "--optim.clip=null", "--optim.div_factor=1", "--debug.nan=true"]
+def test_debug_nan_reports_a_diverging_run(tmp_path: Path) -> None:
+    diverging = ["--optim.lr=1e30", "--optim.clip=null", "--optim.div_factor=1", "--debug.nan=true"]
     with pytest.raises(SystemExit, match=r"is (NaN|infinite): that is the first such value \(debug.nan\)"):
-        main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a", "--log.tensorboard=false", *wild])
+        main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a", "--log.tensorboard=false", *diverging])
 
 
 class WrongBackward(torch.autograd.Function):
@@ -82,7 +82,7 @@ class WrongBackward(torch.autograd.Function):
         return gradient * 3
 
 
-def test_gradcheck_finds_a_wrong_backward() -> None:
+def test_gradcheck_detects_a_wrong_backward() -> None:
     class Net(Broken):
         def forward(self, x: Tensor) -> Any:
             return super().forward(x).square().mean(), {}
@@ -93,7 +93,7 @@ def test_gradcheck_finds_a_wrong_backward() -> None:
         debug.gradcheck(Net(WrongBackward.apply), (torch.randn(4, 4),))
 
 
-def test_the_profiler_writes_a_trace_and_a_table(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
+def test_profiler_writes_a_trace_and_a_table(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
     train(config("--run.name=a", "--train.steps=15", "--debug.profile=true"), world)
     trace = json.loads((tmp_path / "a/profile/trace.json").read_text())
     names = [event["name"] for event in trace["traceEvents"]]
@@ -101,7 +101,7 @@ def test_the_profiler_writes_a_trace_and_a_table(config: Callable[..., Config], 
     assert "Self CPU" in (tmp_path / "a/profile/table.txt").read_text()
 
 
-def test_deterministic_refuses_what_has_no_such_kernel(
+def test_deterministic_refuses_nondeterministic_kernels(
     config: Callable[..., Config], world: World, tmp_path: Path
 ) -> None:
     net = model.build(config().model, data.load(config().data).spec)
@@ -112,14 +112,25 @@ def test_deterministic_refuses_what_has_no_such_kernel(
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_instruments_leave_no_trace_behind(config: Callable[..., Config], world: World) -> None:
+def test_debug_tools_restore_the_global_state(config: Callable[..., Config], world: World) -> None:
     train(config("--run.name=a", "--debug.anomaly=true", "--debug.deterministic=true"), world)
     assert not torch.is_anomaly_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-WAITS = {"item", "cpu", "numpy", "tolist", "__repr__", "__bool__", "__float__", "__int__", "__format__", "__index__"}
-WAITS |= {
+SYNCHRONIZING = {
+    "item",
+    "cpu",
+    "numpy",
+    "tolist",
+    "__repr__",
+    "__bool__",
+    "__float__",
+    "__int__",
+    "__format__",
+    "__index__",
+}
+SYNCHRONIZING |= {
     "__array__",
     "__contains__",
     "__iter__",
@@ -132,20 +143,20 @@ WAITS |= {
 }
 
 
-class NoWaiting(TorchFunctionMode):
+class NoSynchronization(TorchFunctionMode):
     """Fails on whatever would make the host wait for a device, were the tensor on one."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         given = (*args[1:], *(kwargs or {}).values())
         to_host = name == "to" and any(isinstance(value, str) and value == "cpu" for value in given)
-        if name in WAITS or to_host:
+        if name in SYNCHRONIZING or to_host:
             raise AssertionError(f"the steady state calls Tensor.{name}")
         return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture
-def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Forbid waits from the end of the second step of a run to the end of the one before its last."""
     mode = ExitStack()
     guarded: list[int] = []
@@ -155,7 +166,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         step(self)
         guarded.append(len(guarded) + 1)
         if len(guarded) == 2:
-            mode.enter_context(NoWaiting())
+            mode.enter_context(NoSynchronization())
         if len(guarded) == self.total_steps - 1:
             mode.close()
 
@@ -183,23 +194,23 @@ QUIET = ["--run.name=a", "--train.steps=8", "--log.every=100", "--loader.workers
     ],
     ids=" ".join,
 )
-def test_the_steady_state_waits_for_nothing(
-    config: Callable[..., Config], world: World, steady: list[int], options: list[str]
+def test_steady_state_has_no_synchronization(
+    config: Callable[..., Config], world: World, steady_state: list[int], options: list[str]
 ) -> None:
     if "blocks" in " ".join(options) and not HAS_BLOCKS:
         pytest.skip("this model names no `blocks`")
     train(config(*QUIET, *options), world)
-    assert len(steady) == 8
+    assert len(steady_state) == 8
 
 
 @pytest.mark.parametrize("what", ["item", "cpu", "to", "numpy", "print", "if"])
-def test_a_wait_in_the_loop_is_noticed(
-    config: Callable[..., Config], world: World, steady: list[int], monkeypatch: pytest.MonkeyPatch, what: str
+def test_synchronization_in_the_loop_is_detected(
+    config: Callable[..., Config], world: World, steady_state: list[int], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     prepare = data.Prepare.forward
 
     @functools.wraps(prepare)
-    def careless(self: Any, batch: Any, *others: Any) -> Any:
+    def synchronizing(self: Any, batch: Any, *others: Any) -> Any:
         value = batch[0].float().mean()
         if what == "item":
             value.item()
@@ -215,7 +226,7 @@ def test_a_wait_in_the_loop_is_noticed(
             raise AssertionError
         return prepare(self, batch, *others)
 
-    monkeypatch.setattr(data.Prepare, "forward", careless)
+    monkeypatch.setattr(data.Prepare, "forward", synchronizing)
     with pytest.raises(AssertionError, match="the steady state calls"):
         train(config(*QUIET), world)
 
@@ -226,23 +237,23 @@ def test_a_wait_in_the_loop_is_noticed(
     [[], ["--train.accumulate=2", "--train.ema=0.9"], ["--data.cache=device"], ["--loader.workers=1"]],
     ids=" ".join,
 )
-def test_cuda_sees_no_wait_in_the_steady_state(
+def test_steady_state_has_no_cuda_synchronization(
     config: Callable[..., Config], options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bf16, as fp16 waits to know whether a step was skipped."""
     quiet = ["--run.device=cuda", "--speed.precision=bf16", "--debug.sync=error", "--train.steps=12", "--log.every=100"]
     gpu = World(0, 1, torch.device("cuda", 0))
-    if cannot(quiet):
-        with pytest.raises(UserError, match=re.escape(cannot(quiet))):
+    if unsupported(quiet):
+        with pytest.raises(UserError, match=re.escape(unsupported(quiet))):
             train(config("--run.name=a", *quiet, *options), gpu)
         return
     train(config("--run.name=a", *quiet, *options), gpu)
     prepare = data.Prepare.forward
 
-    def careless(self: Any, batch: Any, *others: Any) -> Any:
+    def synchronizing(self: Any, batch: Any, *others: Any) -> Any:
         batch[0].float().mean().item()
         return prepare(self, batch, *others)
 
-    monkeypatch.setattr(data.Prepare, "forward", careless)
+    monkeypatch.setattr(data.Prepare, "forward", synchronizing)
     with pytest.raises(RuntimeError, match="synchroniz"):
         train(config("--run.name=b", *quiet, *options), gpu)

@@ -15,7 +15,7 @@ from ..loaders import EvalOrder, Loader, Plan, TrainOrder, worker_count
 CFG = TrainConfig(micro_batch=4, accumulate=2, steps=7)
 
 
-def test_an_epoch_has_each_sample_at_most_once() -> None:
+def test_epoch_has_each_sample_at_most_once() -> None:
     plan = Plan.make(CFG, 42, 1)
     assert (plan.global_batch, plan.steps_per_epoch) == (8, 5)
     chunks = list(TrainOrder(plan, 0, 0, 0))
@@ -26,7 +26,7 @@ def test_an_epoch_has_each_sample_at_most_once() -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_share_out_the_same_global_batch(world_size: int) -> None:
+def test_global_batch_is_the_same_for_any_number_of_ranks(world_size: int) -> None:
     alone = list(TrainOrder(Plan.make(TrainConfig(micro_batch=2, accumulate=4, steps=9), 50, 1), 0, 3, 0))
     plan = Plan.make(TrainConfig(micro_batch=2, accumulate=4 // world_size, steps=9), 50, world_size)
     ranks = [list(TrainOrder(plan, rank, 3, 0)) for rank in range(world_size)]
@@ -34,11 +34,11 @@ def test_ranks_share_out_the_same_global_batch(world_size: int) -> None:
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 5), (2.5, 13), (0.1, 1), (3, 15)])
-def test_epochs_make_steps(epochs: float, steps: int) -> None:
+def test_epochs_are_converted_to_steps(epochs: float, steps: int) -> None:
     assert Plan.make(TrainConfig(micro_batch=4, accumulate=2, epochs=epochs), 42, 1).total_steps == steps
 
 
-def test_a_resumed_order_goes_on_where_it_stopped() -> None:
+def test_resumed_order_continues() -> None:
     plan = Plan.make(CFG, 42, 1)
     assert list(TrainOrder(plan, 0, 5, 3)) == list(TrainOrder(plan, 0, 5, 0))[3 * 2 :]
 
@@ -52,13 +52,13 @@ def test_validation_counts_each_sample_once(samples: int) -> None:
         assert len({len(list(order)) for order in orders}) == 1, "all ranks go forward equally often"
 
 
-def test_a_rank_without_a_held_out_sample_is_refused() -> None:
+def test_rank_without_validation_samples_is_refused() -> None:
     with pytest.raises(UserError, match="there are only 1 validation samples for 2 ranks"):
         EvalOrder(1, 4, 0, 2)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
-def test_workers_change_nothing(config: Callable[..., Config], world: World) -> None:
+def test_workers_do_not_change_batches(config: Callable[..., Config], world: World) -> None:
     samples = data.load(config().data)
     order = list(TrainOrder(Plan.make(TrainConfig(micro_batch=8, steps=5), len(samples.train), 1), 0, 0, 0))
     runs = [list(Loader(samples.train, order, LoaderConfig(), workers, world)) for workers in (0, 1, 2)]
@@ -68,7 +68,7 @@ def test_workers_change_nothing(config: Callable[..., Config], world: World) -> 
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_loaders_are_not_asked_for_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_limited_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     count = partial(worker_count, in_memory=False)
     assert count(LoaderConfig()) == 3

@@ -57,7 +57,7 @@ def test_vectors_give_the_mean_over_entries_that_have_a_count(world: World) -> N
     assert meter.read() == {}
 
 
-def test_validation_records_no_gradient(world: World) -> None:
+def test_validation_computes_no_gradients(world: World) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -20,7 +20,7 @@ class Net(nn.Module):
         return loss, {"loss": (loss, 1)}
 
 
-def test_the_work_of_a_sample(world: World) -> None:
+def test_flops_per_sample(world: World) -> None:
     with torch.device("meta"):
         work = Mfu(Net(), (torch.empty(5, 16), torch.empty(5, 2, 8, 8)), world, "bf16")
     linear, conv = 2 * 16 * 32, 2 * 2 * 4 * 9 * 64
@@ -44,5 +44,5 @@ def test_the_work_of_a_sample(world: World) -> None:
         ("", "bf16", 0),
     ],
 )
-def test_peaks(device: str, precision: str, expected: float) -> None:
+def test_peak_throughput_by_device(device: str, precision: str, expected: float) -> None:
     assert peak(device, precision) == expected  # type: ignore[arg-type]

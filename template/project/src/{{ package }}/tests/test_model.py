@@ -11,12 +11,12 @@ from ..config import Config
 from ..distributed import World, seeded_generator
 from ..errors import UserError
 from ..train import train
-from .conftest import EAGER
+from .conftest import NO_COMPILE
 
 CPU = torch.device("cpu")
 
 
-def test_it_learns_one_batch_by_heart(config: Callable[..., Config]) -> None:
+def test_model_overfits_one_batch(config: Callable[..., Config]) -> None:
     torch.manual_seed(0)
     cfg = config()
     samples = data.load(cfg.data)
@@ -38,10 +38,10 @@ def test_it_learns_one_batch_by_heart(config: Callable[..., Config]) -> None:
     torch.testing.assert_close(total / count, loss.detach())
 
 
-def test_it_compiles_in_one_piece(config: Callable[..., Config], world: World) -> None:
+def test_model_compiles_as_one_graph(config: Callable[..., Config], world: World) -> None:
     cfg = config()
     samples = data.load(cfg.data)
-    if EAGER:
+    if NO_COMPILE:
         with pytest.raises(UserError, match="speed.compile is model"):
             train(config("--run.name=a", "--speed.compile=model"), world)
         return
@@ -54,7 +54,7 @@ def test_it_compiles_in_one_piece(config: Callable[..., Config], world: World) -
     torch.compile(net.train(), backend="eager", fullgraph=True, dynamic=False)(*batch)[0].backward()
 
 
-def test_no_bias_before_a_batch_norm(config: Callable[..., Config]) -> None:
+def test_no_bias_before_batch_norm(config: Callable[..., Config]) -> None:
     cfg = config()
     samples = data.load(cfg.data)
     net = model.build(cfg.model, samples.spec)

@@ -14,13 +14,13 @@ from ..distributed import seeded_generator
 CPU = torch.device("cpu")
 
 
-def test_the_peak_follows_the_global_batch() -> None:
+def test_peak_learning_rate_follows_the_global_batch() -> None:
     rules = {rule: OptimConfig(lr=1.0, base_batch=32, lr_scaling=rule) for rule in ("linear", "sqrt", "none")}
     assert {rule: optim.peak_lr(cfg, 128) for rule, cfg in rules.items()} == {"linear": 4.0, "sqrt": 2.0, "none": 1.0}
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
-def test_only_matrices_decay(config: Callable[..., Config], name: str) -> None:
+def test_weight_decay_applies_to_matrices_only(config: Callable[..., Config], name: str) -> None:
     cfg = config(f"--optim.name={name}", "--optim.weight_decay=0.1")
     net = model.build(cfg.model, data.load(cfg.data).spec)
     blocks = blocks_of(net)
@@ -33,7 +33,7 @@ def test_only_matrices_decay(config: Callable[..., Config], name: str) -> None:
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(net.parameters()))
 
 
-def test_clipping_bounds_the_whole_gradient_and_reports_it_unclipped() -> None:
+def test_clipping_limits_the_global_norm_and_returns_it_unclipped() -> None:
     weights = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(4))]
     optimizer = torch.optim.SGD(weights, lr=1.0)
     for weight, value in zip(weights, (3.0, 4.0), strict=True):
@@ -46,7 +46,7 @@ def test_clipping_bounds_the_whole_gradient_and_reports_it_unclipped() -> None:
     assert all(weight.grad is None for weight in weights)
 
 
-def test_an_overflow_in_fp16_skips_the_step_and_clipping_sees_unscaled_gradients() -> None:
+def test_fp16_overflow_skips_the_step_and_clipping_is_unscaled() -> None:
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -62,7 +62,7 @@ def test_an_overflow_in_fp16_skips_the_step_and_clipping_sees_unscaled_gradients
 
 
 @pytest.mark.parametrize("parts", [2, 4])
-def test_micro_batches_add_up_to_one_batch(config: Callable[..., Config], parts: int) -> None:
+def test_micro_batch_gradients_sum_to_one_batch(config: Callable[..., Config], parts: int) -> None:
     cfg = config()
     samples = data.load(cfg.data)
     prepare = data.Prepare(samples.spec, cfg.data)

@@ -12,7 +12,17 @@ from .. import checkpoint, data, model
 from ..config import Config, parse
 from ..distributed import World
 from ..train import train
-from .conftest import EAGER, HAS_BLOCKS, SMALL, cannot, losses, measured, rows, run_ranks_in_turn, weights
+from .conftest import (
+    HAS_BLOCKS,
+    NO_COMPILE,
+    SMALL,
+    evaluate_run,
+    read_losses,
+    read_rows,
+    read_weights,
+    run_ranks_in_turn,
+    unsupported,
+)
 
 SHARED = [
     "--log.every=1",
@@ -28,7 +38,7 @@ RUNS = {
     "bf16": ["--dist.bf16_gradients=true"],
     "ddp twice": ["--train.accumulate=2"],
     "ddp fp16": ["--speed.precision=fp16"],
-    **({"averaged": ["--train.ema=0.9", "--train.eval_every=3"]} if cannot([FSDP]) else {}),
+    **({"averaged": ["--train.ema=0.9", "--train.eval_every=3"]} if unsupported([FSDP]) else {}),
     "fsdp": [FSDP, "--train.ema=0.9", "--train.eval_every=3"],
     "fsdp twice": [FSDP, "--train.accumulate=2"],
     "fsdp checkpointed": [FSDP, *(["--speed.activation_checkpointing=blocks"] if HAS_BLOCKS else [])],
@@ -42,7 +52,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all those runs, on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     every = [[*SHARED, f"--run.name={name}", *options] for name, options in RUNS.items()]
-    run_ranks_in_turn(2, every, folder, "overflow")
+    run_ranks_in_turn(2, every, folder, "overflow", "count:ddp", "count:ddp twice")
     return folder
 
 
@@ -61,7 +71,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def refused(folder: Path, name: str) -> bool:
     """Whether the framework cannot do this run, and said so."""
-    why = cannot(RUNS[name])
+    why = unsupported(RUNS[name])
     if why:
         assert (folder / f"{name}-refused-0").read_text() == why
     return bool(why)
@@ -85,7 +95,7 @@ def refused(folder: Path, name: str) -> bool:
 def test_two_ranks_equal_one(two: Path, one: Path, name: str, alone: str, tolerance: float) -> None:
     if refused(two, name):
         return
-    together, single = rows(two / name, "train"), rows(one / alone, "train")
+    together, single = read_rows(two / name, "train"), read_rows(one / alone, "train")
     assert len(together) == len(single) >= 6
     for ours, theirs in zip(together, single, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=tolerance)
@@ -97,21 +107,21 @@ def test_two_ranks_equal_one(two: Path, one: Path, name: str, alone: str, tolera
 
 
 @pytest.mark.parametrize("name", ["ddp fp16", "fsdp fp16"])
-def test_an_overflow_is_skipped_by_all_ranks(two: Path, one: Path, name: str) -> None:
+def test_overflow_is_skipped_by_all_ranks(two: Path, one: Path, name: str) -> None:
     if refused(two, name):
         return
-    skipped = [row["skipped_steps"] for row in rows(two / name, "train")]
-    assert skipped == [row["skipped_steps"] for row in rows(one / "one fp16", "train")]
+    skipped = [row["skipped_steps"] for row in read_rows(two / name, "train")]
+    assert skipped == [row["skipped_steps"] for row in read_rows(one / "one fp16", "train")]
     assert 1 <= skipped[-1] < 5
 
 
-def test_gradients_are_reduced_once_a_step_however_many_micro_batches(two: Path) -> None:
+def test_gradients_are_reduced_once_per_step(two: Path) -> None:
     counts = {name: int((two / f"{name}-reductions-0").read_text()) for name in ("ddp", "ddp twice")}
     assert counts["ddp"] >= 6
     assert abs(counts["ddp twice"] - counts["ddp"]) <= 2, "torch sorts its buckets anew once"
 
 
-def test_the_average_of_shards_is_that_of_one(two: Path, one: Path) -> None:
+def test_sharded_ema_equals_one_rank(two: Path, one: Path) -> None:
     if refused(two, "fsdp"):
         return
     ours, theirs = (
@@ -130,21 +140,21 @@ def own_weights() -> list[tuple[str, torch.nn.Parameter]]:
     return list(model.build(cfg.model, data.load(cfg.data).spec).named_parameters())
 
 
-def test_gradients_in_bf16_are_rounded(two: Path) -> None:
-    assert losses(two / "bf16") != losses(two / "ddp")
+def test_bf16_gradients_are_rounded(two: Path) -> None:
+    assert read_losses(two / "bf16") != read_losses(two / "ddp")
 
 
-def test_one_process_reads_and_measures_what_two_ranks_shared_out(two: Path, one: Path, short_validation: None) -> None:
+def test_one_process_evaluates_a_sharded_checkpoint(two: Path, one: Path, short_validation: None) -> None:
     if refused(two, "fsdp"):
         return
     folder = two / "fsdp" / "checkpoints" / "step-00000006"
     assert sorted(file.name for file in folder.glob("*.pt")) == ["share-00000.pt", "share-00001.pt", "state.pt"]
-    whole, single = weights(two / "fsdp", 6), weights(one / "one", 6)
+    whole, single = read_weights(two / "fsdp", 6), read_weights(one / "one", 6)
     assert {name: value.shape for name, value in whole.items()} == {name: value.shape for name, value in single.items()}
-    assert measured(two / "fsdp")["loss"] == pytest.approx(rows(two / "fsdp", "val")[-1]["loss"], rel=1e-4)
+    assert evaluate_run(two / "fsdp")["loss"] == pytest.approx(read_rows(two / "fsdp", "val")[-1]["loss"], rel=1e-4)
 
 
-def test_a_share_that_is_damaged_is_noticed(two: Path, tmp_path: Path) -> None:
+def test_damaged_shard_is_detected(two: Path, tmp_path: Path) -> None:
     if refused(two, "fsdp"):
         return
     copy = shutil.copytree(two / "fsdp", tmp_path / "copy")
@@ -154,7 +164,7 @@ def test_a_share_that_is_damaged_is_noticed(two: Path, tmp_path: Path) -> None:
         assert checkpoint.find(copy) == (copy / "checkpoints" / "step-00000003").resolve()
 
 
-def test_a_run_goes_on_with_another_number_of_ranks_and_strategy(
+def test_resume_with_other_ranks_and_strategy(
     two: Path, config: Callable[..., Config], world: World, tmp_path: Path, short_validation: None
 ) -> None:
     strategies = ["ddp"] if refused(two, "fsdp") else ["ddp", "fsdp"]
@@ -170,34 +180,39 @@ def test_a_run_goes_on_with_another_number_of_ranks_and_strategy(
     run_ranks_in_turn(2, [resume("ddp"), resume("fsdp", FSDP)][: len(strategies)], tmp_path)
     for name in ("alone", *strategies):
         tolerance = 0.0 if name == strategies[-1] else 1e-4
-        assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "whole"), rel=tolerance, abs=0)
-        values: Any = zip(weights(tmp_path / name, 6).values(), weights(tmp_path / "whole", 6).values(), strict=True)
+        assert read_losses(tmp_path / name) == pytest.approx(read_losses(tmp_path / "whole"), rel=tolerance, abs=0)
+        values: Any = zip(
+            read_weights(tmp_path / name, 6).values(), read_weights(tmp_path / "whole", 6).values(), strict=True
+        )
         if name == strategies[-1]:
             assert all(torch.equal(ours, theirs) for ours, theirs in values)
 
 
 REFUSED = [
-    (["--dist.static_graph=true", "--train.accumulate=2"], "dist.static_graph is true: torch's reducer fails"),
-    (["--dist.sync_batchnorm=true"], "dist.sync_batchnorm is true: torch has it on GPUs alone"),
+    (
+        ["--dist.static_graph=true", "--train.accumulate=2"],
+        "dist.static_graph is true: DDP does not support it with accumulation",
+    ),
+    (["--dist.sync_batchnorm=true"], "dist.sync_batchnorm is true: torch supports it only on GPUs"),
     ([FSDP, "--optim.name=lamb"], "dist.strategy is fsdp: optim.name=lamb needs whole matrices"),
     ([FSDP, "--optim.name=sgd"], "optim.fused is true: torch has no fused sgd for dist.strategy=fsdp"),
-    ([FSDP, "--speed.compile=model"], "use off" if EAGER else "use speed.compile=blocks"),
-    ([FSDP, "--dist.bf16_gradients=true"], "are of ddp"),
+    ([FSDP, "--speed.compile=model"], "use off" if NO_COMPILE else "use speed.compile=blocks"),
+    ([FSDP, "--dist.bf16_gradients=true"], "need ddp"),
     (["--loader.workers=200"], "loader.workers is 200: 2 ranks share the"),
     (["--train.global_batch=17"], "a multiple of 2 ranks x train.micro_batch=4; the nearest is 16 or 24"),
     (["--train.global_batch=3"], "a multiple of 2 ranks x train.micro_batch=4; the nearest is 8"),
     (["--train.global_batch=16", "--train.accumulate=3"], "train.accumulate is 3: train.global_batch=16 makes it 2"),
-    (["--speed.step_graph=true"], "speed.step_graph is true: only CUDA has graphs"),
+    (["--speed.step_graph=true"], "speed.step_graph is true: it needs CUDA"),
 ]
 
 
-def test_what_ranks_cannot_do_is_refused_and_uneven_validations_do_not_hang(tmp_path: Path) -> None:
+def test_unsupported_on_ranks_is_refused_and_uneven_validation_ends(tmp_path: Path) -> None:
     """Of nine samples in batches of four, one rank has two batches and the other has one."""
     runs = [[*SHARED, f"--run.name={number}", *options] for number, (options, _) in enumerate(REFUSED)]
-    uneven = [*SHARED, "--run.name=uneven", "--train.steps=2", *([] if cannot([FSDP]) else [FSDP])]
+    uneven = [*SHARED, "--run.name=uneven", "--train.steps=2", *([] if unsupported([FSDP]) else [FSDP])]
     run_ranks_in_turn(2, [*runs, uneven], tmp_path, "nine_samples", "two_cores")
     for number, (options, message) in enumerate(REFUSED):
         for rank in (0, 1):
-            assert (cannot(options) or message) in (tmp_path / f"{number}-refused-{rank}").read_text()
+            assert (unsupported(options) or message) in (tmp_path / f"{number}-refused-{rank}").read_text()
         assert not (tmp_path / str(number)).exists()
-    assert len(rows(tmp_path / "uneven", "val")) == 1
+    assert len(read_rows(tmp_path / "uneven", "val")) == 1

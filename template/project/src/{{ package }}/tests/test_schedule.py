@@ -16,7 +16,7 @@ from ..config import Config, OptimConfig
 from ..distributed import World
 from ..errors import UserError
 from ..train import train
-from .conftest import cannot, rows
+from .conftest import read_rows, unsupported
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -40,33 +40,33 @@ def ours(cfg: OptimConfig, total: int) -> list[tuple[float, float]]:
     return [techniques.build_schedule(cfg, PEAK, total)(step) for step in range(total)]
 
 
-def agree(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> None:
+def assert_equal(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> None:
     for mine, theirs in zip(first, second, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-7)
 
 
 @pytest.mark.parametrize("total", [10, 97, 1000])
-def test_onecycle_is_torchs(total: int) -> None:
+def test_onecycle_equals_torch(total: int) -> None:
     cfg = OptimConfig(pct_start=0.3, div_factor=10, final_div_factor=1e4)
 
     def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.OneCycleLR:
         return lr_scheduler.OneCycleLR(optimizer, PEAK, total, pct_start=0.3, div_factor=10, final_div_factor=1e4)
 
-    agree(ours(cfg, total), references(make, total))
+    assert_equal(ours(cfg, total), references(make, total))
 
 
 @pytest.mark.parametrize("total", [20, 61])
-def test_cyclic_is_torchs(total: int) -> None:
+def test_cyclic_equals_torch(total: int) -> None:
     cfg = OptimConfig(schedule="cyclic", div_factor=4, cycle_steps=10)
 
     def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.CyclicLR:
         return lr_scheduler.CyclicLR(optimizer, PEAK / 4, PEAK, 5, base_momentum=0.85, max_momentum=0.95)
 
-    agree(ours(cfg, total), references(make, total))
+    assert_equal(ours(cfg, total), references(make, total))
 
 
 @pytest.mark.parametrize("total", [20, 301])
-def test_cosine_with_warm_up_is_torchs(total: int) -> None:
+def test_cosine_with_warmup_equals_torch(total: int) -> None:
     warmup = 7
     cfg = OptimConfig(schedule="cosine", warmup_steps=warmup, final_div_factor=100)
 
@@ -75,10 +75,10 @@ def test_cosine_with_warm_up_is_torchs(total: int) -> None:
         fall = lr_scheduler.CosineAnnealingLR(optimizer, total - 1 - warmup, eta_min=PEAK / 100)
         return lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup])
 
-    agree(ours(cfg, total), references(make, total))
+    assert_equal(ours(cfg, total), references(make, total))
 
 
-def test_warm_up_stable_decay_is_the_papers() -> None:
+def test_warmup_stable_decay_equals_the_formula() -> None:
     cfg = OptimConfig(schedule="wsd", warmup_steps=10, decay_fraction=0.2, final_div_factor=1e4)
     rates = [rate for rate, _ in ours(cfg, 200)]
     assert rates[:10] == pytest.approx([PEAK * (step + 1) / 11 for step in range(10)])
@@ -87,32 +87,32 @@ def test_warm_up_stable_decay_is_the_papers() -> None:
     assert rates[159:] == pytest.approx([PEAK * (1e-4 + (1 - 1e-4) * height) for height in fall])
 
 
-def test_constant_is_constant_after_its_warm_up() -> None:
+def test_constant_schedule_after_warmup() -> None:
     assert ours(OptimConfig(schedule="constant"), 5) == [(PEAK, 0.9)] * 5
     rates = [rate for rate, _ in ours(OptimConfig(schedule="constant", warmup_steps=3), 6)]
     assert rates == pytest.approx([PEAK / 4, PEAK / 2, PEAK * 3 / 4, PEAK, PEAK, PEAK])
 
 
-def test_the_range_test_sweeps_exponentially() -> None:
+def test_range_test_sweeps_exponentially() -> None:
     cfg = OptimConfig(schedule="range", range_low=1e-5, range_high=1e-1)
     assert [rate for rate, _ in ours(cfg, 5)] == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
 
 
 @pytest.mark.parametrize("schedule", ["onecycle", "cyclic", "cosine", "wsd", "constant", "range"])
 @pytest.mark.parametrize("total", [1, 2, 3, 19])
-def test_a_very_short_run_stays_in_range(schedule: Any, total: int) -> None:
+def test_short_run_stays_in_range(schedule: Any, total: int) -> None:
     for rate, momentum in ours(OptimConfig(schedule=schedule, range_high=1e-3), total):
         assert 0 < rate <= PEAK
         assert 0 < momentum < 1
 
 
-def test_a_warm_up_longer_than_the_run_is_refused() -> None:
+def test_warmup_longer_than_the_run_is_refused() -> None:
     with pytest.raises(UserError, match=r"optim.warmup_steps is 5: the run has only 5 steps"):
         techniques.build_schedule(OptimConfig(schedule="wsd", warmup_steps=5), PEAK, 5)(0)
 
 
 @pytest.mark.parametrize("schedule", ["cyclic", "cosine", "wsd"])
-def test_a_resumed_run_follows_the_same_schedule(
+def test_resumed_run_follows_the_same_schedule(
     config: Callable[..., Config], world: World, tmp_path: Path, schedule: str
 ) -> None:
     options = [f"--optim.schedule={schedule}", "--train.steps=12", "--train.eval_every=6", "--log.every=1"]
@@ -121,21 +121,21 @@ def test_a_resumed_run_follows_the_same_schedule(
     (tmp_path / "cut/checkpoints/step-00000012/manifest.json").unlink()
     with pytest.warns(UserWarning, match="skipping"):
         train(config("--run.name=cut", "--run.resume=auto", *options), world)
-    assert rows(tmp_path / "cut", "train") == rows(tmp_path / "whole", "train")
+    assert read_rows(tmp_path / "cut", "train") == read_rows(tmp_path / "whole", "train")
 
 
-def test_a_skipped_step_does_not_move_the_schedule(
+def test_skipped_step_does_not_advance_the_schedule(
     config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.amp.GradScaler", lambda device, enabled: _Overflows(device, 2.0**60, enabled=enabled))
     options = ["--speed.precision=fp16", "--train.steps=8", "--log.every=1", "--optim.warmup_steps=4"]
     run = config("--run.name=a", "--optim.schedule=constant", *options)
-    if cannot(options):
-        with pytest.raises(UserError, match=re.escape(cannot(options))):
+    if unsupported(options):
+        with pytest.raises(UserError, match=re.escape(unsupported(options))):
             train(run, world)
         return
     train(run, world)
-    logged = rows(tmp_path / "a", "train")
+    logged = read_rows(tmp_path / "a", "train")
     skipped = [row["skipped_steps"] for row in logged]
     made = [row["step"] - count for row, count in zip(logged, skipped, strict=True)]
     expected = config("--optim.schedule=constant", *options).optim

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("able", "expected"), [({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({}, "fp32")]
 )
-def test_auto_takes_bf16_where_a_cpu_has_its_instructions(
+def test_auto_precision_is_bf16_on_cpus_that_support_it(
     monkeypatch: pytest.MonkeyPatch, able: dict[str, bool], expected: str
 ) -> None:
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: able)
@@ -28,13 +28,15 @@ def test_auto_takes_bf16_where_a_cpu_has_its_instructions(
 
 
 @pytest.mark.parametrize(("value", "expected"), [(True, True), (False, False), ("auto", False)])
-def test_convolutions_lie_as_asked(value: Any, expected: bool) -> None:
+def test_channels_last_option_sets_the_memory_format(value: Any, expected: bool) -> None:
     net = speed.place(nn.Conv2d(4, 4, 3), SpeedConfig(channels_last=value), CPU)
     weight = next(net.parameters())
     assert weight.is_contiguous(memory_format=torch.channels_last) == expected
 
 
-def test_switches_reach_torch(config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compile_options_reach_torch(
+    config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked: list[dict[str, Any]] = []
 
     def note(net: nn.Module, **how: Any) -> nn.Module:
@@ -56,7 +58,7 @@ def test_switches_reach_torch(config: Callable[..., Config], monkeypatch: pytest
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_loader_switches_reach_torch(world: World) -> None:
+def test_loader_options_reach_torch(world: World) -> None:
     cfg = LoaderConfig(prefetch_factor=5, persistent_workers=False)
     loader: Any = Loader([1], [[0]], cfg, 1, world).loader  # type: ignore[arg-type]
     assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (1, 5, False)
@@ -72,7 +74,7 @@ def test_loader_switches_reach_torch(world: World) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("on", [True, False])
-def test_switches_reach_a_gpu(config: Callable[..., Config], on: bool) -> None:
+def test_options_reach_cuda(config: Callable[..., Config], on: bool) -> None:
     switch = str(on).lower()
     cfg = config(f"--speed.cudnn_benchmark={switch}", f"--loader.side_stream={switch}", f"--loader.pin_memory={switch}")
     gpu = torch.device("cuda", 0)

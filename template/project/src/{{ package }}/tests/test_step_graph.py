@@ -12,13 +12,13 @@ from ..distributed import World
 from ..errors import UserError
 from ..techniques import step_graph
 from ..train import train
-from .conftest import cannot, losses
+from .conftest import read_losses, unsupported
 
 GPU = World(0, 1, torch.device("cuda", 0))
 FIT = ["--speed.step_graph=true", "--optim.cycle_momentum=false"]
 
 
-def test_what_fits_is_not_refused(config: Callable[..., Config]) -> None:
+def test_step_graph_accepts_supported_options(config: Callable[..., Config]) -> None:
     step_graph.check(config(*FIT), GPU, "bf16")
     step_graph.check(config("--speed.step_graph=true", "--optim.schedule=cosine"), GPU, "fp32")
 
@@ -37,7 +37,7 @@ def test_what_fits_is_not_refused(config: Callable[..., Config]) -> None:
         (["--debug.anomaly=true"], "bf16", "set them to false"),
     ],
 )
-def test_what_does_not_is_refused(
+def test_step_graph_refuses_unsupported_options(
     config: Callable[..., Config], options: list[str], precision: str, message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as refused:
@@ -45,7 +45,7 @@ def test_what_does_not_is_refused(
     assert str(refused.value).startswith("speed.step_graph is true: ")
 
 
-def test_ranks_and_the_cpu_are_refused(config: Callable[..., Config]) -> None:
+def test_step_graph_refuses_ranks_and_cpu(config: Callable[..., Config]) -> None:
     with pytest.raises(UserError, match="it is for one process, and there are 2"):
         step_graph.check(config(*FIT), World(0, 2, torch.device("cuda", 0)), "bf16")
     with pytest.raises(UserError, match="it needs CUDA, and this run is on cpu"):
@@ -54,7 +54,7 @@ def test_ranks_and_the_cpu_are_refused(config: Callable[..., Config]) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_recorded_step_gives_the_same_losses(
+def test_captured_step_has_the_same_losses(
     config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
 ) -> None:
     replayed: list[int] = []
@@ -66,12 +66,12 @@ def test_a_recorded_step_gives_the_same_losses(
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", count)
     shared = ["--run.device=cuda", "--train.steps=20", "--log.every=1", f"--train.accumulate={accumulate}"]
-    if cannot(FIT):
-        with pytest.raises(UserError, match=re.escape(cannot(FIT))):
+    if unsupported(FIT):
+        with pytest.raises(UserError, match=re.escape(unsupported(FIT))):
             train(config("--run.name=on", *shared, *FIT), GPU)
         return
     train(config("--run.name=off", *shared, "--optim.cycle_momentum=false"), GPU)
     assert replayed == []
     train(config("--run.name=on", *shared, *FIT), GPU)
     assert len(replayed) == 20 * (accumulate + 1)
-    assert losses(tmp_path / "on") == pytest.approx(losses(tmp_path / "off"), rel=1e-3)
+    assert read_losses(tmp_path / "on") == pytest.approx(read_losses(tmp_path / "off"), rel=1e-3)

@@ -1,9 +1,7 @@
-"""Each switch changes what it should and nothing else: losses agree with the run without it, and it was seen to act."""
+"""Each technique acts as it should and changes nothing else: losses agree with the run without it."""
 
-import copy
 import functools
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,18 +13,16 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.autograd.graph import saved_tensors_hooks
 
-from .. import data, model, optim, techniques
 from .. import run as running
-from ..config import Config, SpeedConfig
-from ..contracts import blocks_of
+from .. import techniques
+from ..config import Config
 from ..distributed import World
 from ..errors import UserError
 from ..loaders import Loader
 from ..log import RunLog
-from ..techniques import activation_checkpointing, device_cache, fp8
 from ..techniques.device_cache import DeviceCache
 from ..train import train
-from .conftest import EAGER, HAS_BLOCKS, cannot, losses, rows
+from .conftest import HAS_BLOCKS, NO_COMPILE, read_rows, unsupported
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -41,7 +37,7 @@ PLAIN = [
 
 
 @dataclass
-class Seen:
+class Observed:
     """What was noticed while a run went on."""
 
     dtypes: set[torch.dtype] = field(default_factory=set)
@@ -63,7 +59,7 @@ class Seen:
     val: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Counted:
+class CountedDataset:
     """A data set that notes what it is asked for, in the process that asks."""
 
     def __init__(self, samples: Any, fetched: list[int]) -> None:
@@ -84,37 +80,37 @@ def run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Callable[..., Seen]:
+) -> Callable[..., Observed]:
     """Train for some steps and tell what was seen."""
 
-    def go(*options: str) -> Seen:
-        seen = Seen()
+    def go(*options: str) -> Observed:
+        observed = Observed()
         cfg = config(*PLAIN, *options)
 
         def build(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-            seen.model, seen.optimizer = model, make(model, settings)
+            observed.model, observed.optimizer = model, make(model, settings)
             for module in model.modules():
                 if cfg.speed.compile == "off":
                     module.register_forward_hook(note)
-            found: torch.optim.Optimizer = seen.optimizer
+            found: torch.optim.Optimizer = observed.optimizer
             return found
 
         def note(module: nn.Module, inputs: object, output: object) -> None:
-            seen.modes |= {"anomaly"} if torch.is_anomaly_enabled() else set()
-            seen.modes |= {"deterministic"} if torch.are_deterministic_algorithms_enabled() else set()
+            observed.modes |= {"anomaly"} if torch.is_anomaly_enabled() else set()
+            observed.modes |= {"deterministic"} if torch.are_deterministic_algorithms_enabled() else set()
             if module.training and isinstance(output, Tensor):
-                seen.dtypes.add(output.dtype)
+                observed.dtypes.add(output.dtype)
 
         def pack(value: Tensor) -> Tensor:
-            seen.saved += value.nbytes
+            observed.saved += value.nbytes
             return value
 
         def open_loader(samples: Any, *others: Any) -> Loader:
-            return Loader(Counted(samples, seen.fetched), *others)
+            return Loader(CountedDataset(samples, observed.fetched), *others)
 
         def cache(loader: Loader, cfg: Any) -> Any:
-            seen.loader = cached(loader, cfg)
-            return seen.loader
+            observed.loader = cached(loader, cfg)
+            return observed.loader
 
         make: Any = techniques.build_optimizer
         cached = techniques.cache_on_device
@@ -126,21 +122,21 @@ def run(
             patch.setattr(running, "Loader", open_loader)
             patch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", mode=None))
             train(cfg, world)
-        seen.printed = capsys.readouterr().out
-        seen.graphs = counters["stats"]["unique_graphs"]
+        observed.printed = capsys.readouterr().out
+        observed.graphs = counters["stats"]["unique_graphs"]
         folder = tmp_path / str(cfg.run.name)
-        seen.rows, seen.val = rows(folder, "train"), rows(folder, "val")
-        return seen
+        observed.rows, observed.val = read_rows(folder, "train"), read_rows(folder, "val")
+        return observed
 
     return go
 
 
-Acted = Callable[[Seen, Seen], bool]
+Check = Callable[[Observed, Observed], bool]
 BITS = 0.0
 ROUNDING = 2e-3
 BF16 = 3e-2
 
-SWITCHES: dict[str, tuple[list[str], float, Acted]] = {
+TECHNIQUES: dict[str, tuple[list[str], float, Check]] = {
     "bf16": (["--speed.precision=bf16"], BF16, lambda on, off: torch.bfloat16 in on.dtypes and len(off.dtypes) == 1),
     "fp16": (
         ["--speed.precision=fp16"],
@@ -205,47 +201,47 @@ SWITCHES: dict[str, tuple[list[str], float, Acted]] = {
 }
 
 
-def memory_format(seen: Seen) -> bool | None:
+def memory_format(observed: Observed) -> bool | None:
     """Whether convolutions' weights are channels-last; None for a model without one, which the switch leaves alone."""
-    convolutions = [p for p in seen.model.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
+    convolutions = [p for p in observed.model.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
     return all(p.is_contiguous(memory_format=torch.channels_last) for p in convolutions) if convolutions else None
 
 
-def hooks(seen: Seen) -> int:
-    return sum(len(module._forward_hooks) for module in seen.model.modules())
+def hooks(observed: Observed) -> int:
+    return sum(len(module._forward_hooks) for module in observed.model.modules())
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo's own look at it
-@pytest.mark.parametrize("name", SWITCHES)
-def test_a_switch_acts_and_changes_nothing_else(run: Callable[..., Seen], name: str) -> None:
-    options, tolerance, acted = SWITCHES[name]
-    if cannot(options):
-        with pytest.raises(UserError, match=re.escape(cannot(options))):
+@pytest.mark.parametrize("name", TECHNIQUES)
+def test_technique_acts_and_losses_agree(run: Callable[..., Observed], name: str) -> None:
+    options, tolerance, check = TECHNIQUES[name]
+    if unsupported(options):
+        with pytest.raises(UserError, match=re.escape(unsupported(options))):
             run(*options)
         return
     if "block" in name and not HAS_BLOCKS:
         with pytest.raises(UserError, match="this model names no `blocks`"):
             run(*options)
         return
-    if "compile" in name and EAGER:
+    if "compile" in name and NO_COMPILE:
         with pytest.raises(UserError, match="speed.compile is .*; use off"):
             run(*options)
         return
     off, on = run(), run("--run.name=on", *options)
     if name == "channels_last" and memory_format(off) is None:
-        acted = lambda on, off: True  # noqa: E731
+        check = lambda on, off: True  # noqa: E731
     assert len(on.rows) == len(off.rows) == STEPS
     for with_it, without in zip(on.rows, off.rows, strict=True):
         assert with_it["loss"] == pytest.approx(without["loss"], rel=tolerance, abs=0)
-    assert acted(on, off)
+    assert check(on, off)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("what", ["model", "blocks"])
-def test_no_graph_breaks_and_no_recompiles_after_the_first_validation(
-    run: Callable[..., Seen], monkeypatch: pytest.MonkeyPatch, what: str
+def test_no_graph_breaks_or_recompiles_after_the_first_validation(
+    run: Callable[..., Observed], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    if EAGER or (what == "blocks" and not HAS_BLOCKS):
+    if NO_COMPILE or (what == "blocks" and not HAS_BLOCKS):
         pytest.skip("this model is not compiled, or names no `blocks`")
     compiled: list[int] = []
     row = RunLog.row
@@ -261,7 +257,7 @@ def test_no_graph_breaks_and_no_recompiles_after_the_first_validation(
     assert not counters["graph_break"]
 
 
-def test_fewer_checkpointed_blocks_keep_more(run: Callable[..., Seen]) -> None:
+def test_fewer_checkpointed_blocks_save_more_activations(run: Callable[..., Observed]) -> None:
     if not HAS_BLOCKS:
         pytest.skip("this model names no `blocks`")
     kept = [run(f"--run.name={i}", f"--speed.activation_checkpointing={how}").saved for i, how in enumerate(HOW)]
@@ -270,152 +266,3 @@ def test_fewer_checkpointed_blocks_keep_more(run: Callable[..., Seen]) -> None:
 
 
 HOW = ["blocks", "every:2", "none"]
-
-
-def test_dropout_is_the_same_in_the_second_forward_pass() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.BatchNorm1d(64))])
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.blocks[0](x)
-            return y
-
-    torch.manual_seed(0)
-    plain = Net()
-    checkpointed = copy.deepcopy(plain)
-    activation_checkpointing.apply(checkpointed, SpeedConfig(activation_checkpointing="blocks"))
-    inputs = torch.randn(4, 8)
-    for net in (plain, checkpointed):
-        torch.manual_seed(1)
-        net(inputs).square().sum().backward()
-    for ours, theirs in zip(checkpointed.parameters(), plain.parameters(), strict=True):
-        assert ours.grad is not None
-        assert theirs.grad is not None
-        assert torch.equal(ours.grad, theirs.grad)
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, checkpointed.state_dict()[name]), "statistics are updated once"
-
-
-def test_a_budget_reaches_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch._functorch.config as compiler
-
-    monkeypatch.setattr(compiler, "activation_memory_budget", 1.0)
-    activation_checkpointing.apply(nn.Module(), SpeedConfig(activation_checkpointing="budget:0.25", compile="model"))
-    assert compiler.activation_memory_budget == 0.25
-
-
-def test_a_cache_larger_than_memory_is_refused(
-    config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device_cache, "_free", lambda device: 1000)
-    with pytest.raises(UserError, match=r"data.cache is 'device': the samples take .* GB, and cpu has 0.00 GB free"):
-        train(config("--run.name=a", "--data.cache=device"), world)
-    assert not (tmp_path / "a").exists()
-
-
-@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
-def test_the_schedule_reaches_the_optimizer(
-    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    used: list[tuple[float, float]] = []
-    make: Any = techniques.build_optimizer
-
-    def note(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        for group in optimizer.param_groups:
-            used.append((group["lr"], group["betas"][0] if "betas" in group else group["momentum"]))
-
-    def build(*args: Any) -> Any:
-        optimizer = make(*args)
-        for part in getattr(optimizer, "parts", [optimizer]):
-            part.register_step_pre_hook(note)
-        return optimizer
-
-    cfg = config("--run.name=a", f"--optim.name={name}", "--train.steps=6")
-    if name == "muon" and not any(p.ndim == 2 for p in _blocks(cfg)):
-        pytest.skip("this model has no matrices in `blocks`")
-    monkeypatch.setattr(techniques, "build_optimizer", build)
-    train(cfg, world)
-    peak = optim.peak_lr(cfg.optim, 16)
-    schedule = techniques.build_schedule(cfg.optim, peak, 6)
-    assert set(used) == {schedule(step) for step in range(6)}
-    assert len({momentum for _, momentum in used}) > 2, "it cycles"
-
-
-@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
-def test_every_optimizer_learns_and_resumes(
-    config: Callable[..., Config], world: World, tmp_path: Path, name: str
-) -> None:
-    rate = {"adamw": 4e-3, "sgd": 0.1, "muon": 4e-3, "lamb": 1e-2, "lars": 20.0, "novograd": 1e-2}[name]
-    stuck = name == "lars" and _begins_at_zero(config())  # its rate is in proportion to a layer's weights
-    if stuck:
-        rate = 0.1  # the first step has no weights to go by, and takes the plain rate
-    options = [f"--optim.name={name}", f"--optim.lr={rate}", "--optim.lr_scaling=none", "--train.steps=30"]
-    options += ["--train.eval_every=20", "--log.every=1", "--train.micro_batch=32"]
-    cfg = config("--run.name=whole", *options)
-    if name == "muon" and not any(p.ndim == 2 for p in _blocks(cfg)):
-        with pytest.raises(UserError, match="optim.name=muon works on 2-D weights"):
-            train(cfg, world)
-        return
-    train(cfg, world)
-    found = losses(tmp_path / "whole")
-    assert stuck or sum(found[-5:]) < 0.93 * sum(found[:5])
-    train(config("--run.name=cut", *options), world)
-    (tmp_path / "cut/checkpoints/step-00000030/manifest.json").unlink()
-    with pytest.warns(UserWarning, match="skipping"):
-        train(config("--run.name=cut", "--run.resume=auto", *options), world)
-    assert losses(tmp_path / "cut") == found
-
-
-def _begins_at_zero(cfg: Config) -> bool:
-    net = model.build(cfg.model, data.load(cfg.data).spec)
-    return any(parameter.ndim >= 2 and not parameter.any() for parameter in net.parameters())
-
-
-def _blocks(cfg: Config) -> list[nn.Parameter]:
-    net: Any = model.build(cfg.model, data.load(cfg.data).spec)
-    return list(blocks_of(net).parameters())
-
-
-def test_a_missing_package_names_its_install_command(
-    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
-    with pytest.raises(UserError, match=r"optim.name=lamb .*: pip install pytorch_optimizer"):
-        train(config("--optim.name=lamb"), world)
-    monkeypatch.setitem(sys.modules, "torchao.float8", None)
-    with pytest.raises(UserError, match="pip install torchao"):
-        fp8.convert(nn.Module())
-
-
-def test_fp8_takes_the_layers_of_fitting_sizes_and_follows_bf16() -> None:
-    torch.manual_seed(0)
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 40), nn.Linear(40, 16))
-            self.head = nn.Linear(16, 16)
-
-        def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = self.head(self.blocks(x))
-            return y
-
-    net, inputs = Net(), torch.randn(64, 32)
-    names = list(net.state_dict())
-    with torch.autocast("cpu", torch.bfloat16):
-        before = net(inputs)
-    fp8.convert(net, emulate=True)
-    kinds = [type(layer).__name__ for layer in [*net.blocks, net.head]]
-    assert kinds == ["Float8Linear", "GELU", "Linear", "Linear", "Linear"]
-    with torch.autocast("cpu", torch.bfloat16):
-        after = net(inputs)
-    after.sum().backward()
-    assert list(net.state_dict()) == names
-    assert {p.grad.dtype for p in net.parameters() if p.grad is not None} == {torch.float32}
-    difference = ((after - before).norm() / before.norm()).item()
-    assert 0 < difference < 0.1
-    net.blocks = nn.Sequential(nn.Linear(10, 10))
-    with pytest.raises(UserError, match="multiples of 16, and there are none: use bf16"):
-        fp8.convert(net)

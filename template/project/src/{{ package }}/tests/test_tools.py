@@ -14,7 +14,7 @@ ROWS = [{"split": "train", "step": 1, "loss": 2.0}]
 
 
 @pytest.mark.parametrize("options", [["--output", "a.png"], ["--show", *SMALL, "--output=a.png"]])
-def test_the_data_are_shown(
+def test_data_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -26,14 +26,14 @@ def test_the_data_are_shown(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--show", "--output"], "--output: expected one argument"),
-        (["--show", "--out", "a.png"], "error: .*--out"),
-        (["--show", "--data.cach", "disk"], "error: .*--data.cach"),
-        (["--show", "--output", "a.txt"], r"^error: --output a.txt: its name must end with .png$"),
-        (["--show", *SMALL, "--output", "no/a.png"], "^error: cannot write no/a.png .*: give another --output$"),
+        (["--output"], "--output: expected one argument"),
+        (["--out", "a.png"], "error: .*--out"),
+        (["--data.cach", "disk"], "error: .*--data.cach"),
+        (["--output", "a.txt"], r"^error: --output a.txt: its name must end with .png$"),
+        ([*SMALL, "--output", "no/a.png"], "^error: cannot write no/a.png .*: give another --output$"),
     ],
 )
-def test_what_cannot_be_shown(
+def test_show_refuses_bad_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -52,7 +52,7 @@ def test_what_cannot_be_shown(
         (lambda target: evaluate.write({"loss": 2.0}, target), "the metrics are printed above"),
     ],
 )
-def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path, write: Callable[[Path], None], way_out: str) -> None:
+def test_results_are_written_atomically(tmp_path: Path, write: Callable[[Path], None], way_out: str) -> None:
     write(tmp_path / "found.png")
     before = (tmp_path / "found.png").read_bytes()
     assert before

@@ -13,20 +13,20 @@ from ..distributed import World
 from ..techniques import fp8
 from ..tools import report
 from ..train import train
-from .conftest import OTHER_WIDTH, SMALL, main, measured, rows, run_ranks, weights
+from .conftest import OTHER_WIDTH, SMALL, evaluate_run, main, read_rows, read_weights, run_ranks
 
 
-def test_the_loss_falls_and_the_files_are_there(
+def test_loss_decreases_and_files_are_written(
     config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = train(config("--run.name=a", "--train.steps=60", "--train.micro_batch=32"), world)
-    losses = [row["loss"] for row in rows(tmp_path / "a", "train")]
+    losses = [row["loss"] for row in read_rows(tmp_path / "a", "train")]
     assert losses[-1] < 0.85 * losses[0]
-    assert rows(tmp_path / "a", "val")[-1]["loss"] == results["loss"]
+    assert read_rows(tmp_path / "a", "val")[-1]["loss"] == results["loss"]
     assert "validation:" in capsys.readouterr().out
     assert Config(run=config(f"--config={tmp_path}/a/config.json").run).run.name == "a"
 
-    found = measured(tmp_path / "a")
+    found = evaluate_run(tmp_path / "a")
     assert f"loss            {results['loss']:.6g}" in capsys.readouterr().out
     assert {name: found[name] for name in results} == pytest.approx(results, rel=1e-5)
     report.main([str(tmp_path / "a")])
@@ -34,9 +34,7 @@ def test_the_loss_falls_and_the_files_are_there(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
-    config: Callable[..., Config], world: World, tmp_path: Path, workers: int
-) -> None:
+def test_resume_is_bit_identical(config: Callable[..., Config], world: World, tmp_path: Path, workers: int) -> None:
     options = ["--train.eval_every=4", "--log.every=2", "--train.steps=12", "--run.seed=3"]
     options.append(f"--loader.workers={workers}")
     train(config("--run.name=whole", *options), world)
@@ -49,12 +47,12 @@ def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
     with pytest.warns(UserWarning, match="skipping"):
         train(config("--run.name=cut", "--run.resume=auto", *options), world)
     for split in ("train", "val"):
-        assert rows(cut, split) == rows(tmp_path / "whole", split)
-    ours, theirs = weights(cut, 12), weights(tmp_path / "whole", 12)
+        assert read_rows(cut, split) == read_rows(tmp_path / "whole", split)
+    ours, theirs = read_weights(cut, 12), read_weights(tmp_path / "whole", 12)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_going_on_from_an_older_checkpoint_sets_the_newer_aside(
+def test_resume_from_an_older_checkpoint_sets_newer_ones_aside(
     config: Callable[..., Config], world: World, tmp_path: Path
 ) -> None:
     options = ["--train.eval_every=2", "--train.steps=4", "--run.name=a"]
@@ -64,7 +62,7 @@ def test_going_on_from_an_older_checkpoint_sets_the_newer_aside(
     train(config(*options, *changed), world)
     names = sorted(path.name for path in checkpoints.iterdir() if path.is_dir())
     assert names == ["abandoned-step-00000004", "step-00000002", "step-00000003"]
-    assert [row["step"] for row in rows(tmp_path / "a", "val")] == [2, 3]
+    assert [row["step"] for row in read_rows(tmp_path / "a", "val")] == [2, 3]
     groups = checkpoint.read_state(checkpoints / "step-00000003", torch.device("cpu"))["optimizer"]["param_groups"]
     assert groups[0]["weight_decay"] == 0.7
 
@@ -79,7 +77,7 @@ def test_going_on_from_an_older_checkpoint_sets_the_newer_aside(
         ),
     ],
 )
-def test_a_run_that_cannot_go_on_says_why(
+def test_resume_of_a_different_run_is_refused(
     config: Callable[..., Config], world: World, tmp_path: Path, change: str, message: str
 ) -> None:
     train(config("--run.name=a", "--train.steps=2"), world)
@@ -92,7 +90,7 @@ def test_a_run_that_cannot_go_on_says_why(
         main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a"])
 
 
-def test_a_loss_that_is_not_finite_stops_before_it_is_saved(tmp_path: Path) -> None:
+def test_non_finite_loss_stops_the_run_unsaved(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="at step"):
         main(
             [
@@ -107,7 +105,7 @@ def test_a_loss_that_is_not_finite_stops_before_it_is_saved(tmp_path: Path) -> N
     assert checkpoint.find(tmp_path / "a") is None
 
 
-def test_an_error_on_ranks_is_told_and_ends_them(tmp_path: Path) -> None:
+def test_error_on_ranks_is_reported_and_ends_them(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     done = run_ranks(2, [f"--run.dir={tmp_path}", "--run.name=a"])
     assert done.returncode != 0
@@ -117,7 +115,7 @@ def test_an_error_on_ranks_is_told_and_ends_them(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # said where fp32 was asked for
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32", "fp32", "fp8"])
-def test_it_trains_on_a_gpu(tmp_path: Path, precision: str) -> None:
+def test_model_trains_on_gpu(tmp_path: Path, precision: str) -> None:
     options = ["--run.device=cuda", f"--speed.precision={precision}", "--speed.compile=model", "--run.name=a"]
     command = [*SMALL, f"--run.dir={tmp_path}", *options, "--loader.workers=1", "--train.steps=40"]
     least = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}.get(precision, (0, 0))
@@ -134,5 +132,5 @@ def test_it_trains_on_a_gpu(tmp_path: Path, precision: str) -> None:
     main(command)
     full = "ieee" if precision == "fp32" else "tf32"
     assert torch.backends.cuda.matmul.fp32_precision == full
-    losses = [row["loss"] for row in rows(tmp_path / "a", "train")]
+    losses = [row["loss"] for row in read_rows(tmp_path / "a", "train")]
     assert losses[-1] < 0.9 * losses[0]

@@ -39,13 +39,14 @@ def main(runs: list[list[str]], validated: int, changes: list[str]) -> None:
         for options in runs:
             cfg = config.read(parser, options)
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
+            counts = f"count:{cfg.run.name}" in changes
             try:
-                with profiler if cfg.dist.strategy == "ddp" else contextlib.nullcontext():
+                with profiler if counts else contextlib.nullcontext():
                     train.train(cfg, world)
             except errors.UserError as error:
                 (cfg.run.dir / f"{cfg.run.name}-refused-{world.rank}").write_text(str(error))
                 continue
-            if cfg.dist.strategy == "ddp":
+            if counts:
                 reductions = sum(event.count for event in profiler.key_averages() if event.key == "gloo:all_reduce")
                 (cfg.run.dir / f"{cfg.run.name}-reductions-{world.rank}").write_text(str(reductions))
     distributed.end(world)

@@ -20,13 +20,13 @@ from ..techniques import lr_range
 from ..techniques.ema import Ema
 from ..tools import evaluate
 from ..train import train
-from .conftest import HAS_SMOOTHING, measured, rows
+from .conftest import HAS_SMOOTHING, evaluate_run, read_rows
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
 
 @pytest.mark.skipif(not HAS_SMOOTHING, reason="this model has no label smoothing")
-def test_label_smoothing_is_the_papers_in_training_alone(config: Callable[..., Config]) -> None:
+def test_label_smoothing_equals_the_formula_in_training_only(config: Callable[..., Config]) -> None:
     share = 0.2
     samples = data.load(config().data)
     batch = data.Prepare(samples.spec, config().data)(
@@ -45,7 +45,7 @@ def test_label_smoothing_is_the_papers_in_training_alone(config: Callable[..., C
         torch.testing.assert_close(net(*batch)[0], -log_p.gather(1, targets.reshape(-1, 1)).mean())
 
 
-def test_the_average_is_a_hand_written_one() -> None:
+def test_ema_equals_a_reference() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     ema = Ema(net, 0.7)
@@ -64,22 +64,22 @@ def test_the_average_is_a_hand_written_one() -> None:
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in live.items())
 
 
-def test_a_resumed_average_is_that_of_the_uninterrupted_run(
-    config: Callable[..., Config], world: World, tmp_path: Path
-) -> None:
+def test_resumed_ema_is_bit_identical(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
     options = ["--train.ema=0.8", "--train.steps=8", "--train.eval_every=4"]
     for name in ("whole", "cut"):
         train(config(f"--run.name={name}", *options), world)
     (tmp_path / "cut/checkpoints/step-00000008/manifest.json").unlink()
     with pytest.warns(UserWarning, match="skipping"):
         train(config("--run.name=cut", "--run.resume=auto", *options), world)
-    assert rows(tmp_path / "cut", "val") == rows(tmp_path / "whole", "val")
+    assert read_rows(tmp_path / "cut", "val") == read_rows(tmp_path / "whole", "val")
     averages = [
         checkpoint.read_state(tmp_path / name / "checkpoints/step-00000008", torch.device("cpu"))["ema"]
         for name in ("whole", "cut")
     ]
     assert all(torch.equal(value, averages[1][name]) for name, value in averages[0].items())
-    assert measured(tmp_path / "whole")["loss"] == pytest.approx(rows(tmp_path / "whole", "val")[-1]["loss"], rel=1e-5)
+    assert evaluate_run(tmp_path / "whole")["loss"] == pytest.approx(
+        read_rows(tmp_path / "whole", "val")[-1]["loss"], rel=1e-5
+    )
 
 
 def test_best_follows_its_metric() -> None:
@@ -97,7 +97,7 @@ def test_best_follows_its_metric() -> None:
         Best("f1", "min").check({"loss": 1.0})
 
 
-def test_patience_ends_a_run_and_the_best_is_kept(
+def test_patience_stops_the_run_and_keeps_the_best(
     config: Callable[..., Config],
     world: World,
     tmp_path: Path,
@@ -109,7 +109,9 @@ def test_patience_ends_a_run_and_the_best_is_kept(
     monkeypatch.setattr(Run, "add_results", lambda run, results: take(run, {"loss": next(script)}))
     options = ["--train.steps=40", "--train.eval_every=1", "--train.patience=3", "--checkpoint.keep=1"]
     train(config("--run.name=a", *options), world)
-    assert [row["step"] for row in rows(tmp_path / "a", "val")] == [1, 2, 3, 4, 5], "it stops after three no better"
+    assert [row["step"] for row in read_rows(tmp_path / "a", "val")] == [1, 2, 3, 4, 5], (
+        "it stops after three no better"
+    )
     assert "stopped early: loss has not improved on 2 for 3 validations" in capsys.readouterr().out
     folder = tmp_path / "a/checkpoints"
     assert (folder / "best").read_text() == "step-00000002\n"
@@ -123,7 +125,7 @@ def test_patience_ends_a_run_and_the_best_is_kept(
     assert not (tmp_path / "b/checkpoints/best").exists()
 
 
-def test_a_monitor_that_the_model_does_not_report_is_refused_before_training(
+def test_unknown_monitor_is_refused_before_training(
     config: Callable[..., Config], world: World, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="train.monitor is f1"):
@@ -131,12 +133,12 @@ def test_a_monitor_that_the_model_does_not_report_is_refused_before_training(
     assert not (tmp_path / "a").exists()
 
 
-def test_the_range_test_suggests_a_peak(
+def test_range_test_suggests_a_learning_rate(
     config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--optim.schedule=range", "--train.steps=100", "--optim.range_low=1e-5", "--optim.range_high=100"]
     train(config("--run.name=a", *options, "--optim.clip=null"), world)
-    logged = rows(tmp_path / "a", "train")
+    logged = read_rows(tmp_path / "a", "train")
     assert [row["step"] for row in logged] == list(range(1, len(logged) + 1))
     assert all("smoothed_loss" in row for row in logged)
     assert logged[-1]["lr"] > logged[0]["lr"] * 10
@@ -157,14 +159,14 @@ def sweep(loss: Callable[[float], float]) -> lr_range.RangeTest:
     return found
 
 
-def test_the_suggestion_is_a_tenth_of_the_rate_at_the_valley() -> None:
+def test_suggestion_is_a_tenth_of_the_best_rate() -> None:
     found = sweep(lambda rate: 2.0 - rate / (rate + 1e-3) + (rate / 0.1) ** 2)
     assert len(found.rates) < 119, "it ends when the loss diverges"
-    told = found.suggestion()
-    assert told["peak"] == pytest.approx(told["lowest"] / 10)
-    assert told["optim.lr"] == pytest.approx(told["peak"] / 2)
-    assert 1e-3 < told["lowest"] < 1e-1
-    assert 1e-4 < told["steepest"] < told["lowest"]
+    suggested = found.suggestion()
+    assert suggested["peak"] == pytest.approx(suggested["lowest"] / 10)
+    assert suggested["optim.lr"] == pytest.approx(suggested["peak"] / 2)
+    assert 1e-3 < suggested["lowest"] < 1e-1
+    assert 1e-4 < suggested["steepest"] < suggested["lowest"]
 
 
 @pytest.mark.parametrize(
@@ -175,27 +177,27 @@ def test_the_suggestion_is_a_tenth_of_the_rate_at_the_valley() -> None:
         (lambda rate: math.nan if rate > 1e-5 else 1.0, "the loss diverged after 2. steps"),
     ],
 )
-def test_a_sweep_that_does_not_tell_says_so(loss: Callable[[float], float], message: str) -> None:
+def test_inconclusive_range_test_is_an_error(loss: Callable[[float], float], message: str) -> None:
     with pytest.raises(UserError, match=message):
         sweep(loss).suggestion()
 
 
-def test_a_skipped_step_is_left_out_of_the_sweep() -> None:
+def test_range_test_ignores_skipped_steps() -> None:
     found = lr_range.RangeTest(1.0)
     for rate in (1.0, 1.0, 2.0):
         assert not found.on_metrics({"lr": rate, "loss": 1.0, "grad_norm": math.inf})
     assert found.rates == [1.0, 2.0]
 
 
-def test_another_measure_of_the_best_begins_anew(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
+def test_changed_monitor_resets_the_best(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
     train(config("--run.name=a", "--train.steps=2"), world)
     changed = ["--train.monitor_mode=max", "--train.steps=4", "--train.eval_every=2", "--run.resume=auto"]
     train(config("--run.name=a", *changed), world)
     state = checkpoint.read_state(tmp_path / "a/checkpoints/step-00000004", torch.device("cpu"))
-    assert state["best"][1:] == ["max", rows(tmp_path / "a", "val")[-1]["loss"], 4, 0]
+    assert state["best"][1:] == ["max", read_rows(tmp_path / "a", "val")[-1]["loss"], 4, 0]
 
 
-def test_an_average_can_begin_at_a_resume(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
+def test_ema_can_start_at_a_resume(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
     train(config("--run.name=a", "--train.steps=2"), world)
     train(config("--run.name=a", "--train.steps=4", "--run.resume=auto", "--train.ema=0.9"), world)
     assert "ema" in checkpoint.read_state(tmp_path / "a/checkpoints/step-00000004", torch.device("cpu"))
@@ -208,7 +210,7 @@ def test_an_average_can_begin_at_a_resume(config: Callable[..., Config], world: 
         ("--optim.schedule=range", "optim.schedule is range: a range test cannot resume"),
     ],
 )
-def test_a_resume_that_would_harm_the_run_is_refused(
+def test_resume_with_conflicting_options_is_refused(
     config: Callable[..., Config], world: World, tmp_path: Path, change: str, message: str
 ) -> None:
     train(config("--run.name=a", "--train.steps=2"), world)

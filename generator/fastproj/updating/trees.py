@@ -1,0 +1,130 @@
+"""Read and write the trees of a repository: files, changes, renames, renderings."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .repository import Repository
+
+LINK, SUBMODULE = "120000", "160000"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file in a tree: its mode and the id of its content."""
+
+    mode: str
+    oid: str
+
+
+Tree = dict[str, Entry]
+Edits = Mapping[str, Entry | None]
+"""Entries to replace in a tree; None removes the path."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A path that differs between two trees."""
+
+    path: str
+    before: Entry | None
+    after: Entry | None
+
+
+def files(repository: Repository, tree: str) -> Tree:
+    """Return the project's files in a commit or tree."""
+    found = {}
+    lines = repository.git(
+        "ls-tree", "-r", "-z", "--full-tree", tree, "--", *([repository.prefix] if repository.prefix else [])
+    )
+    for line in filter(None, lines.split(b"\0")):
+        about, _, path = line.partition(b"\t")
+        mode, _, oid = about.decode().split(" ")
+        found[os.fsdecode(path)] = Entry(mode, oid)
+    return found
+
+
+def changes(repository: Repository, before: str, after: str) -> list[Change]:
+    """Return the paths that differ between two trees."""
+    found = []
+    parts = repository.git("diff-tree", "-r", "-z", "--no-renames", "--raw", "--full-index", before, after).split(b"\0")
+    for about, path in zip(parts[::2], parts[1::2], strict=False):
+        old_mode, new_mode, old, new, _ = about.decode().removeprefix(":").split(" ")
+        entries = (Entry(mode, oid) if mode != "000000" else None for mode, oid in ((old_mode, old), (new_mode, new)))
+        found.append(Change(os.fsdecode(path), *entries))
+    return found
+
+
+def renames(repository: Repository, before: str, after: str) -> dict[str, str]:
+    """Return the renamed paths between two trees, as a merge detects them."""
+    parts = repository.git("diff-tree", "-r", "-z", "-M", "-l32767", "--diff-filter=R", before, after).split(b"\0")
+    return {os.fsdecode(old): os.fsdecode(new) for _, old, new in zip(*[iter(parts)] * 3, strict=False)}
+
+
+def with_crlf(repository: Repository) -> set[str]:
+    """Return the project's tracked files in which every line ends in CRLF."""
+    lines = repository.git("ls-files", "--cached", "--eol", "-z", "--", repository.where).split(b"\0")
+    return {os.fsdecode(line.partition(b"\t")[2]) for line in lines if line.startswith(b"i/crlf ")}
+
+
+def blob(repository: Repository, oid: str) -> bytes:
+    """Return the content of a file."""
+    return repository.git("cat-file", "blob", oid)
+
+
+def store(repository: Repository, content: bytes) -> str:
+    """Store the content of a file and return its id."""
+    return repository.git("hash-object", "-w", "--stdin", "--no-filters", data=content).decode().strip()
+
+
+def tree_of_rendering(repository: Repository, rendering: Path, index: Path) -> str:
+    """Return HEAD's tree with the project's folder replaced by the one in `rendering`; `index` is a scratch file.
+
+    Files are converted as `git add` would in the project, with its attributes.
+    """
+    borrowed: dict[str, None] = {}
+    for path, entry in files(repository, "HEAD").items():
+        copy = rendering / path
+        if os.path.basename(path) == ".gitattributes" and entry.mode != LINK and not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(blob(repository, entry.oid))
+            borrowed[path] = None
+    if repository.prefix:
+        repository.git("read-tree", "HEAD", index=index)
+    # Modes and links as rendered, whatever the file system of the project supports.
+    real = ["-c", "core.fileMode=true", "-c", "core.symlinks=true", "-c", "core.sparseCheckout=false"]
+    repository.git(*real, "add", "--all", "--force", "--", repository.where, index=index, work_tree=rendering)
+    tree = repository.git("write-tree", index=index).decode().strip()
+    return tree_with(repository, tree, borrowed, index)
+
+
+def tree_of_work_tree(repository: Repository, also: Tree, index: Path) -> str:
+    """Return the tree of the tracked files, and of those in `also`, as they are on disk."""
+    repository.git("read-tree", tree_with(repository, "HEAD", also, index), index=index)
+    repository.git("add", "--update", "--", repository.where, index=index)
+    return repository.git("write-tree", index=index).decode().strip()
+
+
+def tree_with(repository: Repository, tree: str, edits: Edits, index: Path) -> str:
+    """Return a tree with some entries replaced."""
+    if not edits:
+        return tree
+    repository.git("read-tree", tree, index=index)
+    edit_index(repository, index, edits)
+    return repository.git("write-tree", index=index).decode().strip()
+
+
+def edit_index(
+    repository: Repository, index: Path, edits: Edits, stages: Iterable[tuple[str, Entry, int]] = ()
+) -> None:
+    """Replace entries of an index file, and add unmerged ones: path, entry and stage."""
+    lines = [f"0 {repository.no_object}\t{path}" for path in edits]  # removed first: a file may replace a folder
+    lines += [f"{entry.mode} {entry.oid}\t{path}" for path, entry in edits.items() if entry is not None]
+    lines += [f"{entry.mode} {entry.oid} {stage}\t{path}" for path, entry, stage in stages]
+    repository.git("update-index", "-z", "--index-info", data=joined(lines), index=index)
+
+
+def joined(lines: Iterable[str]) -> bytes:
+    """Return lines as git reads them with `-z`."""
+    return b"".join(os.fsencode(line) + b"\0" for line in lines)

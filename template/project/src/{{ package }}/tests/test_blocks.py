@@ -1,0 +1,91 @@
+"""Techniques that change blocks, on small networks of their own; and the device cache's limit."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ..config import Config, SpeedConfig
+from ..distributed import World
+from ..errors import UserError
+from ..techniques import activation_checkpointing, device_cache, fp8
+from ..train import train
+
+
+def test_recomputed_dropout_is_identical() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.BatchNorm1d(64))])
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.blocks[0](x)
+            return y
+
+    torch.manual_seed(0)
+    plain = Net()
+    checkpointed = copy.deepcopy(plain)
+    activation_checkpointing.apply(checkpointed, SpeedConfig(activation_checkpointing="blocks"))
+    inputs = torch.randn(4, 8)
+    for net in (plain, checkpointed):
+        torch.manual_seed(1)
+        net(inputs).square().sum().backward()
+    for ours, theirs in zip(checkpointed.parameters(), plain.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert torch.equal(ours.grad, theirs.grad)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, checkpointed.state_dict()[name]), "statistics are updated once"
+
+
+def test_memory_budget_reaches_the_compiler() -> None:
+    import torch._functorch.config as compiler
+
+    with compiler.patch(activation_memory_budget=1.0):  # which restores it, unlike monkeypatch
+        options = SpeedConfig(activation_checkpointing="budget:0.25", compile="model")
+        activation_checkpointing.apply(nn.Module(), options)
+        assert compiler.activation_memory_budget == 0.25
+
+
+def test_cache_larger_than_memory_is_refused(
+    config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_cache, "_free", lambda device: 1000)
+    with pytest.raises(UserError, match=r"data.cache is 'device': the samples take .* GB, and cpu has 0.00 GB free"):
+        train(config("--run.name=a", "--data.cache=device"), world)
+    assert not (tmp_path / "a").exists()
+
+
+def test_fp8_converts_matching_layers_and_agrees_with_bf16() -> None:
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 40), nn.Linear(40, 16))
+            self.head = nn.Linear(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.head(self.blocks(x))
+            return y
+
+    net, inputs = Net(), torch.randn(64, 32)
+    names = list(net.state_dict())
+    with torch.autocast("cpu", torch.bfloat16):
+        before = net(inputs)
+    fp8.convert(net, emulate=True)
+    kinds = [type(layer).__name__ for layer in [*net.blocks, net.head]]
+    assert kinds == ["Float8Linear", "GELU", "Linear", "Linear", "Linear"]
+    with torch.autocast("cpu", torch.bfloat16):
+        after = net(inputs)
+    after.sum().backward()
+    assert list(net.state_dict()) == names
+    assert {p.grad.dtype for p in net.parameters() if p.grad is not None} == {torch.float32}
+    difference = ((after - before).norm() / before.norm()).item()
+    assert 0 < difference < 0.1
+    net.blocks = nn.Sequential(nn.Linear(10, 10))
+    with pytest.raises(UserError, match="multiples of 16, and there are none: use bf16"):
+        fp8.convert(net)

@@ -1,0 +1,123 @@
+"""Someone edits, commits or switches branches while an update is applied, or after it was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fastproj.shared.errors import FastprojError
+from fastproj.shared.lock import locked
+from fastproj.updating import moving
+from fastproj.updating.moving import Step, fingerprint
+from program import Fastproj
+from updating import MakeProject, commit, edit, git, journal, project_state, stop_update
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Step:
+    """A step that replaces `work/file` by `new/file`."""
+    for folder, text in (("work", "committed\n"), ("new", "from the template\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text(text)
+    return Step("file", fingerprint(tmp_path / "work/file"), fingerprint(tmp_path / "new/file"))
+
+
+@pytest.mark.parametrize("how", ["in place", "by renaming"])
+def test_file_saved_at_the_same_time_is_put_back(
+    how: str, step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, rename = tmp_path / "work/file", os.rename
+
+    def save_first(source: Path, target: Path) -> None:
+        if source == file and how == "in place":
+            file.write_text("just saved\n")
+        elif source == file:
+            (tmp_path / "saved").write_text("just saved\n")
+            rename(tmp_path / "saved", file)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", save_first)
+    with pytest.raises(FastprojError, match="file was changed meanwhile"):
+        moving.replace(tmp_path / "work", step, tmp_path / "new", tmp_path / "kept")
+    assert file.read_text() == "just saved\n"
+    assert (tmp_path / "new/file").read_text() == "from the template\n"
+
+
+def test_file_created_at_the_same_time_is_kept(step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, link = tmp_path / "work/file", os.link
+
+    def create_first(source: Path, target: Path, **options: bool) -> None:
+        if target == file:
+            file.write_text("just saved\n")
+        link(source, target, **options)
+
+    monkeypatch.setattr(os, "link", create_first)
+    with pytest.raises(FastprojError, match="file was changed meanwhile"):
+        moving.replace(tmp_path / "work", step, tmp_path / "new", tmp_path / "kept")
+    moving.undo(tmp_path / "work", step, tmp_path / "new", tmp_path / "kept")
+    assert file.read_text() == "just saved\n"
+
+
+def test_undo_moves_the_old_file_back(step: Step, tmp_path: Path) -> None:
+    folders = tmp_path / "new", tmp_path / "kept"
+    moving.replace(tmp_path / "work", step, *folders)
+    assert (tmp_path / "work/file").read_text() == "from the template\n"
+    moving.undo(tmp_path / "work", step, *folders)
+    assert (tmp_path / "work/file").read_text() == "committed\n"
+    assert (tmp_path / "new/file").read_text() == "from the template\n"
+
+
+@pytest.mark.parametrize("move", ["commit", "branch"])
+def test_killed_update_is_dropped_when_head_moved(
+    move: str, make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str]
+) -> None:
+    folder = make_project()
+    assert stop_update(environment, folder, "_record", "1", "SIGKILL").returncode == -signal.SIGKILL
+    if move == "branch":
+        git(folder, "checkout", "-q", "-b", "other")
+    else:
+        edit(folder / "README.md", "About", "Mine")
+        commit(folder)
+    before = project_state(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert "it was dropped" in result.stderr
+    assert not journal(folder)
+    assert project_state(folder) == before
+    assert fastproj("update", "--yes", cwd=folder).returncode == 0
+
+
+def test_killed_update_leaves_other_work_trees_alone(
+    make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder = make_project()
+    git(folder, "worktree", "add", "-q", str(tmp_path / "linked"))
+    assert stop_update(environment, folder, "replace", "3", "SIGKILL").returncode == -signal.SIGKILL
+    assert fastproj("update", "--yes", cwd=tmp_path / "linked").returncode == 0
+    result = fastproj("update", "--yes", cwd=folder)
+    assert "Finished an interrupted update" in result.stdout, result.stderr
+
+
+def test_private_mode_is_kept(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    (folder / "README.md").chmod(0o600)
+    assert fastproj("update", "--yes", cwd=folder).returncode == 0
+    assert (folder / "README.md").stat().st_mode & 0o777 == 0o600
+
+
+def test_killed_update_leaves_no_lock_while_it_renders(environment: dict[str, str], tmp_path: Path) -> None:
+    """The old version is rendered in a process of its own, which may outlive the program for a moment."""
+    program = """
+import os, signal, sys, time
+from pathlib import Path
+from fastproj.shared.lock import locked
+from fastproj.updating.background import in_background
+with locked(Path(sys.argv[1]), "busy"), in_background(lambda: time.sleep(5)):
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)
+    with locked(tmp_path, "still locked") as held:
+        assert held
