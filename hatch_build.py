@@ -1,6 +1,6 @@
 """Build hook: puts the template into the package as a git bundle, from which projects are rendered offline."""
 
-import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,7 @@ class TemplateBundle(BuildHookInterface[Any]):
         packed_already = (root / "PKG-INFO").exists() and (root / BUNDLE).exists()  # in an sdist, maybe without git
         if packed_already or version == "editable":
             return  # an editable install makes a bundle of the working tree whenever it needs one
-        spec = importlib.util.spec_from_file_location("fastproj_bundle", root / "generator/fastproj/shared/bundle.py")
-        assert spec is not None
-        assert spec.loader is not None
-        bundle = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(bundle)
-        bundle.build(root, root / BUNDLE)
+        sys.path.insert(0, str(root / "generator"))
+        from fastproj.shared.bundle import build  # it needs nothing but the standard library and packaging
+
+        build(root, root / BUNDLE)

@@ -1,58 +1,85 @@
-"""Time the installed commands: `make bench`.
+"""Time the program's commands as they are installed from a wheel: `make bench`.
 
-Each round runs every command once, so that a slow phase of the machine affects all of them. Prints the median, lowest
-and highest in milliseconds. `python -c pass` is the start of the interpreter alone, and `copier copy` renders the same
-template without fastproj.
+Each round runs every command once, in turn, so that a slow phase of the machine affects all of them. Prints the median
+and the range in milliseconds, and the ratio to `copier copy`, which renders the same template. `python -c pass` is the
+time that the interpreter takes; `fastproj update` updates a project from the oldest release.
 """
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from fastproj.shared.bundle import build, entries
+
+ROOT = Path(__file__).parents[1]
 ROUNDS = 15
+PYTHON = sys.executable
 
 
 def main() -> None:
     """Run the rounds and print the table."""
-    programs = Path(sys.executable).parent
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"HOME": folder, "XDG_CONFIG_HOME": folder}
-        new = [str(programs / "fastproj"), "new", "proj", "--yes"]
-        subprocess.run([*new, "--output", folder], env=environment, check=True, stdout=subprocess.DEVNULL)
-        bundle = f"{folder}/.fastproj/template.bundle"
-        copier = [
-            str(programs / "copier"),
-            "copy",
-            "--quiet",
-            "--defaults",
-            "--data",
-            "project_name=proj",
-            "--vcs-ref",
-            "HEAD",
-        ]
-        commands: dict[str, Callable[[str], list[str]]] = {
-            "python -c pass": lambda output: [sys.executable, "-c", "pass"],
-            "fastproj --help": lambda output: [new[0], "--help"],
-            "fastproj --version": lambda output: [new[0], "--version"],
-            "fastproj detect": lambda output: [new[0], "detect"],
-            "fastproj new": lambda output: [*new, "--output", output],
-            "fastproj new --no-git": lambda output: [*new, "--no-git", "--output", output],
-            "copier copy": lambda output: [*copier, bundle, f"{output}/proj"],
-        }
+        work = Path(folder)
+        environment = _install(work)
+        commands = _commands(work, environment)
         taken: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, command in commands.items():
-                with tempfile.TemporaryDirectory() as output:
-                    started = time.perf_counter()
-                    subprocess.run(command(output), env=environment, check=True, capture_output=True)
-                    taken[name].append((time.perf_counter() - started) * 1000)
+                taken[name].append(_run(command, work, environment))
+    base = statistics.median(taken["copier copy"])
     for name, times in taken.items():
-        print(f"{name:24}{statistics.median(times):7.0f} ms  ({min(times):.0f} to {max(times):.0f})")
+        middle = statistics.median(times)
+        print(f"{name:24}{middle:7.0f} ms  ({min(times):.0f} to {max(times):.0f})  {middle / base:.2f}")
+
+
+def _install(work: Path) -> dict[str, str]:
+    """Install the program in `work` with the bundle that a wheel contains; return the environment that runs it."""
+    site = work / "site"
+    shutil.copytree(ROOT / "generator/fastproj", site / "fastproj", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "copier.yml", site / "fastproj")
+    build(ROOT, site / "fastproj/_template.bundle")
+    (work / ".gitconfig").write_text("[user]\nname = a\nemail = a@example.org\n")
+    return os.environ | {"HOME": str(work), "XDG_CONFIG_HOME": str(work), "PYTHONPATH": str(site)}
+
+
+def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
+    fastproj = [PYTHON, "-m", "fastproj"]
+    new = [*fastproj, "new", "proj", "--yes", "--output", str(work / "output")]
+    copier = [PYTHON, "-m", "copier", "copy", "--quiet", "--defaults", "--data", "project_name=proj", "--vcs-ref"]
+    (work / "output").mkdir()
+    _run(new, work, environment)  # copies the bundle to the home folder, and compiles the modules
+    releases = list(entries(work / ".fastproj/template.bundle"))
+    bundle = "~/.fastproj/template.bundle"
+    _run([*copier, f"v{releases[0]}", bundle, str(work / "old")], work, environment)
+    for command in (["init"], ["add", "--all"], ["commit", "--message", "Old"]):
+        _run(["git", *command], work, environment, work / "old")
+    return {
+        "python -c pass": [PYTHON, "-c", "pass"],
+        "fastproj --help": [*fastproj, "--help"],
+        "fastproj --version": [*fastproj, "--version"],
+        "fastproj detect": [*fastproj, "detect"],
+        "fastproj new": new,
+        "fastproj new --no-git": [*new, "--no-git"],
+        "copier copy": [*copier, f"v{releases[-1]}", bundle, str(work / "output/proj")],
+        "fastproj update": [*fastproj, "update", str(work / "output/old"), "--yes"],
+    }
+
+
+def _run(command: list[str], work: Path, environment: dict[str, str], folder: Path | None = None) -> float:
+    """Run a command with an empty output folder that contains a copy of the old project; return the milliseconds."""
+    shutil.rmtree(work / "output")
+    (work / "output").mkdir()
+    if "update" in command:
+        shutil.copytree(work / "old", work / "output/old", symlinks=True)
+    started = time.perf_counter()
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    return (time.perf_counter() - started) * 1000
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Cut a release: `make release VERSION=X.Y.Z`. Nothing changes before every check has passed, and nothing is pushed."""
+"""Cut a release: `make release VERSION=X.Y.Z`. Nothing changes until all checks pass, and nothing is pushed."""
 
 import os
 import re
@@ -10,19 +10,20 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fastproj.shared.bundle import declared_version, newest, releases, tag_of
+from fastproj.shared.bundle import releases
+from fastproj.shared.versions import declared_version, newest, tag_of
 from packaging.version import Version
 
-# What `make` hands down to its children, of which the tests that a release needs must know nothing: they run whole.
-_MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS", "VERSION")
+# Variables that `make` passes to its children, removed so that they do not limit the tests.
+_MAKE_VARIABLES = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS", "VERSION")
 
 
 class RefusedError(Exception):
-    """One line: what stands against the release, and the way out."""
+    """Why a release is refused, and how to fix it, in one line."""
 
 
 def main() -> None:
-    """Release the repository in the current folder as the version that is given."""
+    """Release the repository in the current folder under the given version."""
     version = sys.argv[1] if len(sys.argv) == 2 else ""
     root = Path.cwd()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -36,19 +37,19 @@ def main() -> None:
     except OSError as error:
         sys.exit(f"release: {error.filename}: {error.strerror}")
     except KeyboardInterrupt:
-        sys.exit("release: stopped; nothing is changed")
-    print(f"release: {version} is made; to publish it: git push --atomic origin main {tag_of(version)}")
+        sys.exit("release: interrupted; nothing was changed")
+    print(f"release: {version} is ready; publish it with: git push --atomic origin main {tag_of(version)}")
 
 
 def _check(root: Path, version: str) -> None:
     if not re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", version):
-        raise RefusedError(f"VERSION is {version!r}: give three numbers, as in make release VERSION=1.2.3")
+        raise RefusedError(f"VERSION is {version!r}: pass three numbers, as in make release VERSION=1.2.3")
     if _git(root, "rev-parse", "--show-toplevel", "--is-shallow-repository") != f"{root.resolve()}\nfalse":
-        raise RefusedError(f"{root} is no full clone: run it at the top of one (git fetch --unshallow)")
+        raise RefusedError(f"{root} is not the root of a full clone: run it there (git fetch --unshallow)")
     if _git(root, "branch", "--show-current") != "main":
-        raise RefusedError("a release is made on main: git switch main")
+        raise RefusedError("releases are made on main: git switch main")
     if _git(root, "status", "--porcelain"):
-        raise RefusedError("there are changes that are not committed: commit or stash them")
+        raise RefusedError("there are uncommitted changes: commit or stash them")
     past = releases(root)
     if past and Version(version) <= Version(newest(past)):
         raise RefusedError(f"{version} is not newer than the last release, {newest(past)}: choose a newer one")
@@ -56,33 +57,33 @@ def _check(root: Path, version: str) -> None:
     if declared is None or not Version(declared).is_devrelease or Version(declared) > Version(version):
         raise RefusedError(f"pyproject.toml is at {declared}: set it to a .dev version before {version}, and commit")
     if _git(root, "tag", "--list", tag_of(version)):
-        raise RefusedError(f"there is a tag {tag_of(version)} already: git tag --delete it, or choose a newer version")
+        raise RefusedError(f"the tag {tag_of(version)} exists already: git tag --delete it, or choose a newer version")
     _dated(_changelog(root).read_text(), version)
     _with_version((root / "pyproject.toml").read_text(), version)
     _git(root, "var", "GIT_COMMITTER_IDENT")
 
 
 def _test(root: Path) -> None:
-    """Run all tests; among them is every update from every earlier release."""
+    """Run all tests, which include updates from every earlier release."""
     head = _git(root, "rev-parse", "HEAD")
-    environment = {key: value for key, value in os.environ.items() if key not in _MAKES_OWN}
-    if subprocess.run(["make", "test"], cwd=root, env=environment, check=False).returncode != 0:
-        raise RefusedError("make test is not green: mend that first")
+    environment = {key: value for key, value in os.environ.items() if key not in _MAKE_VARIABLES}
+    if subprocess.run(["make", "test-all"], cwd=root, env=environment, check=False).returncode != 0:
+        raise RefusedError("make test-all fails: fix that first")
     if _git(root, "rev-parse", "HEAD") != head or _git(root, "status", "--porcelain"):
-        raise RefusedError("the files changed while they were tested: see git status, and try again")
+        raise RefusedError("files changed during the tests: see git status, and try again")
 
 
 def _release(root: Path, version: str) -> None:
-    """Make the release's commit and its tag, and the commit that goes on to the next version."""
+    """Create the commit and tag of the release, and the commit that starts the next version."""
     major, minor, patch = version.split(".")
-    following = f"{major}.{minor}.{int(patch) + 1}.dev0"  # any later release is newer than that
-    with _all_or_nothing(root, version):
+    following = f"{major}.{minor}.{int(patch) + 1}.dev0"  # older than any later release
+    with _undone_on_failure(root, version):
         _changelog(root).write_text(_dated(_changelog(root).read_text(), version))
         _commit(root, version, f"Release {version}")
         _git(root, "tag", "--annotate", "--message", f"fastproj {version}", tag_of(version))
-        _commit(root, following, f"Go on towards the release after {version}")
+        _commit(root, following, f"Start the version after {version}")
         if version not in releases(root):
-            raise RefusedError(f"{version} would not be in the bundle: see that copier.yml and template/ are committed")
+            raise RefusedError(f"{version} would not be in the bundle: commit copier.yml and template/")
 
 
 def _commit(root: Path, version: str, message: str) -> None:
@@ -92,8 +93,8 @@ def _commit(root: Path, version: str, message: str) -> None:
 
 
 @contextmanager
-def _all_or_nothing(root: Path, version: str) -> Iterator[None]:
-    """Go back to where we were if anything fails, or someone stops it; the tree was clean, so nothing is lost."""
+def _undone_on_failure(root: Path, version: str) -> Iterator[None]:
+    """Undo all changes if the body fails or is interrupted; the tree was clean, so nothing is lost."""
     before = _git(root, "rev-parse", "HEAD")
     try:
         yield
@@ -109,28 +110,28 @@ def _changelog(root: Path) -> Path:
 
 
 def _dated(changelog: str, version: str) -> str:
-    """Return the changelog with today's date at the version's entry."""
+    """Return the changelog with today's date in the version's heading."""
     heading = f"## {version} (not released)\n"
     before, found, after = changelog.partition(heading)
     if not found or (before and not before.endswith("\n")):
-        raise RefusedError(f"CHANGELOG.md has no line {heading.strip()!r}: say there what a project gains by it")
+        raise RefusedError(f"CHANGELOG.md has no line {heading.strip()!r}: describe there what changes for a project")
     if not re.split(r"^## ", after, maxsplit=1, flags=re.MULTILINE)[0].strip():
-        raise RefusedError(f"CHANGELOG.md's entry for {version} is empty: say what a project gains by it")
+        raise RefusedError(f"CHANGELOG.md's entry for {version} is empty: describe what changes for a project")
     return f"{before}## {version} ({datetime.now(UTC):%Y-%m-%d})\n{after}"
 
 
 def _with_version(pyproject: str, version: str) -> str:
-    """Return a `pyproject.toml` that states another version."""
+    """Return a `pyproject.toml` with another version."""
     changed, places = re.subn(r'^version = "[^"\n]*"$', f'version = "{version}"', pyproject, flags=re.MULTILINE)
     if places != 1:
-        raise RefusedError(f'pyproject.toml has {places} lines of the form version = "...": leave it one')
+        raise RefusedError(f'pyproject.toml has {places} lines of the form version = "...": keep one')
     return changed
 
 
 def _git(root: Path, *arguments: str) -> str:
     done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        reason = " ".join(done.stderr.split()) or "it gives no reason"
+        reason = " ".join(done.stderr.split()) or "no message"
         raise RefusedError(f"git {arguments[0]} failed: {reason}")
     return done.stdout.strip()
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from .shared.answers import ANSWERS, Answer, choices, from_options, parse_data, validate
+from .shared.answers import ANSWERS, Answer, choices, combine, from_options
 from .shared.errors import FastprojError
 
 app = typer.Typer(
@@ -95,7 +95,7 @@ def detect(json: Json = False) -> None:
     from .creating.hardware import detect as detect_hardware
 
     machine = detect_hardware()
-    print(show.machine_json(machine) if json else show.machine_text(machine))
+    print(show.as_json(machine, answers=machine.answers()) if json else show.machine_text(machine))
 
 
 @app.command(cls=AnswersCommand)
@@ -120,15 +120,14 @@ def new(
     _prepare()
     target = project.destination(name, output)
     questions = source.questions(template)
-    parsed = parse_data(data or [], questions)
-    validate(answers, parsed, questions or {})
+    given = combine(answers, data or [], questions)
     if not yes and not _interactive():
         raise FastprojError("not an interactive terminal: pass --yes to accept the detected answers")
     rendering.preload()
     chosen = source.embedded() if template is None else source.from_location(template)
     machine = hardware.detect()
     defaults = project.default_answers(machine)
-    created = project.create(target, chosen, answers | parsed, defaults, ask=not yes, commit=not no_git)
+    created = project.create(target, chosen, given, defaults, ask=not yes, commit=not no_git)
     print(show.created(created, machine, output, template, no_git))
 
 
@@ -170,7 +169,7 @@ def status(
 
     _prepare()
     found = read_status(where, template)
-    print(show.status_json(found) if json else show.status_text(found))
+    print(show.as_json(found) if json else show.status_text(found))
     if found.behind:
         raise typer.Exit(1)
 

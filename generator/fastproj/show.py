@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # no command needs all of them
     from .updating.update import Updated
 
 
-def machine_json(machine: Machine) -> str:
-    """Format a machine and the derived answers as JSON."""
-    return json.dumps(asdict(machine) | {"answers": machine.answers()}, indent=2)
+def as_json(found: Machine | Status, **more: Any) -> str:
+    """Format the result of a command as JSON."""
+    return json.dumps(asdict(found) | more, indent=2)
 
 
 def machine_text(machine: Machine) -> str:
@@ -51,20 +51,10 @@ def created(project: Project, machine: Machine, output: Path, template: str | No
     again += ["--output", str(output)] if output != Path() else []
     again += ["--no-git"] if no_git else []
     content = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
-    return "\n".join(
-        [
-            f"Created {project.path}: {content}, {project.files} files; {project.git}.",
-            *(f"Note: {note}." for note in machine.notes),
-            "",
-            "Next:",
-            f"  cd {shlex.quote(str(project.path))}",
-            "  make setup",
-            "  make train",
-            "",
-            "To render it again:",
-            f"  {shlex.join([*again, '--yes'])}",
-        ]
-    )
+    lines = [f"Created {project.path}: {content}, {project.files} files; {project.git}."]
+    lines += [f"Note: {note}." for note in machine.notes]
+    lines += ["", "Next:", f"  cd {shlex.quote(str(project.path))}", "  make setup", "  make train"]
+    return "\n".join([*lines, "", "To render it again:", f"  {shlex.join([*again, '--yes'])}"])
 
 
 def _arguments(answers: dict[str, Any]) -> list[str]:
@@ -92,9 +82,7 @@ def updated(done: Updated, dry_run: bool) -> str:
             by_kind[kind].append(change.path)
     lines += [f"  {kind:9} {path}" for kind, paths in by_kind.items() for path in paths]
     lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merged.renamed.items())]
-    lines += [
-        f"  yours     {path}: kept with your changes; the template has a newer version" for path in merged.stay_own
-    ]
+    lines += [f"  yours     {it}: kept with your changes; the template has a newer version" for it in merged.stay_own]
     lines += [f"  deleted   {path}: stays deleted, although the template changed it" for path in merged.stay_deleted]
     lines += [f"  CONFLICT  {_conflict(it)}" for it in merged.conflicts]
     if not merged.changes:
@@ -102,20 +90,11 @@ def updated(done: Updated, dry_run: bool) -> str:
     return "\n".join(lines if dry_run else [*lines, "", *_next_steps(done, bool(merged.conflicts))])
 
 
-def status_json(found: Status) -> str:
-    """Format a status as JSON."""
-    return json.dumps(asdict(found), indent=2)
-
-
 def status_text(found: Status) -> str:
     """Format a status as text."""
-    version = (
-        f"{found.version}; {found.newest} is available: fastproj update"
-        if found.behind
-        else f"{found.version}, the newest"
-    )
+    newest = f"; {found.newest} is available: fastproj update" if found.behind else ", the newest"
     lines = [f"Finished an interrupted update to {found.finished}."] if found.finished else []
-    lines += [f"project   {found.project}", f"template  {found.template}", f"version   {version}"]
+    lines += [f"project   {found.project}", f"template  {found.template}", f"version   {found.version}{newest}"]
     lines.append("answers   " + " ".join(f"{key}={_answer(value)}" for key, value in found.answers.items()))
     lines += [f"CONFLICT  {path}: not resolved yet" for path in found.conflicts]
     lines += [f"changed   {path}" for path in found.changed]

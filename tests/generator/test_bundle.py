@@ -8,7 +8,9 @@ from pathlib import Path
 import copier
 import pytest
 from bundles import _bare, archived, built, clone
-from fastproj.shared.bundle import build, entries, newest
+from fastproj.shared.bundle import build, entries
+from fastproj.shared.errors import FastprojError
+from fastproj.shared.versions import newest
 from history import RELEASES, Repository
 
 
@@ -156,5 +158,5 @@ def test_incomplete_bundle_is_detected(
     built(origin[0].folder, tmp_path)
     bundle = tmp_path / "template.bundle"
     bundle.write_bytes(spoil(bundle.read_bytes()))
-    with pytest.raises(ValueError, match=str(bundle)):
+    with pytest.raises(FastprojError, match=str(bundle)):
         entries(bundle)

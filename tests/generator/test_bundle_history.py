@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from bundles import built, clone
-from fastproj.shared.bundle import newest, releases
+from fastproj.shared.bundle import releases
+from fastproj.shared.versions import newest
 from history import RELEASES, Repository
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fastproj.creating import hardware
+from fastproj.creating import gpus, hardware, probe
 from matrix import ROOT
 from program import Fastproj
 
@@ -54,9 +54,9 @@ MALFORMED = [
     "NVIDIA A100, eight, 81920, Disabled, GPU-1",
     "<html>, 8.0, 1, Disabled, nothing",
     "\x00\x01\x02" * 1000,
-    "a," * 100_000,
+    "a," * 30_000,
     "NVIDIA A100 8.0 81920 Disabled GPU-1",
-    "x" * 200_000,
+    "x" * 60_000,
     "NVIDIA A100, 8.0, -5, Disabled, CPU-1",
 ]
 
@@ -86,9 +86,9 @@ def test_hanging_nvidia_smi_times_out(smi: Path, script: str) -> None:
     smi.write_text(f"#!/bin/sh\n{script}\n")
     started = time.monotonic()
     machine = hardware.detect()
-    assert time.monotonic() - started < hardware.TIMEOUT_S + 3
+    assert time.monotonic() - started < probe.TIMEOUT_S + 3
     assert machine.gpus == ()
-    assert script == "yes" or "nvidia-smi gave no answer" in machine.notes[0]
+    assert script == "yes" or "nvidia-smi did not finish" in machine.notes[0]
 
 
 def test_nvidia_smi_that_cannot_start_finds_no_gpu(smi: Path) -> None:
@@ -145,7 +145,7 @@ def test_cuda_visible_devices(smi: Path, monkeypatch: pytest.MonkeyPatch, visibl
 
 
 @pytest.mark.parametrize(
-    ("capability", "name", "kind"),
+    ("capability", "name", "expected"),
     [
         ("6.1", "NVIDIA GeForce GTX 1080 Ti", "none"), ("7.0", "Tesla V100-SXM2-16GB", "fp16"),
         ("7.5", "Tesla T4", "fp16"), ("7.5", "NVIDIA GeForce GTX 1660", "none"),
@@ -156,8 +156,8 @@ def test_cuda_visible_devices(smi: Path, monkeypatch: pytest.MonkeyPatch, visibl
         ("x", "?", "none"),
     ],
 )  # fmt: skip
-def test_tensor_cores_of_nvidia(capability: str | None, name: str, kind: str) -> None:
-    assert hardware.nvidia_kind(capability, name) == kind
+def test_tensor_cores_of_nvidia(capability: str | None, name: str, expected: str) -> None:
+    assert gpus.nvidia_format(capability, name) == expected
 
 
 def amd_machine(root: Path, targets: list[int]) -> Path:
@@ -176,14 +176,14 @@ def amd_machine(root: Path, targets: list[int]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("target", "name", "kind"),
+    ("target", "name", "expected"),
     [(90402, "gfx942", "fp8"), (90010, "gfx90a", "bf16"), (110000, "gfx1100", "bf16"), (100300, "gfx1030", "none")],
 )
-def test_amd(tmp_path: Path, target: int, name: str, kind: str) -> None:
+def test_amd(tmp_path: Path, target: int, name: str, expected: str) -> None:
     machine = hardware.detect(amd_machine(tmp_path, [target] * 2))
-    assert [(gpu.vendor, gpu.capability, gpu.tensor_cores) for gpu in machine.gpus] == [("amd", name, kind)] * 2
+    assert [(gpu.vendor, gpu.capability, gpu.tensor_cores) for gpu in machine.gpus] == [("amd", name, expected)] * 2
     assert machine.gpus[0].memory_mib == 206141652992 >> 20
-    assert machine.answers() == {"gpus": 2, "nodes": 1, "tensor_cores": kind}
+    assert machine.answers() == {"gpus": 2, "nodes": 1, "tensor_cores": expected}
 
 
 def test_apple(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

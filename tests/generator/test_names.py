@@ -41,7 +41,7 @@ def test_suggested_name_is_accepted() -> None:
         try:
             names.check(name)
         except FastprojError as refusal:
-            if suggested := re.search(r"(?:such as|;) ([a-z0-9_-]+)(?: would do)?$", str(refusal)):
+            if suggested := re.search(r"(?:such as|for example) ([a-z0-9_-]+)$", str(refusal)):
                 names.check(suggested[1])
 
 

@@ -31,7 +31,7 @@ def test_no_repository_inside_a_repository(fastproj: Fastproj, tmp_path: Path) -
     result = fastproj("new", "proj", "--yes", cwd=tmp_path)
     assert result.returncode == 0
     assert not (tmp_path / "proj/.git").exists()
-    assert "as it lies in one" in result.stdout
+    assert "as the folder is in one" in result.stdout
     assert fastproj("new", "other", "--yes", "--no-git", cwd=tmp_path).returncode == 0
 
 

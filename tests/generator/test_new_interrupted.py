@@ -41,7 +41,7 @@ def test_signal_leaves_a_complete_project_or_none(
             continue
         assert process.returncode in (0, 128 + number, -number), message
         assert "Traceback" not in message
-        assert process.returncode <= 0 or message == "fastproj: stopped; no half-made project is left\n"
+        assert process.returncode <= 0 or message == "fastproj: interrupted; no incomplete project is left\n"
         assert {path.name for path in output.iterdir()} <= {"tmp", "proj"}
         assert list((output / "tmp").iterdir()) == []
 

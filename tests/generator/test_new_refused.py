@@ -15,7 +15,7 @@ BAD = [
     (["--gpus", "65"], "from 0 to 64"),
     (["--gpus", "two"], "integer"),
     (["--nodes", "0"], "from 1 to 10000"),
-    (["--tensor-cores", "fp8", "--gpus", "0"], "fp8 needs a GPU"),
+    (["--tensor-cores", "fp8", "--gpus", "0"], "fp8 requires a GPU"),
     (["--tensor-cores", "int4", "--gpus", "1"], "int4"),
     (["--framework", "tensorflow"], "tensorflow"),
     (["--model", "perceptron"], "perceptron"),
@@ -29,23 +29,23 @@ BAD = [
     (["--gpu", "1"], "--gpu"),
     (["--nonsense"], "--nonsense"),
     (["extra"], "extra"),
-    (["--data", "nonsense=1"], "asks no such question"),
+    (["--data", "nonsense=1"], "has no such question"),
     (["--data", "gpus"], "KEY=VALUE"),
     (["--data", "=1"], "KEY=VALUE"),
-    (["--data", "precision=fp8"], "asks no such question"),
-    (["--data", "project_name=../../x"], "asks no such question"),
-    (["--data", "_src_path=x"], "asks no such question"),
+    (["--data", "precision=fp8"], "has no such question"),
+    (["--data", "project_name=../../x"], "has no such question"),
+    (["--data", "_src_path=x"], "has no such question"),
     (["--data", "gpus=99"], "from 0 to 64"),
-    (["--data", "gpus=x"], "whole number"),
+    (["--data", "gpus=x"], "integer"),
     (["--data", "gpus=1", "--data", "gpus=2"], "given twice"),
-    (["--gpus", "1", "--data", "gpus=2"], "both given"),
-    (["--author", "\udcff"], "no text"),
+    (["--gpus", "1", "--data", "gpus=2"], "given twice"),
+    (["--author", "\udcff"], "not valid text"),
     (["--template", ""], "no such folder"),
     (["--template", "~nosuchuser/x"], "no such folder"),
     (["--template", "a" * 300], "no such folder"),
     (["--template", "/no/such/template"], "no such folder or bundle"),
     (["--template", "https://127.0.0.1:9/x.git"], "could not read the template"),
-    (["--output", "/no/such/folder"], "is no folder"),
+    (["--output", "/no/such/folder"], "is not a folder"),
 ]
 
 
@@ -166,5 +166,5 @@ def test_full_output_device_is_a_one_line_error(
             check=False,
         )
     assert result.returncode == 1
-    assert "could not be printed" in result.stderr
+    assert "cannot write the output" in result.stderr
     assert result.stderr.count("\n") == 1

@@ -57,6 +57,6 @@ def test_aborting_a_question_writes_nothing(environment: dict[str, str], tmp_pat
     terminal.close()
     assert terminal.exitstatus in (1, 130)
     assert "Traceback" not in (terminal.before or "")
-    message = "stopped; no half-made project is left" if key == "\x03" else "the input ended before"
+    message = "interrupted; no incomplete project is left" if key == "\x03" else "the input ended before"
     assert message in (terminal.before or "")
     assert list(tmp_path.iterdir()) == []

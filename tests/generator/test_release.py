@@ -16,7 +16,7 @@ from matrix import ROOT
 MAKEFILE = """\
 release:
 \t@{python} {program} "$$VERSION"
-test:
+test-all:
 \t@echo "tested $(ARGS)" >> {log}
 \t@test ! -e red
 """
@@ -25,7 +25,7 @@ CHANGELOG = "# Changelog\n\n## {} (not released)\n\n- It is better.\n"
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    """What `make release` needs: a Makefile whose tests are green unless there is a file `red`."""
+    """What `make release` needs: a Makefile whose tests pass unless there is a file `red`."""
     made = Repository(tmp_path / "repository")
     made.start()
     made.write({**FIRST, "CHANGELOG.md": CHANGELOG.format("0.1.0"), ".gitignore": "/red\n"})
@@ -58,10 +58,10 @@ def state(repository: Repository) -> tuple[str, ...]:
 def test_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Path) -> None:
     result = release(repository, "VERSION=0.1.0", "ARGS=-k nothing")
     assert result.returncode == 0, result.stderr
-    assert result.stdout == "release: 0.1.0 is made; to publish it: git push --atomic origin main v0.1.0\n"
+    assert result.stdout == "release: 0.1.0 is ready; publish it with: git push --atomic origin main v0.1.0\n"
     assert (tmp_path / "tested").read_text() == "tested \n", "once, and all tests"
     log = repository.git("log", "--format=%s").splitlines()
-    assert log == ["Go on towards the release after 0.1.0", "Release 0.1.0", "The template"]
+    assert log == ["Start the version after 0.1.0", "Release 0.1.0", "The template"]
     assert repository.git("cat-file", "-t", "v0.1.0") == "tag"
     assert 'version = "0.1.0"\n' in repository.git("show", "v0.1.0:pyproject.toml") + "\n"
     assert re.search(r"^## 0\.1\.0 \(20\d\d-\d\d-\d\d\)$", repository.git("show", "v0.1.0:CHANGELOG.md"), re.MULTILINE)
@@ -127,7 +127,7 @@ def no_changelog(repository: Repository) -> None:
 def a_hook_that_refuses(repository: Repository) -> None:
     hook = repository.folder / ".git/hooks/commit-msg"
     hook.parent.mkdir(exist_ok=True)
-    hook.write_text('#!/bin/sh\necho "hook says no" >&2\n! grep -q "Go on" "$1"\n')
+    hook.write_text('#!/bin/sh\necho "hook says no" >&2\n! grep -q "Start" "$1"\n')
     hook.chmod(0o755)
 
 
@@ -136,18 +136,18 @@ def nothing(repository: Repository) -> None:
 
 
 REFUSED = [
-    ("", nothing, "give three numbers"),
-    ("0.1", nothing, "give three numbers"),
-    ("0.1.0rc1", nothing, "give three numbers"),
-    ("0.1.0.dev1", nothing, "give three numbers"),
-    ("v0.1.0", nothing, "give three numbers"),
-    ("01.1.0", nothing, "give three numbers"),
-    ("0.1.0\n", nothing, "give three numbers"),
-    ('$(touch x)"; touch y', nothing, "give three numbers"),
-    ("0.1.0", dirty, "not committed"),
-    ("0.1.0", untracked, "not committed"),
+    ("", nothing, "pass three numbers"),
+    ("0.1", nothing, "pass three numbers"),
+    ("0.1.0rc1", nothing, "pass three numbers"),
+    ("0.1.0.dev1", nothing, "pass three numbers"),
+    ("v0.1.0", nothing, "pass three numbers"),
+    ("01.1.0", nothing, "pass three numbers"),
+    ("0.1.0\n", nothing, "pass three numbers"),
+    ('$(touch x)"; touch y', nothing, "pass three numbers"),
+    ("0.1.0", dirty, "uncommitted changes"),
+    ("0.1.0", untracked, "uncommitted changes"),
     ("0.1.0", elsewhere, "git switch main"),
-    ("0.1.0", tagged, "there is a tag v0.1.0 already"),
+    ("0.1.0", tagged, "the tag v0.1.0 exists already"),
     ("0.1.0", at("0.1.0", "0.1.1.dev0"), "not newer than the last release, 0.1.0"),
     ("0.1.0", at("0.9.0", "0.9.1.dev0"), "not newer than the last release, 0.9.0"),
     ("0.1.0", at("0.2.0.dev0"), "pyproject.toml is at 0.2.0.dev0"),
@@ -157,7 +157,7 @@ REFUSED = [
     ("0.1.0", changelog("## 0.1.0 (not released)\n\n## 0.0.1\n- x\n"), "entry for 0.1.0 is empty"),
     ("0.1.0", no_changelog, "CHANGELOG.md: No such file"),
     ("0.1.0", two_versions, "has 2 lines"),
-    ("0.1.0", red, "make test is not green"),
+    ("0.1.0", red, "make test-all fails"),
     ("0.1.0", a_hook_that_refuses, "hook says no"),
 ]
 
@@ -186,7 +186,7 @@ def test_change_during_the_tests_stops_the_release(repository: Repository) -> No
     repository.commit("Tests that change a file")
     head = repository.git("rev-parse", "HEAD")
     result = release(repository, "VERSION=0.1.0")
-    assert "changed while they were tested" in result.stderr
+    assert "files changed during the tests" in result.stderr
     assert repository.git("rev-parse", "HEAD") == head
     assert (repository.folder / "template/project/old.txt").read_text() == "changed\n", "nor is it thrown away"
 
@@ -195,7 +195,7 @@ def test_shallow_clone_is_refused(repository: Repository, tmp_path: Path) -> Non
     repository.commit("Another")
     repository.git("clone", "--quiet", "--no-local", "--depth=1", str(repository.folder), str(tmp_path / "shallow"))
     result = release(Repository(tmp_path / "shallow"), "VERSION=0.1.0")
-    assert "no full clone" in result.stderr
+    assert "not the root of a full clone" in result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -217,7 +217,7 @@ def test_interrupted_release_rolls_back(number: signal.Signals, repository: Repo
         time.sleep(0.01)
     process.send_signal(number)
     _, message = process.communicate(timeout=60)
-    assert message == "release: stopped; nothing is changed\n"
+    assert message == "release: interrupted; nothing was changed\n"
     assert process.returncode == 1
     assert state(repository) == before
 

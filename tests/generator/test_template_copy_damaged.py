@@ -130,4 +130,4 @@ def test_checkout_without_version_is_a_one_line_error(tmp_path: Path) -> None:
     result = run_new(program_in(checkout), tmp_path / "out", FASTPROJ_HOME=str(tmp_path / "home"))
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1, result.stderr
-    assert "pyproject.toml states no version" in result.stderr
+    assert "pyproject.toml has no version" in result.stderr

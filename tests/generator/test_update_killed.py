@@ -107,7 +107,7 @@ def test_signal_aborts_before_applying_and_waits_during_it(
         assert project_state(edited) == updated
     else:
         assert result.returncode == 128 + getattr(signal, number)
-        assert result.stderr == "fastproj: stopped; nothing was changed\n"
+        assert result.stderr == "fastproj: interrupted; nothing was changed\n"
         assert project_state(edited) == before
     assert not (edited / ".git/fastproj").exists()
 

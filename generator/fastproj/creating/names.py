@@ -1,4 +1,4 @@
-"""Which names a project may have: safe as a folder, as a Python package, and beside what the project imports."""
+"""Checks that a project's name is safe as a folder and as a Python package, and shadows no dependency."""
 
 import keyword
 import re
@@ -9,11 +9,10 @@ from ..shared.errors import FastprojError
 
 LONGEST = 60
 
-# Devices of Windows, where a repository must be able to be checked out as well.
+# Device names of Windows, on which git cannot create a folder with such a name.
 _DEVICES = {"con", "prn", "aux", "nul"} | {f"{port}{digit}" for port in ("com", "lpt") for digit in range(10)}
 
-# What rendered projects import or run; a package of the same name would hide it, or be hidden. By import name and by
-# distribution's name, with underscores.
+# Import and distribution names of what rendered projects use: a package of that name would shadow it. With underscores.
 _DEPENDENCIES = {
     "absl", "absl_py", "accelerate", "aiohappyeyeballs", "aiohttp", "aiosignal", "anyio", "ast_serialize",
     "async_timeout", "attr", "attrs", "certifi", "charset_normalizer", "click", "cloudpickle", "colorama", "conftest",
@@ -33,35 +32,35 @@ _DEPENDENCIES = {
     "yaml", "yarl",
 }  # fmt: skip
 
-# Folders of the project itself, from which Python would import before it looks for the package.
+# Folders of a project, which Python would import instead of the package.
 _FOLDERS = {"build", "configs", "dist", "docs", "launch", "runs", "src", "test", "tests", "tools"}
 
 
 def check(name: str) -> None:
-    """Make sure that a project may have this name.
+    """Check that a project may have this name.
 
     Raises:
-        FastprojError: it may not; says why, and suggests one that may where that is easy.
+        FastprojError: it may not; says why, and suggests another one if it can.
     """
     if not name:
-        raise FastprojError("the project's name is empty: give one, such as my-project")
+        raise FastprojError("the project's name is empty: pass one, such as my-project")
     if len(name) > LONGEST:
         raise FastprojError(f"the project's name has {len(name)} characters: use at most {LONGEST}")
     if not re.fullmatch(r"[a-z]([a-z0-9_-]*[a-z0-9])?", name):
         raise FastprojError(
-            f"the project's name {name!r} is not allowed: use small letters, digits, - and _, beginning with a letter "
-            f"and ending with a letter or digit{_suggestion(name)}"
+            f"the project's name {name!r} is not allowed: use lowercase letters, digits, - and _, starting with a "
+            f"letter and ending with a letter or digit{_suggestion(name)}"
         )
     package = package_of(name)
     reasons = {
-        "a word of the Python language": keyword.iskeyword(package) or keyword.issoftkeyword(package),
+        "a Python keyword": keyword.iskeyword(package) or keyword.issoftkeyword(package),
         "a module of Python's standard library": package in sys.stdlib_module_names,
         "a package that the project uses": package in _DEPENDENCIES,
-        "a folder of the project itself": package in _FOLDERS,
-        "a device's name on Windows": package in _DEVICES,
+        "a folder in the project": package in _FOLDERS,
+        "a device name on Windows": package in _DEVICES,
     }
-    for reason, holds in reasons.items():
-        if holds:
+    for reason, applies in reasons.items():
+        if applies:
             raise FastprojError(f"the project's name {name!r} is {reason}: choose another, such as my-{package}")
 
 
@@ -71,4 +70,4 @@ def _suggestion(name: str) -> str:
         check(plain)
     except FastprojError:
         return ""
-    return f"; {plain} would do"
+    return f", for example {plain}"

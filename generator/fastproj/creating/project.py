@@ -103,11 +103,12 @@ def _commit(stage: Path, target: Path) -> str:
     # The user's hooks, signatures and ignored files apply from the second commit on.
     settings = {"core.excludesFile": os.devnull, "commit.gpgSign": "false"}
     settings |= {"user.useConfigOnly": "true", "maintenance.auto": "false"}
+    settings["core.bigFileThreshold"] = "1"  # one pack, which is faster than an object file per file
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
         done = git.run(stage, *command, settings=settings)
         if not done.ok:
             return f"no commit, as git {command[0]} failed: {done.reason}"
-    if not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=settings).ok:
-        return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
     done = git.run(stage, "commit", "--quiet", "--message", f"Render {target.name} with fastproj", settings=settings)
+    if not done.ok and not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=settings).ok:
+        return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
     return "a git repository with a first commit" if done.ok else f"no commit: {done.reason}"

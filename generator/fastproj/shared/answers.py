@@ -80,42 +80,33 @@ def choices(questions: Mapping[str, Any], name: str) -> list[str]:
     return [*values, "none"] if questions.get(name, {}).get("multiselect") else values
 
 
-def validate(answers: Mapping[str, Any], data: Mapping[str, str], questions: Mapping[str, Any]) -> None:
-    """Check options and `--data` against the choices of the template before any prompt; copier checks the rest.
+def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options and the KEY=VALUE pairs of `--data`, checked before any prompt; copier checks the rest.
 
     Raises:
-        FastprojError: a value is not among the choices, given twice, or not valid text.
+        FastprojError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
     """
-    for name, value in {**answers, **data}.items():
+    combined = dict(answers)
+    for pair in data:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise FastprojError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
+        if name in combined:
+            raise FastprojError(f"{name} is given twice: keep one of its options")
+        combined[name] = value
+        if questions is None:
+            continue
+        asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
+        if name not in asked:
+            raise FastprojError(f"--data {name}: the template has no such question; it asks {', '.join(asked)}")
+        if questions[name].get("type") == "int" and not value.removeprefix("-").isdecimal():
+            raise FastprojError(f"--data {name} is {value!r}: it must be an integer")
+    for name, value in combined.items():
         option = f"--{name.replace('_', '-')}"
-        if name in answers and name in data:
-            raise FastprojError(f"{option} and --data {name} are both given: remove one of them")
-        allowed = choices(questions, name)
+        allowed = choices(questions or {}, name)
         for single in map(str, value if isinstance(value, list) else [value]):
             if any("\ud800" <= letter <= "\udfff" for letter in single):
                 raise FastprojError(f"{option} is not valid text in this terminal's encoding: use UTF-8")
             if allowed and single not in allowed:
                 raise FastprojError(f"{option} {single!r} is unknown: choose from {', '.join(allowed)}")
-
-
-def parse_data(data: list[str], questions: Mapping[str, Any] | None) -> dict[str, str]:
-    """Parse the KEY=VALUE pairs of `--data`.
-
-    Raises:
-        FastprojError: a pair has no `=`, or its key is not a question of the template.
-    """
-    parsed: dict[str, str] = {}
-    for pair in data:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise FastprojError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
-        if name in parsed:
-            raise FastprojError(f"--data {name} is given twice: remove one of them")
-        if questions is not None:
-            asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
-            if name not in asked:
-                raise FastprojError(f"--data {name}: the template has no such question; it asks {', '.join(asked)}")
-            if questions[name].get("type") == "int" and not value.removeprefix("-").isdecimal():
-                raise FastprojError(f"--data {name} is {value!r}: it must be an integer")
-        parsed[name] = value
-    return parsed
+    return combined

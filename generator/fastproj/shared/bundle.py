@@ -1,230 +1,189 @@
-"""The template as a git bundle: one parentless commit a release. The build hook imports this file alone."""
+"""The template as a git bundle, with one parentless commit per release."""
 
 import hashlib
 import os
 import re
-import subprocess
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version  # hatchling and copier both bring it
+from packaging.version import Version
 
-# What an entry holds, and nothing else of the repository.
+from . import git
+from .errors import FastprojError
+from .versions import declared_version, is_release, newest, normalized, tag_of, unreleased
+
+# An entry contains these, and nothing else of the repository.
 _CONTENT = (b"copier.yml", b"template")
 
-# A line of the table [project]. Reading a history's worth of such files with tomllib would take most of a build's time.
-_VERSION = re.compile(r"""^\[project\]\s*\n(?:(?!\[).*\n)*?version\s*=\s*["']([^"'\n]+)["']""", re.MULTILINE)
-
 # Fixed, so that the same tree is the same commit on every machine and in every later build.
-_WHO = "fastproj <fastproj@localhost> 946684800 +0000"
-
-
-def tag_of(version: str) -> str:
-    """Return the git tag that stands for a version of the template."""
-    return f"v{version}"
-
-
-def is_release(version: str) -> bool:
-    """Tell whether a version is a release, which never changes, and no `.dev` or other pre-release."""
-    return not Version(version).is_prerelease
-
-
-def newest(versions: Iterable[str]) -> str:
-    """Return the newest version; what `entries` returns can be given as it is.
-
-    Raises:
-        ValueError: there is none.
-    """
-    return max(versions, key=Version)
-
-
-def declared_version(pyproject: bytes) -> str | None:
-    """Return the version that a `pyproject.toml` states, in its normal form; None where it states none."""
-    stated = _VERSION.search(pyproject.decode(errors="replace"))
-    return _canonical(stated[1]) if stated else None
+_AUTHOR = "fastproj <fastproj@localhost> 946684800 +0000"
+_TIMEOUT_S = 600.0
 
 
 def entries(bundle: Path) -> dict[str, str]:
-    """Return the versions that a bundle's tags stand for (`v` and the version's normal form), each with its commit.
+    """Return the versions in a bundle and the commit of each; in our own bundles the newest comes last.
 
-    In a bundle of ours the newest comes last. The checksum at the end shows whether all of the file is there, in a
-    millisecond and without git.
+    The checksum at the end shows whether the file is complete, in a millisecond and without git.
 
     Raises:
-        ValueError: it is no git bundle, or not a whole one.
+        FastprojError: it is not a git bundle, or incomplete.
         OSError: it cannot be read.
     """
     head, separator, pack = bundle.read_bytes().partition(b"\n\n")
     first, *lines = head.decode(errors="replace").split("\n")
     if not re.fullmatch(r"# v[23] git bundle", first) or not separator:
-        raise ValueError(f"{bundle} is no git bundle")
+        raise FastprojError(f"{bundle} is not a git bundle")
     if hashlib.sha1(pack[:-20], usedforsecurity=False).digest() != pack[-20:]:
-        raise ValueError(f"{bundle} is damaged or not all of it is there")
-    found = {}
-    for line in lines:
-        identity, _, tag = line.partition(" refs/tags/v")
-        if tag and _canonical(tag) == tag:
-            found[tag] = identity
-    return found
+        raise FastprojError(f"{bundle} is damaged or incomplete")
+    pairs = [line.partition(" refs/tags/v")[::2] for line in lines]
+    return {tag: commit for commit, tag in pairs if tag and normalized(tag) == tag}
 
 
 def build(root: Path, target: Path) -> None:
-    """Write the bundle of the template under `root`: each release of its history, and the files as they are now.
+    """Write the bundle of the template in `root`: each release of its history, and the current files.
 
-    The bundle replaces `target` in one step; the same source gives the same bytes.
+    The bundle replaces `target` atomically; the same files give the same bytes.
 
     Raises:
-        subprocess.CalledProcessError: git failed; its message is in `stderr`.
-        OSError: there is no git, or the target cannot be written.
-        ValueError: `pyproject.toml` states no version.
+        FastprojError: git is missing or fails, or `pyproject.toml` has no version.
+        OSError: the target cannot be written.
     """
-    with workshop(target.absolute().parent) as shop:
-        shop.write(shop.bundle(shop.collect(root.absolute())), target)
+    with object_store(target.absolute().parent) as store:
+        store.write(store.bundle(store.collect(root.absolute())), target)
 
 
 def releases(root: Path) -> dict[str, str]:
-    """Return the releases in the history of the repository that `root` lies in, each with its entry's commit id.
+    """Return the releases in the history of a source tree, and the commit of each one's entry.
 
     Raises:
-        subprocess.CalledProcessError: git failed; its message is in `stderr`.
-        OSError: there is no git.
+        FastprojError: git is missing or fails.
     """
-    with tempfile.TemporaryDirectory(prefix="fastproj-") as folder, workshop(Path(folder)) as shop:
-        history = shop.history(root.absolute())
-        return shop.releases(history) if history else {}
-
-
-@dataclass(frozen=True)
-class History:
-    """Where a source tree's past can be read."""
-
-    head: str
-    """The commit that is checked out."""
-    prefix: str
-    """The source tree's folder in the repository: empty, or with a slash at its end."""
+    with tempfile.TemporaryDirectory(prefix="fastproj-") as folder, object_store(Path(folder)) as store:
+        tree = store.link(root.absolute())
+        return store.releases(tree) if tree else {}
 
 
 @contextmanager
-def workshop(parent: Path) -> Iterator["Workshop"]:
-    """Make an empty repository in a folder of its own under `parent`, removed at the end.
-
-    It is made by hand, and not by `git init`, so that it has no settings, hooks, grafts or replaced objects.
-    """
+def object_store(parent: Path) -> Iterator["ObjectStore"]:
+    """Create a temporary git repository under `parent`; without `git init`, so that it has no settings or hooks."""
+    git.forget_callers_repository()
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fastproj-bundle-", dir=parent) as folder:
         for name in ("git/objects/info", "git/refs", "home"):
             Path(folder, name).mkdir(parents=True)
         Path(folder, "git/HEAD").write_text("ref: refs/heads/main\n")
-        # An image that is built by another user than the files' owner is no reason to leave the history out.
+        # A build by another user than the files' owner, as in a container, includes the history.
         Path(folder, "home/.gitconfig").write_text("[safe]\n\tdirectory = *\n")
-        yield Workshop(Path(folder))
+        yield ObjectStore(Path(folder))
 
 
-class Workshop:
-    """A throw-away repository in which a bundle is put together."""
+class ObjectStore:
+    """A temporary git repository in which a bundle is built."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._repository = folder / "git"
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("GIT_") or key == "GIT_EXEC_PATH"}
         home = str(folder / "home")
-        kept |= {"HOME": home, "XDG_CONFIG_HOME": home, "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1"}
-        self._environment = kept | {"LC_ALL": "C"}
+        self._variables = {"HOME": home, "XDG_CONFIG_HOME": home, "GIT_CONFIG_GLOBAL": f"{home}/.gitconfig"}
+        self._variables |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C"}
         self._unwritten: dict[str, bytes] = {}
 
     def collect(self, root: Path) -> dict[str, str]:
-        """Take in the releases of a source tree's history, and its files as they are now as the newest entry.
+        """Add the releases in the history of a source tree, and its current files as the newest entry.
 
-        Files that git ignores there are left out. Without history (an archive, a shallow clone) the files are the
-        only entry.
+        Files that git ignores there are skipped. Without history (an archive, a shallow clone), the current files are
+        the only entry.
 
         Raises:
-            ValueError: `pyproject.toml` states no version.
+            FastprojError: `pyproject.toml` has no version.
         """
         declared = declared_version((root / "pyproject.toml").read_bytes())
         if declared is None:
-            raise ValueError(f"{root / 'pyproject.toml'} states no version: state one under [project]")
-        history = self.history(root)
-        tree = self._tree_now(root, history)
-        if history is None:
+            raise FastprojError(f"{root / 'pyproject.toml'} has no version: set it under [project]")
+        head = self.link(root)
+        tree = self._current_tree(root, head)
+        if head is None:
             return {declared: self._commit(tree, declared)}
-        past = self.releases(history)
+        past = self.releases(head)
         unchanged = past.get(declared) == self._commit(tree, declared)
-        version = declared if unchanged else _unreleased(declared, past)
+        version = declared if unchanged else unreleased(declared, past)
         return past | {version: self._commit(tree, version)}
 
-    def history(self, root: Path) -> History | None:
-        """Find the repository that tracks `root`, and read from it from now on; None without one or its past."""
+    def link(self, root: Path) -> str | None:
+        """Make the objects of the repository around `root` readable, and return the tree of `root` at its HEAD.
+
+        The tree has the form `commit:folder/`. None without a repository or its history.
+        """
         asked = ["--is-shallow-repository", "--git-path", "objects", "--show-prefix", "HEAD", "HEAD:./pyproject.toml"]
-        done = self._run(["git", "rev-parse", *asked], cwd=root, environment=self._environment)
-        if done.returncode != 0:
+        done = git.run(root, "rev-parse", *asked, variables=self._variables)
+        if not done.ok:
             return None
         shallow, objects, prefix, head = os.fsdecode(done.stdout).split("\n")[:4]
-        store = root / objects
-        partial = any(store.glob("pack/*.promisor"))
+        objects_folder = root / objects
+        partial = any(objects_folder.glob("pack/*.promisor"))
         if shallow == "true" or partial or len(head) != 40:
             return None
-        (self._repository / "objects/info/alternates").write_bytes(os.fsencode(f"{store}\n"))
-        return History(head, prefix)
+        (self._repository / "objects/info/alternates").write_bytes(os.fsencode(f"{objects_folder}\n"))
+        return f"{head}:{prefix}"
 
-    def releases(self, history: History) -> dict[str, str]:
-        """Take in the releases: commits, but no merges, that change the version in `pyproject.toml` to one.
+    def releases(self, tree: str) -> dict[str, str]:
+        """Add the releases: the commits, except merges, that change the version in `pyproject.toml` to a release.
 
-        All lines of the history are followed, as a merge may have made a side line of what was the main one. The
-        first commit with a version counts, so that a release never moves.
+        All branches of the history are followed, as a merge may have swapped the main line with another one. The first
+        commit with a version counts, so that a release never moves.
         """
-        file = f"{history.prefix}pyproject.toml"
-        log = ["log", "--no-merges", "--full-history", "--topo-order", "--reverse", "--format=%H", history.head]
+        head, _, prefix = tree.partition(":")
+        file = f"{prefix}pyproject.toml"
+        log = ["log", "--no-merges", "--full-history", "--topo-order", "--reverse", "--format=%H", head]
         commits = self._git("--literal-pathspecs", *log, "--", file).decode().split()
-        asked = [f"{commit}{path}" for commit in commits for path in (f"^:{file}", f":{file}", f":{history.prefix}")]
-        contents = self._read(asked)
+        contents = self._read(
+            [f"{commit}{path}" for commit in commits for path in (f"^:{file}", f":{file}", f":{prefix}")]
+        )
         found: dict[str, str] = {}
         for before, after, listing in zip(contents[::3], contents[1::3], contents[2::3], strict=True):
             version = declared_version(after)
-            template = _only_content(listing)
+            template = _template_only(listing)
             if version is None or version == declared_version(before) or version in found or not template:
                 continue
             if is_release(version):
                 found[version] = self._commit(self._put("tree", template), version)
         return found
 
-    def take(self, bundle: Path) -> None:
-        """Take in all that a bundle holds.
+    def unbundle(self, bundle: Path) -> None:
+        """Add all objects of a bundle.
 
         Raises:
-            subprocess.CalledProcessError: git cannot read it.
+            FastprojError: git cannot read it.
         """
         self._git("bundle", "unbundle", str(bundle))
 
-    def made_by_us(self, versions: Mapping[str, str]) -> dict[str, str]:
-        """Return those entries that are commits as this file makes them; what was put there by others is not."""
+    def our_own(self, versions: Mapping[str, str]) -> dict[str, str]:
+        """Return the entries whose commits have the form that this module gives them."""
         contents = self._read(list(versions.values()))
-        return {
-            version: commit
-            for (version, commit), content in zip(versions.items(), contents, strict=True)
-            if content == _message(content[5:45].decode(errors="replace"), version)
-        }
+        trees = [content[5:45].decode(errors="replace") for content in contents]
+        expected = map(_commit_object, trees, versions)
+        return {it: versions[it] for it, found, ours in zip(versions, contents, expected, strict=True) if found == ours}
 
     def bundle(self, versions: Mapping[str, str]) -> bytes:
-        """Return a bundle of entries that were taken in; `main` and `HEAD` are the newest."""
+        """Return a bundle of entries; `main` and `HEAD` are the newest."""
         self._write_objects()
         ordered = {version: versions[version] for version in sorted(versions, key=Version)}
         last = versions[newest(versions)]
         refs = {"HEAD": last, "refs/heads/main": last}
         refs |= {f"refs/tags/{tag_of(version)}": commit for version, commit in ordered.items()}
         head = ["# v2 git bundle", *(f"{commit} {name}" for name, commit in refs.items())]
-        # What others stored, and how their git packed it, must not show in the bytes.
-        alike = ["--no-reuse-delta", "--no-reuse-object", "--no-use-bitmap-index", "--threads=1", "--delta-base-offset"]
-        wanted = "".join(f"{commit}\n" for commit in ordered.values())
-        pack = self._git("pack-objects", "--quiet", "--stdout", "--revs", *alike, given=wanted.encode())
-        return "\n".join([*head, "", ""]).encode() + pack
+        # The bytes must not depend on how another git packed the objects.
+        same = ["--no-reuse-delta", "--no-reuse-object", "--no-use-bitmap-index", "--threads=1", "--delta-base-offset"]
+        commits = "".join(f"{commit}\n" for commit in ordered.values()).encode()
+        return "\n".join([*head, "", ""]).encode() + self._git(
+            "pack-objects", "--quiet", "--stdout", "--revs", *same, data=commits
+        )
 
     def write(self, content: bytes, target: Path) -> None:
-        """Replace a file of the folder that the workshop is in, in one step."""
+        """Replace a file in the folder around this repository atomically."""
         partial = self._folder / "bundle"
         with open(partial, "wb") as file:
             file.write(content)
@@ -232,38 +191,36 @@ class Workshop:
             os.fsync(file.fileno())
         os.replace(partial, target)
 
-    def _tree_now(self, root: Path, history: History | None) -> str:
-        """Take in `copier.yml` and `template/` as they lie on the disk, and return their tree's id."""
-        if history and (tracked := _only_content(self._read([f"{history.head}:{history.prefix}"])[0])):
+    def _current_tree(self, root: Path, head: str | None) -> str:
+        """Add `copier.yml` and `template/` as they are on the disk, and return their tree."""
+        if head and (tracked := _template_only(self._read([head])[0])):
             tree = self._put("tree", tracked)
             self._write_objects()
             self._git("read-tree", tree)  # so that no tracked file counts as ignored
         here = ["-c", "core.bare=false", f"--work-tree={root}"]
-        self._git(*here, "add", "--all", "--", *map(os.fsdecode, _CONTENT), cwd=root)
+        self._git(*here, "add", "--all", "--", *map(os.fsdecode, _CONTENT), folder=root)
         return self._git("write-tree").decode().strip()
 
     def _commit(self, tree: str, version: str) -> str:
-        return self._put("commit", _message(tree, version))
+        return self._put("commit", _commit_object(tree, version))
 
     def _put(self, kind: str, content: bytes) -> str:
-        """Make an object and return its id; it is written when it is needed, which it is not if nothing is new."""
+        """Return the hash of a new object, which is written only if it is needed."""
         whole = f"{kind} {len(content)}\0".encode() + content
-        identity = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
-        self._unwritten[identity] = whole
-        return identity
+        name = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+        self._unwritten[name] = whole
+        return name
 
     def _write_objects(self) -> None:
         while self._unwritten:
-            identity, whole = self._unwritten.popitem()
-            file = self._repository / "objects" / identity[:2] / identity[2:]
+            name, whole = self._unwritten.popitem()
+            file = self._repository / "objects" / name[:2] / name[2:]
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(zlib.compress(whole))
 
     def _read(self, names: Sequence[str]) -> list[bytes]:
-        """Return the content of objects, in one call; empty for what is not there."""
-        if not names:
-            return []
-        rest = self._git("cat-file", "--batch", given=os.fsencode("\n".join(names) + "\n"))
+        """Return the content of objects; empty for those that do not exist."""
+        rest = self._git("cat-file", "--batch", data=os.fsencode("".join(f"{name}\n" for name in names)))
         contents = []
         for _ in names:
             answer, _, rest = rest.partition(b"\n")
@@ -272,44 +229,20 @@ class Workshop:
             rest = rest[size:]
         return contents
 
-    def _git(self, *arguments: str, given: bytes = b"", cwd: Path | None = None) -> bytes:
-        environment = self._environment | {"GIT_DIR": str(self._repository)}
-        done = self._run(["git", *arguments], cwd or self._folder, environment, given)
-        if done.returncode != 0:
-            message = done.stderr.decode(errors="replace")
-            raise subprocess.CalledProcessError(done.returncode, ["git", *arguments], stderr=message)
+    def _git(self, *arguments: str, data: bytes = b"", folder: Path | None = None) -> bytes:
+        variables = self._variables | {"GIT_DIR": str(self._repository)}
+        done = git.run(folder or self._folder, *arguments, data=data, variables=variables, timeout_s=_TIMEOUT_S)
+        if not done.ok:
+            raise FastprojError(f"git could not build the template's bundle: {done.reason}")
         return done.stdout
 
-    @staticmethod
-    def _run(
-        command: list[str], cwd: Path, environment: dict[str, str], given: bytes = b""
-    ) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(command, cwd=cwd, env=environment, input=given, capture_output=True, check=False)
+
+def _commit_object(tree: str, version: str) -> bytes:
+    return f"tree {tree}\nauthor {_AUTHOR}\ncommitter {_AUTHOR}\n\nTemplate {version}\n".encode()
 
 
-def _message(tree: str, version: str) -> bytes:
-    """Return the commit that holds a version's tree."""
-    return f"tree {tree}\nauthor {_WHO}\ncommitter {_WHO}\n\nTemplate {version}\n".encode()
-
-
-def _only_content(listing: bytes) -> bytes:
-    """Return a tree object without what is not the template's; empty where that is not all there."""
+def _template_only(listing: bytes) -> bytes:
+    """Return a tree object with only the template's entries; empty if one is missing."""
     found = re.finditer(rb"[0-7]+ ([^\0]+)\0.{20}", listing, re.DOTALL)
     kept = [entry[0] for entry in found if entry[1] in _CONTENT]
     return b"".join(kept) if len(kept) == len(_CONTENT) else b""
-
-
-def _canonical(version: str) -> str | None:
-    try:
-        return str(Version(version))
-    except InvalidVersion:
-        return None
-
-
-def _unreleased(declared: str, past: Mapping[str, str]) -> str:
-    """Return the version of files that are no release: as declared if the last one is older, else the next."""
-    version = f"{declared}.dev0" if is_release(declared) else declared
-    if not past or Version(version) > Version(newest(past)):
-        return version
-    *leading, final = Version(newest(past)).release
-    return ".".join(map(str, [*leading, final + 1])) + ".dev0"

@@ -1,5 +1,5 @@
-"""The one error that ends a command with a line instead of a traceback."""
+"""The error that ends a command with one line instead of a traceback."""
 
 
 class FastprojError(Exception):
-    """One line: what is wrong, where, and the way out."""
+    """An expected failure: what is wrong, where, and how to fix it, in one line."""

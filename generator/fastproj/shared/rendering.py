@@ -17,13 +17,23 @@ from .source import Source
 
 
 def preload() -> None:
-    """Import copier in the background, which takes 0.3 s that can be spent waiting for git."""
-    Thread(target=_import_copier, daemon=True).start()
+    """Start importing copier in the background, which takes 0.3 s that can be spent waiting for git."""
+    if _loader.ident is None:
+        _loader.start()
+
+
+def finish_preload() -> None:
+    """Wait for the import, as only one thread may import modules that import each other."""
+    if _loader.is_alive():
+        _loader.join()
 
 
 def _import_copier() -> None:
     with suppress(Exception):  # `copy` imports it again, and reports why it fails
         import_module("copier")
+
+
+_loader = Thread(target=_import_copier, daemon=True)
 
 
 def copy(
@@ -38,6 +48,7 @@ def copy(
     """
     with _environment(scratch / "tmp", source):
         checkout = _checkout(source, scratch / "tmp")
+        finish_preload()
         from copier.errors import CopierError, InteractiveSessionError
         from plumbum import CommandNotFound, ProcessExecutionError, local
 
@@ -86,8 +97,9 @@ def _environment(temporary: Path, source: Source) -> Iterator[None]:
 
 def _checkout(source: Source, folder: Path) -> Path | None:
     """Check out a version of our own template; None if copier has to, as for addresses that only it interprets."""
+    if not source.own or source.revision is None:
+        return None
     target = Path(tempfile.mkdtemp(prefix="template-", dir=folder))
-    clone = ["clone", "--quiet", "--no-checkout", "--", os.path.expanduser(source.location), str(target)]
-    checkout = ["checkout", "--quiet", "--detach", f"refs/tags/{source.revision}"]
-    done = source.own and all(git.run(target, *command).ok for command in (clone, checkout))
-    return target if done else None
+    place = os.path.expanduser(source.location)
+    done = git.run(folder, "clone", "--quiet", "--branch", source.revision, "--", place, str(target))
+    return target if done.ok else None

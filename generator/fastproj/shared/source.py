@@ -1,8 +1,7 @@
-"""Where a template comes from: the one that this program carries, or a folder, bundle or repository of the user's."""
+"""The source of a template: the one embedded in this program, or the user's folder, bundle or repository."""
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from . import git
-from .bundle import Workshop, declared_version, entries, is_release, newest, tag_of, workshop
+from .bundle import ObjectStore, entries, object_store
 from .errors import FastprojError
 from .lock import locked
+from .versions import declared_version, is_release, newest, tag_of
 
 _PACKAGE = Path(__file__).parents[1]
 _CHECKOUT = _PACKAGE.parent.parent
@@ -27,15 +27,15 @@ class Source:
     """A template as copier takes it."""
 
     location: str
-    """What a project records, and an update reads again; the same text on every machine for the embedded one."""
+    """What a project records for updates; for the embedded template, the same text on every machine."""
     revision: str | None
     """A tag, branch or commit; None for the newest release."""
     own: bool = False
-    """Whether it is the one that this program carries."""
+    """Whether it is the embedded template."""
 
 
 def template_version() -> str:
-    """Version of the embedded template; in a checkout, the one that is declared there.
+    """Return the version of the embedded template; in a checkout, the declared version.
 
     Raises:
         FastprojError: the installation is damaged.
@@ -46,24 +46,20 @@ def template_version() -> str:
 
 
 def home() -> Path:
-    """The folder in which the program keeps its copy of the template; FASTPROJ_HOME moves it."""
+    """Return the folder for the copy of the template; FASTPROJ_HOME overrides it."""
     return Path(os.path.expanduser(os.environ.get("FASTPROJ_HOME") or "~/.fastproj")).absolute()
 
 
 def embedded() -> Source:
-    """Bring the embedded template to its lasting place and return it.
+    """Copy the embedded template to its permanent location and return it.
 
     Raises:
-        FastprojError: the folder cannot be written, the installation is damaged, or git is missing or fails.
+        FastprojError: the folder is not writable, the installation is damaged, or git is missing or fails.
     """
     git.require()
     target = home() / "template.bundle"
     try:
         ours = _refresh(target)
-    except subprocess.CalledProcessError as error:
-        raise FastprojError(f"git could not make the template's bundle: {git.last_line(error.stderr)}") from error
-    except ValueError as error:
-        raise FastprojError(str(error)) from error
     except OSError as error:
         raise FastprojError(
             f"cannot write the template's copy {target} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
@@ -73,74 +69,67 @@ def embedded() -> Source:
 
 
 def from_location(location: str) -> Source:
-    """Take a template that the user names: a folder, a bundle, or the address of a git repository.
+    """Return the user's template: a folder, a bundle, or the URL of a git repository.
 
-    A folder is rendered as it is now, with changes that are not committed.
+    A folder is rendered with its uncommitted changes.
 
     Raises:
-        FastprojError: it looks like a path, and nothing is there; or there is no git.
+        FastprojError: it looks like a path that does not exist, or git is missing.
     """
     git.require()
     path = os.path.expanduser(location)
     if location and os.path.exists(path):
         return Source(os.path.realpath(path), None if os.path.isfile(path) else "HEAD")
     if ":" not in location:
-        raise FastprojError(f"--template {location}: no such folder or bundle; give one, or a repository's address")
+        raise FastprojError(f"--template {location}: no such folder or bundle; pass an existing one, or a URL")
     return Source(location, None)
 
 
 def questions(source: str | None = None) -> dict[str, Any] | None:
-    """Read the questions of the embedded template, or of one in a folder; None where they cannot be seen yet."""
-    import yaml  # 20 ms that only a command which asks needs
+    """Return the questions of the embedded template or of a folder; None if only copier can read them."""
+    import yaml  # 20 ms, which `--version` and `detect` do not need
 
-    if source is not None:
-        file = Path(os.path.expanduser(source), "copier.yml")
-    else:
-        file = (_CHECKOUT if _in_checkout() else _PACKAGE) / "copier.yml"
+    folder = (_CHECKOUT if _in_checkout() else _PACKAGE) if source is None else Path(os.path.expanduser(source))
+    file = folder / "copier.yml"
     if source == "" or not os.path.isfile(file):
         return None
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # faster, but not in every build of PyYAML
         found = yaml.load(file.read_text(encoding="utf-8"), loader)  # noqa: S506
     except yaml.constructor.ConstructorError:
-        return None  # a tag of copier's own, such as !include, which copier will read
+        return None  # a tag that copier defines, such as !include
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise FastprojError(f"cannot read the template's questions {file}: {reason}") from error
     if not isinstance(found, dict):
-        raise FastprojError(f"{file} is no list of questions: give a copier template")
-    # `name: value` is copier's short form of a question with that default.
+        raise FastprojError(f"{file} does not list questions: pass a copier template")
+    # copier allows `name: value` for a question with that default.
     full = {key: entry if isinstance(entry, dict) else {"default": entry} for key, entry in found.items()}
     return {key: entry for key, entry in full.items() if isinstance(key, str) and not key.startswith("_")}
 
 
 @cache
 def _in_checkout() -> bool:
-    """Whether the program runs from its own repository, so that the template beside it is the one to use."""
+    """Return whether the program runs from its own repository, and so uses the template there."""
     return (_CHECKOUT / "copier.yml").is_file() and (_CHECKOUT / "generator" / "fastproj").is_dir()
 
 
 def _refresh(target: Path) -> dict[str, str]:
-    """See that the copy holds every entry of ours, and return ours.
+    """Add the entries of the embedded template to the copy, and return them.
 
-    Others of fastproj's versions use the same copy, so it never loses a release that one of them brought.
+    Other versions of fastproj share the copy, so releases that they added stay in it.
     """
     packed = None if _in_checkout() else _packed()
     if packed is not None and packed.items() <= _held(target).items():
         return packed
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.parent), workshop(target.parent) as shop:
-        ours = shop.collect(_CHECKOUT) if packed is None else packed
-        held = _held(target)  # what another process may have just brought
-        if ours.items() <= held.items():
-            return ours
-        others = _others(shop, target, held, ours)
-        if packed is not None and not others:
-            shop.write(_PACKED.read_bytes(), target)
-            return ours
-        if packed is not None:
-            shop.take(_PACKED)
-        shop.write(shop.bundle(others | ours), target)
+    with _locked(target.parent), object_store(target.parent) as store:
+        ours = store.collect(_CHECKOUT) if packed is None else packed
+        held = _held(target)  # another process may have changed it before we held the lock
+        if not ours.items() <= held.items():
+            if packed is not None:
+                store.unbundle(_PACKED)
+            store.write(store.bundle(_others(store, target, held, ours) | ours), target)
         return ours
 
 
@@ -148,45 +137,40 @@ def _packed() -> dict[str, str]:
     """Return the entries of the bundle that was installed with the program."""
     try:
         return entries(_PACKED)
-    except (OSError, ValueError) as error:
+    except (OSError, FastprojError) as error:
         raise FastprojError(
             f"the installed template {_PACKED} is missing or damaged: reinstall fastproj (pip --force-reinstall)"
         ) from error
 
 
 def _held(target: Path) -> dict[str, str]:
-    """Return the copy's entries; none where there is no copy, or no whole one, as it can be made again."""
+    """Return the entries of the copy; none if it is missing or damaged, as it will be replaced."""
     try:
         return entries(target)
-    except (OSError, ValueError):
+    except (OSError, FastprojError):
         return {}
 
 
-def _others(shop: Workshop, copy: Path, held: dict[str, str], ours: dict[str, str]) -> dict[str, str]:
-    """Take in what the copy holds beyond ours: the releases, and a newer `.dev`; nothing of another template."""
+def _others(store: ObjectStore, copy: Path, held: dict[str, str], ours: dict[str, str]) -> dict[str, str]:
+    """Add the releases that only the copy has, and its `.dev` entry if it is newer; none of another template."""
     if any(is_release(version) and ours[version] != held[version] for version in ours.keys() & held.keys()):
         return {}
     last = newest(held | ours)
-    beyond = {
-        version: commit
-        for version, commit in held.items()
-        if version not in ours and (is_release(version) or version == last)
-    }
-    if not beyond:
-        return {}
+    added = {it: held[it] for it in held.keys() - ours.keys() if is_release(it) or it == last}
     try:
-        shop.take(copy)
-    except subprocess.CalledProcessError:
+        if added:
+            store.unbundle(copy)
+    except FastprojError:
         return {}
-    return shop.made_by_us(beyond)
+    return store.our_own(added)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on the folder, and remove what killed programs left in it.
+    """Lock the folder, and remove temporary folders that killed processes left.
 
     Raises:
-        FastprojError: another program holds it for too long.
+        FastprojError: another process holds the lock for too long.
     """
     busy = f"another fastproj has been using {folder} for {_LOCK_TIMEOUT_S:g} s: end it, or set FASTPROJ_HOME"
     with locked(folder, busy, _LOCK_TIMEOUT_S) as held:

@@ -1,11 +1,9 @@
-"""Run copier without the work that rendering into a new folder does not need.
+"""Run copier without work that a new folder does not need. The result is that of `copier copy`, byte for byte.
 
-copier starts a git process per file, to update the index of a project in which git ignores file modes; it compiles the
-same path components hundreds of times; and it clones a template more carefully than a local bundle requires. The result
-is the same as that of `copier copy`, byte for byte. Each override is ignored if copier no longer has what it overrides.
+copier runs `git config` once per rendered file, to update the index of a project in which git ignores file modes;
+compiles each path component, and builds a new context to render it; and runs nine git commands to clone a bundle.
 """
 
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ from typing import Any
 def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -> Any:
     """Render a template into a folder that git does not track, with copier's `options`, and return its worker.
 
-    `checkout` is a clone with the wanted version checked out; without it, copier clones the template.
+    `checkout` is a clone with the wanted version checked out; without it, copier clones the template. With a copier
+    that is built differently, this is copier's own `run_copy`.
     """
     import copier
 
@@ -28,32 +27,56 @@ def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -
         @cached_property
         def template(self) -> Any:
             template = super().template
-            if checkout is not None:  # these are cached properties, which are not computed again
+            if checkout is not None:  # both are cached properties, so copier does not compute them
                 vars(template).update(local_abspath=checkout.resolve(), vcs="git")
             return template
 
         @cached_property
         def jinja_env(self) -> Any:
             environment = super().jinja_env
-            environment.from_string = _cached(environment)  # type: ignore[method-assign, assignment]
+            environment.from_string = _Compiler(environment)  # type: ignore[method-assign]
             return environment
 
-        def _sync_git_index_executable_bit(self, *arguments: Any) -> None:
-            """Skip it: the index of a repository around a new folder has no entries for its files."""
+        @property
+        def answers_relpath(self) -> Path:
+            path = str(self.answers_file or self.template.answers_relpath)
+            return Path(path) if _is_plain(self.jinja_env, path) else super().answers_relpath
 
-    # Without settings of the user, which would make the printed command render something else elsewhere.
+        def _render_string(self, string: str, extra_context: Any = None) -> str:
+            if not _is_plain(self.jinja_env, string):
+                return super()._render_string(string, extra_context)
+            self.jinja_env.preprocess(string)  # as in a compilation, this resets the state of extensions
+            return string
+
+        def _sync_git_index_executable_bit(self, *arguments: Any) -> None:
+            """Do nothing: no index has entries for the files of a new folder."""
+
+    # The user's settings would make the printed command render something else on another machine.
     with FastWorker(src_path=source, dst_path=target, settings=SettingsModel(), **options) as worker:
         worker.run_copy()
     return worker
 
 
-def _cached(environment: Any) -> Callable[[str], Any]:
-    compile_string, compiled = environment.from_string, {}
+def _is_plain(environment: Any, string: Any) -> bool:
+    """Return whether a string has no Jinja syntax, so that it renders to itself."""
+    if not isinstance(string, str) or environment.line_statement_prefix or environment.line_comment_prefix:
+        return False
+    starts = (environment.block_start_string, environment.variable_start_string, environment.comment_start_string)
+    return not any(start in string for start in (*starts, "\n", "\r"))
 
-    def from_string(source: str) -> Any:
-        environment.preprocess(source)  # resets the state of extensions, as compiling would
-        if source not in compiled:
-            compiled[source] = compile_string(source)
-        return compiled[source]
 
-    return from_string
+class _Compiler:
+    """Replaces `from_string` of a Jinja environment, and compiles each string once."""
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+        self._compile = environment.from_string
+        self._compiled: dict[str, Any] = {}
+
+    def __call__(self, source: Any, *arguments: Any, **options: Any) -> Any:
+        if arguments or options or not isinstance(source, str):
+            return self._compile(source, *arguments, **options)
+        self._environment.preprocess(source)  # as in a compilation, this resets the state of extensions
+        if source not in self._compiled:
+            self._compiled[source] = self._compile(source)
+        return self._compiled[source]

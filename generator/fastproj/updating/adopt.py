@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..shared.answers import ANSWERS_FILE, choices, package_of, parse_data, validate
+from ..shared.answers import ANSWERS_FILE, choices, combine, package_of
 from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder
 from . import linked, releases
@@ -64,9 +64,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
     with scratch_folder(Path(tempfile.gettempdir()), "adopt") as work:
         found = releases.of(location if isinstance(location, str) else DEFAULT_TEMPLATE, work)
         search = _Search(found, root, work, found.questions(found.newest, work) or {})
-        extra = parse_data(data, search.asked or None)
-        validate(given, extra, search.asked)
-        known = given | extra
+        known = combine(given, data, search.asked or None)
         origin = dict.fromkeys(known, "given")
         for key, value in recorded.items():
             if key not in known and key in search.asked:

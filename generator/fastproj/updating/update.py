@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..shared.answers import ANSWERS_FILE, parse_data, validate
+from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
-from ..shared.rendering import preload
+from ..shared.rendering import finish_preload, preload
 from ..shared.scratch import scratch_folder
 from . import apply, linked, releases, trees
 from .background import in_background
@@ -83,16 +83,12 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
             f"the template {after.recorded} has _migrations, which would run its code here: if you trust it, use "
             "copier update --trust"
         )
-    data = parse_data(wanted.data or [], questions)
-    answers = dict(wanted.answers or {})
-    validate(answers, data, questions or {})
-    answers |= data
+    answers = combine(wanted.answers or {}, wanted.data or [], questions)
     if (target, after.recorded) == (project.version, before.recorded) and not _changes(answers, project.answers):
         return Updated(project.root, project.version, target, project.repository)
 
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
-    import copier  # noqa: F401  # before the process is copied
-
+    finish_preload()  # before the process is copied
     with in_background(lambda: render_old(project, before, work)[1]) as old_renamed:
         try:
             new, worker, recorded = _render_new(project, after, target, answers, wanted.ask, work)

@@ -1,0 +1,141 @@
+"""Detect the GPUs of NVIDIA, AMD and Apple, and the newest number format of their matrix units."""
+
+import os
+import platform
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from .probe import field, mebibytes, printable, read_file, run_tool, sysctl
+
+Format = Literal["none", "fp16", "bf16", "fp8"]
+FORMATS: tuple[Format, ...] = ("none", "fp16", "bf16", "fp8")
+
+_QUERY = ("name", "compute_cap", "memory.total", "mig.mode.current", "uuid")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A device that a process can train on: a GPU, or a MIG slice."""
+
+    vendor: Literal["nvidia", "amd", "apple"]
+    name: str
+    capability: str | None
+    """CUDA compute capability (`9.0`), or AMD's target (`gfx942`)."""
+    memory_mib: int | None
+    tensor_cores: Format
+    """Newest number format of its matrix units."""
+    is_slice: bool = False
+    """Whether it is a MIG slice, of which a process sees only one."""
+
+
+def detect_gpus(root: Path, notes: list[str]) -> list[Gpu]:
+    """Return the GPUs that this process can use."""
+    return _nvidia(notes) or _amd(root, notes) or _apple()
+
+
+def nvidia_format(capability: str | None, name: str) -> Format:
+    """Return the newest Tensor Core format (CUDA C++ Programming Guide, section "Compute Capabilities")."""
+    match = re.fullmatch(r"(\d{1,2})\.(\d)", capability or "")
+    if match is None:
+        return "none"
+    generation = (int(match[1]), int(match[2]))
+    if generation < (7, 0) or (generation == (7, 5) and re.search(r"GTX 16|MX\d|T[456]00\b", name)):
+        return "none"  # the small Turing chips have no Tensor Cores
+    return "fp16" if generation < (8, 0) else "bf16" if generation < (8, 9) else "fp8"
+
+
+def amd_format(target: str) -> Format:
+    """Return the newest matrix format of an AMD target (ROCm documentation, "Data types and precision support")."""
+    if target in ("gfx942", "gfx950") or target.startswith("gfx12"):
+        return "fp8"
+    return "bf16" if target in ("gfx908", "gfx90a") or target.startswith("gfx11") else "none"
+
+
+def _nvidia(notes: list[str]) -> list[Gpu]:
+    output = run_tool(["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"], notes)
+    if output is None or "no devices were found" in output.lower():
+        return []
+    devices: list[tuple[list[str], Gpu]] = []  # with the names that CUDA_VISIBLE_DEVICES may use
+    slices: dict[str, list[tuple[str, str]]] | None = None
+    index = 0
+    for line in filter(None, map(str.strip, output.splitlines())):
+        row = [part.strip() for part in line.split(",")]
+        if len(row) != len(_QUERY) or not row[4].startswith("GPU-") or not re.fullmatch(r"\d{1,2}\.\d", row[1]):
+            notes.append(f"nvidia-smi printed a line that does not describe a GPU: {printable(line)!r}")
+            continue
+        name, capability, memory, mig, uuid = row
+        names = [str(index), uuid]
+        index += 1
+        memory_mib = int(memory) if memory.isdecimal() and int(memory) < 1 << 24 else None
+        gpu = Gpu("nvidia", printable(name), capability, memory_mib, nvidia_format(capability, name))
+        if mig != "Enabled":
+            devices.append((names, gpu))
+            continue
+        slices = _slices(notes) if slices is None else slices
+        if uuid not in slices:
+            notes.append(f"{gpu.name} is in MIG mode without a slice: run nvidia-smi mig -cgi, or turn MIG off")
+        for profile, slice_uuid in slices.get(uuid, []):
+            size = re.search(r"(\d+)gb", profile)
+            part = replace(gpu, name=f"{gpu.name} MIG {profile}", is_slice=True)
+            part = replace(part, memory_mib=int(size[1]) * 1024 if size else None)
+            devices.append(([slice_uuid, *names], part))
+            names = []  # those of the GPU mean its first slice
+    return _visible(devices, notes)
+
+
+def _slices(notes: list[str]) -> dict[str, list[tuple[str, str]]]:
+    """Return the profile and UUID of each MIG slice, by the UUID of its GPU."""
+    slices: dict[str, list[tuple[str, str]]] = {}
+    gpu = ""
+    for line in (run_tool(["nvidia-smi", "-L"], notes) or "").splitlines():
+        if whole := re.match(r"GPU \d+: .*\(UUID: (GPU-[\w-]+)\)", line):
+            gpu = whole[1]
+        elif part := re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)", line):
+            slices.setdefault(gpu, []).append((part[1], part[2]))
+    return slices
+
+
+def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu]:
+    """Apply CUDA_VISIBLE_DEVICES; as in CUDA, an unknown entry hides all that follow."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [gpu for _, gpu in devices]
+    notes.append(f"CUDA_VISIBLE_DEVICES is {visible!r}")
+    kept: list[Gpu] = []
+    for entry in filter(None, map(str.strip, visible.split(","))):
+        by_uuid = entry.startswith(("GPU-", "MIG-"))
+        found = [
+            gpu
+            for names, gpu in devices
+            if entry in names or (by_uuid and any(name.startswith(entry) for name in names))
+        ]
+        if not found:
+            break
+        kept += found[:1]
+    return kept
+
+
+def _amd(root: Path, notes: list[str]) -> list[Gpu]:
+    """Read the table of the kernel driver (drivers/gpu/drm/amd/amdkfd/kfd_topology.c), which needs no ROCm."""
+    gpus = []
+    nodes = root.glob("sys/class/kfd/kfd/topology/nodes/[0-9]*")
+    for node in sorted(nodes, key=lambda path: (len(path.name), path.name)):
+        version = int(field(r"gfx_target_version (\d+)$", read_file(node / "properties")) or 0)
+        if version == 0:
+            continue  # a CPU
+        target = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+        size = field(r"size_in_bytes (\d+)$", read_file(node / "mem_banks/0/properties"))
+        name = read_file(node / "name").strip() or "AMD GPU"
+        gpus.append(Gpu("amd", name, target, mebibytes(size), amd_format(target)))
+    if gpus and root == Path("/") and not os.access("/dev/kfd", os.R_OK | os.W_OK):
+        notes.append("no permission to open /dev/kfd: join the groups render and video")
+    return gpus
+
+
+def _apple() -> list[Gpu]:
+    if platform.system() != "Darwin" or platform.machine() != "arm64":
+        return []
+    name = sysctl("machdep.cpu.brand_string") or "Apple GPU"
+    return [Gpu("apple", name, None, mebibytes(sysctl("hw.memsize")), "none")]
