@@ -8,11 +8,14 @@ export PIP_CONSTRAINT := $(abspath constraints.txt)
 DEMO := build/demo
 DEMO_VENV := build/demo-venv
 DEMO_BIN := $(abspath $(DEMO_VENV))/bin
+# What `make try` renders.
+MODEL ?= mlp
+FRAMEWORK ?= pytorch
 
-.PHONY: help demo test gpu check format docs bench release clean
+.PHONY: help demo test test-all try gpu check format docs bench release clean
 
 help:  ## list these commands
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
 # The project's folder is the same each time, so an environment that has its requirements stays good.
 demo:  ## render a project for this machine, train it on real data, show what came out
@@ -35,8 +38,17 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml templat
 	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
 	@touch $@
 
-test: $(VENV)/.ready check  ## check formats and types, then run all tests; options in ARGS
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+test: $(VENV)/.ready check  ## check formats and types, then run the tests: each fact once; options in ARGS
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=20 $(ARGS)
+
+test-all: export EVERY_TEST := 1
+test-all: test  ## the same with every test of every framework with every model, which takes long
+
+try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='test_train.py -k resume'
+	@rm -rf build/try && mkdir -p build/try
+	@$(BIN)/fastproj new proj --model $(MODEL) --framework $(FRAMEWORK) --no-git --yes --output build/try > /dev/null
+	@cd build/try/proj/src/proj/tests && PYTHONPATH=$(abspath build/try/proj/src) OMP_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest -q -p no:cacheprovider $(TESTS)
 
 gpu: $(VENV)/.ready  ## on a machine with CUDA: train the covering set there; a skip is a failure
 	REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu $(ARGS)

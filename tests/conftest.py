@@ -1,16 +1,18 @@
 """What the tests share: the real program in a home of its own, and projects rendered once a session."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from history import Repository, installed, program_in
 from matrix import HARDWARE
-from program import Fastproj, Project
-from updating import VERSIONS, MakeProject, build
+from program import PROGRAMS, Fastproj, Project
+from updating import VERSIONS, MakeProject, build, commit, git
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,27 +74,28 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
-def project(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Render a combination, once a session; a test that changes it must copy it first."""
-    make_project: dict[tuple[str, str, str], Path] = {}
-
-    def render(framework: str, model: str, hardware: str = "cpu") -> Path:
-        key = (framework, model, hardware)
-        if key not in make_project:
-            output = tmp_path_factory.mktemp("-".join(key))
-            answers = ["--framework", framework, "--model", model, *HARDWARE[hardware]]
-            result = fastproj("new", "proj", *answers, "--yes", "--output", str(output))
-            assert result.returncode == 0, result.stderr
-            make_project[key] = output / "proj"
-        return make_project[key]
-
-    return render
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is made once for all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session")
-def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all projects, which share what they import."""
-    return tmp_path_factory.mktemp("mypy")
+def project(fastproj: Fastproj, shared_folder: Path) -> Project:
+    """Render a combination, once for all workers; a test that changes it must copy it first."""
+
+    def render(framework: str, model: str, hardware: str = "cpu") -> Path:
+        output = shared_folder / f"{framework}-{model}-{hardware}"
+        with open(f"{output}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not output.exists():
+                output.mkdir()
+                answers = ["--framework", framework, "--model", model, *HARDWARE[hardware]]
+                result = fastproj("new", "proj", *answers, "--yes", "--output", str(output))
+                assert result.returncode == 0, result.stderr
+        return output / "proj"
+
+    return render
 
 
 @pytest.fixture(scope="session")
@@ -156,3 +159,21 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, dict[s
     """A repository with three releases, each with its own commit; tests that change it clone it first."""
     repository = Repository(tmp_path_factory.mktemp("origin"))
     return repository, repository.three_releases()
+
+
+@pytest.fixture(scope="session")
+def released(
+    fastproj: Fastproj, environment: dict[str, str], home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Path]:
+    """Render a model at a release, as the fastproj of that time did."""
+
+    def render(version: str, model: str) -> Path:
+        assert fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home")).returncode == 0  # the copy at home
+        folder = tmp_path_factory.mktemp("released") / "proj"
+        command = [sys.executable, str(PROGRAMS / "render_release.py"), str(folder), version, model]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        git(folder, "init", "-q")
+        commit(folder)
+        return folder
+
+    return render

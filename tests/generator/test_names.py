@@ -11,7 +11,7 @@ import pytest
 from fastproj.creating import names
 from fastproj.shared.answers import package_of
 from fastproj.shared.errors import FastprojError
-from matrix import PAIRS
+from matrix import COVER
 from program import Fastproj, Project
 
 BAD = [
@@ -46,7 +46,7 @@ def test_suggested_name_is_accepted() -> None:
 
 
 def test_requirements_are_refused_as_project_names(project: Project) -> None:
-    for framework, model in PAIRS:
+    for framework, model in COVER:
         declared = tomllib.loads((project(framework, model) / "pyproject.toml").read_text())["project"]
         for requirement in [*declared["dependencies"], *declared["optional-dependencies"]["dev"]]:
             name = re.match(r"[\w-]+", requirement)
@@ -68,7 +68,7 @@ def test_bad_name_is_a_one_line_error(name: str, fastproj: Fastproj, tmp_path: P
 
 
 def test_transitive_requirements_are_refused_as_project_names(project: Project) -> None:
-    declared = [tomllib.loads((project(*pair) / "pyproject.toml").read_text())["project"] for pair in PAIRS]
+    declared = [tomllib.loads((project(*pair) / "pyproject.toml").read_text())["project"] for pair in COVER]
     open_names = [re.split(r"[^\w-]", it)[0] for entry in declared for it in entry["dependencies"]]
     seen: set[str] = set()
     while open_names:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from matrix import EVERY
 from program import Fastproj
 from updating import MakeProject, commit, edit, git, journal, project_state, read_files, stop_update
 
@@ -154,10 +155,10 @@ def test_signals_at_random_moments(
     environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    """Seventeen of each: fifty-one moments in all."""
+    """In `make test-all` seventeen per signal: 51 moments in all."""
     before = project_state(edited)
     _, updated, length = updated_once
-    chance, moments = random.Random(number), 17  # noqa: S311
+    chance, moments = random.Random(number), 17 if EVERY else 5  # noqa: S311
     (tmp_path / "tmp").mkdir()
     outcomes = {"as it was": 0, "whole": 0, "finished by the next": 0}
     for moment in range(moments):
@@ -190,7 +191,7 @@ def test_signals_at_random_moments(
             assert untold, message
             assert list((tmp_path / "tmp").iterdir()) == []
             assert not (edited / ".git/fastproj").exists()
-        if recorded or (state != updated and moment % 16 == 8):
+        if recorded or (state != updated and moment % 16 == 2):
             result = fastproj("update", "--yes", cwd=edited)
             assert result.returncode == 0, result.stderr
             assert project_state(edited) == updated
@@ -198,4 +199,4 @@ def test_signals_at_random_moments(
         assert not os.path.lexists(edited / ".git/index.lock")
         assert project_state(edited) == before
     print(number.name, outcomes)
-    assert outcomes["as it was"] >= 3
+    assert outcomes["as it was"] >= (3 if EVERY else 1)

@@ -1,8 +1,5 @@
 """Every released version of the real template is brought to the present one, edited as its owner may have edited it."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +7,7 @@ import pytest
 import yaml
 from fastproj.shared import bundle
 from matrix import ROOT
-from program import Fastproj, run_in
+from program import Fastproj
 from updating import commit, edit, git, lost_edits, read_files
 
 RELEASED = sorted(bundle.releases(ROOT))
@@ -39,32 +36,6 @@ def moved(project: Path) -> None:
     (project / PACKAGE / "errors.py").write_bytes(
         (project / PACKAGE / "errors.py").read_bytes().replace(b"\n", b"\r\n")
     )
-
-
-COPY = """
-import copier, sys
-answers = {"project_name": "proj", "model": sys.argv[3]}
-bundle = "~/.fastproj/template.bundle"
-copier.run_copy(bundle, sys.argv[1], vcs_ref="v" + sys.argv[2], data=answers, defaults=True, quiet=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def released(
-    fastproj: Fastproj, environment: dict[str, str], home: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, str], Path]:
-    """Render a model at a release, as the fastproj of that time did."""
-
-    def render(version: str, model: str) -> Path:
-        assert fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home")).returncode == 0  # the copy at home
-        folder = tmp_path_factory.mktemp("released") / "proj"
-        command = [sys.executable, "-c", COPY, str(folder), version, model]
-        subprocess.run(command, env=environment, check=True, capture_output=True)
-        git(folder, "init", "-q")
-        commit(folder)
-        return folder
-
-    return render
 
 
 def test_there_are_releases() -> None:
@@ -133,24 +104,3 @@ def test_edits_in_files_that_0_3_0_renames_arrive(
     for was, now in RENAMED.items():
         assert f"MINE = {was!r}" in (folder / PACKAGE / now).read_text()
         assert not (folder / PACKAGE / was).exists() or f"MINE = {was!r}" not in (folder / PACKAGE / was).read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("version", RELEASED)
-def test_updated_project_trains(
-    version: str, released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
-) -> None:
-    folder = released(version, "mlp")
-    edit(folder / PACKAGE / "log.py", '"""', '"""Mine: ')
-    commit(folder)
-    result = fastproj("update", "--yes", cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
-    options = ["--config=configs/smoke.yaml", "--run.device=cpu", "--run.name=updated", "--log.tensorboard=false"]
-    result = run_in(folder, "launch/local.sh", *options, PROCESSES="1")
-    assert result.returncode == 0, result.stderr
-    rows = [json.loads(line) for line in (folder / "runs/updated/metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["split"] == "val"
-    result = run_in(
-        folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "src/proj/tests/test_model.py"
-    )
-    assert result.returncode == 0, result.stdout

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import run_in
+from program import PROGRAMS, run_in
 
-STEPS = 50
+STEPS = 20
 SETTINGS = ["--config=configs/default.yaml", "--run.device=cpu", "--loader.workers=0", "--log.tensorboard=false"]
 SETTINGS += ["--train.micro_batch=4", f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=1"]
 FP32 = "--speed.precision=fp32"
@@ -19,38 +19,12 @@ VARIANTS: dict[str, tuple[list[str], float]] = {
 }
 """Options, and how far the losses may be apart, relatively."""
 
-IN_TURN = """
-import importlib, json, sys
-distributed, config, train, run, loaders = (
-    importlib.import_module(f"proj.{name}") for name in ("distributed", "config", "train", "run", "loaders")
-)
-whole = loaders.EvalOrder
-run.EvalOrder = lambda samples, micro_batch, *place: whole(min(samples, 16 * micro_batch), micro_batch, *place)
-seen = []  # the indices of all micro-batches that were trained on
-order = loaders.TrainOrder.__iter__
-def noting(self):
-    for indices in order(self):
-        seen.append(indices)
-        yield indices
-loaders.TrainOrder.__iter__ = noting
-with distributed.start("cpu") as world:
-    for options in json.loads(sys.argv[1]):
-        cfg = config.parse("test", "", options)
-        train.train(cfg, world)
-        (cfg.run.dir / str(cfg.run.name) / f"seen-{world.rank}").write_text(json.dumps(seen))
-        seen.clear()
-distributed.end(world)
-"""
-"""Trains several times in the same process or ranks, and validates on a few samples."""
-
 
 def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1) -> None:
     """Train a project as the variants say, into `runs`."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     every = [[*SETTINGS, *VARIANTS[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
-    script = runs.with_name(f"in_turn_{runs.name}.py")  # not of a package's name: its folder is searched first
-    script.write_text(IN_TURN)
-    result = run_in(folder, sys.executable, *torchrun, str(script), json.dumps(every))
+    result = run_in(folder, sys.executable, *torchrun, str(PROGRAMS / "train_in_turn.py"), json.dumps(every))
     assert result.returncode == 0, result.stderr[-4000:]
 
 

@@ -1,20 +1,27 @@
 """What can be rendered, discovered from the template: no list here needs a new part's name."""
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "template"
 QUESTIONS: dict[str, Any] = yaml.safe_load((ROOT / "copier.yml").read_text())
 ENTRIES: dict[str, dict[str, str]] = QUESTIONS["models"]["default"]
 READERS: dict[str, list[str]] = QUESTIONS["readers"]["default"]
 MODELS: list[str] = list(ENTRIES)
 FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
 PAIRS = list(itertools.product(FRAMEWORKS, MODELS))
-COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [(framework, MODELS[-1]) for framework in FRAMEWORKS[1:]]
-"""Each framework and each model: where more pairs would see nothing new, as a framework is `train.py` alone."""
+EVERY = os.environ.get("EVERY_TEST") == "1"
+"""Whether to check everything, as `make test-all` does, and not each fact once."""
+ENGINE_MODEL = next(name for name, entry in ENTRIES.items() if entry["data"] == "table")
+"""The model that trains fastest: tests of the engine and of the frameworks use it."""
+COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [(framework, ENGINE_MODEL) for framework in FRAMEWORKS[1:]]
+PROJECTS = PAIRS if EVERY else COVER
+"""Each model and each framework: other pairs have no file that none of these has."""
 HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
     "gpu": ["--gpus", "1", "--tensor-cores", "fp16"],
@@ -32,7 +39,8 @@ HARDWARE_COVER += [
     for framework in FRAMEWORKS[1:]
     for place, model in enumerate(MODELS)
 ]
-"""Every pair, the first framework's on all hardware and the others' on each in turn."""
+ALL = [(*pair, hardware) for pair in PAIRS for hardware in HARDWARE] if EVERY else HARDWARE_COVER
+"""Every pair; the first framework's with all hardware, and the others' with each in turn."""
 
 
 def first_with(key: str, model: str) -> bool:

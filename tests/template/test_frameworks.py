@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from framework_runs import FP32, SETTINGS, VARIANTS, assert_equal_runs, read_rows, train_in_turn
-from matrix import FRAMEWORKS, MODELS
-from program import Project, run_in
+from matrix import ENGINE_MODEL, EVERY, FRAMEWORKS, MODELS
+from program import PROGRAMS, Project, run_in
 
 OTHERS = FRAMEWORKS[1:]
 
@@ -31,7 +31,7 @@ def test_losses_equal_the_native_loop(project: Project, tmp_path: Path, model: s
 
 @pytest.mark.slow
 def test_losses_equal_the_native_loop_on_two_ranks(project: Project, tmp_path: Path) -> None:
-    models = MODELS if os.environ.get("EVERY_TEST") == "1" else MODELS[:1]
+    models = MODELS if EVERY else MODELS[:1]
     for model in models:
         for framework in FRAMEWORKS:
             runs = tmp_path / f"{model}-{framework}"
@@ -48,12 +48,12 @@ def test_resume_in_another_framework_is_bit_identical(project: Project, tmp_path
     options = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", FP32]
     options += [f"--train.steps={4 * len(FRAMEWORKS)}", "--train.eval_every=4", "--log.every=1", "--run.resume=auto"]
     whole = [*options, f"--run.dir={tmp_path}", "--run.name=whole"]
-    result = run_in(project(FRAMEWORKS[0], "mlp"), sys.executable, "-m", "proj.train", *whole)
+    result = run_in(project(FRAMEWORKS[0], ENGINE_MODEL), sys.executable, "-m", "proj.train", *whole)
     assert result.returncode == 0, result.stderr
     newest = tmp_path / "passed/checkpoints"
     for number, framework in enumerate(FRAMEWORKS, start=1):
         passed = [*options, f"--run.dir={tmp_path}", "--run.name=passed", "--checkpoint.keep=9"]
-        result = run_in(project(framework, "mlp"), sys.executable, "-m", "proj.train", *passed)
+        result = run_in(project(framework, ENGINE_MODEL), sys.executable, "-m", "proj.train", *passed)
         assert result.returncode == 0, result.stderr
         for checkpoint in newest.glob("step-*"):
             if int(checkpoint.name.removeprefix("step-")) > 4 * number:
@@ -61,7 +61,7 @@ def test_resume_in_another_framework_is_bit_identical(project: Project, tmp_path
     assert read_rows(tmp_path / "passed") == read_rows(tmp_path / "whole")
     for framework in FRAMEWORKS:
         command = ["-m", "proj.tools.evaluate", str(tmp_path / "passed"), "--device=cpu"]
-        result = run_in(project(framework, "mlp"), sys.executable, *command)
+        result = run_in(project(framework, ENGINE_MODEL), sys.executable, *command)
         assert result.returncode == 0, result.stderr
         found = json.loads((newest / f"step-{4 * len(FRAMEWORKS):08d}/evaluation.json").read_text())
         assert found["loss"] == pytest.approx(read_rows(tmp_path / "whole")[-1]["loss"], rel=1e-6)
@@ -80,7 +80,7 @@ def test_checkpoint_of_another_model_is_refused(project: Project, tmp_path: Path
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_terminated_run_does_not_exit_with_zero(project: Project, tmp_path: Path, framework: str) -> None:
-    folder = project(framework, "mlp")
+    folder = project(framework, ENGINE_MODEL)
     endless = [*SETTINGS, "--train.steps=1000000", f"--run.dir={tmp_path}", "--run.name=a"]
     process = subprocess.Popen(
         [sys.executable, "-m", "proj.train", *endless],
@@ -96,29 +96,6 @@ def test_terminated_run_does_not_exit_with_zero(project: Project, tmp_path: Path
     assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
-LOGGING = """
-import sys
-from proj import config, distributed, train
-step = train.Module.training_step
-def training_step(self, batch, batch_idx):
-    self.log("batches_seen", float(batch_idx + 1))
-    return step(self, batch, batch_idx)
-train.Module.training_step = training_step
-class Listens(train.lightning.Callback):
-    def on_validation_end(self, trainer, module):
-        print("heard", trainer.callback_metrics["val_loss"].item())
-make = train.make_trainer
-def make_trainer(run):
-    trainer = make(run)
-    trainer.callbacks.append(Listens())
-    return trainer
-train.make_trainer = make_trainer
-with distributed.start("cpu") as world:
-    results = train.train(config.parse("test", "", sys.argv[1:]), world)
-print("returned", results["loss"])
-"""
-
-
 def test_lightning_logs_and_callbacks_work(project: Project, tmp_path: Path) -> None:
     options = [
         *SETTINGS,
@@ -128,10 +105,10 @@ def test_lightning_logs_and_callbacks_work(project: Project, tmp_path: Path) -> 
         f"--run.dir={tmp_path}",
         "--run.name=a",
     ]
-    result = run_in(project("lightning", "mlp"), sys.executable, "-c", LOGGING, *options)
+    result = run_in(project("lightning", ENGINE_MODEL), sys.executable, str(PROGRAMS / "lightning_logs.py"), *options)
     assert result.returncode == 0, result.stderr
     assert [row["batches_seen"] for row in read_rows(tmp_path / "a") if row["split"] == "train"] == [2, 4, 6]
-    heard, returned = (re.search(rf"^{word} (.*)$", result.stdout, re.MULTILINE) for word in ("heard", "returned"))
-    assert heard is not None
+    read, returned = (re.search(rf"^{word} (.*)$", result.stdout, re.MULTILINE) for word in ("read", "returned"))
+    assert read is not None
     assert returned is not None
-    assert float(heard[1]) == pytest.approx(float(returned[1]), rel=1e-6)
+    assert float(read[1]) == pytest.approx(float(returned[1]), rel=1e-6)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from matrix import FRAMEWORKS, QUESTIONS, ROOT
-from program import Project, run_in
+from matrix import ENGINE_MODEL, FRAMEWORKS, QUESTIONS, ROOT
+from program import PROGRAMS, Project, run_in
 
 OTHERS = FRAMEWORKS[1:]
 
@@ -16,26 +16,11 @@ WITH_PACKAGE = [name for name in FRAMEWORKS if "needs" in QUESTIONS["frameworks"
 
 def test_accelerate_launch_options_outside_the_config_are_refused(project: Project, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs"]
-    result = run_in(project("accelerate", "mlp"), *command, ACCELERATE_USE_DEEPSPEED="true")
+    result = run_in(project("accelerate", ENGINE_MODEL), *command, ACCELERATE_USE_DEEPSPEED="true")
     assert result.returncode == 1
     assert result.stderr.startswith("error: accelerate launch asks for DeepSpeed, and")
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-WITHOUT = """
-import importlib.metadata as metadata, runpy, sys
-found, (package, there) = metadata.version, sys.argv[1:]
-def version(name):
-    if name == package:
-        if there == "none":
-            raise metadata.PackageNotFoundError(name)
-        return there
-    return found(name)
-metadata.version = version
-sys.argv = ["proj.train", "--help"]
-runpy.run_module("proj.train", run_name="__main__")
-"""
 
 
 @pytest.mark.parametrize("framework", WITH_PACKAGE)
@@ -44,7 +29,9 @@ def test_missing_or_old_framework_error_names_the_pip_command(
     project: Project, framework: str, there: str, message: str
 ) -> None:
     needs = QUESTIONS["frameworks"]["default"][framework]["needs"]
-    result = run_in(project(framework, "mlp"), sys.executable, "-c", WITHOUT, framework, there)
+    result = run_in(
+        project(framework, ENGINE_MODEL), sys.executable, str(PROGRAMS / "without_package.py"), framework, there
+    )
     assert result.returncode == 1
     least = needs.partition(",")[0]
     assert result.stderr == f"error: {framework} {message}: pip install '{least}'\n"
@@ -81,7 +68,7 @@ def test_documentation_lists_unsupported_keys(framework: str) -> None:
 
 
 def test_documentation_lists_every_key(project: Project) -> None:
-    result = run_in(project(FRAMEWORKS[0], "mlp"), sys.executable, "-m", "proj.train", "--print_config")
+    result = run_in(project(FRAMEWORKS[0], ENGINE_MODEL), sys.executable, "-m", "proj.train", "--print_config")
     assert result.returncode == 0, result.stderr
     config = yaml.safe_load(result.stdout)
     keys = {f"{name}.{key}" for name, section in config.items() if name not in ("data", "model") for key in section}
@@ -97,7 +84,7 @@ def test_unsupported_key_is_refused_at_start(project: Project, tmp_path: Path, f
         value = value or values[key]
         option = f"--{key}={value}"
         command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs", option]
-        result = run_in(project(framework, "mlp"), *command)
+        result = run_in(project(framework, ENGINE_MODEL), *command)
         assert result.returncode == 1
         assert result.stderr == f"error: {key} is {value}: {why}\n"
     assert not (tmp_path / "runs").exists()

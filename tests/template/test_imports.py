@@ -1,0 +1,103 @@
+"""Imports of a rendered package go one way, lazy ones and those for type checkers included."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from matrix import PAIRS
+from program import Project
+
+LAYERS: list[set[str]] = [
+    {"tools"},
+    {"train"},
+    {"run"},
+    {"parts", "progress"},
+    {"techniques"},
+    {"loaders", "checkpoint", "run_folder", "metrics", "log", "hooks", "framework"},
+    {"optim", "speed", "distributed"},
+    {"config"},
+    {"model"},
+    {"data"},
+    {"readers", "sources"},
+    {"config_base", "ranges"},
+    {"contracts", "errors"},
+]
+"""The modules and folders of a package, highest first. A module imports its own layer and those below it.
+
+`ranges` and `sources` are former names, which the model.py and data.py of older projects import.
+"""
+LEVEL = {name: len(LAYERS) - level for level, names in enumerate(LAYERS) for name in names}
+
+
+def imports(package: Path) -> dict[str, set[str]]:
+    """Return which modules of a package each module imports, anywhere in its code."""
+    files = {str(file.relative_to(package).with_suffix("")).replace("/", "."): file for file in package.rglob("*.py")}
+    files = {name: file for name, file in files.items() if not name.startswith("tests.")}
+    modules = {name.removesuffix(".__init__"): file for name, file in files.items()}
+    return {name: {*_imported(name, file, modules)} - {name} for name, file in modules.items() if name != "__init__"}
+
+
+def _imported(name: str, file: Path, modules: dict[str, Path]) -> list[str]:
+    found = []
+    parents = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            assert not [alias for alias in node.names if alias.name.split(".")[0] == "proj"], (
+                f"{file}: use relative ones"
+            )
+        if not isinstance(node, ast.ImportFrom) or node.level == 0:
+            continue
+        base = [*parents[: len(parents) - node.level + 1], *(node.module or "").split(".")]
+        place = ".".join(part for part in base if part)
+        for alias in node.names:
+            target = f"{place}.{alias.name}" if place else alias.name
+            found.append(target if target in modules else place)
+    assert not set(found) - modules.keys() - {""}, f"{file} imports what is not rendered"
+    return [module for module in found if module]
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return a cycle from each module that is in one."""
+
+    def path(start: str) -> list[str]:
+        open_paths, seen = [[start]], {start}
+        while open_paths:
+            current = open_paths.pop()
+            for name in sorted(graph[current[-1]]):
+                if name == start:
+                    return [*current, name]
+                if name not in seen:
+                    seen.add(name)
+                    open_paths.append([*current, name])
+        return []
+
+    return [found for name in sorted(graph) if (found := path(name))]
+
+
+@pytest.mark.parametrize(("framework", "model"), PAIRS)
+def test_imports_go_one_way(project: Project, framework: str, model: str) -> None:
+    graph = imports(project(framework, model) / "src/proj")
+    assert {name.split(".")[0] for name in graph} <= LEVEL.keys(), "a module without a layer"
+    upward = [
+        f"{name} imports {other}"
+        for name, others in graph.items()
+        for other in others
+        if LEVEL[other.split(".")[0]] > LEVEL[name.split(".")[0]]
+    ]
+    assert upward == []
+    assert cycles(graph) == []
+
+
+def test_upward_imports_and_cycles_are_found(tmp_path: Path) -> None:
+    for name, text in {
+        "data": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .tools.show import show\n",
+        "tools/__init__": "",
+        "tools/show": "def show():\n    from .. import errors\n    from ..data import load\n",
+        "errors": "",
+        "__init__": "",
+    }.items():
+        (tmp_path / name).with_suffix(".py").parent.mkdir(exist_ok=True)
+        (tmp_path / name).with_suffix(".py").write_text(text)
+    graph = imports(tmp_path)
+    assert graph == {"data": {"tools.show"}, "tools": set(), "tools.show": {"errors", "data"}, "errors": set()}
+    assert cycles(graph) == [["data", "tools.show", "data"], ["tools.show", "data", "tools.show"]]

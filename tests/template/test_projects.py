@@ -1,0 +1,119 @@
+"""Rendered projects pass their own tests, train to the expected metric, and start on two ranks."""
+
+import json
+import operator
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from matrix import (
+    ENGINE_MODEL,
+    EVERY,
+    FRAMEWORKS,
+    MODELS,
+    PAIRS,
+    PROJECTS,
+    TEMPLATE,
+    first_with,
+)
+from program import Project, run_in
+
+
+def rendered_tests(framework: str, model: str) -> list[str]:
+    """Return the pytest arguments for a project: which of its tests check a fact that no other project's tests check.
+
+    The tests of the network, the data and the task run for the first model that has them. The engine's run with the
+    fastest model: all with the first framework, and with the others those of the loop, and between them those that
+    train. The channels-last test needs convolutions. `make test-all` runs every test of every project.
+    """
+    engine = sorted(file.name for file in (TEMPLATE / "project").glob("src/*/tests/test_*.py"))
+    about = ["test_model.py", "test_network.py", "test_data.py", "test_readers.py", "test_task.py"]
+    if EVERY:
+        return sorted({*engine, *about})
+    if framework != FRAMEWORKS[0]:
+        loop = {"test_ranks.py", "test_techniques.py", "test_train.py"}
+        training = [
+            name for name in engine if "from ..train import train" in _text(name) and name not in {*about, *loop}
+        ]
+        place = FRAMEWORKS.index(framework) - 1
+        return sorted({*loop, *training[place :: len(FRAMEWORKS) - 1]})
+    if model == ENGINE_MODEL:
+        return sorted({*engine, *about})
+    parts = ["test_model.py", "test_network.py"]
+    parts += ["test_data.py", "test_readers.py"] if first_with("data", model) else []
+    parts += ["test_task.py"] if first_with("task", model) else []
+    if model == MODELS[0]:
+        parts.append("test_techniques.py::test_technique_acts_and_losses_agree[channels_last]")
+    return parts
+
+
+def _text(name: str) -> str:
+    return next((TEMPLATE / "project").glob(f"src/*/tests/{name}")).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)  # some 350 tests in one
+@pytest.mark.parametrize(("framework", "model"), PROJECTS)
+def test_rendered_tests_pass(project: Project, framework: str, model: str) -> None:
+    folder = project(framework, model)
+    files = [f"src/proj/tests/{name}" for name in rendered_tests(framework, model)]
+    result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
+    assert result.returncode == 0, result.stdout
+    assert re.search(r"\d+ passed", result.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("framework", "model"), PAIRS if EVERY else [(FRAMEWORKS[0], model) for model in MODELS])
+def test_recipe_reaches_expected_metric(project: Project, tmp_path: Path, framework: str, model: str) -> None:
+    folder = shutil.copytree(project(framework, model), tmp_path / "proj")
+    bar = re.search(r"^# Expect: (\w+) (<=|<|>=) ([\d.]+)", (folder / "configs/default.yaml").read_text(), re.MULTILINE)
+    assert bar is not None, "the recipe says what to expect"
+    result = run_in(folder, "launch/local.sh", "--run.name=bar", "--run.device=cpu")
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in (folder / "runs/bar/metrics.jsonl").read_text().splitlines()]
+    value = [row for row in rows if row["split"] == "val"][-1][bar[1]]
+    print(f"{framework} {model}: {bar[1]} {value}")
+    assert {"<": operator.lt, "<=": operator.le, ">=": operator.ge}[bar[2]](value, float(bar[3]))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: str) -> None:
+    """Two nodes train as two ranks of one node do, which `test_frameworks.py` compares for every framework."""
+    folder = shutil.copytree(project(framework, ENGINE_MODEL, "nodes"), tmp_path / "proj")
+    small = ["--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2", "--log.tensorboard=false"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    nodes = [
+        subprocess.Popen(
+            ["launch/multinode.sh", *small, "--run.name=nodes"],
+            cwd=folder,
+            env=_node(folder, rank, port),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    printed = [process.communicate(timeout=300)[0] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], printed
+    losses = logged_losses(folder / "runs/nodes")
+    assert len(losses) >= 2
+    if framework == FRAMEWORKS[0] or EVERY:
+        local = run_in(folder, "launch/local.sh", *small, "--run.name=local", PROCESSES="2")
+        assert local.returncode == 0, local.stderr
+        assert logged_losses(folder / "runs/local") == losses
+
+
+def logged_losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def _node(folder: Path, rank: int, port: int) -> dict[str, str]:
+    place = {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PROCESSES": "1"}
+    return {**os.environ, **place, "PYTHONPATH": str(folder / "src"), "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
