@@ -10,16 +10,16 @@ BUNDLE = "generator/fastproj/_template.bundle"
 
 
 class TemplateBundle(BuildHookInterface[Any]):
-    """Writes the bundle before a wheel or sdist is put together, and adds it to what is packed."""
+    """Writes the bundle before a wheel or sdist is built, and adds it to the build."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Make the bundle of the releases in the history, and of `copier.yml` and `template/` as they are now."""
+        """Write the bundle with the releases in the history, and with `copier.yml` and `template/` as they are now."""
         root = Path(self.root)
         build_data["artifacts"].append(BUNDLE)
-        packed_already = (root / "PKG-INFO").exists() and (root / BUNDLE).exists()  # in an sdist, maybe without git
-        if packed_already or version == "editable":
-            return  # an editable install makes a bundle of the working tree whenever it needs one
+        in_sdist = (root / "PKG-INFO").exists() and (root / BUNDLE).exists()
+        if in_sdist or version == "editable":
+            return  # an editable install builds a bundle of the working tree when it needs one
         sys.path.insert(0, str(root / "generator"))
-        from fastproj.shared.bundle import build  # it needs nothing but the standard library and packaging
+        from fastproj.shared.bundle import build  # needs only the standard library and packaging
 
         build(root, root / BUNDLE)

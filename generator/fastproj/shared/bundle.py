@@ -4,7 +4,6 @@ import hashlib
 import os
 import re
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,7 +88,6 @@ class ObjectStore:
         home = str(folder / "home")
         self._variables = {"HOME": home, "XDG_CONFIG_HOME": home, "GIT_CONFIG_GLOBAL": f"{home}/.gitconfig"}
         self._variables |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C"}
-        self._unwritten: dict[str, bytes] = {}
 
     def collect(self, root: Path) -> dict[str, str]:
         """Add the releases in the history of a source tree, and its current files as the newest entry.
@@ -169,7 +167,6 @@ class ObjectStore:
 
     def bundle(self, versions: Mapping[str, str]) -> bytes:
         """Return a bundle of entries; `main` and `HEAD` are the newest."""
-        self._write_objects()
         ordered = {version: versions[version] for version in sorted(versions, key=Version)}
         last = versions[newest(versions)]
         refs = {"HEAD": last, "refs/heads/main": last}
@@ -195,7 +192,6 @@ class ObjectStore:
         """Add `copier.yml` and `template/` as they are on the disk, and return their tree."""
         if head and (tracked := _template_only(self._read([head])[0])):
             tree = self._put("tree", tracked)
-            self._write_objects()
             self._git("read-tree", tree)  # so that no tracked file counts as ignored
         here = ["-c", "core.bare=false", f"--work-tree={root}"]
         self._git(*here, "add", "--all", "--", *map(os.fsdecode, _CONTENT), folder=root)
@@ -205,18 +201,8 @@ class ObjectStore:
         return self._put("commit", _commit_object(tree, version))
 
     def _put(self, kind: str, content: bytes) -> str:
-        """Return the hash of a new object, which is written only if it is needed."""
-        whole = f"{kind} {len(content)}\0".encode() + content
-        name = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
-        self._unwritten[name] = whole
-        return name
-
-    def _write_objects(self) -> None:
-        while self._unwritten:
-            name, whole = self._unwritten.popitem()
-            file = self._repository / "objects" / name[:2] / name[2:]
-            file.parent.mkdir(exist_ok=True)
-            file.write_bytes(zlib.compress(whole))
+        """Write an object and return its hash."""
+        return self._git("hash-object", "-t", kind, "-w", "--stdin", data=content).decode().strip()
 
     def _read(self, names: Sequence[str]) -> list[bytes]:
         """Return the content of objects; empty for those that do not exist."""

@@ -1,4 +1,4 @@
-"""Scratch folders that are removed whatever happens, also after a signal or by the next run after a kill."""
+"""Temporary folders that are always removed: also after a signal and, after a kill, by the next run."""
 
 import math
 import shutil
