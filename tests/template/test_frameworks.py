@@ -1,4 +1,4 @@
-"""All frameworks train alike: equal losses, equal files, and interchangeable checkpoints."""
+"""All frameworks have equal losses, equal files and interchangeable checkpoints."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def test_losses_equal_the_native_loop_on_two_ranks(project: Project, tmp_path: P
 
 
 def test_resume_in_another_framework_is_bit_identical(project: Project, tmp_path: Path) -> None:
-    """Trained by one framework to step 4, by the next to 8, and so on, it is the run that one of them makes alone."""
+    """One framework trains to step 4, the next to step 8, and so on: the losses equal those of an uninterrupted run."""
     options = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", FP32]
     options += [f"--train.steps={4 * len(FRAMEWORKS)}", "--train.eval_every=4", "--log.every=1", "--run.resume=auto"]
     whole = [*options, f"--run.dir={tmp_path}", "--run.name=whole"]

@@ -1,4 +1,4 @@
-"""The instruments find what they are for, and the steady state waits for nothing."""
+"""The debugging tools find what they are for, and the steady state has no host-device synchronization."""
 
 import functools
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("short_validation")
 
 
 class Broken(nn.Module):
-    """Three layers; the middle one makes what the test asks for."""
+    """Three layers; the middle one applies the function of the test."""
 
     def __init__(self, break_it: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ SYNCHRONIZING |= {
 
 
 class NoSynchronization(TorchFunctionMode):
-    """Fails on whatever would make the host wait for a device, were the tensor on one."""
+    """Fails on every call that would synchronize the host with a device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -157,7 +157,7 @@ class NoSynchronization(TorchFunctionMode):
 
 @pytest.fixture
 def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Forbid waits from the end of the second step of a run to the end of the one before its last."""
+    """Forbid synchronization from the end of the second step to the end of the last but one."""
     mode = ExitStack()
     guarded: list[int] = []
     step, order = RunLog.step, TrainOrder.__iter__
@@ -170,7 +170,7 @@ def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         if len(guarded) == self.total_steps - 1:
             mode.close()
 
-    # Indices are made on the host, as whole numbers: before the run, so that they are not mistaken for a wait.
+    # The host computes the indices: before the run, so that they do not count as synchronization.
     monkeypatch.setattr(TrainOrder, "__iter__", lambda self: iter(list(order(self))))
     monkeypatch.setattr(RunLog, "step", count)
     with mode:
@@ -240,7 +240,7 @@ def test_synchronization_in_the_loop_is_detected(
 def test_steady_state_has_no_cuda_synchronization(
     config: Callable[..., Config], options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In bf16, as fp16 waits to know whether a step was skipped."""
+    """In bf16, as fp16 synchronizes to know whether a step was skipped."""
     quiet = ["--run.device=cuda", "--speed.precision=bf16", "--debug.sync=error", "--train.steps=12", "--log.every=100"]
     gpu = World(0, 1, torch.device("cuda", 0))
     if unsupported(quiet):
