@@ -32,7 +32,7 @@ def rendered_tests(framework: str, model: str) -> list[str]:
     train. The channels-last test needs convolutions. `make test-all` runs every test of every project.
     """
     engine = sorted(file.name for file in (TEMPLATE / "project").glob("src/*/tests/test_*.py"))
-    about = ["test_model.py", "test_network.py", *(f"test_{key}.py" for key in ("data", "task"))]
+    about = ["test_model.py", "test_network.py", "test_data.py", "test_readers.py", "test_task.py"]
     if EVERY:
         return sorted({*engine, *about})
     if framework != FRAMEWORKS[0]:
@@ -45,7 +45,8 @@ def rendered_tests(framework: str, model: str) -> list[str]:
     if model == ENGINE_MODEL:
         return sorted({*engine, *about})
     parts = ["test_model.py", "test_network.py"]
-    parts += [f"test_{key}.py" for key in ("data", "task") if first_with(key, model)]
+    parts += ["test_data.py", "test_readers.py"] if first_with("data", model) else []
+    parts += ["test_task.py"] if first_with("task", model) else []
     if model == MODELS[0]:
         parts.append("test_techniques.py::test_technique_acts_and_losses_agree[channels_last]")
     return parts

@@ -44,6 +44,7 @@ def python_parts(framework: str, model: str) -> dict[str, Path]:
         "src/proj/tools/task.py": TEMPLATE / f"tasks/{task}/task.py",
         "src/proj/tools/view.py": TEMPLATE / f"data/{data}/view.py",
         "src/proj/tests/test_data.py": TEMPLATE / f"data/{data}/test_data.py",
+        "src/proj/tests/test_readers.py": TEMPLATE / f"data/{data}/test_readers.py",
         "src/proj/tests/test_network.py": TEMPLATE / f"models/{model}/test_network.py",
         "src/proj/tests/test_task.py": TEMPLATE / f"tasks/{task}/test_task.py",
     }
@@ -59,7 +60,9 @@ def test_parts_on_disk_match_the_choices() -> None:
     kinds, tasks = ({entry[key] for entry in ENTRIES.values()} for key in ("data", "task"))
     assert parts_on_disk("models") == {name: {"model.py", "default.yaml", "test_network.py"} for name in MODELS}
     assert parts_on_disk("frameworks") == {name: {"train.py"} for name in FRAMEWORKS}
-    assert parts_on_disk("data") == {name: {"data.py", "view.py", "test_data.py", "requirements"} for name in kinds}
+    assert parts_on_disk("data") == {
+        name: {"data.py", "view.py", "test_data.py", "test_readers.py", "requirements"} for name in kinds
+    }
     assert parts_on_disk("tasks") == {name: {"task.py", "test_task.py"} for name in tasks}
     assert set(READERS) == kinds
     assert {file.stem for file in (TEMPLATE / "readers").glob("*.py")} == {

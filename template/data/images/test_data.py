@@ -1,6 +1,5 @@
 """Image classification data: built-in digits, preparation, your own folders, and errors."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,6 @@ from PIL import Image
 from sklearn import datasets
 
 from .. import data
-from ..errors import UserError
-from ..readers import decoding
-from ..readers.common import UnreadableError
 from ..readers.digits import load_digits
 from ..tools import view
 
@@ -88,166 +84,6 @@ def test_image_folder_is_split_within_each_class(tmp_path: Path, cache: str) -> 
     assert (images.float().mean((1, 2, 3)) // 40).tolist() == [2, 0, 1], "wrong label"
     all_images = torch.cat([load_all(found.train)[0], load_all(found.val)[0]])
     assert len({bytes(image.numpy()) for image in all_images}) == 30
-
-
-def test_memory_mapped_images_equal_decoded_ones_and_are_built_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = make_folder(tmp_path / "own", 2, 6)
-    lazy, mapped = (data.load(make_config(root, cache=cache)) for cache in ("none", "disk"))
-    assert mapped.spec == lazy.spec
-    again = pickle.loads(pickle.dumps(mapped.train))  # noqa: S301  # as a worker process receives it
-    for one, other in ((lazy.train, mapped.train), (lazy.val, mapped.val), (lazy.train, again)):
-        assert all(torch.equal(a, b) for a, b in zip(load_all(one), load_all(other), strict=True))
-    pixels, _ = load_all(lazy.train)
-    monkeypatch.setattr(decoding, "decode", None)
-    assert torch.equal(load_all(data.load(make_config(root, cache="disk")).train)[0], pixels)
-    monkeypatch.undo()
-    Image.new("RGB", (9, 9), (200, 200, 200)).save(root / "class0" / "0.png")
-    rebuilt = data.load(make_config(root, cache="disk"))
-    assert 200 in torch.cat([load_all(rebuilt.train)[0], load_all(rebuilt.val)[0]]).amax((1, 2, 3))
-
-
-@pytest.mark.parametrize("name", ["val", "valid", "validation", "test"])
-def test_split_by_folder(tmp_path: Path, name: str) -> None:
-    make_folder(tmp_path / "own" / "train", 3, 4)
-    make_folder(tmp_path / "own" / name, 2, 3)
-    found = data.load(make_config(tmp_path / "own"))
-    assert found.train.labels.bincount().tolist() == [4, 4, 4]
-    assert found.val.labels.bincount().tolist() == [3, 3]
-    assert found.problems == ()
-
-
-def test_unused_folders_and_images_are_reported(tmp_path: Path) -> None:
-    for name in ("train", "val", "test"):
-        make_folder(tmp_path / "own" / name, 2, 2)
-    Image.new("L", (4, 4)).save(tmp_path / "own" / "train" / "loose.png")
-    problems = data.load(make_config(tmp_path / "own")).problems
-    assert [line.rpartition(": ")[2] for line in problems] == ["test", "loose.png"]
-
-
-def test_statistics_are_those_of_the_training_split(tmp_path: Path) -> None:
-    make_folder(tmp_path / "own" / "train", 2, 4)
-    for name in ("class0", "class1"):
-        (tmp_path / "own" / "val" / name).mkdir(parents=True)
-        Image.new("RGB", (8, 8), (255, 255, 255)).save(tmp_path / "own" / "val" / name / "white.png")
-    found = data.load(make_config(tmp_path / "own"))
-    pixels = load_all(found.train)[0].double() / 255
-    assert found.spec.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), abs=1e-9)
-    assert found.spec.std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("suffix", "mode"), [(".jpg", "RGB"), (".png", "RGBA"), (".png", "P"), (".webp", "RGB"), (".tif", "I;16")]
-)
-@pytest.mark.parametrize("channels", [1, 3])
-def test_all_image_formats_are_decoded(tmp_path: Path, suffix: str, mode: str, channels: int) -> None:
-    file = tmp_path / f"grey{suffix}"
-    if mode == "I;16":
-        Image.fromarray(np.full((50, 40), 100 * 256, np.uint16)).save(file)
-    else:
-        Image.new("RGB", (40, 50), (100, 100, 100)).convert(mode).save(file)
-    pixels = decoding.decode(file, 12, channels)
-    assert pixels.shape == (12, 12, channels)
-    assert pixels.dtype == np.uint8
-    assert abs(pixels.astype(int) - 100).max() <= 3
-
-
-def test_exif_orientation_is_applied(tmp_path: Path) -> None:
-    image = Image.new("L", (8, 8))
-    image.paste(255, (0, 0, 8, 4))  # the upper half is white
-    exif = Image.Exif()
-    exif[0x0112] = 6  # rotate by 90 degrees clockwise
-    image.save(tmp_path / "a.png", exif=exif)
-    assert decoding.decode(tmp_path / "a.png", 8, 1)[:, 6:].min() == 255
-
-
-@pytest.mark.parametrize("content", [b"", b"not an image", None])
-def test_invalid_image_is_unreadable(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "a.png"
-    Image.effect_noise((64, 64), 50).save(file)
-    file.write_bytes(file.read_bytes()[:200] if content is None else content)
-    with pytest.raises(UnreadableError, match="truncated" if content is None else "not an image"):
-        decoding.decode(file, 8, 3)
-
-
-def test_decompression_bomb_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.new("L", (64, 64)).save(tmp_path / "a.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(UnreadableError, match="decompression bomb"):
-        decoding.decode(tmp_path / "a.png", 8, 1)
-
-
-def truncate_images(root: Path, count: int) -> Path:
-    """Truncate the first files of the last training class."""
-    for number in range(count):
-        file = root / "train" / "class1" / f"{number}.png"
-        file.write_bytes(file.read_bytes()[:60])
-    return root
-
-
-@pytest.mark.parametrize("cache", ["none", "disk"])
-def test_a_few_broken_images_are_skipped(tmp_path: Path, cache: str, capsys: pytest.CaptureFixture[str]) -> None:
-    make_folder(tmp_path / "own" / "train", 2, 10)
-    make_folder(tmp_path / "own" / "val", 2, 2)
-    found = data.load(make_config(truncate_images(tmp_path / "own", 2), cache=cache, max_unreadable=0.1))
-    assert len(found.problems) == 2
-    assert "class1/0.png" in found.problems[0]
-    images, labels = load_all(found.train)
-    assert len(images) == (18 if cache == "disk" else 20)
-    assert (images.float().mean((1, 2, 3)) // 40 == labels).all(), "wrong label"
-    assert capsys.readouterr().err.count("skipped") == (0 if cache == "disk" else 2)
-
-
-@pytest.mark.parametrize("cache", ["none", "disk"])
-def test_too_many_broken_images_are_an_error(tmp_path: Path, cache: str) -> None:
-    make_folder(tmp_path / "own" / "train", 2, 10)
-    make_folder(tmp_path / "own" / "val", 2, 2)
-    with pytest.raises(UserError, match=r"class1/0.png.*raise data.max_unreadable=0.05"):
-        data.load(make_config(truncate_images(tmp_path / "own", 3), cache=cache))
-
-
-def test_unwritable_cache_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(UserError, match="set another data.cache_dir"):
-        data.load(make_config(make_folder(tmp_path / "own", 2, 5)))
-
-
-def test_missing_or_empty_folder_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file.txt").write_text("text")
-    for name, message in (("nowhere", "does not exist"), ("file.txt", "is a file"), ("empty", "contains no image")):
-        with pytest.raises(UserError, match=f"data.path={tmp_path / name} {message}"):
-            data.load(make_config(tmp_path / name))
-
-
-def test_missing_classes_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"one has fewer than two classes \(class0\)"):
-        data.load(make_config(make_folder(tmp_path / "one", 1, 5)))
-    (make_folder(tmp_path / "two", 2, 5) / "class2").mkdir()
-    with pytest.raises(UserError, match="two has no training image of class2"):
-        data.load(make_config(tmp_path / "two"))
-    make_folder(tmp_path / "split" / "train", 2, 3)
-    make_folder(tmp_path / "split" / "val", 4, 1)
-    with pytest.raises(UserError, match="val has images of class2, class3, which .*train does not have"):
-        data.load(make_config(tmp_path / "split"))
-
-
-def test_empty_split_is_an_error(tmp_path: Path) -> None:
-    make_folder(tmp_path / "few", 2, 1)
-    with pytest.raises(UserError, match="data.val_fraction=0.2 of 2 images leaves none for validation"):
-        data.load(make_config(tmp_path / "few"))
-    make_folder(tmp_path / "split" / "train", 2, 3)
-    (tmp_path / "split" / "val").mkdir()
-    with pytest.raises(UserError, match="val contains no image"):
-        data.load(make_config(tmp_path / "split"))
-
-
-def test_small_classes_take_turns_in_validation(tmp_path: Path) -> None:
-    """A fifth of 2 images rounds to 0, but a fifth of all images does not."""
-    found = data.load(make_config(make_folder(tmp_path / "own", 6, 2)))
-    assert len(found.val) == 2
-    assert found.train.labels.bincount().min() >= 1
 
 
 def test_summary_and_plot(tmp_path: Path) -> None:
