@@ -59,7 +59,7 @@ def test_plain_copier_update_from_the_own_bundle(
     result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
     assert result.returncode == 0, result.stderr
     folder, bundle = tmp_path / "proj", tmp_path / ".fastproj/template.bundle"
-    edit(folder / "README.md", "## Switches", "## My switches")
+    edit(folder / "README.md", "## Techniques", "## My techniques")
     (folder / "src/proj/model.py").write_text("# mine\n")
     commit(folder)
     git(tmp_path, "clone", "-q", str(bundle), "template")
@@ -74,5 +74,5 @@ def test_plain_copier_update_from_the_own_bundle(
         "~/.fastproj/template.bundle",
     )
     assert (folder / "NEW.md").is_file()
-    assert "## My switches" in (folder / "README.md").read_text()
+    assert "## My techniques" in (folder / "README.md").read_text()
     assert (folder / "src/proj/model.py").read_text() == "# mine\n"
