@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from .. import data, model
 from ..config import Config
@@ -22,6 +21,7 @@ from ..log import RunLog
 from ..techniques import debug
 from ..train import train
 from .conftest import HAS_BLOCKS, SMALL, main, unsupported
+from .no_synchronization import NoSynchronization
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -116,43 +116,6 @@ def test_debug_tools_restore_the_global_state(config: Callable[..., Config], wor
     train(config("--run.name=a", "--debug.anomaly=true", "--debug.deterministic=true"), world)
     assert not torch.is_anomaly_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-SYNCHRONIZING = {
-    "item",
-    "cpu",
-    "numpy",
-    "tolist",
-    "__repr__",
-    "__bool__",
-    "__float__",
-    "__int__",
-    "__format__",
-    "__index__",
-}
-SYNCHRONIZING |= {
-    "__array__",
-    "__contains__",
-    "__iter__",
-    "equal",
-    "allclose",
-    "nonzero",
-    "masked_select",
-    "unique",
-    "is_nonzero",
-}
-
-
-class NoSynchronization(TorchFunctionMode):
-    """Fails on every call that would synchronize the host with a device."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        given = (*args[1:], *(kwargs or {}).values())
-        to_host = name == "to" and any(isinstance(value, str) and value == "cpu" for value in given)
-        if name in SYNCHRONIZING or to_host:
-            raise AssertionError(f"the steady state calls Tensor.{name}")
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture
