@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
-# Versions that CI saw pass, for everything that is installed here.
+# The versions that CI tests, for everything that is installed here.
 export PIP_CONSTRAINT := $(abspath constraints.txt)
-# The demonstration's own folder, environment and project.
+# The project of the demo, and its environment.
 DEMO := build/demo
 DEMO_VENV := build/demo-venv
 DEMO_BIN := $(abspath $(DEMO_VENV))/bin
@@ -14,22 +14,22 @@ FRAMEWORK ?= pytorch
 
 .PHONY: help demo test test-all try gpu check format docs bench release clean
 
-help:  ## list these commands
+help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
-# The project's folder is the same each time, so an environment that has its requirements stays good.
-demo:  ## render a project for this machine, train it on real data, show what came out
-	@test -x $(DEMO_BIN)/fastproj || { echo 'demo: making an environment, once'; \
+# The project folder is the same each time, so its environment can be used again.
+demo:  ## render a project for this machine, train it on real data and print a report
+	@test -x $(DEMO_BIN)/fastproj || { echo 'demo: creating a virtual environment, once'; \
 	  $(PYTHON) -m venv $(DEMO_VENV) && $(DEMO_BIN)/python -m pip install --quiet --editable .; }
 	@if [ -e $(DEMO) ]; then rm -rf $(DEMO).before && mv $(DEMO) $(DEMO).before; fi
 	@$(DEMO_BIN)/fastproj new $(notdir $(DEMO)) --output $(dir $(DEMO)) --model resnet --framework pytorch --no-git --yes
-	@cmp -s $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml || { echo 'demo: installing what it needs, once'; \
+	@cmp -s $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml || { echo 'demo: installing its requirements, once'; \
 	  $(DEMO_BIN)/python -m pip install --quiet --editable $(DEMO) && cp $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml; }
 	@echo && cd $(DEMO) && PYTHON=$(DEMO_BIN)/python launch/local.sh --run.name demo \
 	  && $(DEMO_BIN)/python -m $(notdir $(DEMO)).tools.report runs/demo
-	@echo "all in $(abspath $(DEMO))$$([ ! -e $(DEMO).before ] || echo '; the project of the demo before is in $(DEMO).before')"
+	@echo "all in $(abspath $(DEMO))$$([ ! -e $(DEMO).before ] || echo '; the previous one is in $(DEMO).before')"
 
-# Rendered projects are tested in this environment, so it holds what they ask for, as they state it themselves.
+# Rendered projects are tested in this environment, so it has the requirements that they declare.
 $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml template/project/pyproject.toml.jinja $(wildcard template/data/*/requirements)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
@@ -38,11 +38,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml templat
 	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
 	@touch $@
 
-test: $(VENV)/.ready check  ## check formats and types, then run the tests: each fact once; options in ARGS
+test: $(VENV)/.ready check  ## run all checks, and the tests of each fact once; pytest options in ARGS
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=20 $(ARGS)
 
 test-all: export EVERY_TEST := 1
-test-all: test  ## the same with every test of every framework with every model, which takes long
+test-all: test  ## run all checks, and every test of every framework with every model
 
 try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='test_train.py -k resume'
 	@rm -rf build/try && mkdir -p build/try
@@ -50,26 +50,26 @@ try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='te
 	@cd build/try/proj/src/proj/tests && PYTHONPATH=$(abspath build/try/proj/src) OMP_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider $(TESTS)
 
-gpu: $(VENV)/.ready  ## on a machine with CUDA: train the covering set there; a skip is a failure
+gpu: $(VENV)/.ready  ## tests that need CUDA; a skip is a failure
 	REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu $(ARGS)
 
-check: $(VENV)/.ready  ## format, lint and types of the generator and the template
+check: $(VENV)/.ready  ## check format, lint and types of the generator, the template and the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(VENV)/.ready  ## mend what a program can mend
+format: $(VENV)/.ready  ## apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.ready  ## build the documentation's site: build/site/index.html
+docs: $(VENV)/.ready  ## build the documentation: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-bench: $(VENV)/.ready  ## time the program's commands; PAGES='channels-last' or PAGES=all measures techniques instead
+bench: $(VENV)/.ready  ## measure fastproj's commands; with PAGES='channels-last' or PAGES=all, techniques
 	$(BIN)/python $(if $(PAGES),benchmarks/techniques.py $(filter-out all,$(PAGES)),benchmarks/commands.py)
 
-release: $(VENV)/.ready  ## cut a release after all checks and tests: VERSION=X.Y.Z; nothing is pushed
+release: $(VENV)/.ready  ## make a release after test-all: VERSION=X.Y.Z; nothing is pushed
 	@$(BIN)/python generator/release.py "$$VERSION"
 
-clean:  ## remove what was made here
+clean:  ## remove generated files
 	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""What the tests share: the real program in a home of its own, and projects rendered once a session."""
+"""Fixtures: the real program with its own home folder, and projects that are rendered once."""
 
 import fcntl
 import os
@@ -16,9 +16,9 @@ from updating import VERSIONS, MakeProject, build, commit, git
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a GPU, its tests are skipped and said to be; with REQUIRE_GPU=1 they run, and so fail.
+    """Without a GPU, skip its tests; with REQUIRE_GPU=1 they run, and so fail.
 
-    The two workers begin with a half of the list each, so each half begins with its long tests.
+    Each of the two workers starts with one half of the list, so each half starts with long tests.
     """
     slow = [item for item in items if item.get_closest_marker("slow")]
     others = [item for item in items if item not in slow]
@@ -55,7 +55,7 @@ def environment(home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Fastproj:
-    """Run the real program as a user does; without a terminal, as in a script."""
+    """Run the real program without a terminal, as a script does."""
     elsewhere = tmp_path_factory.mktemp("cwd")
 
     def run(*arguments: str, cwd: Path = elsewhere, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -100,13 +100,13 @@ def project(fastproj: Fastproj, shared_folder: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The template's bundle as each release brought it."""
+    """The template's bundle at each release."""
     return [build(tmp_path_factory.mktemp(f"bundle{number}"), number) for number in (1, 2, 3)]
 
 
 @pytest.fixture(scope="session")
 def render_release(bundles: list[Path], fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> MakeProject:
-    """A project made from each release by the real program; its template's bundle is then the newest."""
+    """A project of each release, rendered by the real program; its template's bundle is then replaced by the newest."""
     make_project: dict[str, Path] = {}
 
     def make(version: str = "v0.1.0") -> Path:
@@ -124,7 +124,7 @@ def render_release(bundles: list[Path], fastproj: Fastproj, tmp_path_factory: py
 
 @pytest.fixture
 def make_project(render_release: MakeProject, tmp_path: Path) -> MakeProject:
-    """A copy of such a project, to do with as one likes."""
+    """A copy of a project of a release, which the test may change."""
 
     def copy(version: str = "v0.1.0") -> Path:
         return shutil.copytree(render_release(version), tmp_path / "proj", symlinks=True)
@@ -134,7 +134,7 @@ def make_project(render_release: MakeProject, tmp_path: Path) -> MakeProject:
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """The program of three releases and of a checkout, and one without history: environments to run them in."""
+    """Environments of the program of three releases, of a checkout, and of an archive without history."""
     folder = tmp_path_factory.mktemp("programs")
     checkout = Repository(folder / "checkout")
     make_project = checkout.three_releases()

@@ -1,4 +1,4 @@
-"""Detection against recorded outputs of real tools, and against tools that are missing, slow, broken or lying."""
+"""Hardware detection with recorded outputs of real tools, and with tools that are missing, slow or broken."""
 
 import json
 import os
@@ -16,7 +16,7 @@ RECORDED = ROOT / "tests/support/nvidia-smi"
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in for nvidia-smi; a test writes what it does."""
+    """A replacement for nvidia-smi, which tests write."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     program = tmp_path / "nvidia-smi"
@@ -25,7 +25,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def answer(smi: Path, query: str, status: int = 0, listing: str = "") -> None:
-    """Make it print a text, and another for -L."""
+    """Set what it prints, and what for -L."""
     smi.with_suffix(".query").write_text(query)
     smi.with_suffix(".listing").write_text(listing)
     smi.write_text(

@@ -1,4 +1,4 @@
-"""Names of projects: what is refused, why, and by the real program."""
+"""Project names: which are refused, and why."""
 
 import importlib.metadata
 import keyword

@@ -25,7 +25,7 @@ CHANGELOG = "# Changelog\n\n## {} (not released)\n\n- It is better.\n"
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    """What `make release` needs: a Makefile whose tests pass unless there is a file `red`."""
+    """A repository with a Makefile whose tests fail if there is a file `red`."""
     made = Repository(tmp_path / "repository")
     made.start()
     made.write({**FIRST, "CHANGELOG.md": CHANGELOG.format("0.1.0"), ".gitignore": "/red\n"})

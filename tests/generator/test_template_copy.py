@@ -18,7 +18,7 @@ from template_copy import clones, held_versions
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The program's own folder, which holds its copy of the template."""
+    """The program's folder, with its copy of the template."""
     return tmp_path / "home"
 
 
@@ -90,7 +90,7 @@ def test_concurrent_refreshes_keep_the_copy_complete(
 
 @pytest.fixture
 def stuck(tmp_path: Path) -> str:
-    """A PATH whose git stops for good before it packs, after saying so."""
+    """A PATH whose git reports that it is about to pack, and then hangs."""
     (tmp_path / "bin").mkdir()
     real = shutil.which("git")
     script = f'#!/bin/sh\ncase " $* " in *" pack-objects "*) touch {tmp_path}/packing; exec sleep 60;; esac\n'
@@ -100,7 +100,7 @@ def stuck(tmp_path: Path) -> str:
 
 
 def packing(program: dict[str, str], path: str, home: Path) -> subprocess.Popen[str]:
-    """Start a refresh and return when it is in the middle."""
+    """Start a refresh, and return while it packs."""
     environment = program | {"PATH": path, "FASTPROJ_HOME": str(home)}
     code = "from fastproj.shared.source import embedded; embedded()"
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, start_new_session=True, text=True)

@@ -15,12 +15,12 @@ from template_copy import clones
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The program's own folder, which holds its copy of the template."""
+    """The program's folder, with its copy of the template."""
     return tmp_path / "home"
 
 
 def other_template(home: Path, version: str) -> None:
-    """Put the bundle of somebody else's template there, made by git's own commands."""
+    """Write the bundle of another template, created with git commands."""
     mine = Repository(home.parent / "other")
     mine.start()
     mine.write({"copier.yml": "_subdirectory: template\n", "template/mine.txt": "mine\n"})
@@ -30,7 +30,7 @@ def other_template(home: Path, version: str) -> None:
 
 
 def a_fork(home: Path) -> None:
-    """Put a bundle there whose history has other files under a version of ours, and a later one."""
+    """Write a bundle whose history has other files under one of our versions, and a later version."""
     mine = Repository(home.parent / "other")
     mine.start()
     mine.write({**RELEASES["0.1.0"], "template/project/old.txt": "other\n"})

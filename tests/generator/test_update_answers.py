@@ -69,7 +69,7 @@ def test_downgrade_requires_the_option(make_project: MakeProject, fastproj: Fast
 
 
 def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Path) -> None:
-    """The own template: its place is the same text everywhere, and FASTPROJ_HOME moves it for one machine alone."""
+    """The recorded location of the own template is the same on every machine, also with FASTPROJ_HOME."""
     result = fastproj("new", "proj", "--yes", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "proj"

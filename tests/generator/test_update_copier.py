@@ -1,4 +1,4 @@
-"""Plain `copier update`, without fastproj, where it is safe."""
+"""Plain `copier update`, without fastproj, in the states where it is safe."""
 
 import shutil
 import subprocess
@@ -45,7 +45,7 @@ def test_plain_copier_update(states: list[State], make_project: MakeProject, env
 
 
 def copier_update(folder: Path, environment: dict[str, str]) -> None:
-    """Run it plainly: no --trust, no network."""
+    """Run `copier update` without --trust and without a network."""
     command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults"]
     offline = environment | {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
     result = subprocess.run(command, cwd=folder, env=offline, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""An update that is stopped: the project is as it was, or whole, and the next update succeeds."""
+"""An update that is interrupted leaves the project unchanged or updated, and the next update succeeds."""
 
 import os
 import random
@@ -22,7 +22,7 @@ ENGINE = "src/proj/engine.py"
 def updated_once(
     render_release: MakeProject, fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, tuple[object, ...], float]:
-    """A project with an edit of the user's and an untracked file; what an update makes of it; how long that took."""
+    """A project with an edit and an untracked file, its state after an update, and the seconds that took."""
     folder = shutil.copytree(render_release("v0.1.0"), tmp_path_factory.mktemp("edited") / "proj", symlinks=True)
     edit(folder / ENGINE, "return 20\n", "return 20 + 1  # mine\n")
     commit(folder)
@@ -45,7 +45,7 @@ def edited(updated_once: tuple[Path, tuple[object, ...], float], tmp_path: Path)
 
 @pytest.fixture
 def updated(updated_once: tuple[Path, tuple[object, ...], float]) -> tuple[object, ...]:
-    """The state that an undisturbed update comes to."""
+    """The state after an uninterrupted update."""
     return updated_once[1]
 
 

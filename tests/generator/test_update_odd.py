@@ -74,7 +74,7 @@ def test_line_endings_of_the_answers_file_cause_no_conflict(make_project: MakePr
 
 
 def test_gitattributes_are_merged(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
-    """Also where the template comes to have some: and those go again with it."""
+    """Also if the template adds or removes some."""
     folder = make_project()
     git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
     (tmp_path / "fork/project/.gitattributes").write_text("*.bin binary\n")

@@ -1,4 +1,4 @@
-"""Every released version of the real template is brought to the present one, edited as its owner may have edited it."""
+"""Projects of every released version of the template, with edits, are updated to the present one."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -20,7 +20,7 @@ OPTIONS += ["--train.steps=8", "--train.eval_every=4", "--log.every=1", "--log.t
 
 
 def read_rows(run: Path) -> list[dict[str, Any]]:
-    """Return the logged metrics, without those that depend on the clock."""
+    """Return the logged metrics, without those that depend on time."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: row[key] for key in row if key not in ("seconds", "samples_per_second")} for row in rows]
 

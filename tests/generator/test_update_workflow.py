@@ -1,4 +1,4 @@
-"""The rendered workflow that opens a pull request: its script, run as GitHub does, with a stand-in for `gh`."""
+"""The script of the rendered workflow that opens a pull request, run as GitHub does, with a fake `gh`."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The package as it is installed: from a wheel, with its source deleted, offline."""
+"""The package installed from a wheel, offline and without its source."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ PAST = ("0.0.1", "0.0.2")
 
 
 def add_past(repository: Repository) -> None:
-    """Give a tree two releases that came before it, which have one file less and one more."""
+    """Add two earlier releases, which lack one file and have another."""
     pyproject = (repository.folder / "pyproject.toml").read_text()
     repository.start()
     (repository.folder / "template/project/Makefile.jinja").rename(repository.folder.parent / "Makefile.jinja")

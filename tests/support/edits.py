@@ -1,4 +1,4 @@
-"""What a user may have done to a project before an update, as functions of the project's folder."""
+"""Edits that a user may have made before an update, as functions of the project folder."""
 
 import os
 import shutil
@@ -72,7 +72,7 @@ def edited_repeated_blocks(project: Path) -> None:
 
 
 def edited_one_of_equal_blocks(project: Path) -> None:
-    """Further from the block's name than a patch's context, while the template adds an equal block above."""
+    """Far from the block's name, while the template adds an equal block above."""
     file = project / "configs/default.yaml"
     blocks = file.read_text().split("\n\n")
     blocks[2] = blocks[2].replace("rate: 0.1", "rate: 0.7  # mine, of the test block")

@@ -1,4 +1,4 @@
-"""Trainings that differ in nothing but the framework, and how their results are compared."""
+"""Runs that differ only in the framework, and their comparison."""
 
 import json
 import sys
@@ -17,11 +17,11 @@ VARIANTS: dict[str, tuple[list[str], float]] = {
     "accumulated": ([FP32, "--train.accumulate=4", "--train.micro_batch=2", "--optim.clip=0.3"], 1e-6),
     "bf16": (["--speed.precision=bf16"], 1e-3),
 }
-"""Options, and how far the losses may be apart, relatively."""
+"""Options, and the relative tolerance of the losses."""
 
 
 def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1) -> None:
-    """Train a project as the variants say, into `runs`."""
+    """Train the variants of a project into `runs`."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     every = [[*SETTINGS, *VARIANTS[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
     result = run_in(folder, sys.executable, *torchrun, str(PROGRAMS / "train_in_turn.py"), json.dumps(every))
@@ -29,14 +29,14 @@ def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1)
 
 
 def read_rows(run: Path) -> list[dict[str, Any]]:
-    """Return all rows of a run, without what depends on the clock."""
+    """Return all rows of a run, without values that depend on time."""
     clock = ("seconds", "samples_per_second")
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: row[key] for key in row if key not in clock} for row in logged]
 
 
 def assert_equal_runs(ours: Path, theirs: Path, tolerance: float) -> float:
-    """Hold two runs against each other; return the largest relative difference of a loss."""
+    """Compare two runs; return the largest relative difference of a loss."""
     largest = 0.0
     first, second = read_rows(ours), read_rows(theirs)
     assert len(first) == len(second) == STEPS + 1

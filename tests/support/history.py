@@ -1,4 +1,4 @@
-"""A small template with a history of releases, in a real repository; fastproj as it runs from there, or installed."""
+"""A small template with a history of releases in a git repository, and fastproj run from there or installed."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ RELEASES: dict[str, dict[str, str | None]] = {
 
 
 class Repository:
-    """A git repository with a `pyproject.toml` and a template, whose releases are made by hand."""
+    """A git repository with a `pyproject.toml`, a template and releases."""
 
     def __init__(self, folder: Path, date: str = "2026-01-01T00:00:00+0000") -> None:
         self.folder = folder
@@ -104,7 +104,7 @@ def installed(repository: Repository, site: Path) -> dict[str, str]:
 _LEAVE_OUT = shutil.ignore_patterns("__pycache__", "_template.bundle")
 
 REFRESH = "from fastproj.shared.source import embedded; print(embedded().revision)"
-"""What every command that needs the template does first."""
+"""The first action of every command that needs the template."""
 
 
 def start(environment: Mapping[str, str], home: Path, code: str = REFRESH) -> subprocess.Popen[str]:
@@ -119,7 +119,7 @@ def start(environment: Mapping[str, str], home: Path, code: str = REFRESH) -> su
 
 
 def refresh(environment: Mapping[str, str], home: Path) -> str:
-    """Refresh the copy in a process of its own and return the tag that a project is rendered from."""
+    """Refresh the copy in a new process, and return the tag that a project is rendered from."""
     process = start(environment, home)
     output, message = process.communicate(timeout=60)
     assert process.returncode == 0, message

@@ -1,4 +1,4 @@
-"""What can be rendered, discovered from the template: no list here needs a new part's name."""
+"""The combinations that can be rendered, discovered from the template."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Print what all rendered projects ask for, so that one environment can test them."""
+"""Print the requirements of all rendered projects, for one environment that tests them."""
 
 import subprocess
 import sys

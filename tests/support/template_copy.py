@@ -1,4 +1,4 @@
-"""What tests of the program's local copy share of the template."""
+"""Helpers for tests of the program's local copy of the template."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A small template with three releases, as a bundle that grows, and what of a user's work an update must keep."""
+"""A small template with three releases in a growing bundle, and what an update must keep of a user's edits."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ VERSIONS = ["v0.1.0", "v0.2.0", "v0.3.0"]
 
 
 class MakeProject(Protocol):
-    """Makes a project of a release."""
+    """Copies a project of a release."""
 
     def __call__(self, version: str = ..., /) -> Path: ...
 
@@ -38,7 +38,7 @@ launchers: {type: str, multiselect: true, choices: [slurm, ray], default: []}
 
 
 def block(name: str, rate: float) -> str:
-    """Return a block of a config; what differs lies further than a patch's context from its name."""
+    """Return a block of a config; the lines that differ are far from its name."""
     before = "  workers: 4\n  pinned: true\n  order: random\n  cache: false\n"
     after = "  decay: 0\n  steps: 10\n  seed: 1\n  note: the same\n\n"
     return f"{name}:\n{before}  rate: {rate}\n{after}"
@@ -98,7 +98,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def build(folder: Path, newest: int = 3, name: str = "team.bundle") -> Path:
-    """Write a bundle with the releases up to one, a parentless commit each."""
+    """Write a bundle with the releases up to `newest`, one parentless commit per release."""
     work = folder / "template"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -138,14 +138,14 @@ def read_files(project: Path) -> dict[str, tuple[str, bytes]]:
 
 
 def project_state(project: Path) -> tuple[dict[str, tuple[str, bytes]], str, str]:
-    """Return all that an update may change: the files, the index, the branch."""
+    """Return what an update may change: files, index and branch."""
     return read_files(project), git(project, "ls-files", "--stage"), git(project, "log", "-1", "--format=%H %D")
 
 
 def lost_edits(
     project: Path, before: dict[str, tuple[str, bytes]], rendered: dict[str, tuple[str, bytes]]
 ) -> list[str]:
-    """Return what the user had made, and is neither in a file of the project nor in a conflict that git shows."""
+    """Return the user's edits that are neither in a file of the project nor in a conflict."""
     after = read_files(project)
     unmerged = [line.split()[1] for line in git(project, "ls-files", "-u").splitlines()]
     contents = [content for _, content in after.values()] + [

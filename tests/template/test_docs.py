@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, has one form, and names keys and defaults that are there."""
+"""The documentation builds without warnings, has one form, and documents existing keys and defaults."""
 
 import ast
 import os
@@ -35,12 +35,12 @@ NOT_KEYS = (
     }
     | {"data.py", "model.py", "train.py"}
 )
-"""Files and functions, whose names look like keys."""
+"""Files and functions whose names look like keys."""
 
 
 @pytest.fixture(scope="session")
 def defaults(project: Project) -> dict[str, object]:
-    """Every key of the rendered projects with the code's default; a model's own keys are those of all models."""
+    """Every key of the rendered projects with its default, for all models."""
     found: dict[str, object] = {}
     for model in MODELS:
         folder = project(FRAMEWORKS[0], model)

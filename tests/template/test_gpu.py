@@ -1,4 +1,4 @@
-"""The GPU lane: on a machine with CUDA, each covering combination is rendered for it and trained there."""
+"""GPU tests: on a machine with CUDA, each combination is rendered for it and trained there."""
 
 import json
 import shutil

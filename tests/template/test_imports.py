@@ -86,6 +86,13 @@ def test_imports_go_one_way(project: Project, framework: str, model: str) -> Non
     ]
     assert upward == []
     assert cycles(graph) == []
+    past_the_facade = [
+        f"{name} imports {other}"
+        for name, others in graph.items()
+        for other in others
+        if other.startswith("techniques.") and not name.startswith("techniques")
+    ]
+    assert past_the_facade == []
 
 
 def test_upward_imports_and_cycles_are_found(tmp_path: Path) -> None:

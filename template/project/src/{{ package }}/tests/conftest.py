@@ -1,4 +1,4 @@
-"""What the tests share: the project's own config made small, and a world of one CPU process."""
+"""Fixtures and helpers: the project's config for short runs, and a world of one CPU process."""
 
 import gc
 import json
@@ -26,7 +26,7 @@ PARSER = make_parser("test", "")
 
 
 def _own() -> list[str]:
-    """The project's own data, model and rate, as options; all else is the code's default, whatever is switched on."""
+    """Return the project's data, model and learning rate as options; all other keys keep the code's defaults."""
     values = as_dict(read(PARSER, [f"--config={ROOT}/configs/default.yaml"]))
     kept = {f"{section}.{key}": value for section in ("data", "model") for key, value in values[section].items()}
     kept |= {f"optim.{key}": values["optim"][key] for key in ("lr", "base_batch")}
@@ -38,7 +38,7 @@ FP32_ON_CPU = ["--run.device=cpu", "--speed.precision=fp32"]
 SHORT = ["--train.steps=20", "--train.micro_batch=16", "--train.eval_every=20", "--log.every=5"]
 SMALL = [*_own(), *FP32_ON_CPU, *SHORT]
 OTHER_WIDTH = f"--model.width={2 * getattr(read(PARSER, SMALL).model, 'width', 0)}"
-"""A change of the network's size; of width 0 where the model has none."""
+"""An option that changes the size of the network; width 0 if the model has no width."""
 HAS_SMOOTHING = hasattr(read(PARSER, SMALL).model, "label_smoothing")
 
 
@@ -48,16 +48,16 @@ def _network() -> Any:
 
 
 HAS_BLOCKS = bool(blocks_of(_network()))
-"""Whether the model names the blocks that some switches work on; without, they must refuse."""
+"""Whether the model has the `blocks` that some techniques need; otherwise these are refused."""
 NO_COMPILE = bool(no_compile_reason(_network()))
-"""Whether the model says why it is not to be compiled; then that is refused."""
+"""Whether the model has a reason not to be compiled; then compiling is refused."""
 
 
 UNSUPPORTED: dict[str, str] = {**getattr(train, "UNSUPPORTED", {}), **getattr(train, "UNSUPPORTED_ON_CPU", {})}
 
 
 def unsupported(options: list[str]) -> str:
-    """How this project's framework refuses some options; empty where it takes them."""
+    """Return the framework's error for these options; empty if it supports them."""
     for option in options:
         key, _, value = option.removeprefix("--").partition("=")
         why = UNSUPPORTED.get(key) or UNSUPPORTED.get(f"{key}={value}")
@@ -67,7 +67,7 @@ def unsupported(options: list[str]) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a GPU, its tests are skipped and said to be; with REQUIRE_GPU=1 they run, and so fail."""
+    """Without a GPU, skip its tests; with REQUIRE_GPU=1 they run, and so fail."""
     if torch.cuda.is_available() or os.environ.get("REQUIRE_GPU") == "1":
         return
     for item in items:
@@ -83,7 +83,7 @@ def world() -> World:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[..., Config]:
-    """Make the project's config small, with runs in a temporary folder and options as on the command line."""
+    """Create configs for short runs in a temporary folder, with options as on the command line."""
 
     def make(*options: str) -> Config:
         return read(PARSER, [*SMALL, f"--run.dir={tmp_path}", "--log.tensorboard=false", *options])
@@ -98,12 +98,12 @@ def no_full_collections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 VALIDATED = 16
-"""Batches of a short validation, over all ranks."""
+"""Batches of a short validation, summed over ranks."""
 
 
 @pytest.fixture
 def short_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let validations end after a few batches, where their result is beside the point."""
+    """Limit validations to a few batches."""
     whole = loaders.EvalOrder
 
     def short(samples: int, micro_batch: int, *place: int) -> loaders.EvalOrder:
@@ -113,12 +113,12 @@ def short_validation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str]:
-    """Train in a process of its own, or under torchrun, as a user does."""
+    """Train in a new process, or with torchrun."""
     return _start(ranks, ["-m", f"{PACKAGE}.train", *SMALL, "--log.tensorboard=false", *options])
 
 
 def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, *changes: str) -> None:
-    """Train several times in the same processes, with some of the changes that `train_in_turn.py` knows."""
+    """Train several times in the same processes, with changes that `train_in_turn.py` lists."""
     every = [[*SMALL, "--log.tensorboard=false", f"--run.dir={folder}", *options] for options in runs]
     result = _start(ranks, ["-m", f"{__package__}.train_in_turn", json.dumps(every), str(VALIDATED), *changes])
     assert result.returncode == 0, result.stderr[-4000:]
@@ -142,7 +142,7 @@ def main(argv: list[str]) -> None:
 
 
 def read_rows(run: Path, split: str) -> list[dict[str, Any]]:
-    """Return the logged metrics of a split, without what depends on the clock."""
+    """Return the logged metrics of a split, without those that depend on time."""
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     clock = ("seconds", "samples_per_second", "tflops", "mfu")
     return [{key: row[key] for key in row if key not in clock} for row in logged if row["split"] == split]
@@ -154,7 +154,7 @@ def read_losses(run: Path) -> list[float]:
 
 
 def evaluate_run(run: Path) -> dict[str, Any]:
-    """Let `evaluate` measure a run on the CPU, and return what it wrote."""
+    """Evaluate a run on the CPU, and return the metrics that were written."""
     evaluate.main([str(run), "--device=cpu"])
     found = checkpoint.find(run)
     assert found is not None

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or passed over, and never runs code."""
+"""Checkpoints are complete or skipped, and never run code."""
 
 import json
 import os
@@ -20,7 +20,7 @@ WEIGHTS = {"w": torch.arange(1000.0)}
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run's folder with two good checkpoints."""
+    """A run folder with two intact checkpoints."""
     for step in (1, 2):
         save(tmp_path, step)
     return tmp_path

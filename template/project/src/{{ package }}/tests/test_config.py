@@ -1,4 +1,4 @@
-"""Bad values end the real program with one line that names the key and the way out."""
+"""A bad value is a one-line error that names the key and a valid value."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -104,7 +104,7 @@ def test_bad_value_is_a_one_line_error(
 
 
 def _wrong() -> list[tuple[str, str]]:
-    """For every key, a word that none takes, and a number outside its interval where it has one."""
+    """Return for every key a word that it refuses, and a number outside its interval if it has one."""
     found = []
     for section in fields(Config):
         for item in fields(type(getattr(Config(), section.name))):
@@ -148,7 +148,7 @@ def test_help_lists_every_value(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("size", getattr(model, "SIZES", {}))
 def test_size_sets_every_dimension(size: object, tmp_path: Path) -> None:
-    """On the command line and in a file, also where the recipe names another."""
+    """On the command line and in a file, also if the recipe sets another size."""
     expected = ModelConfig(size=size)  # type: ignore[call-arg,arg-type,unused-ignore]
     assert parse("test", "", [f"--model.size={size}"]).model == expected
     (tmp_path / "size.yaml").write_text(f"model:\n  size: {size}\n")

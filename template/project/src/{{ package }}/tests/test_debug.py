@@ -1,4 +1,4 @@
-"""The instruments find what they are for, and the steady state waits for nothing."""
+"""The debugging tools find what they are for, and the steady state has no host-device synchronization."""
 
 import functools
 import json
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from .. import data, model
 from ..config import Config
@@ -22,12 +21,13 @@ from ..log import RunLog
 from ..techniques import debug
 from ..train import train
 from .conftest import HAS_BLOCKS, SMALL, main, unsupported
+from .no_synchronization import NoSynchronization
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
 
 class Broken(nn.Module):
-    """Three layers; the middle one makes what the test asks for."""
+    """Three layers; the middle one applies the function of the test."""
 
     def __init__(self, break_it: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -118,46 +118,9 @@ def test_debug_tools_restore_the_global_state(config: Callable[..., Config], wor
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-SYNCHRONIZING = {
-    "item",
-    "cpu",
-    "numpy",
-    "tolist",
-    "__repr__",
-    "__bool__",
-    "__float__",
-    "__int__",
-    "__format__",
-    "__index__",
-}
-SYNCHRONIZING |= {
-    "__array__",
-    "__contains__",
-    "__iter__",
-    "equal",
-    "allclose",
-    "nonzero",
-    "masked_select",
-    "unique",
-    "is_nonzero",
-}
-
-
-class NoSynchronization(TorchFunctionMode):
-    """Fails on whatever would make the host wait for a device, were the tensor on one."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        given = (*args[1:], *(kwargs or {}).values())
-        to_host = name == "to" and any(isinstance(value, str) and value == "cpu" for value in given)
-        if name in SYNCHRONIZING or to_host:
-            raise AssertionError(f"the steady state calls Tensor.{name}")
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.fixture
 def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Forbid waits from the end of the second step of a run to the end of the one before its last."""
+    """Forbid synchronization from the end of the second step to the end of the last but one."""
     mode = ExitStack()
     guarded: list[int] = []
     step, order = RunLog.step, TrainOrder.__iter__
@@ -170,7 +133,7 @@ def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         if len(guarded) == self.total_steps - 1:
             mode.close()
 
-    # Indices are made on the host, as whole numbers: before the run, so that they are not mistaken for a wait.
+    # The host computes the indices: before the run, so that they do not count as synchronization.
     monkeypatch.setattr(TrainOrder, "__iter__", lambda self: iter(list(order(self))))
     monkeypatch.setattr(RunLog, "step", count)
     with mode:
@@ -240,7 +203,7 @@ def test_synchronization_in_the_loop_is_detected(
 def test_steady_state_has_no_cuda_synchronization(
     config: Callable[..., Config], options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In bf16, as fp16 waits to know whether a step was skipped."""
+    """In bf16, as fp16 synchronizes to know whether a step was skipped."""
     quiet = ["--run.device=cuda", "--speed.precision=bf16", "--debug.sync=error", "--train.steps=12", "--log.every=100"]
     gpu = World(0, 1, torch.device("cuda", 0))
     if unsupported(quiet):

@@ -1,4 +1,4 @@
-"""The order of samples: complete, the same for any workers and ranks, and the same after a resume."""
+"""The sample order is complete, and the same for any number of workers and ranks and after a resume."""
 
 from collections.abc import Callable
 from functools import partial

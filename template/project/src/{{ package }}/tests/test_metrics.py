@@ -1,4 +1,4 @@
-"""Validation is exact over any batches, and records no gradient."""
+"""Validation is exact for any batches and computes no gradients."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def test_validation_is_exact_for_a_short_last_batch(config: Callable[..., Config
     net = model.build(cfg.model, samples.spec)
 
     class Few:
-        """The first 23 held-out samples."""
+        """The first 23 validation samples."""
 
         def __len__(self) -> int:
             return 23

@@ -1,4 +1,4 @@
-"""The work of a step is what the arithmetic says, and its share is of the device's peak."""
+"""FLOPs per sample, and their fraction of the device's peak."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from ..techniques.mfu import Mfu, peak
 
 
 class Net(nn.Module):
-    """One matrix product on 16 numbers, and one convolution over 8 x 8 pixels."""
+    """One linear layer with 16 inputs, and one convolution over 8 x 8 pixels."""
 
     def __init__(self) -> None:
         super().__init__()

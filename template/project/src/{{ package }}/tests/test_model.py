@@ -1,4 +1,4 @@
-"""The network: learns, compiles in one piece, and has no bias that a norm would cancel."""
+"""The network learns, compiles as one graph, and has no bias before a BatchNorm."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def test_model_overfits_one_batch(config: Callable[..., Config]) -> None:
     optimizer = techniques.build_optimizer(net, cfg.optim)
     optim.set_lr(optimizer, cfg.optim.lr, 0.9)
     loss, metrics = net(*batch)
-    target = loss.item() / (1.4 if "bits_per_dim" in metrics else 3)  # a code of bytes never comes near nothing
+    target = loss.item() / (1.4 if "bits_per_dim" in metrics else 3)  # bits per dimension stay far above 0
     for _ in range(60):
         loss, metrics = net(*batch)
         loss.backward()
@@ -48,7 +48,7 @@ def test_model_compiles_as_one_graph(config: Callable[..., Config], world: World
     batch = data.Prepare(samples.spec, cfg.data)(
         samples.train.__getitems__([0, 1]), False, seeded_generator(torch.device("cpu"), 0, 0, 0)
     )
-    net = model.build(cfg.model, samples.spec).eval()  # noise of its own would differ
+    net = model.build(cfg.model, samples.spec).eval()  # its random numbers would differ
     whole = torch.compile(net, backend="eager", fullgraph=True, dynamic=False)
     torch.testing.assert_close(whole(*batch)[0], net(*batch)[0])
     torch.compile(net.train(), backend="eager", fullgraph=True, dynamic=False)(*batch)[0].backward()
@@ -65,7 +65,7 @@ def test_no_bias_before_batch_norm(config: Callable[..., Config]) -> None:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             seen.append(made_by[id(inputs[0])])
         made_by.setdefault(id(output), module)
-        outputs.append(output)  # kept, so that no other tensor gets its id
+        outputs.append(output)  # kept, so that its id is not used again
 
     for module in net.modules():
         module.register_forward_hook(note)

@@ -1,4 +1,4 @@
-"""Clipping, accumulation, weight decay and the peak rate, against references."""
+"""Clipping, accumulation, weight decay and the peak learning rate, compared with references."""
 
 from collections.abc import Callable
 
@@ -66,7 +66,7 @@ def test_micro_batch_gradients_sum_to_one_batch(config: Callable[..., Config], p
     cfg = config()
     samples = data.load(cfg.data)
     prepare = data.Prepare(samples.spec, cfg.data)
-    net = model.build(cfg.model, samples.spec).eval()  # BatchNorm's statistics are of a micro-batch, by its nature
+    net = model.build(cfg.model, samples.spec).eval()  # BatchNorm's statistics are those of a micro-batch
     batch = prepare(samples.train.__getitems__(list(range(16))), False, seeded_generator(CPU, 0, 0, 0))
 
     def gradients(pieces: int) -> list[torch.Tensor]:

@@ -52,9 +52,9 @@ def test_schedule_reaches_the_optimizer(
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
 def test_optimizer_learns_and_resumes(config: Callable[..., Config], world: World, tmp_path: Path, name: str) -> None:
     rate = {"adamw": 4e-3, "sgd": 0.1, "muon": 4e-3, "lamb": 1e-2, "lars": 20.0, "novograd": 1e-2}[name]
-    stuck = name == "lars" and _begins_at_zero(config())  # its rate is in proportion to a layer's weights
+    stuck = name == "lars" and _begins_at_zero(config())  # its step is proportional to the norm of a layer's weights
     if stuck:
-        rate = 0.1  # the first step has no weights to go by, and takes the plain rate
+        rate = 0.1  # with zero weights, the first step has the plain learning rate
     options = [f"--optim.name={name}", f"--optim.lr={rate}", "--optim.lr_scaling=none", "--train.steps=30"]
     options += ["--train.eval_every=20", "--log.every=1", "--train.micro_batch=32"]
     cfg = config("--run.name=whole", *options)

@@ -1,4 +1,4 @@
-"""Two ranks train as one does, under DDP and FSDP, and what they save is read by one process or by any number."""
+"""Two ranks train as one does, with DDP and FSDP, and any number of ranks can load their checkpoints."""
 
 import shutil
 from collections.abc import Callable
@@ -49,7 +49,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all those runs, on two ranks."""
+    """The folder of these runs on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     every = [[*SHARED, f"--run.name={name}", *options] for name, options in RUNS.items()]
     run_ranks_in_turn(2, every, folder, "overflow", "count:ddp", "count:ddp twice")
@@ -70,7 +70,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(folder: Path, name: str) -> bool:
-    """Whether the framework cannot do this run, and said so."""
+    """Return whether the framework refuses this run, and check its message."""
     why = unsupported(RUNS[name])
     if why:
         assert (folder / f"{name}-refused-0").read_text() == why
@@ -118,7 +118,7 @@ def test_overflow_is_skipped_by_all_ranks(two: Path, one: Path, name: str) -> No
 def test_gradients_are_reduced_once_per_step(two: Path) -> None:
     counts = {name: int((two / f"{name}-reductions-0").read_text()) for name in ("ddp", "ddp twice")}
     assert counts["ddp"] >= 6
-    assert abs(counts["ddp twice"] - counts["ddp"]) <= 2, "torch sorts its buckets anew once"
+    assert abs(counts["ddp twice"] - counts["ddp"]) <= 2, "DDP rebuilds its buckets once"
 
 
 def test_sharded_ema_equals_one_rank(two: Path, one: Path) -> None:

@@ -1,4 +1,4 @@
-"""Label smoothing, the average of weights, early stopping, the best checkpoint, and the learning-rate range test."""
+"""Label smoothing, EMA, early stopping, the best checkpoint and the learning-rate range test."""
 
 import json
 import math

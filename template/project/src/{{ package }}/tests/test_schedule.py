@@ -1,4 +1,4 @@
-"""Every value of every schedule, against torch's schedulers or the formula of the source."""
+"""Every learning-rate schedule equals torch's scheduler or the published formula."""
 
 import math
 import re
@@ -24,7 +24,7 @@ PEAK = 2e-3
 
 
 def references(make: Callable[[torch.optim.Optimizer], Any], total: int) -> list[tuple[float, float]]:
-    """Return the rate and momentum of each step by one of torch's schedulers."""
+    """Return the learning rate and momentum per step of one of torch's schedulers."""
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=PEAK)
     schedule = make(optimizer)
     values = []
@@ -146,7 +146,7 @@ def test_skipped_step_does_not_advance_the_schedule(
 
 
 class _Overflows(torch.amp.GradScaler):
-    """Starts with a scale that fp16 cannot hold, and comes down fast."""
+    """Starts with a loss scale that overflows in fp16, and lowers it quickly."""
 
     def __init__(self, device: str, scale: float, enabled: bool) -> None:
         super().__init__(device, init_scale=scale, backoff_factor=2.0**-16, enabled=enabled)

@@ -1,4 +1,4 @@
-"""The switches of speed and loading reach torch, and `auto` follows the device."""
+"""The options of speed and loading reach torch, and `auto` follows the device."""
 
 import os
 from collections.abc import Callable

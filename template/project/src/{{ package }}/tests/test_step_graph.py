@@ -1,4 +1,4 @@
-"""What a recorded step cannot hold is refused by name; and on a GPU a recorded step is the same step."""
+"""What a CUDA graph cannot capture is refused, and a captured step has the same losses."""
 
 import re
 from collections.abc import Callable

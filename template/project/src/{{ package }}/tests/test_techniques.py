@@ -3,7 +3,6 @@
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ..log import RunLog
 from ..techniques.device_cache import DeviceCache
 from ..train import train
 from .conftest import HAS_BLOCKS, NO_COMPILE, read_rows, unsupported
+from .observed import CountedDataset, Observed
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -36,43 +36,6 @@ PLAIN = [
 ]
 
 
-@dataclass
-class Observed:
-    """What was noticed while a run went on."""
-
-    dtypes: set[torch.dtype] = field(default_factory=set)
-    """Of the outputs of the model's modules in training."""
-    saved: int = 0
-    """Bytes kept for backward."""
-    fetched: list[int] = field(default_factory=list)
-    """Sizes of the batches that this process asked the data set for."""
-    loader: Any = None
-    """What gave the batches."""
-    modes: set[str] = field(default_factory=set)
-    """Of torch's debugging, while the model ran."""
-    printed: str = ""
-    graphs: int = 0
-    """Pieces that were compiled."""
-    model: nn.Module = field(default_factory=nn.Module)
-    optimizer: Any = None
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    val: list[dict[str, Any]] = field(default_factory=list)
-
-
-class CountedDataset:
-    """A data set that notes what it is asked for, in the process that asks."""
-
-    def __init__(self, samples: Any, fetched: list[int]) -> None:
-        self.samples, self.fetched = samples, fetched
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        self.fetched.append(len(indices))
-        return self.samples.__getitems__(indices)
-
-
 @pytest.fixture
 def run(
     config: Callable[..., Config],
@@ -81,7 +44,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Observed]:
-    """Train for some steps and tell what was seen."""
+    """Train for some steps and return what was observed."""
 
     def go(*options: str) -> Observed:
         observed = Observed()
@@ -190,7 +153,7 @@ TECHNIQUES: dict[str, tuple[list[str], float, Check]] = {
     ),
     "ema": (["--train.ema=0.9"], BITS, lambda on, off: on.val != off.val),
     "mfu": (["--log.mfu=true"], BITS, lambda on, off: "tflops" in on.printed and "tflops" not in off.printed),
-    "nan hunt": (["--debug.nan=true"], BITS, lambda on, off: hooks(on) > hooks(off)),
+    "nan detection": (["--debug.nan=true"], BITS, lambda on, off: hooks(on) > hooks(off)),
     "anomaly detection": (["--debug.anomaly=true"], BITS, lambda on, off: on.modes == {"anomaly"} and not off.modes),
     "deterministic": (["--debug.deterministic=true"], BITS, lambda on, off: on.modes == {"deterministic"}),
     "gradcheck": (
@@ -202,7 +165,7 @@ TECHNIQUES: dict[str, tuple[list[str], float, Check]] = {
 
 
 def memory_format(observed: Observed) -> bool | None:
-    """Whether convolutions' weights are channels-last; None for a model without one, which the switch leaves alone."""
+    """Return whether the weights of convolutions are channels-last; None for a model without convolutions."""
     convolutions = [p for p in observed.model.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
     return all(p.is_contiguous(memory_format=torch.channels_last) for p in convolutions) if convolutions else None
 
@@ -211,7 +174,7 @@ def hooks(observed: Observed) -> int:
     return sum(len(module._forward_hooks) for module in observed.model.modules())
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo's own look at it
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from dynamo itself
 @pytest.mark.parametrize("name", TECHNIQUES)
 def test_technique_acts_and_losses_agree(run: Callable[..., Observed], name: str) -> None:
     options, tolerance, check = TECHNIQUES[name]

@@ -1,4 +1,4 @@
-"""What the tools on data and runs draw and write, and what they say where they cannot."""
+"""What the tools for data and runs plot and write, and their errors."""
 
 import re
 from collections.abc import Callable

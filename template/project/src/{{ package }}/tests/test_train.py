@@ -1,4 +1,4 @@
-"""Whole runs: the loss falls, a resumed run equals an uninterrupted one, and what cannot go on says why."""
+"""Complete runs: the loss decreases, a resumed run is bit-identical, and errors are one line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_resume_is_bit_identical(config: Callable[..., Config], world: World, tm
     names = [path.name for path in checkpoint.all_checkpoints(cut / "checkpoints")]
     assert names[-2:] == ["step-00000008", "step-00000012"]
     assert len(names) <= 3, "the two newest, and the best"
-    (cut / "checkpoints" / "step-00000012" / "manifest.json").unlink()  # as if the run had died before
+    (cut / "checkpoints" / "step-00000012" / "manifest.json").unlink()  # as if the run had been killed before
     with pytest.warns(UserWarning, match="skipping"):
         train(config("--run.name=cut", "--run.resume=auto", *options), world)
     for split in ("train", "val"):
@@ -113,7 +113,7 @@ def test_error_on_ranks_is_reported_and_ends_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # said where fp32 was asked for
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # a warning for fp32
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32", "fp32", "fp8"])
 def test_model_trains_on_gpu(tmp_path: Path, precision: str) -> None:
     options = ["--run.device=cuda", f"--speed.precision={precision}", "--speed.compile=model", "--run.name=a"]
