@@ -17,7 +17,7 @@ A problem with 100 samples of 4 numbers and 3 classes:
 """
 
 from collections.abc import Sized
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -60,21 +60,18 @@ class Model(Protocol):
         """Return the mean loss, a scalar, and the metrics."""
 
 
-@runtime_checkable
 class Predicts(Protocol):
     """Optional: inference, for `evaluate`, `predict` and `export`. Takes the inputs without the targets."""
 
     def predict(self, *inputs: Tensor) -> Any: ...
 
 
-@runtime_checkable
 class HasBlocks(Protocol):
     """Optional: the repeated layers, for activation checkpointing, FSDP, Muon and compiling block by block."""
 
     blocks: nn.ModuleList | nn.Sequential
 
 
-@runtime_checkable
 class NotCompiled(Protocol):
     """Optional: why the model is better not compiled."""
 
@@ -83,15 +80,17 @@ class NotCompiled(Protocol):
 
 def can_predict(model: nn.Module) -> bool:
     """Whether the model has `predict`."""
-    return isinstance(model, Predicts)
+    return callable(getattr(model, "predict", None))
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList | nn.Sequential:
     """Return the model's repeated layers; an empty list where it names none."""
-    named = isinstance(model, HasBlocks) and isinstance(model.blocks, nn.ModuleList | nn.Sequential)
-    return model.blocks if named else nn.ModuleList()  # type: ignore[return-value]
+    # Not isinstance with the protocol: from Python 3.12 on, that misses submodules, which nn.Module keeps in a dict.
+    blocks = getattr(model, "blocks", None)
+    return blocks if isinstance(blocks, nn.ModuleList | nn.Sequential) else nn.ModuleList()
 
 
 def no_compile_reason(model: nn.Module) -> str:
     """Return why the model is not to be compiled; empty where it may be."""
-    return model.no_compile_reason if isinstance(model, NotCompiled) else ""
+    before_0_3 = getattr(model, "eager", "")  # the old name, in a model.py written before 0.3; removed in 0.4
+    return str(getattr(model, "no_compile_reason", before_0_3))

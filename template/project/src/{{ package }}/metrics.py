@@ -30,7 +30,8 @@ class Meter:
                 self.counts[name] = self.counts[name] + count
             else:
                 self.sums[name] = total.to(self.dtype, copy=True)
-                self.counts[name] = count
+                # Copied, as the next replay of a captured CUDA graph overwrites it.
+                self.counts[name] = count.clone() if isinstance(count, Tensor) else count
 
     def read(self) -> dict[str, float]:
         """Return each metric's mean over the batches of all ranks, and reset. All ranks must call it."""

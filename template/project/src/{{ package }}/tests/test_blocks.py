@@ -9,10 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from ..config import Config, SpeedConfig
+from ..contracts import no_compile_reason
 from ..distributed import World
 from ..errors import UserError
 from ..techniques import activation_checkpointing, device_cache, fp8
 from ..train import train
+
+
+def test_a_reason_not_to_compile_is_read_by_both_names() -> None:
+    class Old(nn.Module):
+        eager = "it is fast already"
+
+    class New(nn.Module):
+        no_compile_reason = "it is fast already"
+
+    assert no_compile_reason(Old()) == no_compile_reason(New()) == "it is fast already"
+    assert no_compile_reason(nn.Linear(1, 1)) == ""
 
 
 def test_recomputed_dropout_is_identical() -> None:

@@ -57,6 +57,16 @@ def test_vectors_give_the_mean_over_entries_that_have_a_count(world: World) -> N
     assert meter.read() == {}
 
 
+def test_counts_of_a_reused_buffer_are_summed(world: World) -> None:
+    """Each replay of a captured CUDA graph returns the same tensors, with new values."""
+    meter, total, count = Meter(world), torch.zeros(()), torch.zeros(())
+    for value in (4.0, 2.0):
+        total.fill_(value)
+        count.fill_(value / 2)
+        meter.add({"loss": (total, count)})
+    assert meter.read() == {"loss": 6.0 / 3.0}
+
+
 def test_validation_computes_no_gradients(world: World) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
