@@ -41,7 +41,9 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     val_loader = techniques.cache_on_device(
         Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
     )
-    run_folder.create(cfg, folder, world)
+    run_folder.create(cfg, folder, world)  # from here on files change, as nothing above refused the run
+    if resumed and world.is_main:
+        checkpoint.set_aside_after(resumed)
     with ExitStack() as opened:
         log = RunLog(folder, cfg.log, world.is_main, progress.step, progress.total_steps)
         opened.enter_context(closing(log))
@@ -62,8 +64,6 @@ def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, float]:
     for hook in parts.hooks:
         hook.load_state_dict(state)
     progress.load_state_dict(state)
-    if parts.world.is_main:
-        checkpoint.set_aside_after(path)
     results: dict[str, float] = checkpoint.read_manifest(path)["metrics"]
     return results
 
