@@ -194,8 +194,8 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             trainer = make_trainer(run.parts, run.progress.step)
             try:
                 trainer.fit(Module(run), TrainBatches(run), run.val_loader)
-            except SystemExit:  # Lightning exits with status 0 after SIGTERM, as if the run were complete
-                sys.exit(128 + signal.SIGTERM)
+            except SystemExit as end:  # status 1 after Ctrl-C; 0 after SIGTERM, as if the run were complete
+                sys.exit(128 + (signal.SIGINT if end.code else signal.SIGTERM))
         run.finish()
     return run.results
 
