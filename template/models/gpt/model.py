@@ -26,7 +26,7 @@ class ModelConfig(Section):
     """Architecture, regularization and loss."""
 
     size: Literal["tiny", "124M", "355M"] = "tiny"
-    """The network's size, the larger ones GPT-2's; a value given below goes before it."""
+    """Size of the network, the larger ones GPT-2's; the options below override it."""
     depth: int = within("[0, 1000]", 0)
     """Number of blocks. 0: set by `size`."""
     width: int = within("[0, inf)", 0)

@@ -110,9 +110,9 @@ GradientSync = Callable[[bool], AbstractContextManager[None]]
 
 
 def gradient_sync(net: nn.Module) -> GradientSync:
-    """Return the context of a forward and backward pass, whose argument says whether to all-reduce the gradients.
+    """Return a function that makes the context of a forward and backward pass: all-reduce the gradients, or not.
 
-    It is False for all but the last of the accumulated micro-batches, whose gradients are only summed on this rank.
+    The gradients of all but the last of the accumulated micro-batches are only summed on this rank.
     """
     no_op = nullcontext()
     if isinstance(net, DistributedDataParallel):
