@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,11 @@ from history import Repository, installed, program_in
 from matrix import HARDWARE
 from program import PROGRAMS, Fastproj, Project
 from updating import VERSIONS, MakeProject, build, commit, git
+
+
+def pytest_configure() -> None:
+    """Let SIGINT reach the programs under test, also where a shell started pytest in the background, ignoring it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -161,7 +161,7 @@ def test_steady_state_has_no_synchronization(
     config: Callable[..., Config], world: World, steady_state: list[int], options: list[str]
 ) -> None:
     if "blocks" in " ".join(options) and not HAS_BLOCKS:
-        pytest.skip("this model names no `blocks`")
+        pytest.skip("this model has no `blocks`")
     train(config(*QUIET, *options), world)
     assert len(steady_state) == 8
 

@@ -183,7 +183,7 @@ def test_technique_acts_and_losses_agree(run: Callable[..., Observed], name: str
             run(*options)
         return
     if "block" in name and not HAS_BLOCKS:
-        with pytest.raises(UserError, match="this model names no `blocks`"):
+        with pytest.raises(UserError, match="this model has no `blocks`"):
             run(*options)
         return
     if "compile" in name and NO_COMPILE:
@@ -222,7 +222,7 @@ def test_no_graph_breaks_or_recompiles_after_the_first_validation(
 
 def test_fewer_checkpointed_blocks_save_more_activations(run: Callable[..., Observed]) -> None:
     if not HAS_BLOCKS:
-        pytest.skip("this model names no `blocks`")
+        pytest.skip("this model has no `blocks`")
     kept = [run(f"--run.name={i}", f"--speed.activation_checkpointing={how}").saved for i, how in enumerate(HOW)]
     assert kept == sorted(kept)
     assert len(set(kept)) == 3
