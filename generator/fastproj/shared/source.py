@@ -124,12 +124,10 @@ def _refresh(target: Path) -> dict[str, str]:
         return packed
     target.parent.mkdir(parents=True, exist_ok=True)
     with _locked(target.parent), object_store(target.parent) as store:
-        ours = store.collect(_CHECKOUT) if packed is None else packed
+        ours = store.collect(_CHECKOUT) if packed is None else store.take(_PACKED, packed)
         held = _held(target)  # another process may have changed it before we held the lock
         if not ours.items() <= held.items():
-            if packed is not None:
-                store.unbundle(_PACKED)
-            store.write(store.bundle(_others(store, target, held, ours) | ours), target)
+            store.write(_others(store, target, held, ours) | ours, target)
         return ours
 
 
@@ -158,11 +156,9 @@ def _others(store: ObjectStore, copy: Path, held: dict[str, str], ours: dict[str
     last = newest(held | ours)
     added = {it: held[it] for it in held.keys() - ours.keys() if is_release(it) or it == last}
     try:
-        if added:
-            store.unbundle(copy)
+        return store.take(copy, added) if added else {}
     except FastprojError:
         return {}
-    return store.our_own(added)
 
 
 @contextmanager
