@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from . import git
 from .errors import FastprojError
+from .scratch import scratch_folder
 from .versions import declared_version, is_release, normalized, tag_of, unreleased
 
 # An entry contains these, and nothing else of the repository.
@@ -70,13 +71,13 @@ def object_store(parent: Path) -> Iterator["ObjectStore"]:
     """Create a temporary git repository under `parent`; without `git init`, so that it has no settings or hooks."""
     git.forget_callers_repository()
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fastproj-bundle-", dir=parent) as folder:
+    with scratch_folder(parent, "bundle") as folder:
         for name in ("git/objects/info", "git/refs", "home"):
-            Path(folder, name).mkdir(parents=True)
-        Path(folder, "git/HEAD").write_text("ref: refs/heads/main\n")
+            (folder / name).mkdir(parents=True)
+        (folder / "git/HEAD").write_text("ref: refs/heads/main\n")
         # A build by another user than the files' owner, as in a container, includes the history.
-        Path(folder, "home/.gitconfig").write_text("[safe]\n\tdirectory = *\n")
-        yield ObjectStore(Path(folder))
+        (folder / "home/.gitconfig").write_text("[safe]\n\tdirectory = *\n")
+        yield ObjectStore(folder)
 
 
 class ObjectStore:

@@ -37,7 +37,7 @@ def _remove_abandoned(parent: Path, name: str) -> None:
     """Remove scratch folders that no process holds a lock on."""
     for left in parent.glob(f".{name}.fastproj-*"):
         with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
-            if time.time() - left.stat().st_mtime < 2:
+            if not (left / "tmp").exists() and time.time() - left.stat().st_mtime < 2:
                 continue  # its owner may not have locked it yet
             with locked(left, "in use") as held:
                 if held:

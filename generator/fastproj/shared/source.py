@@ -1,9 +1,6 @@
 """The source of a template: the one embedded in this program, or the user's folder, bundle or repository."""
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version as installed_version
@@ -122,8 +119,10 @@ def _refresh(target: Path) -> dict[str, str]:
     packed = None if _in_checkout() else _packed()
     if packed is not None and packed.items() <= _held(target).items():
         return packed
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.parent), object_store(target.parent) as store:
+    folder = target.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    busy = f"another fastproj has been using {folder} for {_LOCK_TIMEOUT_S:g} s: end it, or set FASTPROJ_HOME"
+    with locked(folder, busy, _LOCK_TIMEOUT_S), object_store(folder) as store:
         ours = store.collect(_CHECKOUT) if packed is None else store.take(_PACKED, packed)
         held = _held(target)  # another process may have changed it before we held the lock
         if not ours.items() <= held.items():
@@ -159,17 +158,3 @@ def _others(store: ObjectStore, copy: Path, held: dict[str, str], ours: dict[str
         return store.take(copy, added) if added else {}
     except FastprojError:
         return {}
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder, and remove temporary folders that killed processes left.
-
-    Raises:
-        FastprojError: another process holds the lock for too long.
-    """
-    busy = f"another fastproj has been using {folder} for {_LOCK_TIMEOUT_S:g} s: end it, or set FASTPROJ_HOME"
-    with locked(folder, busy, _LOCK_TIMEOUT_S) as held:
-        for left in folder.glob("fastproj-bundle-*") if held else ():
-            shutil.rmtree(left, ignore_errors=True)
-        yield
