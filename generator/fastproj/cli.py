@@ -11,15 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from .shared.answers import ANSWERS, Answer, choices, combine, from_options
+from .shared.answers import ANSWERS, Answer, choices, combine
 from .shared.errors import FastprojError
 
-app = typer.Typer(
-    name="fastproj",
-    help="Render a fast, correct, readable PyTorch training repository that is yours.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="fastproj", rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 class AnswersCommand(TyperCommand):
@@ -40,8 +35,8 @@ def with_answers(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameter `answers` by one option per answer."""
 
     def run(**options: Any) -> None:
-        answers = from_options({it.name: options.pop(it.name) for it in ANSWERS})
-        command(**options, answers=answers)
+        given = {it.name: it.parse(value) for it in ANSWERS if (value := options.pop(it.name)) is not None}
+        command(**options, answers=given)
 
     signature = inspect.signature(command)
     parameters: list[inspect.Parameter] = []
@@ -59,7 +54,6 @@ def _option(answer: Answer) -> inspect.Parameter:
 
         return [choice for choice in choices(questions() or {}, answer.name) if choice.startswith(incomplete)]
 
-    # A comma-separated list is one string here; `from_options` splits it.
     option = typer.Option(help=answer.help, autocompletion=complete if answer.type is str else None)
     annotation = Annotated[answer.type | None, option]  # type: ignore[name-defined]
     return inspect.Parameter(answer.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
