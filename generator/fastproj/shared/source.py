@@ -32,11 +32,7 @@ class Source:
 
 
 def template_version() -> str:
-    """Return the version of the embedded template; in a checkout, the declared version.
-
-    Raises:
-        FastprojError: the installation is damaged.
-    """
+    """Return the version of the embedded template; in a checkout, the declared version."""
     if not _in_checkout():
         return newest(_packed())
     return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or installed_version("fastproj")
@@ -48,11 +44,7 @@ def home() -> Path:
 
 
 def embedded() -> Source:
-    """Copy the embedded template to its permanent location and return it.
-
-    Raises:
-        FastprojError: the folder is not writable, the installation is damaged, or git is missing or fails.
-    """
+    """Copy the embedded template to its permanent location and return it."""
     git.require()
     target = home() / "template.bundle"
     try:
@@ -69,9 +61,6 @@ def from_location(location: str) -> Source:
     """Return the user's template: a folder, a bundle, or the URL of a git repository.
 
     A folder is rendered with its uncommitted changes.
-
-    Raises:
-        FastprojError: it looks like a path that does not exist, or git is missing.
     """
     git.require()
     path = os.path.expanduser(location)
