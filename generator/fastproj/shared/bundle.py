@@ -49,7 +49,7 @@ def build(root: Path, target: Path) -> None:
 
 def releases(root: Path) -> dict[str, str]:
     """Return the releases in the history of a source tree, and the commit of each one's entry."""
-    with tempfile.TemporaryDirectory(prefix="fastproj-") as folder, object_store(Path(folder)) as store:
+    with object_store(Path(tempfile.gettempdir())) as store:
         tree = store.link(root.absolute())
         return store.releases(tree) if tree else {}
 
