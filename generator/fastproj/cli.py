@@ -31,8 +31,8 @@ class AnswersCommand(TyperCommand):
         return super().get_help(ctx)
 
 
-def with_answers(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's parameter `answers` by one option per answer."""
+def command_with_answers(command: Callable[..., None]) -> Callable[..., None]:
+    """Add a command to the program, with one option per answer in place of its parameter `answers`."""
 
     def run(**options: Any) -> None:
         given = {it.name: it.parse(value) for it in ANSWERS if (value := options.pop(it.name)) is not None}
@@ -45,7 +45,7 @@ def with_answers(command: Callable[..., None]) -> Callable[..., None]:
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {it.name: it.annotation for it in parameters}
-    return run
+    return app.command(cls=AnswersCommand)(run)
 
 
 def _option(answer: Answer) -> inspect.Parameter:
@@ -92,8 +92,7 @@ def detect(json: Json = False) -> None:
     print(show.as_json(machine, answers=machine.answers()) if json else show.machine_text(machine))
 
 
-@app.command(cls=AnswersCommand)
-@with_answers
+@command_with_answers
 def new(
     *,
     name: Annotated[str, typer.Argument(help="Name of the project and of its folder.")],
@@ -125,8 +124,7 @@ def new(
     print(show.created(created, machine, output, template, no_git))
 
 
-@app.command(cls=AnswersCommand)
-@with_answers
+@command_with_answers
 def update(
     *,
     where: Where = Path(),
@@ -168,8 +166,7 @@ def status(
         raise typer.Exit(1)
 
 
-@app.command(cls=AnswersCommand)
-@with_answers
+@command_with_answers
 def adopt(
     *,
     where: Where = Path(),
