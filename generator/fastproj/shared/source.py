@@ -3,7 +3,6 @@
 import os
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def template_version() -> str:
     """Return the version of the embedded template; in a checkout, the declared version."""
     if not _in_checkout():
         return newest(_packed())
-    return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or installed_version("fastproj")
+    return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or "unknown"
 
 
 def home() -> Path:
