@@ -11,15 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from .shared.answers import ANSWERS, Answer, choices, combine, from_options
+from .shared.answers import ANSWERS, Answer, choices, combine
 from .shared.errors import FastprojError
 
-app = typer.Typer(
-    name="fastproj",
-    help="Render a fast, correct, readable PyTorch training repository that is yours.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="fastproj", rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 class AnswersCommand(TyperCommand):
@@ -36,12 +31,12 @@ class AnswersCommand(TyperCommand):
         return super().get_help(ctx)
 
 
-def with_answers(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's parameter `answers` by one option per answer."""
+def command_with_answers(command: Callable[..., None]) -> Callable[..., None]:
+    """Add a command to the program, with one option per answer in place of its parameter `answers`."""
 
     def run(**options: Any) -> None:
-        answers = from_options({it.name: options.pop(it.name) for it in ANSWERS})
-        command(**options, answers=answers)
+        given = {it.name: it.parse(value) for it in ANSWERS if (value := options.pop(it.name)) is not None}
+        command(**options, answers=given)
 
     signature = inspect.signature(command)
     parameters: list[inspect.Parameter] = []
@@ -50,7 +45,7 @@ def with_answers(command: Callable[..., None]) -> Callable[..., None]:
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {it.name: it.annotation for it in parameters}
-    return run
+    return app.command(cls=AnswersCommand)(run)
 
 
 def _option(answer: Answer) -> inspect.Parameter:
@@ -59,7 +54,6 @@ def _option(answer: Answer) -> inspect.Parameter:
 
         return [choice for choice in choices(questions() or {}, answer.name) if choice.startswith(incomplete)]
 
-    # A comma-separated list is one string here; `from_options` splits it.
     option = typer.Option(help=answer.help, autocompletion=complete if answer.type is str else None)
     annotation = Annotated[answer.type | None, option]  # type: ignore[name-defined]
     return inspect.Parameter(answer.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -98,8 +92,7 @@ def detect(json: Json = False) -> None:
     print(show.as_json(machine, answers=machine.answers()) if json else show.machine_text(machine))
 
 
-@app.command(cls=AnswersCommand)
-@with_answers
+@command_with_answers
 def new(
     *,
     name: Annotated[str, typer.Argument(help="Name of the project and of its folder.")],
@@ -131,8 +124,7 @@ def new(
     print(show.created(created, machine, output, template, no_git))
 
 
-@app.command(cls=AnswersCommand)
-@with_answers
+@command_with_answers
 def update(
     *,
     where: Where = Path(),
@@ -174,8 +166,7 @@ def status(
         raise typer.Exit(1)
 
 
-@app.command(cls=AnswersCommand)
-@with_answers
+@command_with_answers
 def adopt(
     *,
     where: Where = Path(),

@@ -74,13 +74,10 @@ def updated(done: Updated, dry_run: bool) -> str:
     lines += [f"  {key}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in (done.answers or {}).items()]
     if done.news:
         lines += ["", "What is new:", "", done.news, ""]
-    by_kind: dict[str, list[str]] = {"added": [], "changed": [], "removed": []}
     listed_below = {*merged.renamed, *merged.renamed.values(), *merged.stages}
-    for change in merged.changes:
-        if change.path not in listed_below and not change.path.endswith(ANSWERS_FILE):
-            kind = "added" if change.before is None else "removed" if change.after is None else "changed"
-            by_kind[kind].append(change.path)
-    lines += [f"  {kind:9} {path}" for kind, paths in by_kind.items() for path in paths]
+    changes = [it for it in merged.changes if it.path not in listed_below and not it.path.endswith(ANSWERS_FILE)]
+    kinds = {it.path: "added" if it.before is None else "removed" if it.after is None else "changed" for it in changes}
+    lines += sorted(f"  {kind:9} {path}" for path, kind in kinds.items())
     lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merged.renamed.items())]
     lines += [f"  yours     {it}: kept with your changes; the template has a newer version" for it in merged.stay_own]
     lines += [f"  deleted   {path}: stays deleted, although the template changed it" for path in merged.stay_deleted]

@@ -5,12 +5,12 @@ import platform
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from .probe import field, mebibytes, printable, read_file, run_tool, sysctl
 
 Format = Literal["none", "fp16", "bf16", "fp8"]
-FORMATS: tuple[Format, ...] = ("none", "fp16", "bf16", "fp8")
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 _QUERY = ("name", "compute_cap", "memory.total", "mig.mode.current", "uuid")
 
@@ -58,7 +58,7 @@ def _nvidia(notes: list[str]) -> list[Gpu]:
     if output is None or "no devices were found" in output.lower():
         return []
     devices: list[tuple[list[str], Gpu]] = []  # with the names that CUDA_VISIBLE_DEVICES may use
-    slices: dict[str, list[tuple[str, str]]] | None = None
+    slices = _slices(notes) if "Enabled" in output else {}
     index = 0
     for line in filter(None, map(str.strip, output.splitlines())):
         row = [part.strip() for part in line.split(",")]
@@ -73,13 +73,12 @@ def _nvidia(notes: list[str]) -> list[Gpu]:
         if mig != "Enabled":
             devices.append((names, gpu))
             continue
-        slices = _slices(notes) if slices is None else slices
         if uuid not in slices:
             notes.append(f"{gpu.name} is in MIG mode without a slice: run nvidia-smi mig -cgi, or turn MIG off")
         for profile, slice_uuid in slices.get(uuid, []):
             size = re.search(r"(\d+)gb", profile)
-            part = replace(gpu, name=f"{gpu.name} MIG {profile}", is_slice=True)
-            part = replace(part, memory_mib=int(size[1]) * 1024 if size else None)
+            memory_mib = int(size[1]) * 1024 if size else None
+            part = replace(gpu, name=f"{gpu.name} MIG {profile}", memory_mib=memory_mib, is_slice=True)
             devices.append(([slice_uuid, *names], part))
             names = []  # those of the GPU mean its first slice
     return _visible(devices, notes)
@@ -105,15 +104,11 @@ def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu
     notes.append(f"CUDA_VISIBLE_DEVICES is {visible!r}")
     kept: list[Gpu] = []
     for entry in filter(None, map(str.strip, visible.split(","))):
-        by_uuid = entry.startswith(("GPU-", "MIG-"))
-        found = [
-            gpu
-            for names, gpu in devices
-            if entry in names or (by_uuid and any(name.startswith(entry) for name in names))
-        ]
-        if not found:
+        matches = str.startswith if entry.startswith(("GPU-", "MIG-")) else str.__eq__
+        found = next((gpu for names, gpu in devices if any(matches(name, entry) for name in names)), None)
+        if found is None:
             break
-        kept += found[:1]
+        kept.append(found)
     return kept
 
 

@@ -20,16 +20,15 @@ class Answer:
     many: bool = False
     """Whether the option takes several values, separated by commas."""
 
-    @property
-    def option(self) -> str:
-        """The option that sets it."""
-        return f"--{self.name.replace('_', '-')}"
+    def parse(self, value: Any) -> Any:
+        """Return the answer that its option gives."""
+        return [it for it in value.replace(" ", "").split(",") if it not in ("", "none")] if self.many else value
 
     def arguments(self, value: Any) -> list[str]:
-        """Return the command-line arguments that give this value."""
+        """Return the command-line arguments that give this answer."""
         if self.type is bool:
-            return [self.option if value else f"--no-{self.option[2:]}"]
-        return [self.option, as_text(value)]
+            return [_option(self.name if value else f"no_{self.name}")]
+        return [_option(self.name), as_text(value)]
 
 
 # In the order in which the template asks. Everything that lists the options is generated from this table.
@@ -55,13 +54,8 @@ def package_of(project_name: str) -> str:
     return project_name.replace("-", "_")
 
 
-def from_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answers that were given as options; the values of the others are None."""
-    given = {it.name: options[it.name] for it in ANSWERS if options[it.name] is not None}
-    for it in ANSWERS:
-        if it.many and it.name in given:
-            given[it.name] = [part for part in given[it.name].replace(" ", "").split(",") if part not in ("", "none")]
-    return given
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def as_text(value: Any) -> str:
@@ -81,11 +75,7 @@ def choices(questions: Mapping[str, Any], name: str) -> list[str]:
 
 
 def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options and the KEY=VALUE pairs of `--data`, checked before any prompt; copier checks the rest.
-
-    Raises:
-        FastprojError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
-    """
+    """Return the options and the KEY=VALUE pairs of `--data`, checked before any prompt; copier checks the rest."""
     combined = dict(answers)
     for pair in data:
         name, equals, value = pair.partition("=")
@@ -102,11 +92,10 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
         if questions[name].get("type") == "int" and not value.removeprefix("-").isdecimal():
             raise FastprojError(f"--data {name} is {value!r}: it must be an integer")
     for name, value in combined.items():
-        option = f"--{name.replace('_', '-')}"
         allowed = choices(questions or {}, name)
         for single in map(str, value if isinstance(value, list) else [value]):
             if any("\ud800" <= letter <= "\udfff" for letter in single):
-                raise FastprojError(f"{option} is not valid text in this terminal's encoding: use UTF-8")
+                raise FastprojError(f"{_option(name)} is not valid text in this terminal's encoding: use UTF-8")
             if allowed and single not in allowed:
-                raise FastprojError(f"{option} {single!r} is unknown: choose from {', '.join(allowed)}")
+                raise FastprojError(f"{_option(name)} {single!r} is unknown: choose from {', '.join(allowed)}")
     return combined

@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -16,24 +17,22 @@ from .errors import FastprojError
 from .source import Source
 
 
-def preload() -> None:
+@cache
+def preload() -> Thread:
     """Start importing copier in the background, which takes 0.3 s that can be spent waiting for git."""
-    if _loader.ident is None:
-        _loader.start()
+    loader = Thread(target=_import_copier, daemon=True)
+    loader.start()
+    return loader
 
 
 def finish_preload() -> None:
     """Wait for the import, as only one thread may import modules that import each other."""
-    if _loader.is_alive():
-        _loader.join()
+    preload().join()
 
 
 def _import_copier() -> None:
     with suppress(Exception):  # `copy` imports it again, and reports why it fails
         import_module("copier")
-
-
-_loader = Thread(target=_import_copier, daemon=True)
 
 
 def copy(
@@ -42,15 +41,12 @@ def copy(
     """Render into `stage`, with temporary files in `scratch`, and return copier's worker.
 
     An answers file in `stage` provides the answers that are not in `answers`.
-
-    Raises:
-        FastprojError: the template cannot be read or is broken; an answer is missing or not allowed.
     """
     with _environment(scratch / "tmp", source):
         checkout = _checkout(source, scratch / "tmp")
         finish_preload()
         from copier.errors import CopierError, InteractiveSessionError
-        from plumbum import CommandNotFound, ProcessExecutionError, local
+        from plumbum import ProcessExecutionError, local
 
         from .worker import run_copy
 
@@ -68,8 +64,6 @@ def copy(
             raise FastprojError(
                 f"git could not read the template {source.location}: {git.last_line(error.stderr)}"
             ) from error
-        except CommandNotFound as error:
-            raise FastprojError(f"{error.program} is not on the PATH, and copier needs it: install it") from error
         except KeyboardInterrupt:  # copier's own subclass of it is an Exception too
             raise
         except Exception as error:

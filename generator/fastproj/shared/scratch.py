@@ -18,9 +18,6 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """Create a folder `.<name>.fastproj-*` in `parent` that contains an empty `tmp`, and remove it at the end.
 
     Folders that killed processes left behind are removed first.
-
-    Raises:
-        OSError: it cannot be created.
     """
     _remove_abandoned(parent, name)
     folder = Path(tempfile.mkdtemp(prefix=f".{name}.fastproj-", dir=parent))
@@ -37,7 +34,7 @@ def _remove_abandoned(parent: Path, name: str) -> None:
     """Remove scratch folders that no process holds a lock on."""
     for left in parent.glob(f".{name}.fastproj-*"):
         with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
-            if time.time() - left.stat().st_mtime < 2:
+            if not (left / "tmp").exists() and time.time() - left.stat().st_mtime < 2:
                 continue  # its owner may not have locked it yet
             with locked(left, "in use") as held:
                 if held:

@@ -1,12 +1,8 @@
 """The source of a template: the one embedded in this program, or the user's folder, bundle or repository."""
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +31,10 @@ class Source:
 
 
 def template_version() -> str:
-    """Return the version of the embedded template; in a checkout, the declared version.
-
-    Raises:
-        FastprojError: the installation is damaged.
-    """
+    """Return the version of the embedded template; in a checkout, the declared version."""
     if not _in_checkout():
         return newest(_packed())
-    return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or installed_version("fastproj")
+    return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or "unknown"
 
 
 def home() -> Path:
@@ -51,11 +43,7 @@ def home() -> Path:
 
 
 def embedded() -> Source:
-    """Copy the embedded template to its permanent location and return it.
-
-    Raises:
-        FastprojError: the folder is not writable, the installation is damaged, or git is missing or fails.
-    """
+    """Copy the embedded template to its permanent location and return it."""
     git.require()
     target = home() / "template.bundle"
     try:
@@ -72,9 +60,6 @@ def from_location(location: str) -> Source:
     """Return the user's template: a folder, a bundle, or the URL of a git repository.
 
     A folder is rendered with its uncommitted changes.
-
-    Raises:
-        FastprojError: it looks like a path that does not exist, or git is missing.
     """
     git.require()
     path = os.path.expanduser(location)
@@ -122,14 +107,14 @@ def _refresh(target: Path) -> dict[str, str]:
     packed = None if _in_checkout() else _packed()
     if packed is not None and packed.items() <= _held(target).items():
         return packed
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.parent), object_store(target.parent) as store:
-        ours = store.collect(_CHECKOUT) if packed is None else packed
+    folder = target.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    busy = f"another fastproj has been using {folder} for {_LOCK_TIMEOUT_S:g} s: end it, or set FASTPROJ_HOME"
+    with locked(folder, busy, _LOCK_TIMEOUT_S), object_store(folder) as store:
+        ours = store.collect(_CHECKOUT) if packed is None else store.take(_PACKED, packed)
         held = _held(target)  # another process may have changed it before we held the lock
         if not ours.items() <= held.items():
-            if packed is not None:
-                store.unbundle(_PACKED)
-            store.write(store.bundle(_others(store, target, held, ours) | ours), target)
+            store.write(_others(store, target, held, ours) | ours, target)
         return ours
 
 
@@ -158,22 +143,6 @@ def _others(store: ObjectStore, copy: Path, held: dict[str, str], ours: dict[str
     last = newest(held | ours)
     added = {it: held[it] for it in held.keys() - ours.keys() if is_release(it) or it == last}
     try:
-        if added:
-            store.unbundle(copy)
+        return store.take(copy, added)
     except FastprojError:
         return {}
-    return store.our_own(added)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder, and remove temporary folders that killed processes left.
-
-    Raises:
-        FastprojError: another process holds the lock for too long.
-    """
-    busy = f"another fastproj has been using {folder} for {_LOCK_TIMEOUT_S:g} s: end it, or set FASTPROJ_HOME"
-    with locked(folder, busy, _LOCK_TIMEOUT_S) as held:
-        for left in folder.glob("fastproj-bundle-*") if held else ():
-            shutil.rmtree(left, ignore_errors=True)
-        yield

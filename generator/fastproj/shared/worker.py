@@ -4,7 +4,7 @@ copier runs `git config` once per rendered file, to update the index of a projec
 compiles each path component, and builds a new context to render it; and runs nine git commands to clone a bundle.
 """
 
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,7 @@ def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -
 
         @cached_property
         def jinja_env(self) -> Any:
-            environment = super().jinja_env
-            environment.from_string = _Compiler(environment)  # type: ignore[method-assign]
-            return environment
+            return _compiling_once(super().jinja_env)
 
         @property
         def answers_relpath(self) -> Path:
@@ -65,18 +63,13 @@ def _is_plain(environment: Any, string: Any) -> bool:
     return not any(start in string for start in (*starts, "\n", "\r"))
 
 
-class _Compiler:
-    """Replaces `from_string` of a Jinja environment, and compiles each string once."""
+def _compiling_once(environment: Any) -> Any:
+    """Let a Jinja environment compile each string only once, and return it."""
+    compiled = cache(environment.from_string)
 
-    def __init__(self, environment: Any) -> None:
-        self._environment = environment
-        self._compile = environment.from_string
-        self._compiled: dict[str, Any] = {}
+    def from_string(source: Any) -> Any:
+        environment.preprocess(source)  # as in a compilation, this resets the state of extensions
+        return compiled(source)
 
-    def __call__(self, source: Any, *arguments: Any, **options: Any) -> Any:
-        if arguments or options or not isinstance(source, str):
-            return self._compile(source, *arguments, **options)
-        self._environment.preprocess(source)  # as in a compilation, this resets the state of extensions
-        if source not in self._compiled:
-            self._compiled[source] = self._compile(source)
-        return self._compiled[source]
+    environment.from_string = from_string
+    return environment
