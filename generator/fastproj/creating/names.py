@@ -37,7 +37,11 @@ _FOLDERS = {"build", "configs", "dist", "docs", "launch", "runs", "src", "test",
 
 
 def check(name: str) -> None:
-    """Raise an error if a project may not have this name, which says why and suggests another one if it can."""
+    """Check that a project may have this name.
+
+    Raises:
+        FastprojError: it may not; says why, and suggests another one if it can.
+    """
     if not name:
         raise FastprojError("the project's name is empty: pass one, such as my-project")
     if len(name) > LONGEST:

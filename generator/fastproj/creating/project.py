@@ -29,7 +29,11 @@ class Project:
 
 
 def destination(name: str, output: Path) -> Path:
-    """Return the folder of a new project, which can be created there."""
+    """Return the project's folder, which does not exist yet.
+
+    Raises:
+        FastprojError: the name is not allowed, the folder exists, or `output` is not a writable folder.
+    """
     names.check(name)
     target = output / name
     if not os.path.isdir(output):  # unlike Path.is_dir, also False if permissions forbid a look
@@ -54,6 +58,9 @@ def create(
     """Render the template into `target`, prompting for the other answers if `ask`.
 
     The project is rendered into a folder next to `target` and then renamed, so `target` is never incomplete.
+
+    Raises:
+        FastprojError: the template cannot be read or is broken; an answer is not allowed; the disk is full.
     """
     shown, target = target, target.absolute()  # copier changes the working directory
     try:

@@ -75,7 +75,11 @@ def choices(questions: Mapping[str, Any], name: str) -> list[str]:
 
 
 def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options and the KEY=VALUE pairs of `--data`, checked before any prompt; copier checks the rest."""
+    """Return the options and the KEY=VALUE pairs of `--data`, checked before any prompt; copier checks the rest.
+
+    Raises:
+        FastprojError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
+    """
     combined = dict(answers)
     for pair in data:
         name, equals, value = pair.partition("=")

@@ -27,6 +27,10 @@ def entries(bundle: Path) -> dict[str, str]:
     """Return the versions in a bundle and the commit of each; in our own bundles the newest comes last.
 
     The checksum at the end shows whether the file is complete, in a millisecond and without git.
+
+    Raises:
+        FastprojError: it is not a git bundle, or incomplete.
+        OSError: it cannot be read.
     """
     head, separator, pack = bundle.read_bytes().partition(b"\n\n")
     first, *lines = head.decode(errors="replace").split("\n")
@@ -42,13 +46,21 @@ def build(root: Path, target: Path) -> None:
     """Write the bundle of the template in `root`: each release of its history, and the current files.
 
     The bundle replaces `target` atomically; the same files give the same bytes.
+
+    Raises:
+        FastprojError: git is missing or fails, or `pyproject.toml` has no version.
+        OSError: the target cannot be written.
     """
     with object_store(target.absolute().parent) as store:
         store.write(store.collect(root.absolute()), target)
 
 
 def releases(root: Path) -> dict[str, str]:
-    """Return the releases in the history of a source tree, and the commit of each one's entry."""
+    """Return the releases in the history of a source tree, and the commit of each one's entry.
+
+    Raises:
+        FastprojError: git is missing or fails.
+    """
     with object_store(Path(tempfile.gettempdir())) as store:
         tree = store.link(root.absolute())
         return store.releases(tree) if tree else {}
@@ -85,6 +97,9 @@ class ObjectStore:
 
         Files that git ignores there are skipped. Without history (an archive, a shallow clone), the current files are
         the only entry.
+
+        Raises:
+            FastprojError: `pyproject.toml` has no version.
         """
         declared = declared_version((root / "pyproject.toml").read_bytes())
         if declared is None:
@@ -136,7 +151,11 @@ class ObjectStore:
         return found
 
     def take(self, bundle: Path, versions: Mapping[str, str]) -> dict[str, str]:
-        """Add all objects of a bundle, and return those of its entries that are as this module makes them."""
+        """Add all objects of a bundle, and return those of its entries that are as this module makes them.
+
+        Raises:
+            FastprojError: git cannot read it.
+        """
         self._git("bundle", "unbundle", str(bundle))
         return {it: found for it, found in versions.items() if self._commit(f"{found}^{{tree}}", it) == found}
 

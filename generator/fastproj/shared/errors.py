@@ -2,4 +2,4 @@
 
 
 class FastprojError(Exception):
-    """An expected failure: what is wrong, where, and how to fix it, in one line. Most functions may raise it."""
+    """An expected failure: what is wrong, where, and how to fix it, in one line."""

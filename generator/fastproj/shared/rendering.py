@@ -41,6 +41,9 @@ def copy(
     """Render into `stage`, with temporary files in `scratch`, and return copier's worker.
 
     An answers file in `stage` provides the answers that are not in `answers`.
+
+    Raises:
+        FastprojError: the template cannot be read or is broken; an answer is missing or not allowed.
     """
     with _environment(scratch / "tmp", source):
         checkout = _checkout(source, scratch / "tmp")

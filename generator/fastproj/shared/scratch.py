@@ -18,6 +18,9 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """Create a folder `.<name>.fastproj-*` in `parent` that contains an empty `tmp`, and remove it at the end.
 
     Folders that killed processes left behind are removed first.
+
+    Raises:
+        OSError: it cannot be created.
     """
     _remove_abandoned(parent, name)
     folder = Path(tempfile.mkdtemp(prefix=f".{name}.fastproj-", dir=parent))

@@ -31,7 +31,11 @@ class Source:
 
 
 def template_version() -> str:
-    """Return the version of the embedded template; in a checkout, the declared version."""
+    """Return the version of the embedded template; in a checkout, the declared version.
+
+    Raises:
+        FastprojError: the installation is damaged.
+    """
     if not _in_checkout():
         return newest(_packed())
     return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or "unknown"
@@ -43,7 +47,11 @@ def home() -> Path:
 
 
 def embedded() -> Source:
-    """Copy the embedded template to its permanent location and return it."""
+    """Copy the embedded template to its permanent location and return it.
+
+    Raises:
+        FastprojError: the folder is not writable, the installation is damaged, or git is missing or fails.
+    """
     git.require()
     target = home() / "template.bundle"
     try:
@@ -60,6 +68,9 @@ def from_location(location: str) -> Source:
     """Return the user's template: a folder, a bundle, or the URL of a git repository.
 
     A folder is rendered with its uncommitted changes.
+
+    Raises:
+        FastprojError: it looks like a path that does not exist, or git is missing.
     """
     git.require()
     path = os.path.expanduser(location)
