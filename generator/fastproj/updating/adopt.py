@@ -11,6 +11,7 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ from .releases import Releases
 
 DEFAULT_TEMPLATE = "~/.fastproj/template.bundle"
 # Answers that no project has by chance; for integers, several, as a template may not allow each.
-_MARKER = "Qztelling Valuex"
-_NUMBERS = (61, 53, 47, 43)
+_MARKERS: dict[str, list[Any]] = {"str": ["Qztelling Valuex"], "int": [61, 53, 47, 43]}
 
 Lines = dict[str, list[str]]
 """The lines of each rendered file."""
@@ -57,7 +57,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
     if not os.path.isdir(root):
         raise FastprojError(f"{where} is no folder: pass the project's folder")
     file = root / ANSWERS_FILE
-    recorded = linked.read_answers(file) if os.path.lexists(file) else {}
+    recorded = linked.read_answers(root)
     if template is None and isinstance(recorded.get("_src_path"), str) and isinstance(recorded.get("_commit"), str):
         raise FastprojError(f"{file} links the project already: update it with fastproj update")
     location = template or recorded.get("_src_path")
@@ -71,8 +71,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
                 known[key], origin[key] = value, f"as {ANSWERS_FILE} says"
         if "project_name" not in known:
             known["project_name"], origin["project_name"] = _project_name(root), "from the files"
-        search.find_open_answers(known, origin)
-        search.find_choices(known, origin)
+        search.infer(known, origin)
         near = search.distances({tag: (tag, known) for tag in reversed(found.tags)})
         if not near:
             search.render(found.newest, known)  # raises the reason
@@ -84,7 +83,8 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
                 f"{root} does not look like a rendering of {found.recorded}: {differing} of {lines} lines differ from "
                 "the nearest; pass its template with --template, or its answers as options"
             )
-        answers = {key: (value, origin.get(key, "default")) for key, value in linked.answers_of(stage).items()}
+        rendered = linked.without_copiers(linked.read_answers(stage))
+        answers = {key: (value, origin.get(key, "default")) for key, value in rendered.items()}
         if not dry_run:
             partial = file.with_name(f"{ANSWERS_FILE}.fastproj")
             try:
@@ -132,13 +132,11 @@ class _Search:
         """Return the lines of a rendering; None if the answers are not allowed."""
         key = repr((tag, sorted(answers.items())))
         if key not in self.rendered:
-            try:
-                self.rendered[key] = None
+            self.rendered[key] = None
+            with suppress(FastprojError):
                 stage = self.render(tag, answers)
                 self.rendered[key] = _read_lines(stage)
                 shutil.rmtree(stage.parent)
-            except FastprojError:
-                pass
         return self.rendered[key]
 
     def distances(self, candidates: dict[Any, tuple[str, dict[str, Any]]]) -> dict[Any, int]:
@@ -151,65 +149,53 @@ class _Search:
             for key, found in allowed.items()
         }
 
-    def find_open_answers(self, known: dict[str, Any], origin: dict[str, str]) -> None:
-        """Read numbers and texts from the files."""
-        newest, numbers = self.found.newest, iter(_NUMBERS)
+    def infer(self, known: dict[str, Any], origin: dict[str, str]) -> None:
+        """Find the unknown answers: numbers and texts in the files, then choices, each the nearest."""
         # All choices at once, so that every file is rendered in which an answer may appear.
-        full = {
-            key: [choice for choice in choices(self.questions, key) if choice != "none"]
+        every = {
+            key: choices(self.questions, key)[:-1]
             for key, entry in self.asked.items()
             if entry.get("multiselect") and key not in known
         }
-        markers: dict[str, Any] = {}
-        for key, entry in self.asked.items():
-            kind = entry.get("type", "str")
-            if key in known or "choices" in entry or key == "project_name" or kind not in ("int", "str"):
-                continue
-            value = next(numbers, None) if kind == "int" else f"{_MARKER}{len(markers)}"
-            if value is not None and self.lines(newest, full | known | {key: value}) is not None:
-                markers[key] = value
-        rendering = self.lines(newest, full | known | markers) or {}
-        for key, marker in markers.items():
-            seen = [text for text, _ in Counter(_seen(rendering, self.root, str(marker))).most_common(3)]
-            if not seen:
-                continue
-            origin[key] = "from the files"
-            # The default is a candidate too: a file may contain 1 where the answer is 0, for example.
-            candidates = {"": full | known}
-            candidates |= {text: full | known | {key: type(marker)(text)} for text in seen}
-            near = self.distances({text: (newest, answers) for text, answers in candidates.items()})
-            best = min(near, key=lambda text: near[text], default="")
-            if best:
-                known[key] = type(marker)(best)
-
-    def find_choices(self, known: dict[str, Any], origin: dict[str, str]) -> None:
-        """Choose the nearest, one question after the other."""
-        for key, entry in self.asked.items():
-            if key in known or "choices" not in entry:
-                continue
+        unknown = {key: entry for key, entry in self.asked.items() if key not in known}
+        for key, entry in unknown.items():
+            if "choices" not in entry and (seen := self._seen(every | known, key, entry.get("type", "str"))):
+                origin[key] = "from the files"
+                # The default is a candidate too: a file may contain 1 where the answer is 0, for example.
+                best = self._nearest(every | known, key, [None, *seen])
+                known |= {} if best is None else {key: best}
+        for key in (key for key, entry in unknown.items() if "choices" in entry):
             offered = choices(self.questions, key)
-            if entry.get("multiselect"):
-                known[key], origin[key] = [], "nearest"
-                for one in offered[:-1]:
-                    near = self._with(known, key, [known[key], [*known[key], one]])
-                    if near.get(str([*known[key], one]), 1) < near.get(str(known[key]), 0):
-                        known[key] = [*known[key], one]
-                continue
-            near = self._with(known, key, offered) if len(offered) > 1 else {offered[0]: 0}
-            if len(offered) == 1 or len(set(near.values())) > 1:
-                known[key] = min(near, key=lambda one: near[one])
-                origin[key] = "nearest" if len(offered) > 1 else "the only one"
+            if key in every:
+                best = []
+                for choice in every[key]:
+                    best = self._nearest(known, key, [best, [*best, choice]]) or best
+            else:
+                best = offered[0] if len(offered) == 1 else self._nearest(known, key, offered)
+            if best is not None:
+                known[key], origin[key] = best, "nearest" if len(offered) > 1 else "the only one"
 
-    def _with(self, known: dict[str, Any], key: str, values: list[Any]) -> dict[Any, int]:
-        """Return the distances with several answers to a question."""
-        return self.distances({str(value): (self.found.newest, known | {key: value}) for value in values})
+    def _nearest(self, known: dict[str, Any], key: str, values: list[Any]) -> Any:
+        """Return the nearest answer to a question; None (also a candidate, for the default) if all are equally near."""
+        answers = [known if value is None else known | {key: value} for value in values]
+        near = self.distances({number: (self.found.newest, it) for number, it in enumerate(answers)})
+        return values[min(near, key=lambda number: near[number])] if len(set(near.values())) > 1 else None
+
+    def _seen(self, known: dict[str, Any], key: str, kind: str) -> list[Any]:
+        """Return what the project's lines contain most often where a rendering has this answer."""
+        for marker in _MARKERS.get(kind, []):
+            rendering = self.lines(self.found.newest, known | {key: marker})
+            if rendering is not None:
+                seen = Counter(_contents(rendering, self.root, str(marker)))
+                return [type(marker)(text) for text, _ in seen.most_common(3)]
+        return []
 
 
 def _distance(theirs: Counter[str], ours: Counter[str]) -> int:
     return max((theirs - ours).total(), (ours - theirs).total())
 
 
-def _seen(rendering: Lines, root: Path, marker: str) -> Iterator[str]:
+def _contents(rendering: Lines, root: Path, marker: str) -> Iterator[str]:
     """Yield what the project's lines contain where a rendering has the marker."""
     for path, lines in rendering.items():
         for line in lines:

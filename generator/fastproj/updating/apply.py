@@ -19,10 +19,10 @@ from pathlib import Path
 from ..shared.errors import FastprojError
 from ..shared.scratch import uninterrupted
 from . import trees
-from .merge import Merged, Stages
-from .moving import Step, fingerprint, occupants, put, replace, undo
-from .repository import Head, Repository, open_at
-from .trees import SUBMODULE, Change, Entry, joined
+from .merge import Merged
+from .moving import Step, changed_meanwhile, fingerprint, occupants, put, replace, undo
+from .repository import Repository, open_at
+from .trees import SUBMODULE, Change, Stages, joined
 
 REF = "refs/worktree/fastproj/update"  # of this work tree alone, unlike most refs
 
@@ -42,6 +42,9 @@ def check(repository: Repository, merged: Merged) -> None:
     Raises:
         FastprojError: untracked or ignored files are at its paths, or git was told to ignore some of them.
     """
+    for change in merged.changes:
+        if SUBMODULE in (entry.mode for entry in (change.before, change.after) if entry):
+            raise FastprojError(f"{change.path} is a submodule where the template has files: move it, then try again")
     hidden = repository.hidden() & {*(change.path for change in merged.changes), *merged.stages}
     if hidden:
         raise FastprojError(
@@ -67,11 +70,11 @@ def apply(repository: Repository, merged: Merged, version: str) -> None:
     """
     work = _work_folder(repository)
     try:
-        before = {it.path: fingerprint(repository.top / it.path) for it in merged.changes}
+        steps, edited, index = _stage(repository, merged.changes, merged.stages, merged.tree, work)
         if repository.check_ready() != merged.head:
             raise FastprojError(f"{repository.top} has a new commit since the update began: try again")
-        index = _stage(repository, merged.changes, merged.stages, merged.tree, work)
-        steps = [Step(it.path, before[it.path], _wanted(it, work)) for it in merged.changes]
+        if edited:
+            raise changed_meanwhile(edited[0])
         with uninterrupted(permanently=True):  # a signal must not report afterwards that nothing was changed
             try:
                 _record(repository, merged, version)
@@ -104,7 +107,7 @@ def finish(where: Path) -> Finished | None:
         if not journal.ok:
             return None
         header, _, message = journal.text.partition("\n\n")
-        details = json.loads(message.partition("\n\n")[2])
+        details = json.loads(message)
         tree, parent = (line.split()[1] for line in header.splitlines()[:2])
         head = repository.head()
         if (head.commit, head.branch) != (parent, details["branch"]):
@@ -114,41 +117,29 @@ def finish(where: Path) -> Finished | None:
                 "checked out since: it was dropped; see git status for files that it left, then try again"
             )
         try:
-            left = _finish(repository, head, tree, details["stages"], _work_folder(repository))
+            work, changes = _work_folder(repository), trees.changes(repository, head.tree, tree)
+            _recover(repository, changes, work)
+            steps, edited, index = _stage(repository, changes, details["stages"], tree, work)
+            _write(repository, steps, index, work)
         except OSError as error:
             raise FastprojError(
                 f"an update was killed, and cannot be finished as {error.filename} cannot be written "
                 f"({error.strerror}): make it writable, then try again"
             ) from error
-    return Finished(details["version"], left)
+        _drop(repository)
+        shutil.rmtree(work, ignore_errors=True)
+    return Finished(details["version"], edited)
 
 
-def _finish(repository: Repository, head: Head, tree: str, stages: Stages, work: Path) -> list[str]:
-    """Take the steps that are left, and return the files that were edited since."""
-    changes = trees.changes(repository, head.tree, tree)
-    for path in (change.path for change in changes):  # killed between moving the old file out and the new one in
+def _recover(repository: Repository, changes: list[Change], work: Path) -> None:
+    """Put back a file that was moved out before its successor was moved in, and release our lock on the index."""
+    for path in (change.path for change in changes):
         if os.path.lexists(work / "kept" / path) and os.path.lexists(work / "files" / path):
             with suppress(FileExistsError):
                 put(work / "kept" / path, repository.top / path)
     lock = repository.index_lock
     if lock.exists() and (work / "index").exists() and lock.read_bytes() == (work / "index").read_bytes():
         lock.unlink()
-    index = _stage(repository, changes, stages, tree, work)
-    repository.git("read-tree", head.tree, index=work / "head")
-    edited = set(repository.changed(".", index=work / "head"))
-    steps, left = [], []
-    for change in changes:
-        step = Step(change.path, fingerprint(repository.top / change.path), _wanted(change, work))
-        if step.before == step.after:
-            continue
-        if change.path in edited if change.before else step.before is not None:
-            left.append(change.path)
-        else:
-            steps.append(step)
-    _write(repository, steps, index, work)
-    _drop(repository)
-    shutil.rmtree(work, ignore_errors=True)
-    return left
 
 
 def _work_folder(repository: Repository) -> Path:
@@ -157,52 +148,60 @@ def _work_folder(repository: Repository) -> Path:
     return repository.git_dir / "fastproj" if same else repository.top / ".fastproj"
 
 
-def _stage(repository: Repository, changes: list[Change], stages: Stages, tree: str, work: Path) -> bytes:
-    """Write the files and the index to the scratch folder, and return the present index."""
+def _stage(
+    repository: Repository, changes: list[Change], stages: Stages, tree: str, work: Path
+) -> tuple[list[Step], list[str], bytes]:
+    """Write the files and the index to the scratch folder.
+
+    Return the steps that are left to take, the files that are neither as committed nor as merged, and the present
+    index.
+    """
     shutil.rmtree(work, ignore_errors=True)
     (work / "files").mkdir(parents=True)
     (work / ".gitignore").write_text("*\n")
+    present = {it.path: fingerprint(repository.top / it.path) for it in changes}
+    changed = repository.changed()
     repository.git("read-tree", tree, index=work / "tree")
-    for change in changes:
-        if SUBMODULE in (entry.mode for entry in (change.before, change.after) if entry):
-            raise FastprojError(f"{change.path} is a submodule where the template has files: move it, then try again")
-    written = joined(change.path for change in changes if change.after)
+    written = joined(it.path for it in changes if it.after)
     options = ["checkout-index", "--force", "--quiet", "-z", "--stdin"]
     repository.git(*options, data=written, index=work / "tree", work_tree=work / "files")
-    for change in changes:
-        place, file = repository.top / change.path, work / "files" / change.path
-        if change.after is None or file.is_symlink():
+    steps, edited = [], []
+    for it in changes:
+        file = work / "files" / it.path
+        if it.after and not file.is_symlink():
+            _make_durable(file, repository.top / it.path, it)
+        step = Step(it.path, present[it.path], fingerprint(file) if it.after else None)
+        if step.before == step.after:
             continue
-        if change.before and place.is_file() and not place.is_symlink():
-            mode = stat.S_IMODE(place.stat().st_mode)
-            alike = change.before.mode == change.after.mode  # with core.fileMode=false, modes are the user's alone
-            file.chmod(mode if alike else mode & 0o666 | file.stat().st_mode & 0o111)
-        with file.open("rb") as content:
-            os.fsync(content.fileno())
-    present = repository.index.read_bytes()
-    (work / "index").write_bytes(present)
-    found = repository.git("diff-index", "--cached", "--name-only", "-z", "HEAD", index=work / "index").split(b"\0")
-    staged = {os.fsdecode(path) for path in found}  # by someone else: those entries stay
-    edits = {change.path: change.after for change in changes} | dict.fromkeys(stages)
-    unmerged = [(path, Entry(mode, oid), stage) for path, its in stages.items() for mode, oid, stage in its]
-    trees.edit_index(
-        repository,
-        work / "index",
-        {path: None if path in stages else entry for path, entry in edits.items() if path not in staged},
-        [it for it in unmerged if it[0] not in staged],
-    )
-    return present
+        if it.path in changed if it.before else step.before is not None:
+            edited.append(it.path)
+        else:
+            steps.append(step)
+    index = repository.index.read_bytes()
+    (work / "index").write_bytes(index)
+    entries = {it.path: it.after for it in changes} | dict.fromkeys(stages)
+    ours = [path for path in entries if changed.get(path, " ")[0] == " "]  # what someone else staged stays
+    unmerged = {path: stages[path] for path in ours if path in stages}
+    trees.edit_index(repository, work / "index", {path: entries[path] for path in ours}, unmerged)
+    return steps, edited, index
 
 
-def _wanted(change: Change, work: Path) -> str | None:
-    return fingerprint(work / "files" / change.path) if change.after else None
+def _make_durable(file: Path, replaced: Path, change: Change) -> None:
+    """Give a file the permissions of the one that it replaces, and flush it to the disk."""
+    if change.before and change.after and replaced.is_file() and not replaced.is_symlink():
+        mode = stat.S_IMODE(replaced.stat().st_mode)
+        alike = change.before.mode == change.after.mode  # with core.fileMode=false, modes are the user's alone
+        file.chmod(mode if alike else mode & 0o666 | file.stat().st_mode & 0o111)
+    with file.open("rb") as content:
+        os.fsync(content.fileno())
 
 
 def _record(repository: Repository, merged: Merged, version: str) -> None:
     """Write the journal: the point of no return."""
     details = json.dumps({"version": version, "branch": merged.head.branch, "stages": merged.stages})
-    message = f"Update to {version}\n\n{details}\n".encode()
-    commit = repository.git("commit-tree", merged.tree, "-p", merged.head.commit, "-F", "-", data=message)
+    who = "fastproj <fastproj@localhost> 946684800 +0000"
+    text = f"tree {merged.tree}\nparent {merged.head.commit}\nauthor {who}\ncommitter {who}\n\n{details}\n".encode()
+    commit = repository.git("hash-object", "-t", "commit", "-w", "--stdin", data=text)
     repository.git("update-ref", REF, commit.decode().strip(), repository.no_object)
 
 
@@ -234,6 +233,5 @@ def _lock(repository: Repository, work: Path) -> Path:
     try:
         put(work / "lock", repository.index_lock)
     except FileExistsError as error:
-        way_out = f"wait for it, or remove {repository.index_lock} if it crashed"
-        raise FastprojError(f"another git is running in {repository.top}: {way_out}") from error
+        raise repository.index_is_locked() from error
     return repository.index_lock

@@ -28,46 +28,39 @@ class Linked:
         return f"{self.repository.prefix}{ANSWERS_FILE}"
 
 
-def folder_of(where: Path) -> Path:
-    """Return the project's folder: `where` or the nearest parent with an answers file.
+def read(where: Path) -> Linked:
+    """Return the project of a folder: the nearest one, from there upwards, with an answers file.
 
     Raises:
-        FastprojError: there is none.
+        FastprojError: there is none, its answers file lacks the template or version, or it is in no git repository.
     """
     start = Path(os.path.realpath(where))  # the parent of a link is not what its path says
     if not os.path.isdir(start):
         raise FastprojError(f"{where} is no folder: pass the project's folder")
-    for folder in (start, *start.parents):
-        if os.path.lexists(folder / ANSWERS_FILE):
-            return folder
-    raise FastprojError(
-        f"there is no {ANSWERS_FILE} in {where} or its parents: go to a project that fastproj rendered, or use "
-        "`fastproj adopt` if the file was lost"
-    )
-
-
-def read(root: Path) -> Linked:
-    """Read a project's answers file.
-
-    Raises:
-        FastprojError: it cannot be read or lacks the template or version; the project is not in a git repository.
-    """
-    recorded = read_answers(root / ANSWERS_FILE)
+    root = next((folder for folder in (start, *start.parents) if os.path.lexists(folder / ANSWERS_FILE)), None)
+    if root is None:
+        raise FastprojError(
+            f"there is no {ANSWERS_FILE} in {where} or its parents: go to a project that fastproj rendered, or use "
+            "`fastproj adopt` if the file was lost"
+        )
+    recorded = read_answers(root)
     for key, what in (("_src_path", "template"), ("_commit", "version")):
         if not isinstance(recorded.get(key), str) or not recorded[key] or "\0" in recorded[key]:
             raise FastprojError(f"{root / ANSWERS_FILE} does not record the {what} ({key}): use `fastproj adopt`")
-    return Linked(root, open_at(root), recorded["_src_path"], recorded["_commit"], answers_of(root))
+    return Linked(root, open_at(root), recorded["_src_path"], recorded["_commit"], without_copiers(recorded))
 
 
-def read_answers(file: Path) -> dict[str, Any]:
-    """Return the content of an answers file.
+def read_answers(folder: Path) -> dict[str, Any]:
+    """Return the content of a folder's answers file; empty if it has none.
 
     Raises:
         FastprojError: it cannot be read, or holds no answers.
     """
     import yaml
 
-    way_out = f"restore it with `git checkout HEAD -- {ANSWERS_FILE}`"
+    file, way_out = folder / ANSWERS_FILE, f"restore it with `git checkout HEAD -- {ANSWERS_FILE}`"
+    if not os.path.lexists(file):
+        return {}
     try:
         recorded = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -77,8 +70,6 @@ def read_answers(file: Path) -> dict[str, Any]:
     return recorded
 
 
-def answers_of(folder: Path) -> dict[str, Any]:
-    """Return the answers that a rendering records, without copier's own entries; empty if it has no answers file."""
-    file = folder / ANSWERS_FILE
-    found = read_answers(file) if file.is_file() else {}
-    return {str(key): value for key, value in found.items() if not str(key).startswith("_")}
+def without_copiers(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return the answers of an answers file, without copier's own entries."""
+    return {str(key): value for key, value in recorded.items() if not str(key).startswith("_")}

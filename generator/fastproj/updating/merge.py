@@ -16,10 +16,7 @@ from pathlib import Path
 
 from . import trees
 from .repository import Head, Repository
-from .trees import LINK, SUBMODULE, Change, Edits, Entry, Tree
-
-Stages = dict[str, list[tuple[str, str, int]]]
-"""For each path in conflict: mode, id of the content and stage, as in git's index."""
+from .trees import LINK, SUBMODULE, Change, Edits, Entry, Stages, Tree
 
 
 @dataclass(frozen=True)
@@ -130,26 +127,19 @@ def _quoted(path: str) -> str:
 def _merge_tree(repository: Repository, ours: str, theirs: str) -> tuple[str, Stages, list[Conflict]]:
     """Let git merge, and parse its output."""
     options = ["--write-tree", "-z", "--messages"]
-    output = repository.git("merge-tree", *options, ours, theirs, work_tree=repository.top, allowed=(0, 1))
-    tree, *rest = output.split(b"\0")
-    stages: Stages = {}
-    parts = iter(rest)
-    for line in parts:
-        if not line:
-            break
-        about, _, path = line.partition(b"\t")
-        mode, oid, stage = about.decode().split(" ")
-        stages.setdefault(os.fsdecode(path), []).append((mode, oid, int(stage)))
+    parts = iter(repository.lines("merge-tree", *options, ours, theirs, work_tree=repository.top, allowed=(0, 1)))
+    tree, stages = next(parts), Stages()
+    for line in iter(lambda: next(parts, ""), ""):
+        about, _, path = line.partition("\t")
+        mode, oid, stage = about.split(" ")
+        stages.setdefault(path, []).append((mode, oid, int(stage)))
     conflicts = []
     for number in parts:
-        if not number:
-            break
-        paths = tuple(os.fsdecode(next(parts)) for _ in range(int(number)))
-        kind, reason = (next(parts).decode(errors="replace").strip() for _ in range(2))
-        found = re.match(r"CONFLICT \((.*)\)", kind)
-        if found:
+        paths = tuple(next(parts) for _ in range(int(number)))
+        kind, reason = next(parts), next(parts).strip()
+        if found := re.match(r"CONFLICT \((.*)\)", kind):
             conflicts.append(Conflict(paths, found[1], reason))
-    return tree.decode(), stages, conflicts
+    return tree, stages, conflicts
 
 
 def _listed_renames(renamed: Mapping[str, str], base: Tree, theirs: Tree) -> dict[str, str]:

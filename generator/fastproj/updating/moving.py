@@ -23,6 +23,11 @@ class Step:
     after: str | None
 
 
+def changed_meanwhile(path: str) -> FastprojError:
+    """Return the error for a file that someone else has written since the update began."""
+    return FastprojError(f"{path} was changed meanwhile: commit or git stash, then try again")
+
+
 def occupants(top: Path, path: str) -> set[str]:
     """Return the files at a path, below it, or in place of one of its folders."""
     for folder in [*list(Path(path).parents)[-2::-1], Path(path)]:
@@ -54,15 +59,14 @@ def replace(top: Path, step: Step, incoming: Path, outgoing: Path) -> None:
         OSError: a file cannot be moved.
     """
     place, kept = top / step.path, outgoing / step.path
-    changed = FastprojError(f"{step.path} was changed meanwhile: commit or git stash, then try again")
     if fingerprint(place) != step.before:
-        raise changed
+        raise changed_meanwhile(step.path)
     if step.before is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         os.rename(place, kept)
         if fingerprint(kept) != step.before:
             put(kept, place)
-            raise changed
+            raise changed_meanwhile(step.path)
     if step.after is None:
         with suppress(OSError):  # not empty
             for folder in place.relative_to(top).parents[:-1]:
@@ -74,7 +78,7 @@ def replace(top: Path, step: Step, incoming: Path, outgoing: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         put(incoming / step.path, place)
     except FileExistsError:
-        raise changed from None
+        raise changed_meanwhile(step.path) from None
 
 
 def undo(top: Path, step: Step, incoming: Path, outgoing: Path) -> None:

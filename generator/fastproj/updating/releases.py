@@ -141,36 +141,39 @@ def version_of(tag: str) -> "Version | None":
         return None
 
 
+def is_older(tag: str, other: str) -> bool:
+    """Return whether a tag stands for an older version than another one; False if either stands for none."""
+    version, than = version_of(tag), version_of(other)
+    return version is not None and than is not None and version < than
+
+
 def of(location: str, work: Path) -> Releases:
     """Copy the repository of a template, given by the location that a project records or by an address.
 
     Raises:
         FastprojError: it does not exist, or git cannot read it.
     """
+    git.require()
     place = os.path.abspath(os.path.expanduser(location))
     if place in (os.path.expanduser("~/.fastproj/template.bundle"), str(source.home() / "template.bundle")):
-        own = source.embedded()
-        return _clone(own, location if location.startswith("~") else own.location, own.location, work)
-    git.require()
-    if location and os.path.exists(place):
-        place = os.path.realpath(place)
-        return _clone(Source(place, None), location if location.startswith("~") else place, place, work)
-    if not re.match(r"[\w.+-]+@|[a-z+]+:", location):
+        chosen = source.embedded()
+    elif location and os.path.exists(place):
+        chosen = Source(os.path.realpath(place), None)
+    elif re.match(r"[\w.+-]+@|[a-z+]+:", location):
+        chosen = Source(location, None)
+    else:
         raise FastprojError(
             f"the template {location} is not on this machine: pass its location with --template; "
             "~/.fastproj/template.bundle is the one of this program"
         )
-    address = location.removeprefix("git+")
+    recorded = location if location.startswith("~") else chosen.location
+    address = os.path.expanduser(chosen.location).removeprefix("git+")
     for short, full in _SHORT.items():
         if address.startswith(short):
             address = full + address.removeprefix(short).lstrip("/")
-    return _clone(Source(location, None), location, address, work)
-
-
-def _clone(chosen: Source, recorded: str, address: str, work: Path) -> Releases:
     git_dir = work / f"template{len(list(work.glob('template*')))}.git"  # copier recognizes a bare repository by `.git`
     with git.reading_templates(chosen.own):
-        done = git.run(work, "clone", "--bare", "--quiet", "--", os.path.expanduser(address), str(git_dir))
+        done = git.run(work, "clone", "--bare", "--quiet", "--", address, str(git_dir))
     if not done.ok:
         raise FastprojError(
             f"git could not read the template {recorded} ({done.reason}): fix that, or pass another with --template"

@@ -4,6 +4,7 @@ import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..shared.errors import FastprojError
 from ..shared.git import OLDEST_TO_MERGE, Result, require, run
@@ -26,12 +27,7 @@ _SETTINGS = {
     "merge.renames": "true",
     "merge.renormalize": "false",
 }
-_IDENTITY = {
-    f"GIT_{who}_{what}": value
-    for who in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "fastproj"), ("EMAIL", "fastproj@localhost"), ("DATE", "2000-01-01T00:00:00+0000"))
-}
-_VARIABLES = _IDENTITY | {"LC_ALL": "C", "GIT_LITERAL_PATHSPECS": "1", "GIT_OPTIONAL_LOCKS": "0"}
+_VARIABLES = {"LC_ALL": "C", "GIT_LITERAL_PATHSPECS": "1", "GIT_OPTIONAL_LOCKS": "0"}
 _IN_PROGRESS = {
     "MERGE_HEAD": ("merge", "git merge --abort"),
     "CHERRY_PICK_HEAD": ("cherry-pick", "git cherry-pick --abort"),
@@ -79,23 +75,20 @@ class Repository:
         """The project's folder as an argument for git."""
         return self.prefix or "."
 
-    def git(
-        self,
-        *arguments: str,
-        data: bytes = b"",
-        index: Path | None = None,
-        work_tree: Path | None = None,
-        allowed: tuple[int, ...] = (0,),
-    ) -> bytes:
-        """Run git and return its output.
+    def git(self, *arguments: str, allowed: tuple[int, ...] = (0,), **options: Any) -> bytes:
+        """Run git with the options of `run`, and return its output.
 
         Raises:
             FastprojError: the exit status is not one of `allowed`.
         """
-        done = self.run(*arguments, data=data, index=index, work_tree=work_tree)
+        done = self.run(*arguments, **options)
         if done.returncode not in allowed:
             raise FastprojError(f"git {arguments[0]} failed in {self.top} ({done.reason}): fix that, then try again")
         return done.stdout
+
+    def lines(self, *arguments: str, **options: Any) -> list[str]:
+        """Run git with `-z` among the arguments, and return the parts of its output, which are not in quotes then."""
+        return os.fsdecode(self.git(*arguments, **options)).split("\0")[:-1]
 
     def run(
         self, *arguments: str, data: bytes = b"", index: Path | None = None, work_tree: Path | None = None
@@ -154,9 +147,8 @@ class Repository:
             if os.path.lexists(self.git_dir / name):
                 raise FastprojError(f"a {what} is in progress in {self.top}: finish it, or stop it with `{way_out}`")
         if os.path.lexists(self.index_lock):
-            way_out = f"wait for it, or remove {self.index_lock} if it crashed"
-            raise FastprojError(f"another git is running in {self.top}: {way_out}")
-        changed = self.changed(self.where)
+            raise self.index_is_locked()
+        changed = list(self.changed())
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise FastprojError(
@@ -164,16 +156,20 @@ class Repository:
             )
         return head
 
-    def changed(self, where: str, index: Path | None = None) -> list[str]:
-        """Return the tracked files at a path that differ from the last commit."""
+    def index_is_locked(self) -> FastprojError:
+        """Return the error for an index that git has locked."""
+        way_out = f"wait for it, or remove {self.index_lock} if it crashed"
+        return FastprojError(f"another git is running in {self.top}: {way_out}")
+
+    def changed(self) -> dict[str, str]:
+        """Return the project's tracked files that differ from the last commit, with their `XY` of `git status`."""
         how = ["--porcelain", "-z", "--untracked-files=no", "--no-renames", "--ignore-submodules=dirty"]
-        found = self.git("status", *how, "--", where, index=index)
-        return [os.fsdecode(line[3:]) for line in found.split(b"\0") if line]
+        return {line[3:]: line[:2] for line in self.lines("status", *how, "--", self.where)}
 
     def hidden(self) -> set[str]:
         """Return the project's files that git was told to regard as unchanged, or not to check out."""
-        lines = self.git("ls-files", "-v", "-z", "--", self.where).split(b"\0")
-        return {os.fsdecode(line[2:]) for line in lines if line and (line[:1].islower() or line[:1] == b"S")}
+        lines = self.lines("ls-files", "-v", "-z", "--", self.where)
+        return {line[2:] for line in lines if line[0].islower() or line[0] == "S"}
 
 
 def open_at(folder: Path) -> Repository:

@@ -1,6 +1,5 @@
 """The state of a project: its version, answers, and changes since it was rendered."""
 
-import os
 import re
 import tempfile
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 
 from ..shared.scratch import scratch_folder
 from . import apply, linked, trees
-from .releases import version_of
+from .releases import is_older
 from .repository import Repository
 from .update import render_old, sources
 
@@ -43,17 +42,14 @@ def status(where: Path, template: str | None) -> Status:
         FastprojError: there is no project, or its template cannot be read.
     """
     finished = apply.finish(where)
-    project = linked.read(linked.folder_of(where))
+    project = linked.read(where)
     project.repository.head()
     with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
         before, after = sources(project, template, work)
-        newest = after.newest
-        now, then = version_of(project.version), version_of(newest)
-        if now is not None and then is not None and now > then:
-            newest = project.version
+        newest = project.version if is_older(after.newest, project.version) else after.newest
         repository = project.repository.with_objects_in(work / "objects")
-        rendering, _ = render_old(project, before, work)
-        old = trees.tree_of_rendering(repository, rendering, work / "index-old")
+        rendering = render_old(project, before, work)
+        old = trees.tree_of_rendering(repository, rendering.folder, work / "index-old")
         rendered = trees.files(repository, old)
         present = trees.tree_of_work_tree(repository, rendered, work / "index-now")
         differing = [it for it in trees.changes(repository, old, present) if it.path in rendered]
@@ -76,8 +72,7 @@ def status(where: Path, template: str | None) -> Status:
 
 def _conflicts(repository: Repository, edited: list[str]) -> list[str]:
     """Return the unmerged files, and the edited ones with conflict markers."""
-    lines = repository.git("ls-files", "-u", "-z", "--", repository.where).split(b"\0")
-    found = {os.fsdecode(line.partition(b"\t")[2]) for line in lines if line}
+    found = {line.partition("\t")[2] for line in repository.lines("ls-files", "-u", "-z", "--", repository.where)}
     for path in edited:
         place = repository.top / path
         if place.is_file() and not place.is_symlink() and _MARKER.search(place.read_bytes()):

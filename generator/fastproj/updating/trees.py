@@ -21,6 +21,8 @@ class Entry:
 Tree = dict[str, Entry]
 Edits = Mapping[str, Entry | None]
 """Entries to replace in a tree; None removes the path."""
+Stages = dict[str, list[tuple[str, str, int]]]
+"""For each path in conflict: mode, id of the content and stage, as in git's index."""
 
 
 @dataclass(frozen=True)
@@ -35,37 +37,35 @@ class Change:
 def files(repository: Repository, tree: str) -> Tree:
     """Return the project's files in a commit or tree."""
     found = {}
-    lines = repository.git(
-        "ls-tree", "-r", "-z", "--full-tree", tree, "--", *([repository.prefix] if repository.prefix else [])
-    )
-    for line in filter(None, lines.split(b"\0")):
-        about, _, path = line.partition(b"\t")
-        mode, _, oid = about.decode().split(" ")
-        found[os.fsdecode(path)] = Entry(mode, oid)
+    where = [repository.prefix] if repository.prefix else []
+    for line in repository.lines("ls-tree", "-r", "-z", "--full-tree", tree, "--", *where):
+        about, _, path = line.partition("\t")
+        mode, _, oid = about.split(" ")
+        found[path] = Entry(mode, oid)
     return found
 
 
 def changes(repository: Repository, before: str, after: str) -> list[Change]:
     """Return the paths that differ between two trees."""
     found = []
-    parts = repository.git("diff-tree", "-r", "-z", "--no-renames", "--raw", "--full-index", before, after).split(b"\0")
-    for about, path in zip(parts[::2], parts[1::2], strict=False):
-        old_mode, new_mode, old, new, _ = about.decode().removeprefix(":").split(" ")
+    parts = repository.lines("diff-tree", "-r", "-z", "--no-renames", "--raw", "--full-index", before, after)
+    for about, path in zip(parts[::2], parts[1::2], strict=True):
+        old_mode, new_mode, old, new, _ = about.removeprefix(":").split(" ")
         entries = (Entry(mode, oid) if mode != "000000" else None for mode, oid in ((old_mode, old), (new_mode, new)))
-        found.append(Change(os.fsdecode(path), *entries))
+        found.append(Change(path, *entries))
     return found
 
 
 def renames(repository: Repository, before: str, after: str) -> dict[str, str]:
     """Return the renamed paths between two trees, as a merge detects them."""
-    parts = repository.git("diff-tree", "-r", "-z", "-M", "-l32767", "--diff-filter=R", before, after).split(b"\0")
-    return {os.fsdecode(old): os.fsdecode(new) for _, old, new in zip(*[iter(parts)] * 3, strict=False)}
+    parts = repository.lines("diff-tree", "-r", "-z", "-M", "-l32767", "--diff-filter=R", before, after)
+    return dict(zip(parts[1::3], parts[2::3], strict=True))
 
 
 def with_crlf(repository: Repository) -> set[str]:
     """Return the project's tracked files in which every line ends in CRLF."""
-    lines = repository.git("ls-files", "--cached", "--eol", "-z", "--", repository.where).split(b"\0")
-    return {os.fsdecode(line.partition(b"\t")[2]) for line in lines if line.startswith(b"i/crlf ")}
+    lines = repository.lines("ls-files", "--cached", "--eol", "-z", "--", repository.where)
+    return {line.partition("\t")[2] for line in lines if line.startswith("i/crlf ")}
 
 
 def blob(repository: Repository, oid: str) -> bytes:
@@ -111,17 +111,15 @@ def tree_with(repository: Repository, tree: str, edits: Edits, index: Path) -> s
     if not edits:
         return tree
     repository.git("read-tree", tree, index=index)
-    edit_index(repository, index, edits)
+    edit_index(repository, index, edits, {})
     return repository.git("write-tree", index=index).decode().strip()
 
 
-def edit_index(
-    repository: Repository, index: Path, edits: Edits, stages: Iterable[tuple[str, Entry, int]] = ()
-) -> None:
-    """Replace entries of an index file, and add unmerged ones: path, entry and stage."""
+def edit_index(repository: Repository, index: Path, edits: Edits, stages: Stages) -> None:
+    """Replace entries of an index file, and add unmerged ones."""
     lines = [f"0 {repository.no_object}\t{path}" for path in edits]  # removed first: a file may replace a folder
     lines += [f"{entry.mode} {entry.oid}\t{path}" for path, entry in edits.items() if entry is not None]
-    lines += [f"{entry.mode} {entry.oid} {stage}\t{path}" for path, entry, stage in stages]
+    lines += [f"{mode} {oid} {stage}\t{path}" for path, its in stages.items() for mode, oid, stage in its]
     repository.git("update-index", "-z", "--index-info", data=joined(lines), index=index)
 
 

@@ -17,9 +17,9 @@ from ..shared.rendering import finish_preload, preload
 from ..shared.scratch import scratch_folder
 from . import apply, linked, releases, trees
 from .background import in_background
-from .linked import Linked
+from .linked import Linked, read_answers, without_copiers
 from .merge import Merged, merge
-from .releases import Releases, version_of
+from .releases import Releases, is_older
 from .repository import Repository
 
 
@@ -53,6 +53,27 @@ class Updated:
     """An earlier update that was killed and has now been finished."""
 
 
+@dataclass(frozen=True)
+class Rendering:
+    """A project, rendered by copier into a folder that has the paths of its repository."""
+
+    folder: Path
+    prefix: str
+    answers: dict[str, Any]
+    worker: Any
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """The renames that the template lists in its computed answer `renamed`."""
+        table = self.worker.answers.combined.get("renamed")
+        both = table.items() if isinstance(table, dict) else ()
+        return {f"{self.prefix}{was}": f"{self.prefix}{now}" for was, now in both}
+
+    def is_own(self, path: str) -> bool:
+        """Return whether a path belongs to the user (`_skip_if_exists`)."""
+        return bool(self.worker.match_skip(Path(path.removeprefix(self.prefix))))
+
+
 def update(where: Path, wanted: Wanted) -> Updated:
     """Update a project and leave the result staged.
 
@@ -60,7 +81,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
         FastprojError: it cannot be updated; nothing was changed.
     """
     finished = apply.finish(where)
-    project = linked.read(linked.folder_of(where))
+    project = linked.read(where)
     repository = project.repository
     if finished is not None:
         return Updated(project.root, finished.version, finished.version, repository, finished=finished)
@@ -89,24 +110,22 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
 
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
     finish_preload()  # before the process is copied
-    with in_background(lambda: render_old(project, before, work)[1]) as old_renamed:
+    with in_background(lambda: render_old(project, before, work).renamed) as old_renamed:
         try:
-            new, worker, recorded = _render_new(project, after, target, answers, wanted.ask, work)
+            new = _render_new(project, after, target, answers, wanted.ask, work)
         except FastprojError:
             old_renamed()  # raises its error, which explains this one
             raise
-        renamed = {now: was for was, now in old_renamed().items()}
+        renamed = {now: was for was, now in old_renamed().items()} | new.renamed
     old_tree, new_tree = (
-        trees.tree_of_rendering(repository, it, work / f"index-{it.name}") for it in (work / "old", new)
+        trees.tree_of_rendering(repository, it, work / f"index-{it.name}") for it in (work / "old", new.folder)
     )
-    renamed |= _renamed(project, worker)
-    own, replaced = _own(project, worker), _replaced(project, before, answers, repository, old_tree, work)
-    merged = merge(repository, old_tree, new_tree, target, project.answers_path, renamed, own, replaced, work)
+    replaced = _replaced(project, before, answers, repository, old_tree, work)
+    merged = merge(repository, old_tree, new_tree, target, project.answers_path, renamed, new.is_own, replaced, work)
     apply.check(repository, merged)
     if not wanted.dry_run:
         apply.apply(repository, merged, target)
-    keys = [*project.answers, *(key for key in recorded if key not in project.answers)]
-    both = {key: (project.answers.get(key), recorded.get(key)) for key in keys}
+    both = {key: (project.answers.get(key), new.answers.get(key)) for key in project.answers | new.answers}
     changed = {key: values for key, values in both.items() if values[0] != values[1]}
     news = after.news(project.version, target)
     return Updated(project.root, project.version, target, project.repository, news, changed, merged)
@@ -135,12 +154,12 @@ def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases
         )
     questions = before.questions(project.version, work)
     if questions is not None:
-        _check_answers(project, before, set(questions))
+        _check_answers(project, before, questions)
     return before, after
 
 
-def _check_answers(project: Linked, before: Releases, questions: set[str]) -> None:
-    unknown = sorted(project.answers.keys() - questions)
+def _check_answers(project: Linked, before: Releases, asked: dict[str, Any]) -> None:
+    unknown = sorted(project.answers.keys() - asked)
     if unknown:
         raise FastprojError(
             f"{ANSWERS_FILE} answers {unknown[0]!r}, which the template {before.recorded} at {project.version} does "
@@ -152,8 +171,7 @@ def _check_answers(project: Linked, before: Releases, questions: set[str]) -> No
 def _target(project: Linked, after: Releases, wanted: Wanted) -> str:
     """Return the version to update to."""
     target = after.named(wanted.to) if wanted.to is not None else after.newest
-    now, then = version_of(project.version), version_of(target)
-    if now is None or then is None or then >= now or wanted.downgrade:
+    if wanted.downgrade or not is_older(target, project.version):
         return target
     if wanted.to is None and after.has(project.version):
         return project.version  # a version between releases, newer than the last one
@@ -164,58 +182,46 @@ def _changes(answers: dict[str, Any], recorded: dict[str, Any]) -> bool:
     return any(str(recorded.get(key)) != str(value) for key, value in answers.items())
 
 
-def render_old(project: Linked, before: Releases, work: Path) -> tuple[Path, dict[str, str]]:
-    """Render a project's recorded version and answers; return the folder, with the repository's paths, and its renames.
+def render_old(project: Linked, before: Releases, work: Path) -> Rendering:
+    """Render the recorded version and answers of a project.
 
     Raises:
         FastprojError: it cannot be rendered, as the answers are those of another template.
     """
     try:
-        base, stage, worker = _render(project, before, project.version, work / "old", project.answers)
+        old = _render(project, before, project.version, work / "old", project.answers)
     except FastprojError as error:
         raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {project.version}: {error}") from error
-    _check_answers(project, before, set(linked.answers_of(stage)))
-    return base, _renamed(project, worker)
+    _check_answers(project, before, old.answers)
+    return old
 
 
 def _render_new(
     project: Linked, after: Releases, target: str, answers: dict[str, Any], ask: bool, work: Path
-) -> tuple[Path, Any, dict[str, Any]]:
-    """Render the new version and answers; also return copier's worker and the recorded answers."""
-    base, stage, worker = _render(project, after, target, work / "new", answers, last=project.answers)
-    recorded = linked.answers_of(stage)
-    fresh = recorded.keys() - project.answers.keys() - answers.keys()
+) -> Rendering:
+    """Render the new version and answers."""
+    new = _render(project, after, target, work / "new", answers, last=project.answers)
+    fresh = new.answers.keys() - project.answers.keys() - answers.keys()
     if ask and fresh:
-        known = {key: value for key, value in recorded.items() if key not in fresh}
-        base, stage, worker = _render(project, after, target, work / "asked", known, ask=True)
-        recorded = linked.answers_of(stage)
-    for key, value in recorded.items():
+        known = {key: value for key, value in new.answers.items() if key not in fresh}
+        new = _render(project, after, target, work / "asked", known, ask=True)
+    for key, value in new.answers.items():
         if key in project.answers and key not in answers and str(value) != str(project.answers[key]):
             raise FastprojError(
                 f"{target} no longer allows {project.answers[key]!r} for {key}: "
                 f"choose another value with --{key.replace('_', '-')} or --data {key}="
             )
-    return base, worker, recorded
+    return new
 
 
 def _render(
-    project: Linked, template: Releases, version: str, base: Path, answers: dict[str, Any], **options: Any
-) -> tuple[Path, Path, Any]:
-    """Render into a folder with the repository's paths; return it, the project's folder in it, and copier's worker."""
-    stage = base / (project.repository.prefix or ".")
+    project: Linked, template: Releases, version: str, folder: Path, answers: dict[str, Any], **options: Any
+) -> Rendering:
+    prefix = project.repository.prefix
+    stage = folder / (prefix or ".")
     stage.parent.mkdir(parents=True, exist_ok=True)
-    return base, stage, template.render(version, stage, base.parent, answers, **options)
-
-
-def _renamed(project: Linked, worker: Any) -> dict[str, str]:
-    """Return the renames that a template lists in its computed answer `renamed`, as paths of the repository."""
-    table, prefix = worker.answers.combined.get("renamed"), project.repository.prefix
-    return {f"{prefix}{was}": f"{prefix}{now}" for was, now in table.items()} if isinstance(table, dict) else {}
-
-
-def _own(project: Linked, worker: Any) -> Callable[[str], bool]:
-    """Return a function that tells whether a path belongs to the user (`_skip_if_exists`)."""
-    return lambda path: bool(worker.match_skip(Path(path.removeprefix(project.repository.prefix))))
+    worker = template.render(version, stage, folder.parent, answers, **options)
+    return Rendering(folder, prefix, without_copiers(read_answers(stage)), worker)
 
 
 def _replaced(
@@ -225,9 +231,9 @@ def _replaced(
     if not _changes(answers, project.answers):
         return lambda path: False
     try:
-        base, _, _ = _render(project, before, project.version, work / "between", answers, last=project.answers)
-        tree = trees.tree_of_rendering(repository, base, work / "index-between")
+        between = _render(project, before, project.version, work / "between", answers, last=project.answers)
+        tree = trees.tree_of_rendering(repository, between.folder, work / "index-between")
     except FastprojError:
         return lambda path: True  # answers that the old version did not know
     differing = {change.path for change in trees.changes(repository, old_tree, tree)}
-    return lambda path: path in differing
+    return differing.__contains__
