@@ -135,13 +135,22 @@ def update(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     downgrade: Annotated[bool, typer.Option("--downgrade", help="Allow an older version.")] = False,
     template: Annotated[str | None, typer.Option(help="New location of the template, recorded in the project.")] = None,
+    continue_: Annotated[bool, typer.Option("--continue", help="Finish an interrupted update.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="Undo an interrupted update.")] = False,
 ) -> None:
     """Update a project to a newer template or to other answers, and stage the result. Your changes are kept."""
     from . import show
+    from .updating.apply import end
     from .updating.update import Wanted
     from .updating.update import update as run_update
 
     _prepare()
+    if continue_ or abort:
+        if (continue_ and abort) or to or answers or data or dry_run or downgrade or template:
+            raise FastprojError("--continue and --abort take no other option: pass one of them alone")
+        ended = end(where, abort)
+        print(show.ended(ended))
+        raise typer.Exit(1 if ended.conflicts else 0)
     wanted = Wanted(to, template, answers, data, not yes and _interactive(), dry_run, downgrade)
     result = run_update(where, wanted)
     print(show.updated(result, dry_run))

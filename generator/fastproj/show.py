@@ -14,7 +14,9 @@ if TYPE_CHECKING:  # no command needs all of them
     from .creating.hardware import Machine
     from .creating.project import Project
     from .updating.adopt import Adopted
+    from .updating.apply import Ended
     from .updating.merge import Conflict
+    from .updating.repository import Repository
     from .updating.status import Status
     from .updating.update import Updated
 
@@ -63,10 +65,6 @@ def _arguments(answers: dict[str, Any]) -> list[str]:
 
 def updated(done: Updated, dry_run: bool) -> str:
     """Describe an update: new answers, changed files, conflicts and next steps."""
-    if done.finished is not None:
-        lines = [f"Finished an interrupted update to {done.after}; it is staged in {done.root}."]
-        lines += [f"  kept, as you changed it since: {path}" for path in done.finished.left]
-        return "\n".join([*lines, "", *_next_steps(done, conflicts=True)])
     if done.merged is None:
         return f"{done.root} is up to date: {done.after}, with these answers."
     merged = done.merged
@@ -84,14 +82,30 @@ def updated(done: Updated, dry_run: bool) -> str:
     lines += [f"  CONFLICT  {_conflict(it)}" for it in merged.conflicts]
     if not merged.changes:
         lines.append("  no file changes")
-    return "\n".join(lines if dry_run else [*lines, "", *_next_steps(done, bool(merged.conflicts))])
+    return "\n".join(
+        lines if dry_run else [*lines, "", *_next_steps(done.repository, done.after, bool(merged.conflicts))]
+    )
+
+
+def ended(done: Ended) -> str:
+    """Describe an interrupted update that was continued or aborted."""
+    kept = [f"  kept, as you changed it since: {path}" for path in done.edited]
+    if done.aborted:
+        lines = [f"Aborted the update to {done.version}: the files in {done.repository.top} are as in the last commit."]
+        return "\n".join([*lines, *kept])
+    lines = [f"Finished the interrupted update to {done.version}; it is staged in {done.repository.top}.", *kept]
+    lines += [f"  CONFLICT  {path}" for path in done.conflicts]
+    return "\n".join([*lines, "", *_next_steps(done.repository, done.version, bool(done.conflicts))])
 
 
 def status_text(found: Status) -> str:
     """Format a status as text."""
     newest = f"; {found.newest} is available: fastproj update" if found.behind else ", the newest"
-    lines = [f"Finished an interrupted update to {found.finished}."] if found.finished else []
-    lines += [f"project   {found.project}", f"template  {found.template}", f"version   {found.version}{newest}"]
+    lines = [f"project   {found.project}", f"template  {found.template}", f"version   {found.version}{newest}"]
+    if found.interrupted:
+        lines.append(
+            f"pending   the update to {found.interrupted} was interrupted: fastproj update --continue, or --abort"
+        )
     lines.append("answers   " + " ".join(f"{key}={_answer(value)}" for key, value in found.answers.items()))
     lines += [f"CONFLICT  {path}: not resolved yet" for path in found.conflicts]
     lines += [f"changed   {path}" for path in found.changed]
@@ -120,16 +134,16 @@ def adopted(found: Adopted) -> str:
     return "\n".join(lines)
 
 
-def _next_steps(done: Updated, conflicts: bool) -> list[str]:
-    git = "git" if _current_folder() == done.repository.top else shlex.join(["git", "-C", str(done.repository.top)])
-    where = shlex.quote(done.repository.where)
+def _next_steps(repository: Repository, version: str, conflicts: bool) -> list[str]:
+    git = "git" if _current_folder() == repository.top else shlex.join(["git", "-C", str(repository.top)])
+    where = shlex.quote(repository.where)
     # `git restore` removes added files only if they are in the index, which files in conflict are not until `git add`.
     undo = f"{git} add --update -- {where} && " if conflicts else ""
     resolve = "Resolve the conflicts (git status lists them), git add the files, then review and commit:"
     return [
         resolve if conflicts else "Next, review and commit:",
         f"  {git} diff --staged",
-        f"  {git} commit -m {shlex.quote(f'Update to template {done.after}')}",
+        f"  {git} commit -m {shlex.quote(f'Update to template {version}')}",
         "Or undo the update:",
         f"  {undo}{git} restore --source=HEAD --staged --worktree -- {where}",
     ]

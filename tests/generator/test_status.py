@@ -59,14 +59,15 @@ def test_status_of_an_unedited_project(make_project: MakeProject, fastproj: Fast
     assert "changed   no rendered file" in result.stdout
 
 
-def test_status_finishes_a_killed_update(
+def test_status_reports_a_killed_update(
     make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
     folder = make_project("v0.1.0")
     stop_update(environment, folder, "replace", "2", "SIGKILL")
-    assert journal(folder)
+    before = read_files(folder), read_files(folder / ".git")
     result = fastproj("status", cwd=folder)
-    assert result.returncode == 0, result.stderr
-    assert "Finished an interrupted update to v0.3.0." in result.stdout
-    assert "changed   no rendered file" in result.stdout
-    assert "M  README.md" in git(folder, "status", "--porcelain")
+    assert result.returncode == 1, result.stderr
+    assert "pending   the update to v0.3.0 was interrupted: fastproj update --continue, or --abort" in result.stdout
+    assert "--continue" in fastproj("update", "--dry-run", cwd=folder).stderr
+    assert (read_files(folder), read_files(folder / ".git")) == before
+    assert journal(folder)

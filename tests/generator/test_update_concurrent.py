@@ -69,24 +69,63 @@ def test_undo_moves_the_old_file_back(step: Step, tmp_path: Path) -> None:
     assert (tmp_path / "new/file").read_text() == "from the template\n"
 
 
-@pytest.mark.parametrize("move", ["commit", "branch"])
+@pytest.mark.parametrize("move", ["commit", "branch", "staged"])
 def test_killed_update_is_dropped_when_head_moved(
     move: str, make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
     folder = make_project()
-    assert stop_update(environment, folder, "_record", "1", "SIGKILL").returncode == -signal.SIGKILL
+    assert stop_update(environment, folder, "record", "1", "SIGKILL").returncode == -signal.SIGKILL
     if move == "branch":
         git(folder, "checkout", "-q", "-b", "other")
     else:
         edit(folder / "README.md", "About", "Mine")
-        commit(folder)
+        git(folder, "add", "README.md")
+        if move == "commit":
+            commit(folder)
     before = project_state(folder)
     result = fastproj("update", "--yes", cwd=folder)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-    assert "it was dropped" in result.stderr
+    assert "the interrupted update to v0.3.0 was dropped" in result.stderr
     assert not journal(folder)
     assert project_state(folder) == before
+    git(folder, "reset", "-q", "--hard")
     assert fastproj("update", "--yes", cwd=folder).returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--continue", "--abort", "--yes"])
+@pytest.mark.parametrize("step", ["1", "5", "12"])
+def test_killed_update_then_git_reset_and_commit(
+    step: str, option: str, make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str]
+) -> None:
+    """What people do after a crash: remove git's lock, reset, clean, and work on."""
+    folder = make_project()
+    assert stop_update(environment, folder, "replace", step, "SIGKILL").returncode == -signal.SIGKILL
+    (folder / ".git/index.lock").unlink(missing_ok=True)
+    git(folder, "reset", "-q", "--hard")
+    git(folder, "clean", "-qfdx")
+    edit(folder / "README.md", "About", "Mine")
+    commit(folder)
+    before = project_state(folder)
+    assert "version   v0.1.0; v0.3.0 is available" in fastproj("status", cwd=folder).stdout
+    assert project_state(folder) == before
+    result = fastproj("update", option, cwd=folder)
+    assert (result.returncode, "was dropped" in result.stderr) == (1, True)
+    assert project_state(folder) == before
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "Mine" in (folder / "README.md").read_text()
+    assert not (folder / ".git/fastproj").exists()
+
+
+@pytest.mark.parametrize("option", ["--continue", "--abort"])
+def test_nothing_to_continue_or_abort(option: str, make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    before = project_state(folder)
+    result = fastproj("update", option, cwd=folder)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert "there is nothing to continue or abort" in result.stderr
+    assert "take no other option" in fastproj("update", option, "--to", "v0.2.0", cwd=folder).stderr
+    assert project_state(folder) == before
 
 
 def test_killed_update_leaves_other_work_trees_alone(
@@ -96,8 +135,8 @@ def test_killed_update_leaves_other_work_trees_alone(
     git(folder, "worktree", "add", "-q", str(tmp_path / "linked"))
     assert stop_update(environment, folder, "replace", "3", "SIGKILL").returncode == -signal.SIGKILL
     assert fastproj("update", "--yes", cwd=tmp_path / "linked").returncode == 0
-    result = fastproj("update", "--yes", cwd=folder)
-    assert "Finished an interrupted update" in result.stdout, result.stderr
+    result = fastproj("update", "--continue", cwd=folder)
+    assert "Finished the interrupted update" in result.stdout, result.stderr
 
 
 def test_private_mode_is_kept(make_project: MakeProject, fastproj: Fastproj) -> None:

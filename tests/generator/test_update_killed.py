@@ -49,8 +49,8 @@ def updated(updated_once: tuple[Path, tuple[object, ...], float]) -> tuple[objec
     return updated_once[1]
 
 
-POINTS = [("_stage", 1), ("_record", 1), ("_lock", 1), *(("replace", calls) for calls in (1, 4, 8, 12))]
-POINTS += [("fingerprint", calls) for calls in range(27, 35)]  # also between moving an old file out and the new one in
+POINTS = [("_stage", 1), ("record", 1), ("_lock", 1), *(("replace", calls) for calls in (1, 4, 8, 12))]
+POINTS += [("fingerprint", calls) for calls in range(31, 39)]  # also between moving an old file out and the new one in
 
 
 @pytest.mark.parametrize(("name", "calls"), POINTS)
@@ -71,8 +71,16 @@ def test_kill_at_each_step_is_recovered(
     for path, content in halfway.items():
         assert content in (before[0].get(path), updated[0].get(path)), path  # type: ignore[attr-defined]
     result = fastproj("update", "--yes", cwd=edited)
-    assert result.returncode == 0, result.stderr
-    assert ("Finished an interrupted update" in result.stdout) == recorded
+    assert (result.returncode, "update --continue" in result.stderr) == ((1, True) if recorded else (0, False))
+    assert read_files(edited) == (halfway if recorded else updated[0])
+    aborted = shutil.copytree(edited, edited.parent / "aborted", symlinks=True)
+    if recorded:
+        result = fastproj("update", "--continue", cwd=edited)
+        assert result.stdout.startswith("Finished the interrupted update to v0.3.0"), result.stderr
+        result = fastproj("update", "--abort", cwd=aborted)
+        assert result.stdout.startswith("Aborted the update to v0.3.0"), result.stderr
+        assert project_state(aborted) == before
+        assert not journal(aborted)
     assert project_state(edited) == updated
     assert not (edited / ".git/fastproj").exists()
     assert not (edited / ".git/index.lock").exists()
@@ -86,7 +94,7 @@ def test_changes_after_a_kill_are_kept(edited: Path, fastproj: Fastproj, environ
     (edited / "README.md").write_text("changed after the kill\n")
     (edited / "docs").mkdir()
     (edited / "docs/new.md").write_text("made after the kill\n")
-    result = fastproj("update", "--yes", cwd=edited)
+    result = fastproj("update", "--continue", cwd=edited)
     assert result.returncode == 0, result.stderr
     assert "kept, as you changed it since: README.md" in result.stdout
     assert "kept, as you changed it since: docs/new.md" in result.stdout
@@ -113,7 +121,7 @@ def test_signal_aborts_before_applying_and_waits_during_it(
 
 
 @pytest.mark.parametrize(
-    "point", [("_stage", "1"), ("_record", "1"), ("replace", "1"), ("replace", "7"), ("replace", "12")]
+    "point", [("_stage", "1"), ("record", "1"), ("replace", "1"), ("replace", "7"), ("replace", "12")]
 )
 def test_failed_step_rolls_back(point: tuple[str, str], edited: Path, environment: dict[str, str]) -> None:
     before = project_state(edited)
@@ -160,7 +168,7 @@ def test_signals_at_random_moments(
     _, updated, length = updated_once
     chance, moments = random.Random(number), 17 if EVERY else 5  # noqa: S311
     (tmp_path / "tmp").mkdir()
-    outcomes = {"as it was": 0, "whole": 0, "finished by the next": 0}
+    outcomes = {"as it was": 0, "whole": 0, "pending": 0}
     for moment in range(moments):
         process = subprocess.Popen(
             [sys.executable, "-m", "fastproj", "update", "--yes"],
@@ -178,7 +186,7 @@ def test_signals_at_random_moments(
         recorded = journal(edited)
         state = project_state(edited)
         if recorded:
-            outcomes["finished by the next"] += 1
+            outcomes["pending"] += 1
         else:
             assert state in (before, updated)
             outcomes["whole" if state == updated else "as it was"] += 1
@@ -192,7 +200,7 @@ def test_signals_at_random_moments(
             assert list((tmp_path / "tmp").iterdir()) == []
             assert not (edited / ".git/fastproj").exists()
         if recorded or (state != updated and moment % 16 == 2):
-            result = fastproj("update", "--yes", cwd=edited)
+            result = fastproj("update", "--continue" if recorded else "--yes", cwd=edited)
             assert result.returncode == 0, result.stderr
             assert project_state(edited) == updated
         git(edited, "reset", "-q", "--hard")

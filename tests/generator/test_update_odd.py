@@ -166,11 +166,11 @@ def test_git_status_after_a_kill_changes_nothing(
 ) -> None:
     """`git status` writes the index anew, with the same entries."""
     folder = make_project()
-    assert stop_update(environment, folder, "_record", "1", "SIGKILL").returncode == -signal.SIGKILL
+    assert stop_update(environment, folder, "record", "1", "SIGKILL").returncode == -signal.SIGKILL
     os.utime(folder / "README.md", (1, 1))
     before = (folder / ".git/index").read_bytes()
     git(folder, "status")
     assert (folder / ".git/index").read_bytes() != before
-    assert "Finished an interrupted update" in fastproj("update", "--yes", cwd=folder).stdout
+    assert "Finished the interrupted update" in fastproj("update", "--continue", cwd=folder).stdout
     unstaged = [line for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "]
     assert unstaged == []

@@ -1,39 +1,36 @@
 """Write a merge to the work tree and the index, staged: completely or not at all.
 
-The journal is one commit that REF names: its tree is the merge, its parent HEAD, its message the rest. Without it,
-nothing has been changed; with it, the next fastproj finishes the update (`finish`). HEAD contains all that is
-overwritten, as an update begins without uncommitted changes.
-
-All files are written to a scratch folder first, then moved into place.
+HEAD contains all that is overwritten, as an update begins without uncommitted changes. All files are written to a
+scratch folder first, then moved into place. From the journal, an interrupted update can be continued or aborted; to
+abort is to move with swapped trees.
 """
 
 import errno
-import json
 import os
 import shutil
-import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..shared.errors import FastprojError
 from ..shared.scratch import uninterrupted
-from . import trees
+from . import journal, trees
+from .journal import Pending, record, work_folder
 from .merge import Merged
 from .moving import Step, changed_meanwhile, fingerprint, occupants, put, replace, undo
-from .repository import Repository, open_at
-from .trees import SUBMODULE, Change, Stages, joined
-
-REF = "refs/worktree/fastproj/update"  # of this work tree alone, unlike most refs
+from .repository import Repository
+from .trees import SUBMODULE, Edits, Stages
 
 
 @dataclass(frozen=True)
-class Finished:
-    """An interrupted update that was finished."""
+class _Staged:
+    """What is left to do, after all files were written to the scratch folder."""
 
-    version: str
-    left: list[str]
-    """Files that were edited in between, and therefore left alone."""
+    steps: list[Step]
+    edited: list[str]
+    """Files with neither the content before nor the one after."""
+    index: bytes
+    """The present index."""
 
 
 def check(repository: Repository, merged: Merged) -> None:
@@ -68,19 +65,23 @@ def apply(repository: Repository, merged: Merged, version: str) -> None:
     Raises:
         FastprojError: a file changed meanwhile or cannot be written; nothing was changed.
     """
-    work = _work_folder(repository)
+    work = work_folder(repository)
     try:
-        steps, edited, index = _stage(repository, merged.changes, merged.stages, merged.tree, work)
+        unmerged = dict.fromkeys(merged.stages)
+        staged = _stage(repository, work, merged.head.tree, merged.tree, unmerged, merged.stages)
         if repository.check_ready() != merged.head:
             raise FastprojError(f"{repository.top} has a new commit since the update began: try again")
-        if edited:
-            raise changed_meanwhile(edited[0])
+        if staged.edited:
+            raise changed_meanwhile(staged.edited[0])
+        digests = [repository.index_digest(), repository.index_digest(work / "index")]
+        head = merged.head
+        update = Pending(version, head.branch, head.commit, merged.tree, repository.prefix, merged.stages, digests)
         with uninterrupted(permanently=True):  # a signal must not report afterwards that nothing was changed
             try:
-                _record(repository, merged, version)
-                _write(repository, steps, index, work)
+                record(repository, update)
+                _write(repository, staged, work)
             finally:  # written or undone
-                _drop(repository)
+                journal.drop(repository)
     except OSError as error:
         way_out = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
         reason = f"cannot write {error.filename or work} ({error.strerror}), nothing was changed"
@@ -92,130 +93,108 @@ def apply(repository: Repository, merged: Merged, version: str) -> None:
         repository.git("update-index", "-q", "--refresh", allowed=(0, 1))
 
 
-def finish(where: Path) -> Finished | None:
-    """Finish an update of the project in a folder that was killed; None if there was none.
+@dataclass(frozen=True)
+class Ended:
+    """An interrupted update that was continued or aborted."""
+
+    repository: Repository
+    version: str
+    aborted: bool
+    edited: list[str]
+    """Files that were edited since the interruption, and therefore left alone."""
+    conflicts: list[str]
+
+
+def end(where: Path, abort: bool) -> Ended:
+    """Continue or abort the interrupted update of the project in a folder.
 
     Raises:
-        FastprojError: it cannot be finished, or was dropped because HEAD has moved.
+        FastprojError: there is none, a file cannot be written, or it was dropped as HEAD has moved.
     """
-    try:
-        repository = open_at(Path(os.path.realpath(where)))
-    except FastprojError:
-        return None  # whoever reads the project reports it
-    with repository.locked(), uninterrupted():
-        journal = repository.run("cat-file", "commit", REF)
-        if not journal.ok:
-            return None
-        header, _, message = journal.text.partition("\n\n")
-        details = json.loads(message)
-        tree, parent = (line.split()[1] for line in header.splitlines()[:2])
-        head = repository.head()
-        if (head.commit, head.branch) != (parent, details["branch"]):
-            _drop(repository)
-            raise FastprojError(
-                f"an update to {details['version']} was killed, and {repository.top} has had another commit or branch "
-                "checked out since: it was dropped; see git status for files that it left, then try again"
-            )
+    found = journal.pending(where)
+    if found is None:
+        raise FastprojError(f"no update was interrupted in {where}: there is nothing to continue or abort")
+    repository, update = found
+    with repository.locked():
+        journal.drop_if_outdated(repository, update)
+        edited = _abort(repository, update) if abort else _continue(repository, update)
+    return Ended(repository, update.version, abort, edited, [] if abort else sorted(update.stages))
+
+
+def _continue(repository: Repository, update: Pending) -> list[str]:
+    return _resume(repository, repository.head().tree, update.tree, dict.fromkeys(update.stages), update.stages)
+
+
+def _abort(repository: Repository, update: Pending) -> list[str]:
+    committed = trees.files(repository, "HEAD")
+    unmerged = {path: committed.get(path) for path in update.stages}
+    return _resume(repository, update.tree, repository.head().tree, unmerged, {})
+
+
+def _resume(repository: Repository, before: str, after: str, unmerged: Edits, stages: Stages) -> list[str]:
+    work = work_folder(repository)
+    with uninterrupted():
         try:
-            work, changes = _work_folder(repository), trees.changes(repository, head.tree, tree)
-            _recover(repository, changes, work)
-            steps, edited, index = _stage(repository, changes, details["stages"], tree, work)
-            _write(repository, steps, index, work)
+            _recover(repository, work)
+            staged = _stage(repository, work, before, after, unmerged, stages)
+            _write(repository, staged, work)
         except OSError as error:
             raise FastprojError(
-                f"an update was killed, and cannot be finished as {error.filename} cannot be written "
+                f"the interrupted update cannot be ended, as {error.filename} cannot be written "
                 f"({error.strerror}): make it writable, then try again"
             ) from error
-        _drop(repository)
-        shutil.rmtree(work, ignore_errors=True)
-    return Finished(details["version"], edited)
+        journal.drop(repository)
+    return staged.edited
 
 
-def _recover(repository: Repository, changes: list[Change], work: Path) -> None:
+def _recover(repository: Repository, work: Path) -> None:
     """Put back a file that was moved out before its successor was moved in, and release our lock on the index."""
-    for path in (change.path for change in changes):
-        if os.path.lexists(work / "kept" / path) and os.path.lexists(work / "files" / path):
+    kept = work / "kept"
+    for path in (Path(root, name).relative_to(kept) for root, _, names in os.walk(kept) for name in names):
+        if os.path.lexists(work / "files" / path):
             with suppress(FileExistsError):
-                put(work / "kept" / path, repository.top / path)
+                put(kept / path, repository.top / path)
     lock = repository.index_lock
     if lock.exists() and (work / "index").exists() and lock.read_bytes() == (work / "index").read_bytes():
         lock.unlink()
 
 
-def _work_folder(repository: Repository) -> Path:
-    """Return the scratch folder; it is on the file system of the work tree, as files are moved from it."""
-    same = repository.git_dir.stat().st_dev == repository.top.stat().st_dev
-    return repository.git_dir / "fastproj" if same else repository.top / ".fastproj"
-
-
-def _stage(
-    repository: Repository, changes: list[Change], stages: Stages, tree: str, work: Path
-) -> tuple[list[Step], list[str], bytes]:
-    """Write the files and the index to the scratch folder.
-
-    Return the steps that are left to take, the files that are neither as committed nor as merged, and the present
-    index.
-    """
+def _stage(repository: Repository, work: Path, before: str, after: str, unmerged: Edits, stages: Stages) -> _Staged:
+    """Write the files of a tree, and the index with its entries, to the scratch folder."""
     shutil.rmtree(work, ignore_errors=True)
-    (work / "files").mkdir(parents=True)
+    work.mkdir(parents=True)
     (work / ".gitignore").write_text("*\n")
+    changes = trees.changes(repository, before, after)
     present = {it.path: fingerprint(repository.top / it.path) for it in changes}
-    changed = repository.changed()
-    repository.git("read-tree", tree, index=work / "tree")
-    written = joined(it.path for it in changes if it.after)
-    options = ["checkout-index", "--force", "--quiet", "-z", "--stdin"]
-    repository.git(*options, data=written, index=work / "tree", work_tree=work / "files")
+    uncommitted = repository.changed()
+    committed = {it.path for it in changes if it.before and it.path not in uncommitted}
+    committed = committed if before == repository.head().tree else set()
+    to_compare = [it for it in changes if it.before and it.path not in committed]
+    trees.check_out(repository, after, [it for it in changes if it.after], work / "files", work / "tree")
+    trees.check_out(repository, before, to_compare, work / "before", work / "tree")
     steps, edited = [], []
     for it in changes:
-        file = work / "files" / it.path
-        if it.after and not file.is_symlink():
-            _make_durable(file, repository.top / it.path, it)
-        step = Step(it.path, present[it.path], fingerprint(file) if it.after else None)
+        step = Step(it.path, present[it.path], fingerprint(work / "files" / it.path))
         if step.before == step.after:
             continue
-        if it.path in changed if it.before else step.before is not None:
-            edited.append(it.path)
-        else:
+        # git knows better whether a file is as committed, for example with core.fileMode=false.
+        if it.path in committed or step.before == fingerprint(work / "before" / it.path):
             steps.append(step)
+        else:
+            edited.append(it.path)
     index = repository.index.read_bytes()
     (work / "index").write_bytes(index)
-    entries = {it.path: it.after for it in changes} | dict.fromkeys(stages)
-    ours = [path for path in entries if changed.get(path, " ")[0] == " "]  # what someone else staged stays
-    unmerged = {path: stages[path] for path in ours if path in stages}
-    trees.edit_index(repository, work / "index", {path: entries[path] for path in ours}, unmerged)
-    return steps, edited, index
+    trees.edit_index(repository, work / "index", {it.path: it.after for it in changes} | dict(unmerged), stages)
+    return _Staged(steps, edited, index)
 
 
-def _make_durable(file: Path, replaced: Path, change: Change) -> None:
-    """Give a file the permissions of the one that it replaces, and flush it to the disk."""
-    if change.before and change.after and replaced.is_file() and not replaced.is_symlink():
-        mode = stat.S_IMODE(replaced.stat().st_mode)
-        alike = change.before.mode == change.after.mode  # with core.fileMode=false, modes are the user's alone
-        file.chmod(mode if alike else mode & 0o666 | file.stat().st_mode & 0o111)
-    with file.open("rb") as content:
-        os.fsync(content.fileno())
-
-
-def _record(repository: Repository, merged: Merged, version: str) -> None:
-    """Write the journal: the point of no return."""
-    details = json.dumps({"version": version, "branch": merged.head.branch, "stages": merged.stages})
-    who = "fastproj <fastproj@localhost> 946684800 +0000"
-    text = f"tree {merged.tree}\nparent {merged.head.commit}\nauthor {who}\ncommitter {who}\n\n{details}\n".encode()
-    commit = repository.git("hash-object", "-t", "commit", "-w", "--stdin", data=text)
-    repository.git("update-ref", REF, commit.decode().strip(), repository.no_object)
-
-
-def _drop(repository: Repository) -> None:
-    repository.git("update-ref", "-d", REF)
-
-
-def _write(repository: Repository, steps: list[Step], index: bytes, work: Path) -> None:
+def _write(repository: Repository, staged: _Staged, work: Path) -> None:
     """Take the steps and replace the index: all or nothing."""
     lock, folders, done = _lock(repository, work), (work / "files", work / "kept"), list[Step]()
     try:
-        if repository.index.read_bytes() != index:
+        if repository.index.read_bytes() != staged.index:
             raise FastprojError(f"git changed {repository.index} meanwhile: try again")
-        for step in sorted(steps, key=lambda step: step.after is not None):  # a file may replace a folder
+        for step in sorted(staged.steps, key=lambda step: step.after is not None):  # a file may replace a folder
             done.append(step)
             replace(repository.top, step, *folders)
         os.replace(lock, repository.index)

@@ -12,8 +12,9 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from ..shared.errors import FastprojError
 from . import trees
 from .repository import Head, Repository
 from .trees import LINK, SUBMODULE, Change, Edits, Entry, Stages, Tree
@@ -64,18 +65,28 @@ def merge(
     """
     head, scratch = repository.head(), work / "index"
     base, theirs, ours = (trees.files(repository, tree) for tree in (old, new, head.tree))
+    nested = {it: entry for it, entry in trees.nested_projects(ours, answers_path).items() if it not in base}
+    ours = {path: entry for path, entry in ours.items() if path not in nested}
     listed = _listed_renames(renamed, base, theirs)
     renames = trees.renames(repository, old, new) | listed
     lf = _as_lf(repository, base, ours)
-    base_edits: dict[str, Entry | None] = {answers_path: lf.get(answers_path, ours[answers_path])}  # as nobody edits it
+    # Nobody edits the answers file. On all sides, the files of a nested project are no renamed ones of this project.
+    base_edits: dict[str, Entry | None] = {**nested, answers_path: lf.get(answers_path, ours[answers_path])}
     our_edits: dict[str, Entry | None] = {**lf}
-    new_edits: dict[str, Entry | None] = {}
+    new_edits: dict[str, Entry | None] = {**nested}
 
     deleted = base.keys() - ours.keys()
     if deleted:
-        deleted -= trees.renames(repository, old, trees.tree_with(repository, head.tree, lf, scratch)).keys()
+        edits = lf | dict.fromkeys(nested)
+        deleted -= trees.renames(repository, old, trees.tree_with(repository, head.tree, edits, scratch)).keys()
+    folders = {str(folder) for path in theirs for folder in PurePath(path).parents}
     for path in deleted:
-        new_edits |= {path: base[path]} | ({renames[path]: None} if path in renames else {})
+        if path in folders:
+            base_edits[path] = None
+        else:
+            new_edits[path] = base[path]
+        if path in renames:
+            new_edits[renames[path]] = None
     stay_own = []
     for path in theirs.keys() - deleted - {answers_path}:
         if own(path) and ours.get(path) != base.get(path) and not replaced(path):
@@ -127,8 +138,13 @@ def _quoted(path: str) -> str:
 def _merge_tree(repository: Repository, ours: str, theirs: str) -> tuple[str, Stages, list[Conflict]]:
     """Let git merge, and parse its output."""
     options = ["--write-tree", "-z", "--messages"]
-    parts = iter(repository.lines("merge-tree", *options, ours, theirs, work_tree=repository.top, allowed=(0, 1)))
-    tree, stages = next(parts), Stages()
+    done = repository.run("merge-tree", *options, ours, theirs, work_tree=repository.top)
+    parts = iter(os.fsdecode(done.stdout).split("\0")[:-1])
+    tree, stages = next(parts, ""), Stages()
+    if done.ok:
+        return tree, {}, []
+    if done.returncode != 1 or not tree:
+        raise FastprojError(f"git could not merge ({done.reason}): fix that, then try again")
     for line in iter(lambda: next(parts, ""), ""):
         about, _, path = line.partition("\t")
         mode, oid, stage = about.split(" ")

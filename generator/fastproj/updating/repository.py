@@ -1,5 +1,6 @@
 """The git repository of a project. Nothing here changes its branch, index or files."""
 
+import hashlib
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -165,6 +166,11 @@ class Repository:
         """Return the project's tracked files that differ from the last commit, with their `XY` of `git status`."""
         how = ["--porcelain", "-z", "--untracked-files=no", "--no-renames", "--ignore-submodules=dirty"]
         return {line[3:]: line[:2] for line in self.lines("status", *how, "--", self.where)}
+
+    def index_digest(self, index: Path | None = None) -> str:
+        """Return a digest of the project's entries in the index, or in another index file."""
+        entries = self.git("ls-files", "--stage", "-z", "--", self.where, index=index)
+        return hashlib.sha256(entries).hexdigest()
 
     def hidden(self) -> set[str]:
         """Return the project's files that git was told to regard as unchanged, or not to check out."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder
-from . import apply, linked, trees
+from . import journal, linked, trees
 from .releases import is_older
 from .repository import Repository
 from .update import render_old, sources
@@ -31,8 +32,8 @@ class Status:
     renamed: dict[str, str]
     conflicts: list[str]
     """Files with unresolved conflicts or conflict markers."""
-    finished: str | None
-    """The version of an update that was killed and has just been finished."""
+    interrupted: str | None
+    """The version of an update that was interrupted, and can be continued or aborted."""
 
 
 def status(where: Path, template: str | None) -> Status:
@@ -41,8 +42,13 @@ def status(where: Path, template: str | None) -> Status:
     Raises:
         FastprojError: there is no project, or its template cannot be read.
     """
-    finished = apply.finish(where)
-    project = linked.read(where)
+    interrupted = journal.pending(where)
+    if interrupted is not None and journal.outdated(*interrupted):
+        interrupted = None
+    try:
+        project = linked.read(where)
+    except FastprojError as error:
+        raise (FastprojError(str(interrupted[1])) if interrupted else error) from error
     project.repository.head()
     with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
         before, after = sources(project, template, work)
@@ -52,6 +58,8 @@ def status(where: Path, template: str | None) -> Status:
         old = trees.tree_of_rendering(repository, rendering.folder, work / "index-old")
         rendered = trees.files(repository, old)
         present = trees.tree_of_work_tree(repository, rendered, work / "index-now")
+        nested = trees.nested_projects(trees.files(repository, present), project.answers_path)
+        present = trees.tree_with(repository, present, dict.fromkeys(nested), work / "index-now")
         differing = [it for it in trees.changes(repository, old, present) if it.path in rendered]
         renamed = {was: path for was, path in trees.renames(repository, old, present).items() if was in rendered}
         changed = [it.path for it in differing if it.after is not None and it.path != project.answers_path]
@@ -66,7 +74,7 @@ def status(where: Path, template: str | None) -> Status:
             [it.path for it in differing if it.after is None and it.path not in renamed],
             renamed,
             _conflicts(repository, [*changed, *renamed.values()]),
-            finished.version if finished else None,
+            interrupted[1].version if interrupted else None,
         )
 
 

@@ -1,10 +1,12 @@
 """Read and write the trees of a repository: files, changes, renames, renderings."""
 
 import os
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from ..shared.answers import ANSWERS_FILE
 from .repository import Repository
 
 LINK, SUBMODULE = "120000", "160000"
@@ -43,6 +45,13 @@ def files(repository: Repository, tree: str) -> Tree:
         mode, _, oid = about.split(" ")
         found[path] = Entry(mode, oid)
     return found
+
+
+def nested_projects(tree: Tree, answers_path: str) -> Tree:
+    """Return the files of other rendered projects, in folders of the project with this answers file."""
+    others = (path for path in tree if PurePath(path).name == ANSWERS_FILE and path != answers_path)
+    folders = tuple(path.removesuffix(ANSWERS_FILE) for path in others)
+    return {path: entry for path, entry in tree.items() if path.startswith(folders)} if folders else {}
 
 
 def changes(repository: Repository, before: str, after: str) -> list[Change]:
@@ -126,3 +135,24 @@ def edit_index(repository: Repository, index: Path, edits: Edits, stages: Stages
 def joined(lines: Iterable[str]) -> bytes:
     """Return lines as git reads them with `-z`."""
     return b"".join(os.fsencode(line) + b"\0" for line in lines)
+
+
+def check_out(repository: Repository, tree: str, changes: Sequence[Change], folder: Path, index: Path) -> None:
+    """Write the changed files of a tree to a new folder, and flush them to the disk; `index` is a scratch file.
+
+    They have the permissions of the files that they are to replace.
+    """
+    folder.mkdir()
+    repository.git("read-tree", tree, index=index)
+    options = ["checkout-index", "--force", "--quiet", "-z", "--stdin"]
+    repository.git(*options, data=joined(it.path for it in changes), index=index, work_tree=folder)
+    for it in changes:
+        file, replaced = folder / it.path, repository.top / it.path
+        if file.is_symlink():
+            continue
+        if it.before and it.after and replaced.is_file() and not replaced.is_symlink():
+            mode = stat.S_IMODE(replaced.stat().st_mode)
+            alike = it.before.mode == it.after.mode  # with core.fileMode=false, modes are the user's alone
+            file.chmod(mode if alike else mode & 0o666 | file.stat().st_mode & 0o111)
+        with file.open("rb") as content:
+            os.fsync(content.fileno())

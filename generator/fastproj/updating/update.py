@@ -5,6 +5,7 @@ result is staged for the user to review.
 """
 
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
 from ..shared.rendering import finish_preload, preload
 from ..shared.scratch import scratch_folder
-from . import apply, linked, releases, trees
+from . import apply, journal, linked, releases, trees
 from .background import in_background
+from .journal import Pending
 from .linked import Linked, read_answers, without_copiers
 from .merge import Merged, merge
 from .releases import Releases, is_older
@@ -49,8 +51,6 @@ class Updated:
     """Answers that differ: old and new; None for none."""
     merged: Merged | None = None
     """None if there was nothing to do."""
-    finished: apply.Finished | None = None
-    """An earlier update that was killed and has now been finished."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,28 @@ def update(where: Path, wanted: Wanted) -> Updated:
     Raises:
         FastprojError: it cannot be updated; nothing was changed.
     """
-    finished = apply.finish(where)
+    interrupted = journal.pending(where)
+    if interrupted is not None:
+        _refuse_or_drop(*interrupted, wanted.dry_run)
     project = linked.read(where)
     repository = project.repository
-    if finished is not None:
-        return Updated(project.root, finished.version, finished.version, repository, finished=finished)
     with repository.locked():
         repository.check_ready()
+        if not wanted.dry_run:
+            shutil.rmtree(journal.work_folder(repository), ignore_errors=True)  # left by a kill before its first step
         if project.answers_path not in trees.files(repository, "HEAD"):
             file = project.root / ANSWERS_FILE
             raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
         with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
             return _update(project, wanted, work)
+
+
+def _refuse_or_drop(repository: Repository, interrupted: Pending, dry_run: bool) -> None:
+    with repository.locked():
+        if not journal.outdated(repository, interrupted):
+            raise FastprojError(str(interrupted))
+        if not dry_run:
+            journal.drop_if_outdated(repository, interrupted)
 
 
 def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
