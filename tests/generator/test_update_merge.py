@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from program import Fastproj
-from updating import MakeProject, build, commit, edit, git, read_files
+from updating import MakeProject, build, commit, git, read_files
 
 
 def test_nested_project_is_left_alone(
