@@ -8,7 +8,7 @@ import pexpect
 import pytest
 from edits import PACKAGE, edited_another_function, own_model
 from program import Fastproj
-from updating import MakeProject, commit, git, lost_edits, read_answers, read_files
+from updating import MakeProject, build, commit, edit, git, lost_edits, read_answers, read_files
 
 
 def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -> None:
@@ -107,3 +107,48 @@ def test_new_question_is_asked_on_a_terminal(make_project: MakeProject, environm
     terminal.close()
     assert terminal.exitstatus == 0
     assert read_answers(folder)["tracker"] == "mlflow"
+
+
+def test_comments_in_the_answers_file_are_kept(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    file = folder / ".copier-answers.yml"
+    edit(file, "gpus: 0\n", "# why none: the cluster is full\ngpus: 0  # until May\n")
+    edit(file, "# Answers\n", "# Answers\n# of our team\n")
+    file.write_text(file.read_text() + "# the end\n")
+    commit(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    text = file.read_text()
+    assert "# why none: the cluster is full\ngpus: 0  # until May\n" in text
+    assert text.startswith("# Answers\n# of our team\n")
+    assert text.endswith("# the end\n")
+    assert text.count("#") == 5
+    assert read_answers(folder)["_commit"] == "v0.3.0"
+
+
+@pytest.mark.parametrize("tag", ["2025.10", "1.0", "1"])
+def test_version_that_looks_like_a_number(
+    tag: str, make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = make_project("v0.3.0")
+    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
+    for old in git(tmp_path / "fork", "tag").split():
+        if old != "v0.3.0":
+            git(tmp_path / "fork", "tag", "-d", old)
+    edit(tmp_path / "fork/project/README.md.jinja", "About", "About it")
+    commit(tmp_path / "fork")
+    git(tmp_path / "fork", "tag", tag)
+    fork = ["--template", str(tmp_path / "fork")]
+    result = fastproj("update", "--yes", *fork, "--to", tag, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert read_answers(folder)["_commit"] == tag
+    commit(folder)
+    assert f"version   {tag}, the newest" in fastproj("status", cwd=folder).stdout
+    edit(tmp_path / "fork/project/README.md.jinja", "About it", "About that")
+    commit(tmp_path / "fork")
+    git(tmp_path / "fork", "tag", "2026.1")
+    edit(folder / ".copier-answers.yml", f"_commit: '{tag}'", f"_commit: {tag}")  # as earlier versions wrote it
+    commit(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert read_answers(folder)["_commit"] == "2026.1"

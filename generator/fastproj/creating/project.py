@@ -12,6 +12,7 @@ from ..shared.errors import FastprojError
 from ..shared.rendering import copy
 from ..shared.scratch import scratch_folder
 from ..shared.source import Source
+from ..shared.yaml_file import read_yaml
 from . import names
 from .hardware import Machine
 
@@ -82,10 +83,8 @@ def create(
 
 def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
     """Read the answers file; a given answer that is missing there is not a question of the template."""
-    import yaml
-
     file = stage / ANSWERS_FILE
-    recorded = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+    recorded = read_yaml(file) if file.is_file() else None
     if not isinstance(recorded, dict):
         raise FastprojError(
             f"the template does not record its answers, which updates need: add a {ANSWERS_FILE} with _copier_answers"

@@ -11,6 +11,7 @@ from .bundle import ObjectStore, entries, object_store
 from .errors import FastprojError
 from .lock import locked
 from .versions import declared_version, is_release, newest, tag_of
+from .yaml_file import read_yaml
 
 _PACKAGE = Path(__file__).parents[1]
 _CHECKOUT = _PACKAGE.parent.parent
@@ -83,20 +84,18 @@ def from_location(location: str) -> Source:
 
 def questions(source: str | None = None) -> dict[str, Any] | None:
     """Return the questions of the embedded template or of a folder; None if only copier can read them."""
-    import yaml  # 20 ms, which `--version` and `detect` do not need
+    from yaml.constructor import ConstructorError  # 20 ms, which `--version` and `detect` do not need
 
     folder = (_CHECKOUT if _in_checkout() else _PACKAGE) if source is None else Path(os.path.expanduser(source))
     file = folder / "copier.yml"
     if source == "" or not os.path.isfile(file):
         return None
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # faster, but not in every build of PyYAML
-        found = yaml.load(file.read_text(encoding="utf-8"), loader)  # noqa: S506
-    except yaml.constructor.ConstructorError:
+        found = read_yaml(file)
+    except ConstructorError:
         return None  # a tag that copier defines, such as !include
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise FastprojError(f"cannot read the template's questions {file}: {reason}") from error
+    except (OSError, ValueError) as error:
+        raise FastprojError(f"cannot read the template's questions {file}: {error}") from error
     if not isinstance(found, dict):
         raise FastprojError(f"{file} does not list questions: pass a copier template")
     # copier allows `name: value` for a question with that default.

@@ -174,11 +174,12 @@ def _stage(repository: Repository, work: Path, before: str, after: str, unmerged
     trees.check_out(repository, before, to_compare, work / "before", work / "tree")
     steps, edited = [], []
     for it in changes:
-        step = Step(it.path, present[it.path], fingerprint(work / "files" / it.path))
+        old, new = (work / name / it.path for name in ("before", "files"))
+        step = Step(it.path, present[it.path], fingerprint(new) if it.after else None)
         if step.before == step.after:
             continue
         # git knows better whether a file is as committed, for example with core.fileMode=false.
-        if it.path in committed or step.before == fingerprint(work / "before" / it.path):
+        if it.path in committed or step.before == (fingerprint(old) if it.before else None):
             steps.append(step)
         else:
             edited.append(it.path)

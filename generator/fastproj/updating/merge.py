@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 
 from ..shared.errors import FastprojError
 from . import trees
+from .linked import with_comments
 from .repository import Head, Repository
 from .trees import LINK, SUBMODULE, Change, Edits, Entry, Stages, Tree
 
@@ -87,6 +88,7 @@ def merge(
             new_edits[path] = base[path]
         if path in renames:
             new_edits[renames[path]] = None
+    new_edits[answers_path] = _answers(repository, *(it[answers_path] for it in (theirs, ours, base)))
     stay_own = []
     for path in theirs.keys() - deleted - {answers_path}:
         if own(path) and ours.get(path) != base.get(path) and not replaced(path):
@@ -113,6 +115,12 @@ def merge(
         sorted(path for path in deleted if theirs.get(path) != base[path]),
         sorted(stay_own),
     )
+
+
+def _answers(repository: Repository, theirs: Entry, ours: Entry, base: Entry) -> Entry:
+    """Return the new answers file, with the user's comments."""
+    rendered, own, old = (trees.blob(repository, it.oid).decode() for it in (theirs, ours, base))
+    return Entry(theirs.mode, trees.store(repository, with_comments(rendered, own, old).encode()))
 
 
 def _with_commits(repository: Repository, sides: Mapping[str, tuple[str, Edits]], folder: Path) -> Repository:

@@ -1,0 +1,59 @@
+"""Read YAML that is not trusted: an answers file, or the questions of a template."""
+
+import os
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES, MAX_DEPTH, MAX_NODES = 1 << 20, 50, 20_000
+
+
+def read_yaml(file: Path) -> Any:
+    """Return the content of a YAML file; `_commit` is text even if the tag looks like a number or a date.
+
+    Raises:
+        ValueError: it is not YAML in UTF-8, or too large, deep or repetitive to be what it should be.
+        yaml.constructor.ConstructorError: it has tags of its own.
+        OSError: it cannot be read.
+    """
+    import yaml  # 20 ms, which `--version` and `detect` do not need
+
+    with file.open("rb") as opened:
+        content = opened.read(MAX_BYTES + 1) if os.path.isfile(file) else b""
+    if len(content) > MAX_BYTES:
+        raise ValueError("larger than 1 MiB")
+    text, loader = content.decode(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the fast one is not in every build
+    try:
+        depth = 0
+        # The parser does not recurse, unlike the loader, which a deep file crashes.
+        for number, event in enumerate(yaml.parse(text, loader)):
+            if number > 3 * MAX_NODES:
+                raise ValueError(f"more than {MAX_NODES} values")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+        found = yaml.load(text, loader)  # noqa: S506
+    except yaml.constructor.ConstructorError:
+        raise
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except (OverflowError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if _nodes(found, MAX_NODES) > MAX_NODES:
+        raise ValueError(f"more than {MAX_NODES} values, with YAML aliases repeated")
+    if isinstance(found, dict) and isinstance(found.get("_commit"), int | float | date):
+        found["_commit"] = yaml.load(text, yaml.BaseLoader)["_commit"]  # noqa: S506
+    return found
+
+
+def _nodes(value: Any, most: int) -> int:
+    """Count the values in lists and dicts, up to a limit."""
+    found, left = 0, [value]
+    while left and found <= most:
+        one = left.pop()
+        found += 1
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list | set | tuple):
+            left += one
+    return found

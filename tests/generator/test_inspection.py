@@ -1,0 +1,110 @@
+"""A template cannot render what git would execute, or a link that leaves the project."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from fastproj.shared.errors import FastprojError
+from fastproj.shared.inspection import check_rendered, is_of_git
+from program import Fastproj
+from updating import MakeProject, build, commit, git, project_state
+
+OF_GIT = [".git", ".GIT", ".Git", ".git ", ".git.", ".git. .", ".git::$INDEX_ALLOCATION", ".git:x", "git~1", "GIT~2"]
+OF_GIT += [
+    ".g\u200cit",
+    "\ufeff.git",
+    ".gi\u206ft",
+    ".gitmodules",
+    ".GITMODULES",
+    ".gitmodules ",
+    "gitmod~1",
+    "gi7eba~1",
+]
+OF_GIT += ["a\\.git", ".git\\config"]
+ORDINARY = [".gitignore", ".gitattributes", ".github", ".gitkeep", "git", "gitx", ".git-blame-ignore-revs", "x.git"]
+
+
+@pytest.mark.parametrize("name", OF_GIT)
+def test_name_of_git(name: str, tmp_path: Path) -> None:
+    assert is_of_git(name)
+    (tmp_path / "a" / name).mkdir(parents=True)
+    with pytest.raises(FastprojError, match="which git treats as its own"):
+        check_rendered(tmp_path, "x")
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    check_rendered(tmp_path, "x")
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "..", "../x", "a/../../x", ".git/config", "a/.GIT/x", "~/../../.."])
+def test_link_that_leaves_the_project(target: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(FastprojError, match="a symbolic link to"):
+        check_rendered(tmp_path, "x")
+
+
+@pytest.mark.parametrize("target", ["a", "a/../b", "missing", "."])
+def test_link_inside_the_project(target: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/link").symlink_to(f"../{target}")
+    check_rendered(tmp_path, "x")
+
+
+PAYLOADS = {
+    "config": ("{{ '.git' }}/config", "[core]\n\tfsmonitor = touch HACKED\n"),
+    "hook": ("{{ '.git' }}/hooks/pre-commit", "#!/bin/sh\ntouch HACKED\n"),
+    "in a folder": ("src/{{ '.GIT' }}/config", "[core]\n\tfsmonitor = touch HACKED\n"),
+    "bare": ("{{ '.g' ~ 'it' }}", "gitdir: HACKED\n"),
+    "modules": ("{{ '.git' }}modules", '[submodule "x"]\n\tpath = x\n\turl = ext::touch HACKED\n'),
+    "answer": ("{{ project_name and '.git' }}/config", "[alias]\n\tstatus = !touch HACKED\n"),
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_hostile_template_is_refused(
+    payload: str, make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
+    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
+    name, content = PAYLOADS[payload]
+    file = tmp_path / "fork/project" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content.replace("HACKED", str(tmp_path / "hacked")))
+    file.chmod(0o755)
+    commit(tmp_path / "fork")
+    git(tmp_path / "fork", "tag", "v0.4.0")
+    (tmp_path / "out").mkdir()
+    for source in ("fork", "fork/.git"):
+        template = ["--template", str(tmp_path / source)]
+        result = fastproj("new", "proj", "--yes", *template, "--output", str(tmp_path / "out"))
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
+        assert "which git treats as its own" in result.stderr
+        assert list((tmp_path / "out").iterdir()) == []
+    folder = make_project()
+    before = project_state(folder)
+    for command in (["update", "--yes"], ["update", "--yes", "--dry-run"]):
+        result = fastproj(*command, "--template", str(tmp_path / "fork"), cwd=folder)
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
+        assert "which git treats as its own" in result.stderr
+        assert project_state(folder) == before
+    (folder / ".copier-answers.yml").unlink()
+    result = fastproj("adopt", "--template", str(tmp_path / "fork"), cwd=folder)
+    assert result.returncode in (0, 1), result.stdout  # another release may be the nearest
+    git(folder, "status")
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_link_of_a_template_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
+    os.symlink("/etc/hostname", tmp_path / "fork/project/host")
+    with (tmp_path / "fork/copier.yml").open("a") as file:
+        file.write("_preserve_symlinks: true\n")
+    commit(tmp_path / "fork")
+    template = ["--template", str(tmp_path / "fork")]
+    result = fastproj("new", "proj", "--yes", *template, "--output", str(tmp_path))
+    assert (result.returncode, "a symbolic link to '/etc/hostname'" in result.stderr) == (1, True), result.stderr
+    assert not (tmp_path / "proj").exists()
+    shutil.rmtree(tmp_path / "fork")
