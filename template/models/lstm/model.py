@@ -76,13 +76,15 @@ def _supported_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """Autocast only where the LSTM kernel supports the dtype, else fp32, which is TF32 on a GPU.
 
     Under any autocast cuDNN computes in fp16 (aten/src/ATen/cudnn/AutocastRNN.cpp), even for bf16, which has no
-    gradient scaler; oneDNN, on CPUs, supports bf16 but not fp16.
+    gradient scaler; oneDNN has no fp16 kernel for CPUs, and a bf16 one only for those with bf16 instructions.
     """
     kind = x.device.type
-    supported = {"cuda": torch.float16, "cpu": torch.bfloat16}.get(kind)
-    if supported is None or torch.get_autocast_dtype(kind) == supported:
+    if kind not in ("cuda", "cpu"):
         return nullcontext()
-    return torch.autocast(kind, enabled=False)
+    able = torch.cpu.get_capabilities()
+    on_cpu = torch.bfloat16 if able.get("avx512_bf16") or able.get("amx_bf16") else torch.float32
+    supported = torch.float16 if kind == "cuda" else on_cpu
+    return nullcontext() if torch.get_autocast_dtype(kind) == supported else torch.autocast(kind, enabled=False)
 
 
 class LSTM(nn.Module):

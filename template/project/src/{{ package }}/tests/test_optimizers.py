@@ -59,7 +59,7 @@ def test_optimizer_learns_and_resumes(config: Callable[..., Config], world: Worl
     options += ["--train.eval_every=20", "--log.every=1", "--train.micro_batch=32"]
     cfg = config("--run.name=whole", *options)
     if name == "muon" and not any(p.ndim == 2 for p in _blocks(cfg)):
-        with pytest.raises(UserError, match="optim.name=muon works on 2-D weights"):
+        with pytest.raises(UserError, match="optim.name=muon is for 2-D weights"):
             train(cfg, world)
         return
     train(cfg, world)
