@@ -60,7 +60,9 @@ def _signal_status(error: BaseException) -> int:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    print(f"fastproj: {' '.join(message.split())}", file=sys.stderr)
+    from .shared.errors import without_passwords
+
+    print(f"fastproj: {without_passwords(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)
 
 

@@ -21,13 +21,17 @@ _IDENTITY = ("GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_SSH", "GIT_SSL_", "GIT_ASKPAS
 _KEPT = (*_IDENTITY, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 
 _NO_HOOKS = {"core.hooksPath": os.devnull, "core.fsmonitor": "false"}
-# Files of a template as they were committed, without conversion; local templates can be cloned.
+# Files of a template as they were committed, without conversion.
 _UNCONVERTED = {
     "core.autocrlf": "false",
     "core.eol": "lf",
     "core.attributesFile": os.devnull,
-    "protocol.file.allow": "always",
 }
+# Whatever the user's settings say: local templates can be cloned, and no protocol that runs commands, such as ext.
+_PROTOCOLS = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
+# With these, git explains a failure of ssh, which has already said the reason.
+_BOILERPLATE = ("Please make sure you have the correct access rights", "and the repository exists.")
+_NO_REASON = "fatal: Could not read from remote repository."
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def run(
         done = subprocess.run(
             [program, *options, *arguments],
             cwd=folder,
-            env=os.environ | dict(variables or {}),
+            env=os.environ | _PROTOCOLS | dict(variables or {}),
             input=data,
             capture_output=True,
             timeout=timeout_s,
@@ -96,18 +100,18 @@ def require(oldest: tuple[int, int] = OLDEST_TO_RENDER) -> None:
     Raises:
         FastprojError: git is missing, broken or too old.
     """
-    found = _version()
+    done = _version()
+    found = re.match(r"git version (\d+)\.(\d+)", done.text)
     if found is None:
-        raise FastprojError(f"{shutil.which('git')} does not work: repair or reinstall git")
-    if found < oldest:
-        have, need = (".".join(map(str, version)) for version in (found, oldest))
+        raise FastprojError(f"{shutil.which('git')} does not work ({done.reason}): fix its settings, or reinstall it")
+    if (int(found[1]), int(found[2])) < oldest:
+        have, need = f"{found[1]}.{found[2]}", ".".join(map(str, oldest))
         raise FastprojError(f"git {have} is too old: install git {need} or newer")
 
 
 @cache
-def _version() -> tuple[int, int] | None:
-    found = re.match(r"git version (\d+)\.(\d+)", run(Path("/"), "--version").text)
-    return (int(found[1]), int(found[2])) if found else None
+def _version() -> Result:
+    return run(Path("/"), "--version")
 
 
 def forget_callers_repository() -> None:
@@ -120,6 +124,7 @@ def forget_callers_repository() -> None:
 def reading_templates(own: bool) -> Iterator[None]:
     """Set the environment for git commands that read a template; the user's settings do not apply to our own."""
     before = os.environ.copy()
+    os.environ |= _PROTOCOLS
     os.environ["GIT_TERMINAL_PROMPT"] = "0"  # a private repository must fail, not wait for a password
     if own:
         os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
@@ -138,4 +143,7 @@ def reading_templates(own: bool) -> Iterator[None]:
 def last_line(text: str | None) -> str:
     """Return the last line that is not empty, where programs say what went wrong."""
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    lines = [line for line in lines if line not in _BOILERPLATE]
+    if len(lines) > 1 and lines[-1] == _NO_REASON:
+        lines.pop()
     return lines[-1] if lines else "no message"

@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..shared.errors import FastprojError
@@ -92,7 +94,12 @@ class Repository:
         return os.fsdecode(self.git(*arguments, **options)).split("\0")[:-1]
 
     def run(
-        self, *arguments: str, data: bytes = b"", index: Path | None = None, work_tree: Path | None = None
+        self,
+        *arguments: str,
+        data: bytes = b"",
+        index: Path | None = None,
+        work_tree: Path | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> Result:
         """Run git and return its result, whatever the exit status."""
         variables = _VARIABLES | {"GIT_OBJECT_DIRECTORY": str(self.objects)}
@@ -101,7 +108,9 @@ class Repository:
         if work_tree is not None:
             variables |= {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(work_tree)}
         where = work_tree or self.top
-        return run(where, *arguments, data=data, settings=_SETTINGS, variables=variables, timeout_s=TIMEOUT_S)
+        return run(
+            where, *arguments, data=data, settings=_SETTINGS | dict(settings), variables=variables, timeout_s=TIMEOUT_S
+        )
 
     def with_objects_in(self, folder: Path) -> "Repository":
         """Return the same repository, which writes new objects to another folder."""

@@ -1,6 +1,7 @@
 """Read and write the trees of a repository: files, changes, renames, renderings."""
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,13 +98,15 @@ def tree_of_rendering(repository: Repository, rendering: Path, index: Path) -> s
         copy = rendering / path
         if os.path.basename(path) == ".gitattributes" and entry.mode != LINK and not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(blob(repository, entry.oid))
+            # The rendering is in UTF-8, as are the files in the repository, whatever the encoding in the work tree.
+            copy.write_bytes(re.sub(rb"\sworking-tree-encoding=\S+", b"", blob(repository, entry.oid)))
             borrowed[path] = None
     if repository.prefix:
         repository.git("read-tree", "HEAD", index=index)
     # Modes and links as rendered, whatever the file system of the project supports.
-    real = ["-c", "core.fileMode=true", "-c", "core.symlinks=true", "-c", "core.sparseCheckout=false"]
-    repository.git(*real, "add", "--all", "--force", "--", repository.where, index=index, work_tree=rendering)
+    real = {"core.fileMode": "true", "core.symlinks": "true", "core.sparseCheckout": "false"}
+    options = ["add", "--all", "--force", "--", repository.where]
+    repository.git(*options, index=index, work_tree=rendering, settings=real)
     tree = repository.git("write-tree", index=index).decode().strip()
     return tree_with(repository, tree, borrowed, index)
 

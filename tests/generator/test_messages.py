@@ -1,0 +1,83 @@
+"""The messages of failures: the reason, no boilerplate, no password, and the way out."""
+
+from pathlib import Path
+
+import pytest
+from fastproj.shared.errors import without_passwords
+from fastproj.shared.git import last_line
+from program import Fastproj
+from updating import MakeProject, commit, edit, git
+
+SSH = """ssh: Could not resolve hostname example: Name or service not known
+fatal: Could not read from remote repository.
+
+Please make sure you have the correct access rights
+and the repository exists.
+"""
+
+
+def test_reason_of_an_ssh_failure() -> None:
+    assert last_line(SSH) == "ssh: Could not resolve hostname example: Name or service not known"
+    assert last_line(SSH.partition("\n")[2]) == "fatal: Could not read from remote repository."
+    assert last_line("") == "no message"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://user:secret@host/x.git and more", "https://***@host/x.git and more"),
+        ("'http://token@host/x'", "'http://***@host/x'"),
+        ("ssh://git:secret@host/x", "ssh://git:***@host/x"),
+        ("ssh://git@host/x git@host:x https://host/a@b", "ssh://git@host/x git@host:x https://host/a@b"),
+    ],
+)
+def test_passwords_are_hidden(text: str, expected: str) -> None:
+    assert without_passwords(text) == expected
+
+
+def test_password_in_the_answers_file_is_not_printed(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    file = folder / ".copier-answers.yml"
+    location = file.read_text().partition("_src_path: ")[2].partition("\n")[0]
+    edit(file, f"_src_path: {location}", "_src_path: https://user:secret@127.0.0.1:9/x.git")
+    commit(folder)
+    for command in (["status"], ["status", "--json"], ["update", "--yes"]):
+        result = fastproj(*command, cwd=folder)
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        assert "https://***@127.0.0.1:9/x.git" in result.stderr
+        assert "secret" not in result.stdout + result.stderr
+    result = fastproj("status", "--template", location, cwd=folder)
+    assert "secret" not in result.stdout + result.stderr
+
+
+def test_broken_git_settings_are_named(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / ".gitconfig").write_text("[broken\n")
+    for command in (["status"], ["update", "--yes"], ["new", "x", "--yes", "--output", str(tmp_path)]):
+        result = fastproj(*command, cwd=make_project().rename(tmp_path / command[0]), HOME=str(tmp_path))
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
+        assert f"bad config line 1 in file {tmp_path}/.gitconfig" in result.stderr
+
+
+def test_file_in_another_encoding_is_merged(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    engine = folder / "src/proj/engine.py"
+    edit(engine, "return 20\n", "return 20  # mine\n")
+    engine.write_bytes(engine.read_text().encode("utf-16"))
+    (folder / ".gitattributes").write_text("engine.py working-tree-encoding=UTF-16\n")
+    commit(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    text = engine.read_bytes().decode("utf-16")
+    assert "return 20  # mine\n" in text
+    assert '"""Of release 3."""' in text
+    assert git(folder, "diff", "--name-only") == ""
+
+
+@pytest.mark.parametrize("version", ["HEAD", "main", "@", "v0.1.0~0"])
+def test_version_that_may_move_is_refused(version: str, make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    edit(folder / ".copier-answers.yml", "_commit: v0.1.0", f"_commit: '{version}'")
+    commit(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert f"has no version {version}" in result.stderr
