@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import copier  # noqa: F401 - one test hides a module that it needs
 import pytest
 import yaml
 from fastproj.shared.worker import run_copy

@@ -5,49 +5,47 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from . import git
 from .errors import FastprojError
+from .imports import import_copier
 from .source import Source
 
 
 @cache
-def preload() -> Thread:
+def preload(ask: bool) -> Thread:
     """Start importing copier in the background, which takes 0.3 s that can be spent waiting for git."""
-    loader = Thread(target=_import_copier, daemon=True)
+    loader = Thread(target=import_copier, args=[ask], daemon=True)
     loader.start()
     return loader
 
 
-def finish_preload() -> None:
-    """Wait for the import, as only one thread may import modules that import each other."""
-    preload().join()
-
-
-def _import_copier() -> None:
-    with suppress(Exception):  # `copy` imports it again, and reports why it fails
-        import_module("copier")
-
-
 def copy(
-    scratch: Path, stage: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool
+    scratch: Path,
+    stage: Path,
+    source: Source,
+    answers: dict[str, Any],
+    defaults: dict[str, Any],
+    ask: bool,
+    checkout: Path | None = None,
 ) -> Any:
     """Render into `stage`, with temporary files in `scratch`, and return copier's worker.
 
-    An answers file in `stage` provides the answers that are not in `answers`.
+    An answers file in `stage` provides the answers that are not in `answers`. `checkout` has the source's revision
+    checked out; without it, the template is cloned.
 
     Raises:
         FastprojError: the template cannot be read or is broken; an answer is missing or not allowed.
     """
     with _environment(scratch / "tmp", source):
-        checkout = _checkout(source, scratch / "tmp")
-        finish_preload()
+        if checkout is None and source.own:
+            checkout = _clone(source, scratch / "tmp")
+        preload(ask).join()  # only one thread may import modules that import each other
         from copier.errors import CopierError, InteractiveSessionError
         from plumbum import ProcessExecutionError, local
 
@@ -92,11 +90,9 @@ def _environment(temporary: Path, source: Source) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def _checkout(source: Source, folder: Path) -> Path | None:
-    """Check out a version of our own template; None if copier has to, as for addresses that only it interprets."""
-    if not source.own or source.revision is None:
-        return None
+def _clone(source: Source, folder: Path) -> Path | None:
+    """Clone a bundle with one git command instead of copier's nine; None if that fails, so that copier says why."""
     target = Path(tempfile.mkdtemp(prefix="template-", dir=folder))
-    place = os.path.expanduser(source.location)
-    done = git.run(folder, "clone", "--quiet", "--branch", source.revision, "--", place, str(target))
+    bundle = os.path.expanduser(source.location)
+    done = git.run(folder, "clone", "--quiet", "--branch", str(source.revision), "--", bundle, str(target))
     return target if done.ok else None

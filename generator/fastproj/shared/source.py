@@ -86,8 +86,8 @@ def questions(source: str | None = None) -> dict[str, Any] | None:
     import yaml  # 20 ms, which `--version` and `detect` do not need
 
     folder = (_CHECKOUT if _in_checkout() else _PACKAGE) if source is None else Path(os.path.expanduser(source))
-    file = folder / "copier.yml"
-    if source == "" or not os.path.isfile(file):
+    file = next((folder / name for name in ("copier.yml", "copier.yaml") if os.path.isfile(folder / name)), None)
+    if source == "" or file is None:
         return None
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # faster, but not in every build of PyYAML

@@ -63,7 +63,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
     location = template or recorded.get("_src_path")
     with scratch_folder(Path(tempfile.gettempdir()), "adopt") as work:
         found = releases.of(location if isinstance(location, str) else DEFAULT_TEMPLATE, work)
-        search = _Search(found, root, work, found.questions(found.newest, work) or {})
+        search = _Search(found, root, work, found.questions(found.newest) or {})
         known = combine(given, data, search.asked or None)
         origin = dict.fromkeys(known, "given")
         for key, value in recorded.items():

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
-from ..shared.rendering import finish_preload, preload
+from ..shared.rendering import preload
 from ..shared.scratch import scratch_folder
 from . import apply, linked, releases, trees
 from .background import in_background
@@ -80,6 +80,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
     Raises:
         FastprojError: it cannot be updated; nothing was changed.
     """
+    preload(wanted.ask)
     finished = apply.finish(where)
     project = linked.read(where)
     repository = project.repository
@@ -95,10 +96,9 @@ def update(where: Path, wanted: Wanted) -> Updated:
 
 
 def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
-    preload()
     before, after = sources(project, wanted.template, work)
     target = _target(project, after, wanted)
-    questions = after.questions(target, work)
+    questions = after.questions(target)
     if re.search(r"(?m)^_migrations:", after.file(target, "copier.yml") or ""):
         raise FastprojError(
             f"the template {after.recorded} has _migrations, which would run its code here: if you trust it, use "
@@ -109,7 +109,7 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
         return Updated(project.root, project.version, target, project.repository)
 
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
-    finish_preload()  # before the process is copied
+    preload(wanted.ask).join()  # before the process is copied
     with in_background(lambda: render_old(project, before, work).renamed) as old_renamed:
         try:
             new = _render_new(project, after, target, answers, wanted.ask, work)
@@ -152,7 +152,7 @@ def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases
             f"the template {before.recorded} has no version {project.version}, from which {project.root} was rendered"
             f"{newest}: {way_out}, or let `fastproj adopt` find the nearest"
         )
-    questions = before.questions(project.version, work)
+    questions = before.questions(project.version)
     if questions is not None:
         _check_answers(project, before, questions)
     return before, after
