@@ -13,7 +13,7 @@ from packaging.version import Version
 from . import git
 from .errors import FastprojError
 from .scratch import scratch_folder
-from .versions import declared_version, is_release, normalized, tag_of, unreleased
+from .versions import declared_version, is_release, tag_of, unreleased, version_of
 
 # An entry contains these, and nothing else of the repository.
 _CONTENT = ("copier.yml", "template")
@@ -39,7 +39,7 @@ def entries(bundle: Path) -> dict[str, str]:
     if hashlib.sha1(pack[:-20], usedforsecurity=False).digest() != pack[-20:]:
         raise FastprojError(f"{bundle} is damaged or incomplete")
     pairs = [line.partition(" refs/tags/v")[::2] for line in lines]
-    return {tag: commit for commit, tag in pairs if tag and normalized(tag) == tag}
+    return {tag: commit for commit, tag in pairs if (version := version_of(tag)) and str(version) == tag}
 
 
 def build(root: Path, target: Path) -> None:

@@ -44,7 +44,8 @@ def copy(
     """
     with _environment(scratch / "tmp", source):
         if checkout is None and source.own:
-            checkout = _clone(source, scratch / "tmp")
+            checkout = scratch / "template"
+            _clone(source, checkout)
         preload(ask).join()  # only one thread may import modules that import each other
         from copier.errors import CopierError, InteractiveSessionError
         from plumbum import ProcessExecutionError, local
@@ -90,9 +91,9 @@ def _environment(temporary: Path, source: Source) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def _clone(source: Source, folder: Path) -> Path | None:
-    """Clone a bundle with one git command instead of copier's nine; None if that fails, so that copier says why."""
-    target = Path(tempfile.mkdtemp(prefix="template-", dir=folder))
+def _clone(source: Source, target: Path) -> None:
+    """Clone a bundle with one git command, where copier needs nine."""
     bundle = os.path.expanduser(source.location)
-    done = git.run(folder, "clone", "--quiet", "--branch", str(source.revision), "--", bundle, str(target))
-    return target if done.ok else None
+    done = git.run(target.parent, "clone", "--quiet", "--branch", str(source.revision), "--", bundle, str(target))
+    if not done.ok:
+        raise FastprojError(f"git could not read the template {source.location}: {done.reason}")

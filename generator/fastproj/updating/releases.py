@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from ..shared import git, source
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
 from ..shared.rendering import copy
 from ..shared.source import Source
+from ..shared.versions import version_of
 
 _SHORT = {"gh:": "https://github.com/", "gl:": "https://gitlab.com/"}
 _CHANGELOGS = (Path(__file__).parents[1] / "CHANGELOG.md", Path(__file__).parents[3] / "CHANGELOG.md")
@@ -81,7 +80,7 @@ class Releases:
         if version not in self.checkouts:
             folder = self.git_dir.with_suffix(f".{len(self.checkouts)}")
             with git.reading_templates(self.source.own):
-                done = self._git("worktree", "add", "--quiet", "--detach", str(folder), self._commit(version))
+                done = self._git("worktree", "add", "--quiet", "--detach", "--", str(folder), version)
                 if done.ok and (folder / ".gitmodules").exists():
                     done = git.run(folder, "submodule", "--quiet", "update", "--init", "--recursive")
             if not done.ok:
@@ -89,14 +88,9 @@ class Releases:
             self.checkouts[version] = folder
         return self.checkouts[version]
 
-    def _commit(self, version: str) -> str:
-        """Return the commit of a version that a project recorded; empty if there is none."""
-        found = self._git("rev-parse", "--quiet", "--verify", "--end-of-options", f"{version}^{{commit}}")
-        return found.text.strip() if found.ok else ""
-
     def has(self, version: str) -> bool:
         """Return whether a version that a project recorded can be rendered."""
-        return bool(self._commit(version))
+        return self._git("rev-parse", "--quiet", "--verify", "--end-of-options", f"{version}^{{commit}}").ok
 
     def named(self, version: str) -> str:
         """Return the tag of a version, given with or without `v`.
@@ -113,10 +107,8 @@ class Releases:
 
     def file(self, tag: str, path: str) -> str | None:
         """Return a file of a version; None if it has no such file."""
-        try:
-            return (self.checkout(tag) / path).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
+        file = self.checkout(tag) / path
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
 
     def questions(self, tag: str) -> dict[str, Any] | None:
         """Return the questions of a version; None if only copier can read them."""
@@ -142,39 +134,13 @@ class Releases:
         return git.run(self.git_dir, "--git-dir", str(self.git_dir), *arguments)
 
 
-def version_of(tag: str) -> Version | None:
-    """Return the version of a tag, or of the tag in a description such as v1.0-2-g1a2b3c; None if it is none."""
-    try:
-        return Version(re.sub(r"-\d+-g[0-9a-f]+$", "", tag))
-    except InvalidVersion:
-        return None
-
-
-def is_older(tag: str, other: str) -> bool:
-    """Return whether a tag stands for an older version than another one; False if either stands for none."""
-    version, than = version_of(tag), version_of(other)
-    return version is not None and than is not None and version < than
-
-
 def of(location: str, work: Path) -> Releases:
     """Copy the repository of a template, given by the location that a project records or by an address.
 
     Raises:
         FastprojError: it does not exist, or git cannot read it.
     """
-    git.require()
-    place = os.path.abspath(os.path.expanduser(location))
-    if place in (os.path.expanduser("~/.fastproj/template.bundle"), str(source.home() / "template.bundle")):
-        chosen = source.embedded()
-    elif location and os.path.exists(place):
-        chosen = Source(os.path.realpath(place), None)
-    elif re.match(r"[\w.+-]+@|[a-z+]+:", location):
-        chosen = Source(location, None)
-    else:
-        raise FastprojError(
-            f"the template {location} is not on this machine: pass its location with --template; "
-            "~/.fastproj/template.bundle is the one of this program"
-        )
+    chosen = source.from_location(location)
     recorded = location if location.startswith("~") else chosen.location
     address = os.path.expanduser(chosen.location).removeprefix("git+")
     for short, full in _SHORT.items():

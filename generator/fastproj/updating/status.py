@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..shared.scratch import scratch_folder
+from ..shared.versions import is_older
 from . import apply, linked, trees
-from .releases import is_older
 from .repository import Repository
 from .update import render_old, sources
 

@@ -15,11 +15,12 @@ from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
 from ..shared.rendering import preload
 from ..shared.scratch import scratch_folder
+from ..shared.versions import is_older
 from . import apply, linked, releases, trees
 from .background import in_background
 from .linked import Linked, read_answers, without_copiers
 from .merge import Merged, merge
-from .releases import Releases, is_older
+from .releases import Releases
 from .repository import Repository
 
 
