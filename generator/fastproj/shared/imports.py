@@ -3,9 +3,8 @@
 import gc
 import sys
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _OF_PROMPTS = ["questionary", "questionary.prompts", "questionary.prompts.common", "prompt_toolkit"]
@@ -31,15 +30,11 @@ class _Later(ModuleType):
     """Stands for a module whose functions import it when they are called."""
 
     def __getattr__(self, name: str) -> Any:
-        return _Choice if name == "Choice" else partial(_call, self.__name__, name)
+        if name == "Choice":
+            return _choice
+        return lambda *arguments, **options: getattr(import_module(self.__name__), name)(*arguments, **options)
 
 
-def _call(module: str, name: str, *arguments: Any, **options: Any) -> Any:
-    return getattr(import_module(module), name)(*arguments, **options)
-
-
-class _Choice:
-    """The attributes of questionary's class with which copier checks an answer."""
-
-    def __init__(self, title: str, value: Any = None, disabled: str = "") -> None:
-        self.value, self.disabled = title if value is None else value, disabled
+def _choice(title: str, value: Any = None, disabled: str = "") -> SimpleNamespace:
+    """Return what copier uses of questionary's class to check an answer."""
+    return SimpleNamespace(value=title if value is None else value, disabled=disabled)
