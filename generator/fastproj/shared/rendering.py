@@ -16,6 +16,8 @@ from .errors import FastprojError
 from .imports import import_copier
 from .source import Source
 
+Answers = dict[str, Any]
+
 
 @cache
 def preload(ask: bool) -> Thread:
@@ -25,27 +27,16 @@ def preload(ask: bool) -> Thread:
     return loader
 
 
-def copy(
-    scratch: Path,
-    stage: Path,
-    source: Source,
-    answers: dict[str, Any],
-    defaults: dict[str, Any],
-    ask: bool,
-    checkout: Path | None = None,
-) -> Any:
+def copy(scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: bool) -> Any:
     """Render into `stage`, with temporary files in `scratch`, and return copier's worker.
 
-    An answers file in `stage` provides the answers that are not in `answers`. `checkout` has the source's revision
-    checked out; without it, the template is cloned.
+    An answers file in `stage` provides the answers that are not in `answers`.
 
     Raises:
         FastprojError: the template cannot be read or is broken; an answer is missing or not allowed.
     """
     with _environment(scratch / "tmp", source):
-        if checkout is None and source.own:
-            checkout = scratch / "template"
-            _clone(source, checkout)
+        checkout = source.checkout or (_clone(source, scratch / "template") if source.own else None)
         preload(ask).join()  # only one thread may import modules that import each other
         from copier.errors import CopierError, InteractiveSessionError
         from plumbum import ProcessExecutionError, local
@@ -91,9 +82,10 @@ def _environment(temporary: Path, source: Source) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def _clone(source: Source, target: Path) -> None:
+def _clone(source: Source, target: Path) -> Path:
     """Clone a bundle with one git command, where copier needs nine."""
     bundle = os.path.expanduser(source.location)
     done = git.run(target.parent, "clone", "--quiet", "--branch", str(source.revision), "--", bundle, str(target))
     if not done.ok:
         raise FastprojError(f"git could not read the template {source.location}: {done.reason}")
+    return target

@@ -29,6 +29,8 @@ class Source:
     """A tag, branch or commit; None for the newest release."""
     own: bool = False
     """Whether it is the embedded template."""
+    checkout: Path | None = None
+    """A folder with the files of the revision, if there is one."""
 
 
 def template_version() -> str:

@@ -125,7 +125,7 @@ class _Search:
     def render(self, tag: str, answers: dict[str, Any]) -> Path:
         """Render a version and return its folder; other questions take their defaults."""
         stage = self.work / f"try{len(self.rendered)}" / "project"
-        self.found.render(tag, stage, self.work, answers)
+        self.found.render(tag, stage, answers)
         return stage
 
     def lines(self, tag: str, answers: dict[str, Any]) -> Lines | None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..shared import git, source
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from ..shared.rendering import copy
+from ..shared.rendering import Answers, copy
 from ..shared.source import Source
 from ..shared.versions import version_of
 
@@ -47,15 +47,7 @@ class Releases:
             raise FastprojError(f"the template {self.recorded} has no version: tag its commits, such as v1.0.0")
         return released[-1]
 
-    def render(
-        self,
-        tag: str,
-        stage: Path,
-        work: Path,
-        answers: dict[str, Any],
-        last: dict[str, Any] | None = None,
-        ask: bool = False,
-    ) -> Any:
+    def render(self, tag: str, stage: Path, answers: Answers, last: Answers | None = None, ask: bool = False) -> Any:
         """Render a version into `stage` and return copier's worker.
 
         Answers that are not in `answers` are taken from `last` if still valid; else the template's defaults apply.
@@ -68,8 +60,8 @@ class Releases:
         if last is not None:
             stage.mkdir(parents=True)
             (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
-        chosen = replace(self.source, revision=tag)
-        return copy(work, stage, chosen, answers, {}, ask, self.checkout(tag))
+        chosen = replace(self.source, revision=tag, checkout=self.checkout(tag))
+        return copy(self.git_dir.parent, stage, chosen, answers, {}, ask)
 
     def checkout(self, version: str) -> Path:
         """Return a folder with the files of a version.

@@ -221,7 +221,7 @@ def _render(
     prefix = project.repository.prefix
     stage = folder / (prefix or ".")
     stage.parent.mkdir(parents=True, exist_ok=True)
-    worker = template.render(version, stage, folder.parent, answers, **options)
+    worker = template.render(version, stage, answers, **options)
     return Rendering(folder, prefix, without_copiers(read_answers(stage)), worker)
 
 
