@@ -116,7 +116,7 @@ def new(
     given = combine(answers, data or [], questions)
     if not yes and not _interactive():
         raise FastprojError("not an interactive terminal: pass --yes to accept the detected answers")
-    rendering.preload()
+    rendering.preload(ask=not yes)
     chosen = source.embedded() if template is None else source.from_location(template)
     machine = hardware.detect()
     defaults = project.default_answers(machine)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import copier  # noqa: F401 - one test hides a module that it needs
 import pytest
 import yaml
 from fastproj.shared.worker import run_copy
@@ -82,3 +83,18 @@ def test_custom_template_equals_copier_copy(
     assert os.access(ours / "proj/run", os.X_OK)
     assert snapshot(plain) == snapshot(ours)
     assert (ours / "b/proj/b.txt").read_text() == "b\n"
+
+
+def test_libraries_of_prompts_are_imported_only_when_called(environment: dict[str, str]) -> None:
+    code = """
+import sys
+from fastproj.shared.imports import import_copier
+import_copier(ask=False)
+import copier._main as main
+assert "questionary" not in sys.modules and "prompt_toolkit" not in sys.modules
+question = main.confirm("Overwrite?")
+import questionary
+assert isinstance(question, questionary.Question)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

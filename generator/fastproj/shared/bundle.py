@@ -13,7 +13,7 @@ from packaging.version import Version
 from . import git
 from .errors import FastprojError
 from .scratch import scratch_folder
-from .versions import declared_version, is_release, normalized, tag_of, unreleased
+from .versions import declared_version, is_release, tag_of, unreleased, version_of
 
 # An entry contains these, and nothing else of the repository.
 _CONTENT = ("copier.yml", "template")
@@ -39,7 +39,7 @@ def entries(bundle: Path) -> dict[str, str]:
     if hashlib.sha1(pack[:-20], usedforsecurity=False).digest() != pack[-20:]:
         raise FastprojError(f"{bundle} is damaged or incomplete")
     pairs = [line.partition(" refs/tags/v")[::2] for line in lines]
-    return {tag: commit for commit, tag in pairs if tag and normalized(tag) == tag}
+    return {tag: commit for commit, tag in pairs if (version := version_of(tag)) and str(version) == tag}
 
 
 def build(root: Path, target: Path) -> None:
@@ -62,8 +62,7 @@ def releases(root: Path) -> dict[str, str]:
         FastprojError: git is missing or fails.
     """
     with object_store(Path(tempfile.gettempdir())) as store:
-        tree = store.link(root.absolute())
-        return store.releases(tree) if tree else {}
+        return store.releases(store.link(root.absolute()))
 
 
 @contextmanager
@@ -72,11 +71,11 @@ def object_store(parent: Path) -> Iterator["ObjectStore"]:
     git.forget_callers_repository()
     parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(parent, "bundle") as folder:
-        for name in ("git/objects/info", "git/refs", "home"):
+        for name in ("git/objects/info", "git/refs"):
             (folder / name).mkdir(parents=True)
         (folder / "git/HEAD").write_text("ref: refs/heads/main\n")
         # A build by another user than the files' owner, as in a container, includes the history.
-        (folder / "home/.gitconfig").write_text("[safe]\n\tdirectory = *\n")
+        (folder / ".gitconfig").write_text("[safe]\n\tdirectory = *\n")
         yield ObjectStore(folder)
 
 
@@ -86,7 +85,7 @@ class ObjectStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._repository = folder / "git"
-        home = str(folder / "home")
+        home = str(folder)
         self._variables = {"HOME": home, "XDG_CONFIG_HOME": home, "GIT_CONFIG_GLOBAL": f"{home}/.gitconfig"}
         self._variables |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C"}
         for key, value in _IDENTITY.items():
@@ -105,12 +104,10 @@ class ObjectStore:
         if declared is None:
             raise FastprojError(f"{root / 'pyproject.toml'} has no version: set it under [project]")
         head = self.link(root)
-        tree = self._current_tree(root, head)
-        if head is None:
-            return {declared: self._commit(tree, declared)}
         past = self.releases(head)
-        unchanged = past.get(declared) == self._commit(tree, declared)
-        version = declared if unchanged else unreleased(declared, past)
+        tree = self._current_tree(root, head)
+        released = head is None or past.get(declared) == self._commit(tree, declared)
+        version = declared if released else unreleased(declared, past)
         return past | {version: self._commit(tree, version)}
 
     def link(self, root: Path) -> str | None:
@@ -130,12 +127,14 @@ class ObjectStore:
         (self._repository / "objects/info/alternates").write_bytes(os.fsencode(f"{objects_folder}\n"))
         return f"{head}:{prefix}"
 
-    def releases(self, tree: str) -> dict[str, str]:
+    def releases(self, tree: str | None) -> dict[str, str]:
         """Add the releases: the commits, except merges, that change the version in `pyproject.toml` to a release.
 
         All branches of the history are followed, as a merge may have swapped the main line with another one. The first
         commit with a version counts, so that a release never moves.
         """
+        if tree is None:
+            return {}
         head, _, prefix = tree.partition(":")
         file = f"{prefix}pyproject.toml"
         log = ["log", "--no-merges", "--full-history", "--topo-order", "--reverse", "--format=%H", head]

@@ -5,39 +5,29 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from . import git
 from .errors import FastprojError
+from .imports import import_copier
 from .source import Source
+
+Answers = dict[str, Any]
 
 
 @cache
-def preload() -> Thread:
+def preload(ask: bool) -> Thread:
     """Start importing copier in the background, which takes 0.3 s that can be spent waiting for git."""
-    loader = Thread(target=_import_copier, daemon=True)
+    loader = Thread(target=import_copier, args=[ask], daemon=True)
     loader.start()
     return loader
 
 
-def finish_preload() -> None:
-    """Wait for the import, as only one thread may import modules that import each other."""
-    preload().join()
-
-
-def _import_copier() -> None:
-    with suppress(Exception):  # `copy` imports it again, and reports why it fails
-        import_module("copier")
-
-
-def copy(
-    scratch: Path, stage: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool
-) -> Any:
+def copy(scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: bool) -> Any:
     """Render into `stage`, with temporary files in `scratch`, and return copier's worker.
 
     An answers file in `stage` provides the answers that are not in `answers`.
@@ -46,8 +36,8 @@ def copy(
         FastprojError: the template cannot be read or is broken; an answer is missing or not allowed.
     """
     with _environment(scratch / "tmp", source):
-        checkout = _checkout(source, scratch / "tmp")
-        finish_preload()
+        checkout = source.checkout or (_clone(source, scratch / "template") if source.own else None)
+        preload(ask).join()  # only one thread may import modules that import each other
         from copier.errors import CopierError, InteractiveSessionError
         from plumbum import ProcessExecutionError, local
 
@@ -92,11 +82,10 @@ def _environment(temporary: Path, source: Source) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def _checkout(source: Source, folder: Path) -> Path | None:
-    """Check out a version of our own template; None if copier has to, as for addresses that only it interprets."""
-    if not source.own or source.revision is None:
-        return None
-    target = Path(tempfile.mkdtemp(prefix="template-", dir=folder))
-    place = os.path.expanduser(source.location)
-    done = git.run(folder, "clone", "--quiet", "--branch", source.revision, "--", place, str(target))
-    return target if done.ok else None
+def _clone(source: Source, target: Path) -> Path:
+    """Clone a bundle with one git command, where copier needs nine."""
+    bundle = os.path.expanduser(source.location)
+    done = git.run(target.parent, "clone", "--quiet", "--branch", str(source.revision), "--", bundle, str(target))
+    if not done.ok:
+        raise FastprojError(f"git could not read the template {source.location}: {done.reason}")
+    return target

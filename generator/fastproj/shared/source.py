@@ -16,6 +16,7 @@ from .yaml_file import read_yaml
 _PACKAGE = Path(__file__).parents[1]
 _CHECKOUT = _PACKAGE.parent.parent
 _PACKED = _PACKAGE / "_template.bundle"
+_COPY = "~/.fastproj/template.bundle"
 _LOCK_TIMEOUT_S = 30.0
 
 
@@ -29,6 +30,8 @@ class Source:
     """A tag, branch or commit; None for the newest release."""
     own: bool = False
     """Whether it is the embedded template."""
+    checkout: Path | None = None
+    """A folder with the files of the revision, if there is one."""
 
 
 def template_version() -> str:
@@ -61,24 +64,29 @@ def embedded() -> Source:
         raise FastprojError(
             f"cannot write the template's copy {target} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
         ) from error
-    location = str(target) if os.environ.get("FASTPROJ_HOME") else "~/.fastproj/template.bundle"
+    location = str(target) if os.environ.get("FASTPROJ_HOME") else _COPY
     return Source(location, tag_of(newest(ours)), own=True)
 
 
 def from_location(location: str) -> Source:
-    """Return the user's template: a folder, a bundle, or the URL of a git repository.
+    """Return a template by what a project records or the user passes: a folder, a bundle, or a repository's URL.
 
     A folder is rendered with its uncommitted changes.
 
     Raises:
-        FastprojError: it looks like a path that does not exist, or git is missing.
+        FastprojError: it looks like a path that does not exist, or git is missing; as for `embedded`.
     """
     git.require()
-    path = os.path.expanduser(location)
+    path = os.path.abspath(os.path.expanduser(location))
+    if path in (os.path.expanduser(_COPY), str(home() / "template.bundle")):
+        return embedded()
     if location and os.path.exists(path):
         return Source(os.path.realpath(path), None if os.path.isfile(path) else "HEAD")
     if ":" not in location:
-        raise FastprojError(f"--template {location}: no such folder or bundle; pass an existing one, or a URL")
+        raise FastprojError(
+            f"the template {location} is not on this machine (no such folder or bundle): pass an existing one, or a "
+            f"URL, with --template; {_COPY} is the one of this program"
+        )
     return Source(location, None)
 
 
@@ -87,8 +95,8 @@ def questions(source: str | None = None) -> dict[str, Any] | None:
     from yaml.constructor import ConstructorError  # 20 ms, which `--version` and `detect` do not need
 
     folder = (_CHECKOUT if _in_checkout() else _PACKAGE) if source is None else Path(os.path.expanduser(source))
-    file = folder / "copier.yml"
-    if source == "" or not os.path.isfile(file):
+    file = next((it for name in ("copier.yml", "copier.yaml") if os.path.isfile(it := folder / name)), None)
+    if source == "" or file is None:
         return None
     try:
         found = read_yaml(file)
@@ -99,8 +107,11 @@ def questions(source: str | None = None) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise FastprojError(f"{file} does not list questions: pass a copier template")
     # copier allows `name: value` for a question with that default.
-    full = {key: entry if isinstance(entry, dict) else {"default": entry} for key, entry in found.items()}
-    return {key: entry for key, entry in full.items() if isinstance(key, str) and not key.startswith("_")}
+    return {
+        key: entry if isinstance(entry, dict) else {"default": entry}
+        for key, entry in found.items()
+        if isinstance(key, str) and not key.startswith("_")
+    }
 
 
 @cache
@@ -130,18 +141,18 @@ def _refresh(target: Path) -> dict[str, str]:
 
 def _packed() -> dict[str, str]:
     """Return the entries of the bundle that was installed with the program."""
-    try:
-        return entries(_PACKED)
-    except (OSError, FastprojError) as error:
+    found = _held(_PACKED)
+    if not found:
         raise FastprojError(
             f"the installed template {_PACKED} is missing or damaged: reinstall fastproj (pip --force-reinstall)"
-        ) from error
+        )
+    return found
 
 
-def _held(target: Path) -> dict[str, str]:
-    """Return the entries of the copy; none if it is missing or damaged, as it will be replaced."""
+def _held(bundle: Path) -> dict[str, str]:
+    """Return the entries of a bundle; none if it is missing or damaged."""
     try:
-        return entries(target)
+        return entries(bundle)
     except (OSError, FastprojError):
         return {}
 

@@ -27,15 +27,22 @@ def newest(versions: Iterable[str]) -> str:
 def declared_version(pyproject: bytes) -> str | None:
     """Return the version in a `pyproject.toml`, normalized; None if it has none."""
     stated = _VERSION.search(pyproject.decode(errors="replace"))
-    return normalized(stated[1]) if stated else None
+    version = version_of(stated[1]) if stated else None
+    return str(version) if version else None
 
 
-def normalized(version: str) -> str | None:
-    """Return the normal form of a version; None if it is not one."""
+def version_of(tag: str) -> Version | None:
+    """Return the version of a tag, or of the tag in a description such as v1.0-2-g1a2b3c; None if it is none."""
     try:
-        return str(Version(version))
+        return Version(re.sub(r"-\d+-g[0-9a-f]+$", "", tag))
     except InvalidVersion:
         return None
+
+
+def is_older(tag: str, other: str) -> bool:
+    """Return whether a tag stands for an older version than another one; False if either stands for none."""
+    version, than = version_of(tag), version_of(other)
+    return version is not None and than is not None and version < than
 
 
 def unreleased(declared: str, releases: Iterable[str]) -> str:

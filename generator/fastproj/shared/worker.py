@@ -12,8 +12,8 @@ from typing import Any
 def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -> Any:
     """Render a template into a folder that git does not track, with copier's `options`, and return its worker.
 
-    `checkout` is a clone with the wanted version checked out; without it, copier clones the template. With a copier
-    that is built differently, this is copier's own `run_copy`.
+    `checkout` has the wanted version checked out; without it, copier clones the template. With a copier that is built
+    differently, this is copier's own `run_copy`.
     """
     import copier
 
@@ -27,8 +27,8 @@ def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -
         @cached_property
         def template(self) -> Any:
             template = super().template
-            if checkout is not None:  # both are cached properties, so copier does not compute them
-                vars(template).update(local_abspath=checkout.resolve(), vcs="git")
+            if checkout is not None:  # these are cached properties, so copier does not compute them
+                vars(template).update(local_abspath=checkout.resolve(), vcs="git", commit=template.ref)
             return template
 
         @cached_property

@@ -63,7 +63,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
     location = template or recorded.get("_src_path")
     with scratch_folder(Path(tempfile.gettempdir()), "adopt") as work:
         found = releases.of(location if isinstance(location, str) else DEFAULT_TEMPLATE, work)
-        search = _Search(found, root, work, found.questions(found.newest, work) or {})
+        search = _Search(found, root, work, found.questions(found.newest) or {})
         known = combine(given, data, search.asked or None)
         origin = dict.fromkeys(known, "given")
         for key, value in recorded.items():
@@ -125,7 +125,7 @@ class _Search:
     def render(self, tag: str, answers: dict[str, Any]) -> Path:
         """Render a version and return its folder; other questions take their defaults."""
         stage = self.work / f"try{len(self.rendered)}" / "project"
-        self.found.render(tag, stage, self.work, answers)
+        self.found.render(tag, stage, answers)
         return stage
 
     def lines(self, tag: str, answers: dict[str, Any]) -> Lines | None:

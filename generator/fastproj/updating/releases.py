@@ -2,18 +2,16 @@
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..shared import git, source
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from ..shared.rendering import copy
+from ..shared.rendering import Answers, copy
 from ..shared.source import Source
-
-if TYPE_CHECKING:
-    from packaging.version import Version
+from ..shared.versions import version_of
 
 _SHORT = {"gh:": "https://github.com/", "gl:": "https://gitlab.com/"}
 _CHANGELOGS = (Path(__file__).parents[1] / "CHANGELOG.md", Path(__file__).parents[3] / "CHANGELOG.md")
@@ -24,11 +22,16 @@ class Releases:
     """A private copy of a template's repository."""
 
     source: Source
-    recorded: str
-    """The location that projects record."""
+    """Its location is the one that projects record."""
     git_dir: Path
     tags: list[str]
     """Sorted by version, oldest first."""
+    checkouts: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def recorded(self) -> str:
+        """The location that projects record."""
+        return self.source.location
 
     @property
     def newest(self) -> str:
@@ -39,20 +42,12 @@ class Releases:
         """
         if self.source.own and self.source.revision in self.tags:
             return self.source.revision
-        released = [tag for tag in self.tags if not version_of(tag).is_prerelease] or self.tags  # type: ignore[union-attr]
+        released = [tag for tag in self.tags if (it := version_of(tag)) and not it.is_prerelease] or self.tags
         if not released:
             raise FastprojError(f"the template {self.recorded} has no version: tag its commits, such as v1.0.0")
         return released[-1]
 
-    def render(
-        self,
-        tag: str,
-        stage: Path,
-        work: Path,
-        answers: dict[str, Any],
-        last: dict[str, Any] | None = None,
-        ask: bool = False,
-    ) -> Any:
+    def render(self, tag: str, stage: Path, answers: Answers, last: Answers | None = None, ask: bool = False) -> Any:
         """Render a version into `stage` and return copier's worker.
 
         Answers that are not in `answers` are taken from `last` if still valid; else the template's defaults apply.
@@ -65,20 +60,25 @@ class Releases:
         if last is not None:
             stage.mkdir(parents=True)
             (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
-        worker = copy(work, stage, replace(self.source, location=str(self.git_dir), revision=tag), answers, {}, ask)
-        private = str(self.git_dir).encode()
-        for file in (Path(folder, name) for folder, _, names in os.walk(stage) for name in names):
-            if file.is_symlink() or private not in (content := file.read_bytes()):
-                continue
-            location = self.recorded
-            if file.name == ANSWERS_FILE and yaml.safe_load(location) != location:
-                location = yaml.safe_dump(location, default_style='"').strip()
-            file.write_bytes(content.replace(private, location.encode()))
-        file = stage / ANSWERS_FILE
-        if file.is_file():  # copier may record another tag of the same commit
-            text = re.sub(r"(?m)^_commit: .*$", lambda _: f"_commit: {tag}", file.read_text(encoding="utf-8"))
-            file.write_text(text, encoding="utf-8")
-        return worker
+        chosen = replace(self.source, revision=tag, checkout=self.checkout(tag))
+        return copy(self.git_dir.parent, stage, chosen, answers, {}, ask)
+
+    def checkout(self, version: str) -> Path:
+        """Return a folder with the files of a version.
+
+        Raises:
+            FastprojError: git cannot read it.
+        """
+        if version not in self.checkouts:
+            folder = self.git_dir.with_suffix(f".{len(self.checkouts)}")
+            with git.reading_templates(self.source.own):
+                done = self._git("worktree", "add", "--quiet", "--detach", "--", str(folder), version)
+                if done.ok and (folder / ".gitmodules").exists():
+                    done = git.run(folder, "submodule", "--quiet", "update", "--init", "--recursive")
+            if not done.ok:
+                raise FastprojError(f"git could not read {version} of the template {self.recorded}: {done.reason}")
+            self.checkouts[version] = folder
+        return self.checkouts[version]
 
     def has(self, version: str) -> bool:
         """Return whether a version that a project recorded can be rendered."""
@@ -99,17 +99,12 @@ class Releases:
 
     def file(self, tag: str, path: str) -> str | None:
         """Return a file of a version; None if it has no such file."""
-        found = self._git("show", f"{tag}:{path}")
-        return found.text if found.ok else None
+        file = self.checkout(tag) / path
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
 
-    def questions(self, tag: str, work: Path) -> dict[str, Any] | None:
+    def questions(self, tag: str) -> dict[str, Any] | None:
         """Return the questions of a version; None if only copier can read them."""
-        text = self.file(tag, "copier.yml") or self.file(tag, "copier.yaml")
-        if text is None:
-            return None
-        (work / "questions").mkdir(exist_ok=True)
-        (work / "questions/copier.yml").write_text(text, encoding="utf-8")
-        return source.questions(str(work / "questions"))
+        return source.questions(str(self.checkout(tag)))
 
     def news(self, before: str, after: str) -> str:
         """Return the sections of the changelog after one version, up to another."""
@@ -131,53 +126,25 @@ class Releases:
         return git.run(self.git_dir, "--git-dir", str(self.git_dir), *arguments)
 
 
-def version_of(tag: str) -> "Version | None":
-    """Return the version of a tag, or of the tag in a description such as v1.0-2-g1a2b3c; None if it is none."""
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(re.sub(r"-\d+-g[0-9a-f]+$", "", tag))
-    except InvalidVersion:
-        return None
-
-
-def is_older(tag: str, other: str) -> bool:
-    """Return whether a tag stands for an older version than another one; False if either stands for none."""
-    version, than = version_of(tag), version_of(other)
-    return version is not None and than is not None and version < than
-
-
 def of(location: str, work: Path) -> Releases:
     """Copy the repository of a template, given by the location that a project records or by an address.
 
     Raises:
         FastprojError: it does not exist, or git cannot read it.
     """
-    git.require()
-    place = os.path.abspath(os.path.expanduser(location))
-    if place in (os.path.expanduser("~/.fastproj/template.bundle"), str(source.home() / "template.bundle")):
-        chosen = source.embedded()
-    elif location and os.path.exists(place):
-        chosen = Source(os.path.realpath(place), None)
-    elif re.match(r"[\w.+-]+@|[a-z+]+:", location):
-        chosen = Source(location, None)
-    else:
-        raise FastprojError(
-            f"the template {location} is not on this machine: pass its location with --template; "
-            "~/.fastproj/template.bundle is the one of this program"
-        )
+    chosen = source.from_location(location)
     recorded = location if location.startswith("~") else chosen.location
     address = os.path.expanduser(chosen.location).removeprefix("git+")
     for short, full in _SHORT.items():
         if address.startswith(short):
             address = full + address.removeprefix(short).lstrip("/")
-    git_dir = work / f"template{len(list(work.glob('template*')))}.git"  # copier recognizes a bare repository by `.git`
+    git_dir = work / f"template{len(list(work.glob('*.git')))}.git"
     with git.reading_templates(chosen.own):
         done = git.run(work, "clone", "--bare", "--quiet", "--", address, str(git_dir))
     if not done.ok:
         raise FastprojError(
             f"git could not read the template {recorded} ({done.reason}): fix that, or pass another with --template"
         )
-    found = git.run(git_dir, "--git-dir", str(git_dir), "for-each-ref", "--format=%(refname:strip=2)", "refs/tags")
+    found = git.run(git_dir, "--git-dir", str(git_dir), "tag", "--list")
     versions = {tag: version for tag in found.text.split("\n") if (version := version_of(tag)) is not None}
-    return Releases(chosen, recorded, git_dir, sorted(versions, key=versions.__getitem__))
+    return Releases(replace(chosen, location=recorded), git_dir, sorted(versions, key=versions.__getitem__))

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder
+from ..shared.versions import is_older
 from . import journal, linked, trees
-from .releases import is_older
 from .repository import Repository
 from .update import render_old, sources
 

@@ -14,14 +14,15 @@ from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
-from ..shared.rendering import finish_preload, preload
+from ..shared.rendering import preload
 from ..shared.scratch import scratch_folder
+from ..shared.versions import is_older
 from . import apply, journal, linked, releases, trees
 from .background import in_background
 from .journal import Pending
 from .linked import Linked, read_answers, without_copiers
 from .merge import Merged, merge
-from .releases import Releases, is_older
+from .releases import Releases
 from .repository import Repository
 
 
@@ -80,6 +81,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
     Raises:
         FastprojError: it cannot be updated; nothing was changed.
     """
+    preload(wanted.ask)
     interrupted = journal.pending(where)
     if interrupted is not None:
         _refuse_or_drop(*interrupted, wanted.dry_run)
@@ -105,10 +107,9 @@ def _refuse_or_drop(repository: Repository, interrupted: Pending, dry_run: bool)
 
 
 def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
-    preload()
     before, after = sources(project, wanted.template, work)
     target = _target(project, after, wanted)
-    questions = after.questions(target, work)
+    questions = after.questions(target)
     if re.search(r"(?m)^_migrations:", after.file(target, "copier.yml") or ""):
         raise FastprojError(
             f"the template {after.recorded} has _migrations, which would run its code here: if you trust it, use "
@@ -119,7 +120,7 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
         return Updated(project.root, project.version, target, project.repository)
 
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
-    finish_preload()  # before the process is copied
+    preload(wanted.ask).join()  # before the process is copied
     with in_background(lambda: render_old(project, before, work).renamed) as old_renamed:
         try:
             new = _render_new(project, after, target, answers, wanted.ask, work)
@@ -162,7 +163,7 @@ def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases
             f"the template {before.recorded} has no version {project.version}, from which {project.root} was rendered"
             f"{newest}: {way_out}, or let `fastproj adopt` find the nearest"
         )
-    questions = before.questions(project.version, work)
+    questions = before.questions(project.version)
     if questions is not None:
         _check_answers(project, before, questions)
     return before, after
@@ -230,7 +231,7 @@ def _render(
     prefix = project.repository.prefix
     stage = folder / (prefix or ".")
     stage.parent.mkdir(parents=True, exist_ok=True)
-    worker = template.render(version, stage, folder.parent, answers, **options)
+    worker = template.render(version, stage, answers, **options)
     return Rendering(folder, prefix, without_copiers(read_answers(stage)), worker)
 
 
