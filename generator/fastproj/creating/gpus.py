@@ -57,25 +57,22 @@ def amd_format(target: str) -> Format:
 
 def _nvidia(notes: list[str]) -> list[Gpu]:
     output = run_tool(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], notes)
-    if output is None or "no devices were found" in output.lower():
+    if not output or "no devices were found" in output.lower():
         return []
-    listing = (run_tool(["nvidia-smi", "-L"], notes) or "") if "Enabled" in output else ""
+    listing = run_tool(["nvidia-smi", "-L"], notes) if "Enabled" in output else ""
+    rows = {line: _ROW.fullmatch(line) for line in map(str.strip, output.splitlines()) if line}
+    other = [line for line, row in rows.items() if row is None]
+    notes += [f"nvidia-smi printed a line that does not describe a GPU: {printable(line)!r}" for line in other]
     devices: list[tuple[list[str], Gpu]] = []  # with the names that CUDA_VISIBLE_DEVICES may use
-    index = 0
-    for line in filter(None, map(str.strip, output.splitlines())):
-        row = _ROW.fullmatch(line)
-        if row is None:
-            notes.append(f"nvidia-smi printed a line that does not describe a GPU: {printable(line)!r}")
-            continue
+    for index, row in enumerate(filter(None, rows.values())):
         name, capability, memory, mig, uuid = row.groups()
         names = [str(index), uuid]
-        index += 1
         memory_mib = int(memory) if memory.isdecimal() and int(memory) < 1 << 24 else None
         gpu = Gpu("nvidia", printable(name), capability, memory_mib, nvidia_format(capability, name))
         if mig != "Enabled":
             devices.append((names, gpu))
             continue
-        slices = _SLICE.findall(listing.partition(uuid)[2].partition("\nGPU ")[0])
+        slices = _SLICE.findall(listing.partition(f"{uuid})")[2].partition("\nGPU ")[0])
         if not slices:
             notes.append(f"{gpu.name} is in MIG mode without a slice: run nvidia-smi mig -cgi, or turn MIG off")
         for profile, slice_uuid in slices:

@@ -120,7 +120,7 @@ class _Search:
                 near = self.distances({i: (self.found.newest, self.known | {key: it}) for i, it in enumerate(values)})
                 differ = len(set(near.values())) > 1
                 self.known[key] = values[min(near, key=near.__getitem__)] if differ else otherwise
-                if self.known[key] is not None:
+                if differ or otherwise is not None:
                     self.sources[key] = "nearest" if "choices" in entry else "from the files"
 
     def _candidates(self, key: str, entry: dict[str, Any]) -> Iterator[tuple[list[Any], Any]]:
@@ -143,12 +143,12 @@ class _Search:
                 rendered = _read(self.render(self.found.newest, self.known | {key: marker}))
                 mark, any_answer = re.escape(str(marker)), r"(\d+)" if kind == "int" else "(.+)"
                 for path, lines in rendered.items():
-                    ours = "\n".join(_lines(self.root / path))
-                    for line in map(re.escape, lines):
+                    ours = _lines(self.root / path)
+                    for line in map(re.escape, lines - ours):
                         if line.count(mark) == 1 and line.strip() != mark:
-                            seen.update(re.findall(f"(?m)^{line.replace(mark, any_answer)}$", ours))
+                            seen.update(re.findall(f"(?m)^{line.replace(mark, any_answer)}$", "\n".join(ours)))
                 break
-        return [int(text) if kind == "int" else text for text, _ in seen.most_common(3)]
+        return [int(text) if kind == "int" else text for text, _ in seen.most_common(2)]
 
     def distances(self, candidates: dict[Any, tuple[str, dict[str, Any]]]) -> dict[Any, int]:
         """Return how many lines of each allowed candidate differ, in the files that any of them has."""
