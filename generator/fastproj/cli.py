@@ -38,7 +38,8 @@ class AnswersCommand(TyperCommand):
 def command_with_answers(command: Callable[..., None]) -> Callable[..., None]:
     """Add a command to the program, with one option per answer in place of its parameter `**answers`."""
     *own, _ = inspect.signature(command).parameters.values()
-    parameters = [*map(_parameter, ANSWERS), *own]
+    place = [it.name for it in own].index("data")
+    parameters = [*own[:place], *map(_parameter, ANSWERS), *own[place:]]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {it.name: it.annotation for it in parameters}
     return app.command(cls=AnswersCommand)(command)
