@@ -89,9 +89,7 @@ def new(
     data: Data = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the detected and default answers.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to create the project in.")] = Path(),
-    template: Annotated[
-        str | None, typer.Option(help="Another template: a folder, a git bundle or the URL of a repository.")
-    ] = None,
+    template: Annotated[str | None, typer.Option(help="Another template: a folder, git bundle or repository.")] = None,
     no_git: Annotated[bool, typer.Option("--no-git", help="Do not create a git repository.")] = False,
     **answers: Any,
 ) -> None:
@@ -159,9 +157,7 @@ def adopt(
     where: Where = Path(),
     data: Data = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what was found.")] = False,
-    template: Annotated[
-        str | None, typer.Option(help="Template that the repository was rendered from, if not the embedded one.")
-    ] = None,
+    template: Annotated[str | None, typer.Option(help="Template of the project, if not the embedded one.")] = None,
     **answers: Any,
 ) -> None:
     """Link a rendered repository without an answers file to the closest release. Writes only that file."""

@@ -24,8 +24,7 @@ from . import linked, releases
 from .releases import Releases
 
 DEFAULT_TEMPLATE = "~/.fastproj/template.bundle"
-# Answers that no project has by chance; for integers, several, as a template may not allow each.
-_MARKERS: dict[str, list[Any]] = {"str": ["Qztelling Valuex"], "int": [61, 53, 47, 43]}
+_MARKERS: dict[str, str | int] = {"str": "Qztelling Valuex", "int": 61}  # answers that no project has by chance
 
 
 @dataclass(frozen=True)
@@ -132,23 +131,20 @@ class _Search:
                 yield [self.known[key], without], without
         elif offered:
             yield offered, None
-        elif seen := self._seen(key, entry.get("type", "str")):
+        elif (marker := _MARKERS.get(entry.get("type", "str"))) and (seen := self._seen(key, marker)):
             yield [*seen, None], seen[0]  # a file may contain 1 where the answer is 0, the default, for example
 
-    def _seen(self, key: str, kind: str) -> list[Any]:
+    def _seen(self, key: str, marker: str | int) -> list[Any]:
         """Return what the project's lines contain most often where a rendering has this answer."""
         seen = Counter[str]()
-        for marker in _MARKERS.get(kind, []):
-            with suppress(FastprojError):  # not allowed as an answer
-                rendered = _read(self.render(self.found.newest, self.known | {key: marker}))
-                mark, any_answer = re.escape(str(marker)), r"(\d+)" if kind == "int" else "(.+)"
-                for path, lines in rendered.items():
-                    ours = _lines(self.root / path)
-                    for line in map(re.escape, lines - ours):
-                        if line.count(mark) == 1 and line.strip() != mark:
-                            seen.update(re.findall(f"(?m)^{line.replace(mark, any_answer)}$", "\n".join(ours)))
-                break
-        return [int(text) if kind == "int" else text for text, _ in seen.most_common(2)]
+        mark, any_answer = re.escape(str(marker)), r"(\d+)" if isinstance(marker, int) else "(.+)"
+        with suppress(FastprojError):  # the marker is not allowed as an answer
+            for path, lines in _read(self.render(self.found.newest, self.known | {key: marker})).items():
+                ours = "\n".join(_lines(self.root / path))
+                for line in map(re.escape, lines):
+                    if line.count(mark) == 1 and line.strip() != mark:
+                        seen.update(re.findall(f"(?m)^{line.replace(mark, any_answer)}$", ours))
+        return [type(marker)(text) for text, _ in seen.most_common(3)]
 
     def distances(self, candidates: dict[Any, tuple[str, dict[str, Any]]]) -> dict[Any, int]:
         """Return how many lines of each allowed candidate differ, in the files that any of them has."""
