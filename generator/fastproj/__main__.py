@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -11,22 +12,28 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name may have letters that the encoding lacks
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _exit)
     try:
         from .cli import app  # inside `try`, as a signal may arrive during the import
 
         status = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="fastproj") or 0
         if sys.stdout is not None:
             sys.stdout.flush()
-    except SystemExit as stop:
-        status = int(stop.code or 0)
-    except (Exception, KeyboardInterrupt) as error:
-        status = _signal_status(error)
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        status = _exit_status(error)
         if not status:
             _fail(*_describe(error))
     if status > 128:
         outcome = "no incomplete project is left" if "new" in sys.argv[1:2] else "nothing was changed"
         _fail(f"interrupted; {outcome}", status)
     sys.exit(status)
+
+
+def _exit(number: int, frame: object) -> NoReturn:
+    """Exit by an exception, so that temporary files are removed."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def _describe(error: BaseException) -> tuple[str, int]:
@@ -47,16 +54,13 @@ def _describe(error: BaseException) -> tuple[str, int]:
     raise error
 
 
-def _signal_status(error: BaseException) -> int:
-    """Return the status of a signal whose clean-up failed with this error; 0 if there was none."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            return 130
-        if isinstance(cause, SystemExit):
-            return int(cause.code or 0)
-        cause = cause.__context__
-    return 0
+def _exit_status(error: BaseException | None) -> int:
+    """Return the exit status of a signal, also if its clean-up failed with this error; 0 for other errors."""
+    if error is None:
+        return 0
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return int(error.code or 0) if isinstance(error, SystemExit) else _exit_status(error.__context__)
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .shared.answers import ANSWERS, ANSWERS_FILE, as_text
+from .shared.answers import ANSWERS, ANSWERS_FILE, as_options, as_text
 
 if TYPE_CHECKING:  # no command needs all of them
     from .creating.hardware import Machine
@@ -39,16 +40,15 @@ def machine_text(machine: Machine) -> str:
     if not machine.gpus:
         lines.append("gpus     none")
     lines += [f"note     {note}" for note in machine.notes]
-    return "\n".join([*lines, f"answers  {' '.join(_arguments(machine.answers()))}"])
+    return "\n".join([*lines, f"answers  {' '.join(as_options(machine.answers()))}"])
 
 
 def created(project: Project, machine: Machine, output: Path, template: str | None, no_git: bool) -> str:
     """Describe a new project: notes on the detected hardware, next steps, and the command that renders it again."""
     answers = project.answers
-    again = ["fastproj", "new", project.path.name, *_arguments(answers)]
-    for key, value in answers.items():
-        if key not in ("project_name", *(it.name for it in ANSWERS)):
-            again += ["--data", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    again = ["fastproj", "new", project.path.name, *as_options(answers)]
+    for key in sorted(answers.keys() - {"project_name", *(it.name for it in ANSWERS)}):
+        again += ["--data", f"{key}={answers[key] if isinstance(answers[key], str) else json.dumps(answers[key])}"]
     again += ["--template", template] if template else []
     again += ["--output", str(output)] if output != Path() else []
     again += ["--no-git"] if no_git else []
@@ -57,10 +57,6 @@ def created(project: Project, machine: Machine, output: Path, template: str | No
     lines += [f"Note: {note}." for note in machine.notes]
     lines += ["", "Next:", f"  cd {shlex.quote(str(project.path))}", "  make setup", "  make train"]
     return "\n".join([*lines, "", "To render it again:", f"  {shlex.join([*again, '--yes'])}"])
-
-
-def _arguments(answers: dict[str, Any]) -> list[str]:
-    return [argument for it in ANSWERS if it.name in answers for argument in it.arguments(answers[it.name])]
 
 
 def updated(done: Updated, dry_run: bool) -> str:
@@ -135,7 +131,8 @@ def adopted(found: Adopted) -> str:
 
 
 def _next_steps(repository: Repository, version: str, conflicts: bool) -> list[str]:
-    git = "git" if _current_folder() == repository.top else shlex.join(["git", "-C", str(repository.top)])
+    top = repository.top
+    git = "git" if os.path.samefile(".", top) else shlex.join(["git", "-C", str(top)])
     where = shlex.quote(repository.where)
     # `git restore` removes added files only if they are in the index, which files in conflict are not until `git add`.
     undo = f"{git} add --update -- {where} && " if conflicts else ""
@@ -147,13 +144,6 @@ def _next_steps(repository: Repository, version: str, conflicts: bool) -> list[s
         "Or undo the update:",
         f"  {undo}{git} restore --source=HEAD --staged --worktree -- {where}",
     ]
-
-
-def _current_folder() -> Path | None:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:  # the update removed it together with its last file
-        return None
 
 
 def _conflict(conflict: Conflict) -> str:

@@ -152,8 +152,8 @@ def test_killed_update_leaves_no_lock_while_it_renders(environment: dict[str, st
 import os, signal, sys, time
 from pathlib import Path
 from fastproj.shared.lock import locked
-from fastproj.updating.background import in_background
-with locked(Path(sys.argv[1]), "busy"), in_background(lambda: time.sleep(5)):
+from fastproj.shared.child import in_child
+with locked(Path(sys.argv[1]), "busy"), in_child(lambda: time.sleep(5)):
     time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
 """

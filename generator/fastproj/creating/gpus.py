@@ -12,7 +12,9 @@ from .probe import field, mebibytes, printable, read_file, run_tool, sysctl
 Format = Literal["none", "fp16", "bf16", "fp8"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-_QUERY = ("name", "compute_cap", "memory.total", "mig.mode.current", "uuid")
+_QUERY = "name,compute_cap,memory.total,mig.mode.current,uuid"
+_ROW = re.compile(r"(.+), *(\d{1,2}\.\d), *([^,]*), *([^,]*), *(GPU-[^,]*)")
+_SLICE = re.compile(r"MIG (\S+) +Device +\d+: \(UUID: (MIG-[^)]+)\)")
 
 
 @dataclass(frozen=True)
@@ -48,52 +50,38 @@ def nvidia_format(capability: str | None, name: str) -> Format:
 
 def amd_format(target: str) -> Format:
     """Return the newest matrix format of an AMD target (ROCm documentation, "Data types and precision support")."""
-    if target in ("gfx942", "gfx950") or target.startswith("gfx12"):
+    if re.match("gfx(942|950|12)", target):
         return "fp8"
-    return "bf16" if target in ("gfx908", "gfx90a") or target.startswith("gfx11") else "none"
+    return "bf16" if re.match("gfx(908|90a|11)", target) else "none"
 
 
 def _nvidia(notes: list[str]) -> list[Gpu]:
-    output = run_tool(["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"], notes)
-    if output is None or "no devices were found" in output.lower():
+    output = run_tool(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], notes)
+    if not output or "no devices were found" in output.lower():
         return []
+    listing = run_tool(["nvidia-smi", "-L"], notes) if "Enabled" in output else ""
+    rows = {line: _ROW.fullmatch(line) for line in map(str.strip, output.splitlines()) if line}
+    other = [line for line, row in rows.items() if row is None]
+    notes += [f"nvidia-smi printed a line that does not describe a GPU: {printable(line)!r}" for line in other]
     devices: list[tuple[list[str], Gpu]] = []  # with the names that CUDA_VISIBLE_DEVICES may use
-    slices = _slices(notes) if "Enabled" in output else {}
-    index = 0
-    for line in filter(None, map(str.strip, output.splitlines())):
-        row = [part.strip() for part in line.split(",")]
-        if len(row) != len(_QUERY) or not row[4].startswith("GPU-") or not re.fullmatch(r"\d{1,2}\.\d", row[1]):
-            notes.append(f"nvidia-smi printed a line that does not describe a GPU: {printable(line)!r}")
-            continue
-        name, capability, memory, mig, uuid = row
+    for index, row in enumerate(filter(None, rows.values())):
+        name, capability, memory, mig, uuid = row.groups()
         names = [str(index), uuid]
-        index += 1
         memory_mib = int(memory) if memory.isdecimal() and int(memory) < 1 << 24 else None
         gpu = Gpu("nvidia", printable(name), capability, memory_mib, nvidia_format(capability, name))
         if mig != "Enabled":
             devices.append((names, gpu))
             continue
-        if uuid not in slices:
+        slices = _SLICE.findall(listing.partition(f"{uuid})")[2].partition("\nGPU ")[0])
+        if not slices:
             notes.append(f"{gpu.name} is in MIG mode without a slice: run nvidia-smi mig -cgi, or turn MIG off")
-        for profile, slice_uuid in slices.get(uuid, []):
+        for profile, slice_uuid in slices:
             size = re.search(r"(\d+)gb", profile)
             memory_mib = int(size[1]) * 1024 if size else None
             part = replace(gpu, name=f"{gpu.name} MIG {profile}", memory_mib=memory_mib, is_slice=True)
             devices.append(([slice_uuid, *names], part))
             names = []  # those of the GPU mean its first slice
     return _visible(devices, notes)
-
-
-def _slices(notes: list[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return the profile and UUID of each MIG slice, by the UUID of its GPU."""
-    slices: dict[str, list[tuple[str, str]]] = {}
-    gpu = ""
-    for line in (run_tool(["nvidia-smi", "-L"], notes) or "").splitlines():
-        if whole := re.match(r"GPU \d+: .*\(UUID: (GPU-[\w-]+)\)", line):
-            gpu = whole[1]
-        elif part := re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)", line):
-            slices.setdefault(gpu, []).append((part[1], part[2]))
-    return slices
 
 
 def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu]:

@@ -42,14 +42,17 @@ def check(name: str) -> None:
     Raises:
         FastprojError: it may not; says why, and suggests another one if it can.
     """
-    if not name:
-        raise FastprojError("the project's name is empty: pass one, such as my-project")
-    if len(name) > LONGEST:
-        raise FastprojError(f"the project's name has {len(name)} characters: use at most {LONGEST}")
-    if not re.fullmatch(r"[a-z]([a-z0-9_-]*[a-z0-9])?", name):
-        raise FastprojError(
-            f"the project's name {name!r} is not allowed: use lowercase letters, digits, - and _, starting with a "
-            f"letter and ending with a letter or digit{_suggestion(name)}"
+    if problem := _problem(name):
+        plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
+        suggestion = "" if _problem(plain) else f", for example {plain}"
+        raise FastprojError(f"the project's name {name[:LONGEST]!r} is {problem}{suggestion}")
+
+
+def _problem(name: str) -> str:
+    if not re.fullmatch(r"[a-z]([a-z0-9_-]*[a-z0-9])?", name) or len(name) > LONGEST:
+        return (
+            f"not allowed: use at most {LONGEST} lowercase letters, digits, - and _, starting with a letter and ending "
+            "with a letter or digit"
         )
     package = package_of(name)
     reasons = {
@@ -59,15 +62,4 @@ def check(name: str) -> None:
         "a folder in the project": package in _FOLDERS,
         "a device name on Windows": package in _DEVICES,
     }
-    for reason, applies in reasons.items():
-        if applies:
-            raise FastprojError(f"the project's name {name!r} is {reason}: choose another, such as my-{package}")
-
-
-def _suggestion(name: str) -> str:
-    plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
-    try:
-        check(plain)
-    except FastprojError:
-        return ""
-    return f", for example {plain}"
+    return next((f"{it}: choose another, such as my-{package}" for it, applies in reasons.items() if applies), "")

@@ -34,7 +34,7 @@ def mebibytes(size: str) -> int | None:
 
 def sysctl(key: str) -> str:
     """Return a value of macOS's `sysctl`; empty on other systems."""
-    return (run_tool(["sysctl", "-n", key], []) or "").strip() if platform.system() == "Darwin" else ""
+    return run_tool(["sysctl", "-n", key], []).strip() if platform.system() == "Darwin" else ""
 
 
 def printable(text: str) -> str:
@@ -42,8 +42,8 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
 
 
-def run_tool(command: Sequence[str], notes: list[str]) -> str | None:
-    """Return the output of a tool; None if it is missing or fails, and unless it is missing, add the reason to `notes`.
+def run_tool(command: Sequence[str], notes: list[str]) -> str:
+    """Return the output of a tool; empty if it is missing or fails, and unless it is missing, add why to `notes`.
 
     After the timeout, the tool is killed with all processes that it started.
     """
@@ -53,17 +53,17 @@ def run_tool(command: Sequence[str], notes: list[str]) -> str | None:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
     except FileNotFoundError:
-        return None
+        return ""
     except OSError as error:
         notes.append(f"{tool} could not be started: {error.strerror}")
-        return None
+        return ""
     assert process.stdout is not None
     with process.stdout as stdout:
         try:
             status = process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             notes.append(f"{tool} did not finish in {TIMEOUT_S:g} s")
-            return None
+            return ""
         finally:
             _kill_group(process)
         os.set_blocking(stdout.fileno(), False)  # a process that left the group may still have it open
@@ -71,8 +71,7 @@ def run_tool(command: Sequence[str], notes: list[str]) -> str | None:
     if status != 0:
         first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
         notes.append(f"{tool} failed with status {status}: {printable(first)}")
-        return None
-    return text
+    return text if status == 0 else ""
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

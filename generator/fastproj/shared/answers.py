@@ -15,20 +15,9 @@ class Answer:
     """A question of the template that has a command-line option of its own."""
 
     name: str
-    type: type[int] | type[str] | type[bool]
+    type: type
+    """A list is given as text, separated by commas."""
     help: str
-    many: bool = False
-    """Whether the option takes several values, separated by commas."""
-
-    def parse(self, value: Any) -> Any:
-        """Return the answer that its option gives."""
-        return [it for it in value.replace(" ", "").split(",") if it not in ("", "none")] if self.many else value
-
-    def arguments(self, value: Any) -> list[str]:
-        """Return the command-line arguments that give this answer."""
-        if self.type is bool:
-            return [_option(self.name if value else f"no_{self.name}")]
-        return [_option(self.name), as_text(value)]
 
 
 # In the order in which the template asks. Everything that lists the options is generated from this table.
@@ -42,7 +31,7 @@ ANSWERS = (
     ),
     Answer("framework", str, "Framework of the training loop."),
     Answer("model", str, "Model, with its data and training recipe."),
-    Answer("launchers", str, "Additional launch scripts, separated by commas.", many=True),
+    Answer("launchers", list, "Additional launch scripts, separated by commas."),
     Answer("author", str, "Your name, for the licence and the package."),
     Answer("licence", str, "Licence of the project."),
     Answer("update_workflow", bool, "GitHub workflow that opens a pull request when the template has a new release."),
@@ -54,13 +43,26 @@ def package_of(project_name: str) -> str:
     return project_name.replace("-", "_")
 
 
-def _option(name: str) -> str:
+def option(name: str) -> str:
+    """Return the command-line option of an answer."""
     return f"--{name.replace('_', '-')}"
 
 
 def as_text(value: Any) -> str:
     """Return an answer as a command line takes it."""
     return ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+
+
+def as_options(answers: Mapping[str, Any]) -> list[str]:
+    """Return the command-line options that give these answers, as far as there are options for them."""
+    options: list[str] = []
+    for name in (it.name for it in ANSWERS if it.name in answers):
+        value = answers[name]
+        if isinstance(value, bool):
+            options.append(option(name if value else f"no_{name}"))
+        else:
+            options += [option(name), as_text(value)]
+    return options
 
 
 def choices(questions: Mapping[str, Any], name: str) -> list[str]:
@@ -75,12 +77,16 @@ def choices(questions: Mapping[str, Any], name: str) -> list[str]:
 
 
 def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options and the KEY=VALUE pairs of `--data`, checked before any prompt; copier checks the rest.
+    """Return the answers that options (None if not given) and pairs KEY=VALUE of `--data` give.
+
+    They are checked before any prompt, as far as possible without copier.
 
     Raises:
         FastprojError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
     """
-    combined = dict(answers)
+    combined = {key: value for key, value in answers.items() if value is not None}
+    for name in (it.name for it in ANSWERS if it.type is list and it.name in combined):
+        combined[name] = [it for it in combined[name].replace(" ", "").split(",") if it not in ("", "none")]
     for pair in data:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
@@ -99,7 +105,7 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
         allowed = choices(questions or {}, name)
         for single in map(str, value if isinstance(value, list) else [value]):
             if any("\ud800" <= letter <= "\udfff" for letter in single):
-                raise FastprojError(f"{_option(name)} is not valid text in this terminal's encoding: use UTF-8")
+                raise FastprojError(f"{option(name)} is not valid text in this terminal's encoding: use UTF-8")
             if allowed and single not in allowed:
-                raise FastprojError(f"{_option(name)} {single!r} is unknown: choose from {', '.join(allowed)}")
+                raise FastprojError(f"{option(name)} {single!r} is unknown: choose from {', '.join(allowed)}")
     return combined

@@ -21,7 +21,7 @@ _TERMINATION_S = 2.0
 
 @contextmanager
 def in_child(task: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-    """Start a task, and yield a function that waits for its result (JSON) or raises its FastprojError.
+    """Start a task, and yield a function that waits for its result (JSON) or raises its error.
 
     Other threads must have ended, as only this one is copied.
     """
@@ -52,6 +52,8 @@ def _run(task: Callable[[], Any], writing: int) -> NoReturn:
             output = {"error": str(error)}
         except MemoryError:
             output = {"error": f"the template needs more than {MEMORY_BYTES >> 30} GiB of memory: simplify it"}
+        except OSError as error:
+            output = {"os": [error.errno, error.strerror, error.filename]}
         except KeyboardInterrupt:
             output = {"interrupted": True}
         content = json.dumps(output).encode()
@@ -84,6 +86,8 @@ def _result(output: bytes) -> Any:
     found = json.loads(output)
     if "interrupted" in found:
         raise KeyboardInterrupt
+    if "os" in found:
+        raise OSError(*found["os"])
     if "error" in found:
         raise FastprojError(found["error"])
     return found["result"]

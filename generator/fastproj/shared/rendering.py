@@ -4,16 +4,19 @@ import io
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from . import git
+from .child import in_child
 from .errors import FastprojError
 from .imports import import_copier
+from .inspection import check_rendered
 from .source import Source
 
 Answers = dict[str, Any]
@@ -27,59 +30,92 @@ def preload(ask: bool) -> Thread:
     return loader
 
 
-def copy(scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: bool) -> Any:
-    """Render into `stage`, with temporary files in `scratch`, and return copier's worker.
+@dataclass(frozen=True)
+class Rendered:
+    """What a template says about the files that it rendered."""
+
+    renamed: dict[str, str]
+    """Its table of renamed files and folders, the computed answer `renamed`."""
+    own: list[str]
+    """Files that belong to the user (`_skip_if_exists`)."""
+    migrates: bool
+    """Whether it has `_migrations`."""
+
+
+def copy(scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: bool) -> Rendered:
+    """Render into `stage`, with temporary files in `scratch`.
 
     An answers file in `stage` provides the answers that are not in `answers`.
 
     Raises:
-        FastprojError: the template cannot be read or is broken; an answer is missing or not allowed.
+        FastprojError: the template cannot be read, is broken or hostile; an answer is missing or not allowed.
+        OSError: a file cannot be written.
     """
-    with _environment(scratch / "tmp", source):
-        checkout = source.checkout or (_clone(source, scratch / "template") if source.own else None)
-        preload(ask).join()  # only one thread may import modules that import each other
-        from copier.errors import CopierError, InteractiveSessionError
-        from plumbum import ProcessExecutionError, local
-
-        from .worker import run_copy
-
-        options = {"data": answers, "user_defaults": defaults, "vcs_ref": source.revision, "defaults": not ask}
-        try:
-            with local.env():  # plumbum copied the environment when it was imported
-                local.env.clear()
-                local.env.update(os.environ)
-                return run_copy(source.location, stage, checkout, quiet=True, **options)
-        except InteractiveSessionError as error:
-            raise FastprojError(
-                "the input ended before all questions were answered: answer them, or pass --yes"
-            ) from error
-        except ProcessExecutionError as error:
-            raise FastprojError(
-                f"git could not read the template {source.location}: {git.last_line(error.stderr)}"
-            ) from error
-        except KeyboardInterrupt:  # copier's own subclass of it is an Exception too
-            raise
-        except Exception as error:
-            message = " ".join(str(error).split()) or type(error).__name__
-            if type(error).__module__.partition(".")[0] in ("jinja2", "yaml", "pydantic", "pydantic_core"):
-                raise FastprojError(f"the template {source.location} is broken: {message}") from error
-            if isinstance(error, CopierError | ValueError | TypeError | KeyError | RuntimeError):
-                message = message.removeprefix("Validation error for question ").removeprefix("Invalid choice for ")
-                raise FastprojError(f"{message} (fastproj new --help lists what is allowed)") from error
-            raise
+    with rendering(scratch, stage, source, answers, defaults, ask) as finish:
+        return finish()
 
 
 @contextmanager
-def _environment(temporary: Path, source: Source) -> Iterator[None]:
-    """Give copier a temporary folder that is always removed, hide its warnings, and set git's environment."""
-    before = tempfile.tempdir
+def rendering(
+    scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: bool
+) -> Iterator[Callable[[], Rendered]]:
+    """Start what `copy` does in a process with limited resources, and yield a function that waits for the result."""
+    checkout = source.checkout
+    if checkout is None and source.own:
+        with git.reading_templates(source.own):
+            checkout = _clone(source, scratch / "template")
+    preload(ask).join()  # only one thread may import modules that import each other, and only this one is forked
+    options = {"data": answers, "user_defaults": defaults, "vcs_ref": source.revision, "defaults": not ask}
+    with in_child(lambda: _render(scratch / "tmp", stage, source, checkout, options)) as result:
+
+        def finish() -> Rendered:
+            rendered = Rendered(**result())
+            check_rendered(stage, source.location)
+            return rendered
+
+        yield finish
+
+
+def _render(temporary: Path, stage: Path, source: Source, checkout: Path | None, options: Answers) -> Answers:
+    """Run copier in this process, which is for nothing else, and return the fields of `Rendered`."""
+    from copier.errors import CopierError, InteractiveSessionError
+    from plumbum import ProcessExecutionError, local
+
+    from .worker import run_copy
+
     tempfile.tempdir = str(temporary)
+    warnings.simplefilter("ignore")  # for example, that uncommitted changes of a template are included
     try:
-        with git.reading_templates(source.own), redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # for example, that uncommitted changes of a template are included
-            yield
-    finally:
-        tempfile.tempdir = before
+        with git.reading_templates(source.own), redirect_stderr(io.StringIO()):
+            local.env.clear()  # plumbum copied the environment when it was imported
+            local.env.update(os.environ)
+            worker = run_copy(source.location, stage, checkout, quiet=True, **options)
+    except InteractiveSessionError as error:
+        raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
+    except ProcessExecutionError as error:
+        raise FastprojError(
+            f"git could not read the template {source.location}: {git.last_line(error.stderr)}"
+        ) from error
+    except (KeyboardInterrupt, MemoryError, OSError):  # copier's own subclass of the first is an Exception too
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, CopierError | ValueError | TypeError | KeyError) and not _is_of_a_library(error):
+            message = message.removeprefix("Validation error for question ").removeprefix("Invalid choice for ")
+            raise FastprojError(f"{message} (fastproj new --help lists what is allowed)") from error
+        raise FastprojError(f"the template {source.location} is broken: {message}") from error
+    renamed = worker.answers.combined.get("renamed")
+    files = (Path(folder, name).relative_to(stage) for folder, _, names in os.walk(stage) for name in names)
+    return {
+        "renamed": {str(was): str(now) for was, now in renamed.items()} if isinstance(renamed, dict) else {},
+        "own": [str(file) for file in files if worker.match_skip(file)],
+        "migrates": bool(worker.template.config_data.get("migrations")),
+    }
+
+
+def _is_of_a_library(error: Exception) -> bool:
+    """Return whether an error is one in the template's text, not in an answer."""
+    return type(error).__module__.partition(".")[0] in ("jinja2", "yaml", "pydantic", "pydantic_core")
 
 
 def _clone(source: Source, target: Path) -> Path:

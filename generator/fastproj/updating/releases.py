@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from ..shared import git, source
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from ..shared.rendering import Answers, copy
+from ..shared.rendering import Answers, Rendered, rendering
 from ..shared.source import Source
 from ..shared.versions import version_of
 
@@ -47,8 +49,19 @@ class Releases:
             raise FastprojError(f"the template {self.recorded} has no version: tag its commits, such as v1.0.0")
         return released[-1]
 
-    def render(self, tag: str, stage: Path, answers: Answers, last: Answers | None = None, ask: bool = False) -> Any:
-        """Render a version into `stage` and return copier's worker.
+    def render(self, tag: str, stage: Path, answers: Answers) -> Rendered:
+        """Render a version into `stage`.
+
+        Raises:
+            FastprojError: an answer is not allowed; the template is broken.
+        """
+        with self.rendering(tag, stage, answers) as finish:
+            return finish()
+
+    def rendering(
+        self, tag: str, stage: Path, answers: Answers, last: Answers | None = None, ask: bool = False
+    ) -> AbstractContextManager[Callable[[], Rendered]]:
+        """Start to render a version into `stage`, and return a context with a function that waits for the result.
 
         Answers that are not in `answers` are taken from `last` if still valid; else the template's defaults apply.
 
@@ -61,7 +74,7 @@ class Releases:
             stage.mkdir(parents=True)
             (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
         chosen = replace(self.source, revision=tag, checkout=self.checkout(tag))
-        return copy(self.git_dir.parent, stage, chosen, answers, {}, ask)
+        return rendering(self.git_dir.parent, stage, chosen, answers, {}, ask)
 
     def checkout(self, version: str) -> Path:
         """Return a folder with the files of a version.
@@ -82,6 +95,8 @@ class Releases:
 
     def has(self, version: str) -> bool:
         """Return whether a version that a project recorded can be rendered."""
+        if re.fullmatch(r"(.*-g)?[0-9a-f]{7,64}", version) is None:  # a commit, as in v1.0-2-g1a2b3c
+            version = f"refs/tags/{version}"  # a branch, or HEAD, may have moved
         return self._git("rev-parse", "--quiet", "--verify", "--end-of-options", f"{version}^{{commit}}").ok
 
     def named(self, version: str) -> str:

@@ -4,21 +4,20 @@ The old version and the new one are rendered; git merges what changed between th
 result is staged for the user to review.
 """
 
-import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
-from ..shared.rendering import preload
+from ..shared.rendering import Rendered, preload
 from ..shared.scratch import scratch_folder
 from ..shared.versions import is_older
 from . import apply, journal, linked, releases, trees
-from .background import in_background
 from .journal import Pending
 from .linked import Linked, read_answers, without_copiers
 from .merge import Merged, merge
@@ -61,18 +60,16 @@ class Rendering:
     folder: Path
     prefix: str
     answers: dict[str, Any]
-    worker: Any
+    rendered: Rendered
 
     @property
     def renamed(self) -> dict[str, str]:
-        """The renames that the template lists in its computed answer `renamed`."""
-        table = self.worker.answers.combined.get("renamed")
-        both = table.items() if isinstance(table, dict) else ()
-        return {f"{self.prefix}{was}": f"{self.prefix}{now}" for was, now in both}
+        """The renames that the template lists, as paths of the repository."""
+        return {f"{self.prefix}{was}": f"{self.prefix}{now}" for was, now in self.rendered.renamed.items()}
 
     def is_own(self, path: str) -> bool:
         """Return whether a path belongs to the user (`_skip_if_exists`)."""
-        return bool(self.worker.match_skip(Path(path.removeprefix(self.prefix))))
+        return path.removeprefix(self.prefix) in self.rendered.own
 
 
 def update(where: Path, wanted: Wanted) -> Updated:
@@ -110,26 +107,21 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
     before, after = sources(project, wanted.template, work)
     target = _target(project, after, wanted)
     questions = after.questions(target)
-    if re.search(r"(?m)^_migrations:", after.file(target, "copier.yml") or ""):
-        raise FastprojError(
-            f"the template {after.recorded} has _migrations, which would run its code here: if you trust it, use "
-            "copier update --trust"
-        )
     answers = combine(wanted.answers or {}, wanted.data or [], questions)
     if (target, after.recorded) == (project.version, before.recorded) and not _changes(answers, project.answers):
         return Updated(project.root, project.version, target, project.repository)
 
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
-    preload(wanted.ask).join()  # before the process is copied
-    with in_background(lambda: render_old(project, before, work).renamed) as old_renamed:
-        try:
-            new = _render_new(project, after, target, answers, wanted.ask, work)
-        except FastprojError:
-            old_renamed()  # raises its error, which explains this one
-            raise
-        renamed = {now: was for was, now in old_renamed().items()} | new.renamed
+    with (
+        _rendering(project, before, project.version, work / "old", project.answers) as finish_old,
+        _rendering(project, after, target, work / "new", answers, last=project.answers) as finish_new,
+    ):
+        old = _checked_old(project, before, finish_old)  # first, as its error explains one of the new
+        new = finish_new()
+    new = _checked_new(project, after, target, answers, wanted.ask, work, new)
+    renamed = {now: was for was, now in old.renamed.items()} | new.renamed
     old_tree, new_tree = (
-        trees.tree_of_rendering(repository, it, work / f"index-{it.name}") for it in (work / "old", new.folder)
+        trees.tree_of_rendering(repository, it.folder, work / f"index-{it.folder.name}") for it in (old, new)
     )
     replaced = _replaced(project, before, answers, repository, old_tree, work)
     merged = merge(repository, old_tree, new_tree, target, project.answers_path, renamed, new.is_own, replaced, work)
@@ -199,23 +191,33 @@ def render_old(project: Linked, before: Releases, work: Path) -> Rendering:
     Raises:
         FastprojError: it cannot be rendered, as the answers are those of another template.
     """
+    with _rendering(project, before, project.version, work / "old", project.answers) as finish:
+        return _checked_old(project, before, finish)
+
+
+def _checked_old(project: Linked, before: Releases, finish: Callable[[], Rendering]) -> Rendering:
     try:
-        old = _render(project, before, project.version, work / "old", project.answers)
+        old = finish()
     except FastprojError as error:
         raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {project.version}: {error}") from error
     _check_answers(project, before, old.answers)
     return old
 
 
-def _render_new(
-    project: Linked, after: Releases, target: str, answers: dict[str, Any], ask: bool, work: Path
+def _checked_new(
+    project: Linked, after: Releases, target: str, answers: dict[str, Any], ask: bool, work: Path, new: Rendering
 ) -> Rendering:
-    """Render the new version and answers."""
-    new = _render(project, after, target, work / "new", answers, last=project.answers)
+    """Return the rendering with the new version and answers, after asking the new questions if `ask`."""
+    if new.rendered.migrates:
+        raise FastprojError(
+            f"the template {after.recorded} has _migrations, which would run its code here: if you trust it, use "
+            "copier update --trust"
+        )
     fresh = new.answers.keys() - project.answers.keys() - answers.keys()
     if ask and fresh:
         known = {key: value for key, value in new.answers.items() if key not in fresh}
-        new = _render(project, after, target, work / "asked", known, ask=True)
+        with _rendering(project, after, target, work / "asked", known, ask=True) as finish:
+            new = finish()
     for key, value in new.answers.items():
         if key in project.answers and key not in answers and str(value) != str(project.answers[key]):
             raise FastprojError(
@@ -225,14 +227,21 @@ def _render_new(
     return new
 
 
-def _render(
+@contextmanager
+def _rendering(
     project: Linked, template: Releases, version: str, folder: Path, answers: dict[str, Any], **options: Any
-) -> Rendering:
+) -> Iterator[Callable[[], Rendering]]:
+    """Start a rendering, and yield a function that waits for it."""
     prefix = project.repository.prefix
     stage = folder / (prefix or ".")
     stage.parent.mkdir(parents=True, exist_ok=True)
-    worker = template.render(version, stage, answers, **options)
-    return Rendering(folder, prefix, without_copiers(read_answers(stage)), worker)
+    with template.rendering(version, stage, answers, **options) as finish:
+
+        def finish_checked() -> Rendering:
+            rendered = finish()
+            return Rendering(folder, prefix, without_copiers(read_answers(stage)), rendered)
+
+        yield finish_checked
 
 
 def _replaced(
@@ -242,7 +251,9 @@ def _replaced(
     if not _changes(answers, project.answers):
         return lambda path: False
     try:
-        between = _render(project, before, project.version, work / "between", answers, last=project.answers)
+        options = {"last": project.answers}
+        with _rendering(project, before, project.version, work / "between", answers, **options) as finish:
+            between = finish()
         tree = trees.tree_of_rendering(repository, between.folder, work / "index-between")
     except FastprojError:
         return lambda path: True  # answers that the old version did not know
