@@ -1,6 +1,7 @@
 """The commands. Modules that are slow to import are imported inside the commands, so that `--help` starts quickly."""
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -11,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from .shared.answers import ANSWERS, Answer, choices, combine
-from .shared.errors import FastprojError
+from .shared.errors import FastprojError, without_passwords
 
 app = typer.Typer(name="fastproj", rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -108,7 +109,7 @@ def new(
     machine = hardware.detect()
     defaults = project.default_answers(machine)
     created = project.create(target, chosen, given, defaults, ask=not yes, commit=not no_git)
-    print(show.created(created, machine, output, template, no_git))
+    _report(show.created(created, machine, output, template, no_git), f"{created.path} was created")
 
 
 @command_with_answers
@@ -136,11 +137,12 @@ def update(
         if (continue_ and abort) or any(it not in (None, False) for it in others):
             raise FastprojError("--continue and --abort take no other option: pass one of them alone")
         ended = end(where, abort)
-        print(show.ended(ended))
+        _report(show.ended(ended), "the interrupted update was undone" if abort else "the update is staged")
         raise typer.Exit(1 if ended.conflicts else 0)
     wanted = Wanted(to, template, answers, data, not yes and _interactive(), dry_run, downgrade)
     result = run_update(where, wanted)
-    print(show.updated(result, dry_run))
+    changed = result.merged and not dry_run
+    _report(show.updated(result, dry_run), "the update is staged" if changed else "nothing was changed")
     if result.merged and result.merged.conflicts:
         raise typer.Exit(1)
 
@@ -156,7 +158,7 @@ def status(
     from .updating.status import status as read_status
 
     found = read_status(where, template)
-    print(show.as_json(found) if json else show.status_text(found))
+    print(without_passwords(show.as_json(found) if json else show.status_text(found)))
     if found.behind:
         raise typer.Exit(1)
 
@@ -174,7 +176,17 @@ def adopt(
     from . import show
     from .updating.adopt import adopt as run_adopt
 
-    print(show.adopted(run_adopt(where, template, answers, data or [], dry_run)))
+    adopted = run_adopt(where, template, answers, data or [], dry_run)
+    _report(show.adopted(adopted), "the answers file was written" if adopted.written else "nothing was changed")
+
+
+def _report(text: str, done: str) -> None:
+    """Print the result of a command. That it cannot be printed does not undo it, and is no failure."""
+    try:
+        print(without_passwords(text), flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python does not fail to flush it at exit
+        print(f"fastproj: {done}, but the report cannot be written ({error.strerror})", file=sys.stderr)
 
 
 def _interactive() -> bool:

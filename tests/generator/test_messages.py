@@ -1,5 +1,7 @@
 """The messages of failures: the reason, no boilerplate, no password, and the way out."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,15 @@ def test_version_that_may_move_is_refused(version: str, make_project: MakeProjec
     result = fastproj("update", "--yes", cwd=folder)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
     assert f"has no version {version}" in result.stderr
+
+
+def test_update_whose_report_cannot_be_written_succeeds(make_project: MakeProject, environment: dict[str, str]) -> None:
+    folder = make_project()
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "fastproj", "update", "--yes"]
+        result = subprocess.run(
+            command, cwd=folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    expected = "fastproj: the update is staged, but the report cannot be written (No space left on device)\n"
+    assert (result.returncode, result.stderr) == (0, expected)
+    assert "A  docs/new.md" in git(folder, "status", "--porcelain")
