@@ -85,13 +85,25 @@ def test_version_that_may_move_is_refused(version: str, make_project: MakeProjec
     assert f"has no version {version}" in result.stderr
 
 
-def test_update_whose_report_cannot_be_written_succeeds(make_project: MakeProject, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("command", ["update", "new"])
+def test_report_that_cannot_be_written(
+    command: str, make_project: MakeProject, environment: dict[str, str], tmp_path: Path
+) -> None:
     folder = make_project()
+    arguments = ["update", "--yes"] if command == "update" else ["new", "other", "--yes", "--output", str(tmp_path)]
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "fastproj", "update", "--yes"]
         result = subprocess.run(
-            command, cwd=folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "fastproj", *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
-    expected = "fastproj: the update is staged, but the report cannot be written (No space left on device)\n"
+    done = "the update is staged" if command == "update" else f"{tmp_path / 'other'} was created"
+    expected = f"fastproj: {done}, but the report cannot be written (No space left on device)\n"
     assert (result.returncode, result.stderr) == (0, expected)
-    assert "A  docs/new.md" in git(folder, "status", "--porcelain")
+    assert ("A  docs/new.md" in git(folder, "status", "--porcelain")) == (command == "update")
+    assert (tmp_path / "other").exists() == (command == "new")

@@ -150,7 +150,7 @@ def test_broken_git_is_a_one_line_error(script: str, fastproj: Fastproj, tmp_pat
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [["detect"], ["--version"], ["--help"], ["new", "proj", "--yes"]])
+@pytest.mark.parametrize("arguments", [["detect"], ["--version"], ["--help"]])
 def test_full_output_device_is_a_one_line_error(
     arguments: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -103,7 +103,7 @@ def require(oldest: tuple[int, int] = OLDEST_TO_RENDER) -> None:
     done = _version()
     found = re.match(r"git version (\d+)\.(\d+)", done.text)
     if found is None:
-        raise FastprojError(f"{shutil.which('git')} does not work ({done.reason}): fix its settings, or reinstall it")
+        raise FastprojError(f"{shutil.which('git')} does not work ({done.reason}): fix its settings, or repair git")
     if (int(found[1]), int(found[2])) < oldest:
         have, need = f"{found[1]}.{found[2]}", ".".join(map(str, oldest))
         raise FastprojError(f"git {have} is too old: install git {need} or newer")

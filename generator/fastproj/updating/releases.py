@@ -95,9 +95,11 @@ class Releases:
 
     def has(self, version: str) -> bool:
         """Return whether a version that a project recorded can be rendered."""
-        if re.fullmatch(r"(.*-g)?[0-9a-f]{7,64}", version) is None:  # a commit, as in v1.0-2-g1a2b3c
-            version = f"refs/tags/{version}"  # a branch, or HEAD, may have moved
-        return self._git("rev-parse", "--quiet", "--verify", "--end-of-options", f"{version}^{{commit}}").ok
+        if self._git("show-ref", "--verify", "--quiet", f"refs/tags/{version}").ok:
+            return True
+        # Else only a commit, as in v1.0-2-g1a2b3c: a branch, or HEAD, may have moved.
+        is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None
+        return is_commit and self._git("rev-parse", "--quiet", "--verify", f"{version}^{{commit}}").ok
 
     def named(self, version: str) -> str:
         """Return the tag of a version, given with or without `v`.
