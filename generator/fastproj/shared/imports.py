@@ -30,6 +30,8 @@ class _Later(ModuleType):
     """Stands for a module whose functions import it when they are called."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # it has no file, for example
         if name == "Choice":
             return _choice
         return lambda *arguments, **options: getattr(import_module(self.__name__), name)(*arguments, **options)
