@@ -77,7 +77,8 @@ def test_hostile_template_is_refused(
     commit(tmp_path / "fork")
     git(tmp_path / "fork", "tag", "v0.4.0")
     (tmp_path / "out").mkdir()
-    for source in ("fork", "fork/.git"):
+    git(tmp_path / "fork", "bundle", "create", "-q", "../fork.bundle", "HEAD", "--tags")
+    for source in ("fork", "fork.bundle"):
         template = ["--template", str(tmp_path / source)]
         result = fastproj("new", "proj", "--yes", *template, "--output", str(tmp_path / "out"))
         assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout

@@ -56,6 +56,8 @@ def _run(task: Callable[[], Any], writing: int) -> NoReturn:
             output = {"os": [error.errno, error.strerror, error.filename]}
         except KeyboardInterrupt:
             output = {"interrupted": True}
+        except Exception as error:
+            output = {"error": f"{type(error).__name__}: {error}"}
         content = json.dumps(output).encode()
         while content:
             content = content[os.write(3, content) :]

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -22,12 +21,18 @@ from .source import Source
 Answers = dict[str, Any]
 
 
-@cache
+_loaders: list[Thread] = []
+
+
 def preload(ask: bool) -> Thread:
-    """Start importing copier in the background, which takes 0.3 s that can be spent waiting for git."""
-    loader = Thread(target=import_copier, args=[ask], daemon=True)
-    loader.start()
-    return loader
+    """Start importing copier in the background, which takes 0.3 s that can be spent waiting for git.
+
+    The first call decides whether it can ask.
+    """
+    if not _loaders:
+        _loaders.append(Thread(target=import_copier, args=[ask], daemon=True))
+        _loaders[0].start()
+    return _loaders[0]
 
 
 @dataclass(frozen=True)
