@@ -1,5 +1,6 @@
 """Fixtures and helpers: the project's config for short runs, and a world of one CPU process."""
 
+import functools
 import gc
 import json
 import multiprocessing
@@ -26,8 +27,9 @@ from . import train_in_turn
 ROOT = Path(__file__).parents[3]
 PARENT = __package__.rpartition(".")[0]
 PACKAGE = PARENT.rpartition(".")[2]
-PARSER = make_parser("test", "")
-"""Built once, as it takes longer than a short run."""
+kept_parser = functools.cache(make_parser)
+"""Builds each parser once, as that takes longer than a short run."""
+PARSER = kept_parser("test", "")
 
 
 def _own() -> list[str]:
@@ -107,6 +109,12 @@ def no_full_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if multiprocessing.active_children():
         for loader in [found for found in gc.get_objects() if type(found) is _MultiProcessingDataLoaderIter]:
             loader._shutdown_workers()
+
+
+@pytest.fixture(autouse=True)
+def parsers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a parser for all command lines of a program."""
+    monkeypatch.setattr(f"{PARENT}.config.make_parser", kept_parser)
 
 
 VALIDATED = 16
