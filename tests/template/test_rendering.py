@@ -193,6 +193,7 @@ def test_readme_lists_every_file(project: Project) -> None:
         assert file.name == "__init__.py" or f"| `{file.relative_to(folder)}` |" in readme
 
 
+@pytest.mark.slow
 def test_python_is_formatted_and_typed(project: Project, tmp_path: Path) -> None:
     """All projects take the same place in turn, so that mypy checks a module again only where one has changed."""
     folders = [project(framework, model) for framework, model in PROJECTS]
