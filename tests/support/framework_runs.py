@@ -1,12 +1,12 @@
 """Runs that differ only in the framework, and their comparison."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from program import PROGRAMS, run_in
+from program import PROGRAMS
+from warm import run_python
 
 STEPS = 20
 SETTINGS = ["--config=configs/default.yaml", "--run.device=cpu", "--loader.workers=0", "--log.tensorboard=false"]
@@ -22,9 +22,8 @@ VARIANTS: dict[str, tuple[list[str], float]] = {
 
 def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1) -> None:
     """Train the variants of a project into `runs`."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     every = [[*SETTINGS, *VARIANTS[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
-    result = run_in(folder, sys.executable, *torchrun, str(PROGRAMS / "train_in_turn.py"), json.dumps(every))
+    result = run_python(folder, str(PROGRAMS / "train_in_turn.py"), json.dumps(every), ranks=ranks)
     assert result.returncode == 0, result.stderr[-4000:]
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from matrix import FRAMEWORKS, MODELS, ROOT
-from program import Project, run_in
+from program import Project
+from warm import run_python
 
 PAGES = sorted(page for page in (ROOT / "docs/techniques").glob("*.md") if page.name != "index.md")
 OTHERS = [ROOT / "docs/techniques/index.md", *sorted((ROOT / "docs/models").glob("*.md"))]
@@ -44,7 +45,7 @@ def defaults(project: Project) -> dict[str, object]:
     found: dict[str, object] = {}
     for model in MODELS:
         folder = project(FRAMEWORKS[0], model)
-        result = run_in(folder, sys.executable, "-m", "proj.train", "--print_config")
+        result = run_python(folder, "-m", "proj.train", "--print_config")
         assert result.returncode == 0, result.stderr
         for section, values in yaml.safe_load(result.stdout).items():
             found |= {f"{section}.{key}": value for key, value in values.items()}

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from framework_runs import FP32, SETTINGS, VARIANTS, assert_equal_runs, read_rows, train_in_turn
 from matrix import ENGINE_MODEL, EVERY, FRAMEWORKS, MODELS
-from program import PROGRAMS, Project, run_in
+from program import PROGRAMS, Project
+from warm import run_python
 
 OTHERS = FRAMEWORKS[1:]
 
@@ -50,19 +51,19 @@ def test_resume_in_another_framework_is_bit_identical(project: Project, tmp_path
     options = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", FP32]
     options += [f"--train.steps={4 * len(FRAMEWORKS)}", "--train.eval_every=4", "--log.every=1", "--run.resume=auto"]
     whole = [*options, f"--run.dir={tmp_path}", "--run.name=whole"]
-    result = run_in(project(FRAMEWORKS[0], ENGINE_MODEL), sys.executable, "-m", "proj.train", *whole)
+    result = run_python(project(FRAMEWORKS[0], ENGINE_MODEL), "-m", "proj.train", *whole)
     assert result.returncode == 0, result.stderr
     newest = tmp_path / "passed/checkpoints"
     for number, framework in enumerate(FRAMEWORKS, start=1):
         passed = [*options, f"--run.dir={tmp_path}", "--run.name=passed", "--checkpoint.keep=9"]
-        result = run_in(project(framework, ENGINE_MODEL), sys.executable, "-m", "proj.train", *passed)
+        result = run_python(project(framework, ENGINE_MODEL), "-m", "proj.train", *passed)
         assert result.returncode == 0, result.stderr
         for checkpoint in newest.glob("step-*"):
             if int(checkpoint.name.removeprefix("step-")) > 4 * number:
                 shutil.rmtree(checkpoint)  # as if it had been stopped there
     assert read_rows(tmp_path / "passed") == read_rows(tmp_path / "whole")
     command = ["-m", "proj.tools.evaluate", str(tmp_path / "passed"), "--device=cpu"]  # the same in every framework
-    result = run_in(project(FRAMEWORKS[0], ENGINE_MODEL), sys.executable, *command)
+    result = run_python(project(FRAMEWORKS[0], ENGINE_MODEL), *command)
     assert result.returncode == 0, result.stderr
     found = json.loads((newest / f"step-{4 * len(FRAMEWORKS):08d}/evaluation.json").read_text())
     assert found["loss"] == pytest.approx(read_rows(tmp_path / "whole")[-1]["loss"], rel=1e-6)
@@ -71,9 +72,9 @@ def test_resume_in_another_framework_is_bit_identical(project: Project, tmp_path
 def test_checkpoint_of_another_model_is_refused(project: Project, tmp_path: Path) -> None:
     small = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
     small += [f"--run.dir={tmp_path}", "--run.name=a", "--run.resume=auto"]
-    result = run_in(project(OTHERS[0], "resnet"), sys.executable, "-m", "proj.train", *small)
+    result = run_python(project(OTHERS[0], "resnet"), "-m", "proj.train", *small)
     assert result.returncode == 0, result.stderr
-    result = run_in(project(OTHERS[-1], "vit"), sys.executable, "-m", "proj.train", *small)
+    result = run_python(project(OTHERS[-1], "vit"), "-m", "proj.train", *small)
     assert result.returncode == 1
     assert re.search(r"is of another model or run \(model\.", result.stderr)
     assert result.stderr.count("\n") == 1
@@ -106,7 +107,7 @@ def test_lightning_logs_and_callbacks_work(project: Project, tmp_path: Path) -> 
         f"--run.dir={tmp_path}",
         "--run.name=a",
     ]
-    result = run_in(project("lightning", ENGINE_MODEL), sys.executable, str(PROGRAMS / "lightning_logs.py"), *options)
+    result = run_python(project("lightning", ENGINE_MODEL), str(PROGRAMS / "lightning_logs.py"), *options)
     assert result.returncode == 0, result.stderr
     assert [row["batches_seen"] for row in read_rows(tmp_path / "a") if row["split"] == "train"] == [2, 4, 6]
     read, returned = (re.search(rf"^{word} (.*)$", result.stdout, re.MULTILINE) for word in ("read", "returned"))

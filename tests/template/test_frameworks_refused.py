@@ -1,13 +1,13 @@
 """What a framework does not support is refused at the start and documented."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from matrix import ENGINE_MODEL, FRAMEWORKS, QUESTIONS, ROOT
-from program import PROGRAMS, Project, run_in
+from program import PROGRAMS, Project
+from warm import run_python
 
 OTHERS = FRAMEWORKS[1:]
 
@@ -15,8 +15,8 @@ WITH_PACKAGE = [name for name in FRAMEWORKS if "needs" in QUESTIONS["frameworks"
 
 
 def test_accelerate_launch_options_outside_the_config_are_refused(project: Project, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs"]
-    result = run_in(project("accelerate", ENGINE_MODEL), *command, ACCELERATE_USE_DEEPSPEED="true")
+    command = ["-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs"]
+    result = run_python(project("accelerate", ENGINE_MODEL), *command, ACCELERATE_USE_DEEPSPEED="true")
     assert result.returncode == 1
     assert result.stderr.startswith("error: accelerate launch asks for DeepSpeed, and")
     assert result.stderr.count("\n") == 1
@@ -29,9 +29,7 @@ def test_missing_or_old_framework_error_names_the_pip_command(
     project: Project, framework: str, there: str, message: str
 ) -> None:
     needs = QUESTIONS["frameworks"]["default"][framework]["needs"]
-    result = run_in(
-        project(framework, ENGINE_MODEL), sys.executable, str(PROGRAMS / "without_package.py"), framework, there
-    )
+    result = run_python(project(framework, ENGINE_MODEL), str(PROGRAMS / "without_package.py"), framework, there)
     assert result.returncode == 1
     least = needs.partition(",")[0]
     assert result.stderr == f"error: {framework} {message}: pip install '{least}'\n"
@@ -68,7 +66,7 @@ def test_documentation_lists_unsupported_keys(framework: str) -> None:
 
 
 def test_documentation_lists_every_key(project: Project) -> None:
-    result = run_in(project(FRAMEWORKS[0], ENGINE_MODEL), sys.executable, "-m", "proj.train", "--print_config")
+    result = run_python(project(FRAMEWORKS[0], ENGINE_MODEL), "-m", "proj.train", "--print_config")
     assert result.returncode == 0, result.stderr
     config = yaml.safe_load(result.stdout)
     keys = {f"{name}.{key}" for name, section in config.items() if name not in ("data", "model") for key in section}
@@ -82,8 +80,8 @@ def test_unsupported_key_is_refused_at_start(project: Project, tmp_path: Path, f
     assert refused
     given = [(key, value or values[key], why) for key, value, why in refused]
     options = [f"--{key}={value}" for key, value, _ in given]
-    program = [sys.executable, str(PROGRAMS / "train_each.py"), f"--run.dir={tmp_path}/runs"]
-    result = run_in(project(framework, ENGINE_MODEL), *program, *options)
+    program = [str(PROGRAMS / "train_each.py"), f"--run.dir={tmp_path}/runs"]
+    result = run_python(project(framework, ENGINE_MODEL), *program, *options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["1"] * len(options)
     assert result.stderr.splitlines() == [f"error: {key} is {value}: {why}" for key, value, why in given]

@@ -19,6 +19,7 @@ from matrix import (
     PAIRS,
     PROJECTS,
     TEMPLATE,
+    WITHOUT_TORCHRUN,
     first_with,
 )
 from program import Project, run_in
@@ -42,7 +43,7 @@ def rendered_tests(framework: str, model: str) -> list[str]:
         ]
         place = FRAMEWORKS.index(framework) - 1
         files = sorted({*loop, *training[place :: len(FRAMEWORKS) - 1]})
-        return [*files, "--deselect", "test_train.py::test_error_on_ranks_is_reported_and_ends_them"]
+        return [*files, *WITHOUT_TORCHRUN]
     if model == ENGINE_MODEL:
         return sorted({*engine, *about})
     parts = ["test_model.py", "test_network.py"]
@@ -70,18 +71,24 @@ def test_rendered_tests_pass(project: Project, framework: str, model: str) -> No
     assert re.search(r"\d+ passed", result.stdout)
 
 
+SHORTER = {"gpt": (["--train.steps=300", "--train.eval_every=300"], 2.6)}
+"""Options of a recipe that trains for minutes, and the metric then: seeds 0 and 1 reached 2.51; byte pairs have 3.6."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("framework", "model"), PAIRS if EVERY else [(FRAMEWORKS[0], model) for model in MODELS])
 def test_recipe_reaches_expected_metric(project: Project, tmp_path: Path, framework: str, model: str) -> None:
+    """`make test-all` trains every recipe to its end."""
     folder = shutil.copytree(project(framework, model), tmp_path / "proj")
     bar = re.search(r"^# Expect: (\w+) (<=|<|>=) ([\d.]+)", (folder / "configs/default.yaml").read_text(), re.MULTILINE)
     assert bar is not None, "the recipe says what to expect"
-    result = run_in(folder, "launch/local.sh", "--run.name=bar", "--run.device=cpu")
+    options, expected = ([], float(bar[3])) if EVERY else SHORTER.get(model, ([], float(bar[3])))
+    result = run_in(folder, "launch/local.sh", "--run.name=bar", "--run.device=cpu", *options)
     assert result.returncode == 0, result.stderr
     rows = [json.loads(line) for line in (folder / "runs/bar/metrics.jsonl").read_text().splitlines()]
     value = [row for row in rows if row["split"] == "val"][-1][bar[1]]
     print(f"{framework} {model}: {bar[1]} {value}")
-    assert {"<": operator.lt, "<=": operator.le, ">=": operator.ge}[bar[2]](value, float(bar[3]))
+    assert {"<": operator.lt, "<=": operator.le, ">=": operator.ge}[bar[2]](value, expected)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

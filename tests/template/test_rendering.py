@@ -25,6 +25,7 @@ from matrix import (
     TEMPLATE,
 )
 from program import PROGRAMS, Project, run_in
+from warm import run_python
 
 
 def python_parts(framework: str, model: str) -> dict[str, Path]:
@@ -160,7 +161,7 @@ def test_default_run_imports_few_lines(project: Project, tmp_path: Path, framewo
     """It imports no technique and no tool. Config, contracts, model and data are not the engine."""
     small = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
     small += ["--optim.name=adamw", f"--run.dir={tmp_path}"]
-    result = run_in(project(framework, ENGINE_MODEL), sys.executable, str(PROGRAMS / "list_imported.py"), *small)
+    result = run_python(project(framework, ENGINE_MODEL), str(PROGRAMS / "list_imported.py"), *small)
     assert result.returncode == 0, result.stderr
     files = [Path(file) for file in result.stdout.splitlines()[-1].split()[1:]]
     names = {file.name for file in files}
@@ -192,6 +193,7 @@ def test_readme_lists_every_file(project: Project) -> None:
         assert file.name == "__init__.py" or f"| `{file.relative_to(folder)}` |" in readme
 
 
+@pytest.mark.slow
 def test_python_is_formatted_and_typed(project: Project, tmp_path: Path) -> None:
     """All projects take the same place in turn, so that mypy checks a module again only where one has changed."""
     folders = [project(framework, model) for framework, model in PROJECTS]

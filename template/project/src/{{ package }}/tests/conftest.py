@@ -1,28 +1,35 @@
 """Fixtures and helpers: the project's config for short runs, and a world of one CPU process."""
 
+import functools
 import gc
 import json
+import multiprocessing
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.spawn import start_processes
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from .. import checkpoint, data, loaders, model, run, train
 from ..config import Config, as_dict, make_parser, read
 from ..contracts import blocks_of, no_compile_reason
 from ..distributed import World
 from ..tools import evaluate
+from . import train_in_turn
 
 ROOT = Path(__file__).parents[3]
 PARENT = __package__.rpartition(".")[0]
 PACKAGE = PARENT.rpartition(".")[2]
-PARSER = make_parser("test", "")
-"""Built once, as it takes longer than a short run."""
+kept_parser = functools.cache(make_parser)
+"""Builds each parser once, as that takes longer than a short run."""
+PARSER = kept_parser("test", "")
 
 
 def _own() -> list[str]:
@@ -92,9 +99,22 @@ def config(tmp_path: Path) -> Callable[..., Config]:
 
 
 @pytest.fixture(autouse=True)
-def no_full_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the garbage collections around a run: among all that the tests import, each takes 0.15 s."""
+def no_full_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Skip the garbage collections around a run: among all that the tests import, each takes 0.15 s.
+
+    Loaders that are garbage end their workers here: during a later collection, they would wait 5 s for each.
+    """
     monkeypatch.setattr(gc, "collect", lambda generation=2: 0)
+    yield
+    if multiprocessing.active_children():
+        for loader in [found for found in gc.get_objects() if type(found) is _MultiProcessingDataLoaderIter]:
+            loader._shutdown_workers()
+
+
+@pytest.fixture(autouse=True)
+def parsers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a parser for all command lines of a program."""
+    monkeypatch.setattr(f"{PARENT}.config.make_parser", kept_parser)
 
 
 VALIDATED = 16
@@ -113,27 +133,35 @@ def short_validation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str]:
-    """Train in a new process, or with torchrun."""
-    return _start(ranks, ["-m", f"{PACKAGE}.train", *SMALL, "--log.tensorboard=false", *options])
-
-
-def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, *changes: str) -> None:
-    """Train several times in the same processes, with changes that `train_in_turn.py` lists."""
-    every = [[*SMALL, "--log.tensorboard=false", f"--run.dir={folder}", *options] for options in runs]
-    result = _start(ranks, ["-m", f"{__package__}.train_in_turn", json.dumps(every), str(VALIDATED), *changes])
-    assert result.returncode == 0, result.stderr[-4000:]
-
-
-def _start(ranks: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    """Train with torchrun."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     return subprocess.run(
-        [sys.executable, *torchrun, *arguments],
+        [sys.executable, *torchrun, "-m", f"{PACKAGE}.train", *SMALL, "--log.tensorboard=false", *options],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
         timeout=600,
     )
+
+
+def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, *changes: str) -> None:
+    """Train several times in the same processes, with changes that `train_in_turn.py` lists.
+
+    On Linux they are forks of one process, which has imported everything: torchrun would import it again for each.
+    """
+    multiprocessing.set_forkserver_preload([train_in_turn.__name__, "torch._dynamo"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    every = [[*SMALL, "--log.tensorboard=false", f"--run.dir={folder}", *options] for options in runs]
+    arguments = (ranks, port, every, VALIDATED, changes)
+    method = "forkserver" if sys.platform == "linux" else "spawn"
+    started: Any = start_processes(train_in_turn.main, arguments, ranks, join=False, start_method=method)
+    ended = any(started.join(600) for _ in range(ranks))  # each join waits for a rank to end
+    for process in started.processes:
+        process.kill()
+    assert ended
 
 
 def main(argv: list[str]) -> None:

@@ -1,13 +1,10 @@
-"""Train several times in one process per rank, as a start takes seconds: RUNS VALIDATED [CHANGE ...].
+"""Train several times in one process per rank, as a start takes seconds.
 
-RUNS is a JSON list of command lines. A validation has VALIDATED micro-batches at most, over all ranks. What is refused
-is written to the run folder's parent, and so is the number of all-reduces of a DDP run.
+What is refused is written to the run folder's parent, and so is the number of all-reduces of a DDP run.
 """
 
 import contextlib
-import json
 import os
-import sys
 import warnings
 
 import torch
@@ -20,8 +17,14 @@ def overflow(self: speed.Precision) -> torch.amp.GradScaler:
     return torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-20, enabled=self.format == "fp16")
 
 
-def main(runs: list[list[str]], validated: int, changes: list[str]) -> None:
-    """Train each run in turn."""
+def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int, changes: tuple[str, ...]) -> None:
+    """Train with each command line in turn, as torchrun would start this rank.
+
+    A validation has `validated` micro-batches at most, over all ranks.
+    """
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    torch.set_num_threads(1)
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "Grad strides do not match")  # both strides of a 1 x 1 convolution are right
     order = loaders.EvalOrder
@@ -50,7 +53,3 @@ def main(runs: list[list[str]], validated: int, changes: list[str]) -> None:
                 reductions = sum(event.count for event in profiler.key_averages() if event.key == "gloo:all_reduce")
                 (cfg.run.dir / f"{cfg.run.name}-reductions-{world.rank}").write_text(str(reductions))
     distributed.end(world)
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
