@@ -58,19 +58,25 @@ Where = Annotated[Path, typer.Argument(help="The project's folder, or a folder i
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.callback(invoke_without_command=True)
-def fastproj(
-    version: Annotated[bool, typer.Option("--version", help="Show the versions of program and template.")] = False,
-) -> None:
-    """Render a fast, correct, readable PyTorch training repository that is yours."""
-    from .shared import git
-
-    git.forget_callers_repository()
-    if version:
+def _version(show: bool) -> None:
+    if show:
         from .shared.source import template_version
 
         print(f"fastproj {template_version()} (template v{template_version()})")
         raise typer.Exit
+
+
+_VERSION = typer.Option(
+    "--version", callback=_version, is_eager=True, help="Show the versions of program and template."
+)
+
+
+@app.callback()
+def fastproj(version: Annotated[bool, _VERSION] = False) -> None:
+    """Render a fast, correct, readable PyTorch training repository that is yours."""
+    from .shared import git
+
+    git.forget_callers_repository()
 
 
 @app.command()
