@@ -22,13 +22,14 @@ ENGINE_MODEL = next(name for name, entry in ENTRIES.items() if entry["data"] == 
 COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [(framework, ENGINE_MODEL) for framework in FRAMEWORKS[1:]]
 PROJECTS = PAIRS if EVERY else COVER
 """Each model and each framework: other pairs have no file that none of these has."""
+UPDATE_SOURCE = "git+https://git.example.org/owner/fastproj@v0.3.0"
 HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
     "gpu": ["--gpus", "1", "--tensor-cores", "fp16"],
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--launchers", "slurm"],
     "nodes": [
         *("--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2"),
-        *("--launchers", "multinode,slurm", "--update-workflow"),
+        *("--launchers", "multinode,slurm", "--update-workflow", f"--update-source={UPDATE_SOURCE}"),
     ],
 }
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -73,6 +74,9 @@ def copy(
             message = " ".join(str(error).split()) or type(error).__name__
             if type(error).__module__.partition(".")[0] in ("jinja2", "yaml", "pydantic", "pydantic_core"):
                 raise FastprojError(f"the template {source.location} is broken: {message}") from error
+            if required := re.fullmatch(r'Question "(\w+)" is required', message):
+                option = required[1].replace("_", "-")
+                message = f"{required[1]} has no default: answer it with --{option} or --data {required[1]}="
             if isinstance(error, CopierError | ValueError | TypeError | KeyError | RuntimeError):
                 message = message.removeprefix("Validation error for question ").removeprefix("Invalid choice for ")
                 raise FastprojError(f"{message} (fastproj new --help lists what is allowed)") from error

@@ -65,7 +65,10 @@ class Releases:
         if last is not None:
             stage.mkdir(parents=True)
             (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
-        worker = copy(work, stage, replace(self.source, location=str(self.git_dir), revision=tag), answers, {}, ask)
+        chosen = replace(self.source, location=str(self.git_dir), revision=tag)
+        # The workflow of releases without this question is removed, as it installs the program from no known source.
+        defaults = {"update_source": "none"} if last is not None and last.get("update_workflow") else {}
+        worker = copy(work, stage, chosen, answers, defaults, ask)
         private = str(self.git_dir).encode()
         for file in (Path(folder, name) for folder, _, names in os.walk(stage) for name in names):
             if file.is_symlink() or private not in (content := file.read_bytes()):
