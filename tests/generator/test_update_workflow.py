@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from matrix import UPDATE_SOURCE
+from jinja2.sandbox import SandboxedEnvironment
+from matrix import QUESTIONS, UPDATE_SOURCE
 from program import Fastproj
 from updating import MakeProject, commit, edit, git
 
@@ -33,12 +34,16 @@ class GitHub:
         file = self.folder / "called"
         return file.read_text().splitlines() if file.exists() else []
 
-    def run(self, branch: str) -> list[str]:
-        """Run both jobs for a branch, as GitHub does, and return the errors of the one that failed."""
+    def start(self, branch: str = "main") -> None:
+        """Check the branch out for both jobs."""
         shutil.rmtree(self.folder / "work", ignore_errors=True)
         for job in ("update", "pull-request"):
             (self.folder / f"work/{job}-temp").mkdir(parents=True)
             git(self.folder, "clone", "-q", "--branch", branch, "origin.git", f"work/{job}")
+
+    def run(self, branch: str) -> list[str]:
+        """Run both jobs for a branch, as GitHub does, and return the name and the errors of the one that failed."""
+        self.start(branch)
         done = self.job("update")
         if done.returncode != 0:
             return ["update", done.stderr]
@@ -155,44 +160,57 @@ def test_error_fails_the_job(github: GitHub, make_project: MakeProject) -> None:
     assert github.output.read_text() == ""
 
 
-HOSTILE = ["v1;touch x", "../v1", "v1..2", "-v1", "v1 2", "v1\nv2", "$(touch x)", "v1@{1}", "main", "v1/2", "v1~1", "v1."]
-
-
-@pytest.mark.parametrize("version", HOSTILE, ids=ascii)
-def test_second_job_refuses_what_is_no_version(version: str, github: GitHub, make_project: MakeProject) -> None:
-    project_on_github(github, make_project("v0.3.0"))
-    assert github.run("main") == []
-    outputs = {"needs.update.outputs.version": version, "needs.update.outputs.draft": "false"}
-    done = github.job("pull-request", outputs)
-    assert done.returncode == 1
-    assert done.stderr == "the newest version is not a version number\n"
-    assert [line for line in github.called if line.startswith("gh")] == []
-    assert git(github.folder / "work/pull-request", "status", "--porcelain") == ""
-
-
-@pytest.mark.parametrize("version", ["v0.3.0", "0.3.0", "2025.10", "1", "v1.0rc1", "1.2.dev0", "v0.2.0-3-g1a2b3c4"])
-@pytest.mark.parametrize("place", [".git/hooks/pre-commit", ".GIT/config", "../outside", "run.sh"])
-def test_second_job_runs_nothing_of_the_patch(
-    version: str, place: str, github: GitHub, make_project: MakeProject
-) -> None:
-    if place != "run.sh" and version != "v0.3.0":
-        return
-    project_on_github(github, make_project("v0.3.0"))
-    assert github.run("main") == []
+def patch(github: GitHub, place: str) -> None:
+    """Give the second job a patch that adds a script at this path."""
     update = github.folder / "work/pull-request-temp/update"
     update.mkdir()
     (update / "report.md").touch()
-    ran = github.folder / "ran"
-    added = f"@@ -0,0 +1,2 @@\n+#!/bin/sh\n+touch {ran}\n"
-    (update / "changes.patch").write_text(
-        f"diff --git a/{place} b/{place}\nnew file mode 100755\n--- /dev/null\n+++ b/{place}\n{added}"
-    )
-    outputs = {"needs.update.outputs.version": version, "needs.update.outputs.draft": "false"}
-    done = github.job("pull-request", outputs)
+    script = f"@@ -0,0 +1,2 @@\n+#!/bin/sh\n+touch {github.folder}/ran\n"
+    header = f"diff --git a/{place} b/{place}\nnew file mode 100755\n--- /dev/null\n+++ b/{place}\n"
+    (update / "changes.patch").write_text(header + script)
+
+
+def open_pull_request(github: GitHub, version: str) -> "subprocess.CompletedProcess[str]":
+    return github.job("pull-request", {"needs.update.outputs.version": version, "needs.update.outputs.draft": "false"})
+
+
+def test_second_job_uses_nothing_but_version_numbers(github: GitHub, make_project: MakeProject) -> None:
+    project_on_github(github, make_project("v0.3.0"))
+    github.start()
+    for version in [
+        "",
+        "v1;touch x",
+        "../v1",
+        "v1..2",
+        "-v1",
+        "v1 2",
+        "v1\nv2",
+        "$(id)",
+        "v1@{1}",
+        "main",
+        "v1~1",
+        "v1.",
+    ]:
+        done = open_pull_request(github, version)
+        assert (done.returncode, done.stderr) == (1, "the newest version is not a version number\n"), version
+    assert github.called == []
+    patch(github, "run.sh")
+    for version in ["v0.3.0", "0.3.0", "2025.10", "1", "v1.0rc1", "1.2.dev0", "v0.2.0-3-g1a2b3c4"]:
+        git(github.folder / "work/pull-request", "checkout", "-q", "--force", "main")
+        assert open_pull_request(github, version).returncode == 0, version
+        assert git(github.folder / "origin.git", "ls-tree", "--name-only", f"fastproj-{version}", "run.sh") == "run.sh"
+
+
+@pytest.mark.parametrize("place", [".git/hooks/pre-commit", ".GIT/hooks/pre-commit", "../outside", "run.sh"])
+def test_second_job_runs_nothing_from_the_patch(place: str, github: GitHub, make_project: MakeProject) -> None:
+    project_on_github(github, make_project("v0.3.0"))
+    github.start()
+    patch(github, place)
+    done = open_pull_request(github, "v0.4.0")
     assert (done.returncode == 0) == (place == "run.sh"), done.stderr
-    assert not ran.exists()
+    assert not (github.folder / "ran").exists()
     assert not (github.folder / "work/outside").exists()
-    assert all(line.startswith("gh ") for line in github.called[1:]), "no program of the project or of an install"
+    assert all(line.startswith("gh ") for line in github.called), "no program of the project or of an install"
 
 
 def test_workflow_installs_the_source_in_the_answers(fastproj: Fastproj, tmp_path: Path) -> None:
@@ -205,7 +223,7 @@ def test_workflow_installs_the_source_in_the_answers(fastproj: Fastproj, tmp_pat
         ],
     }.items():
         steps = render(fastproj, tmp_path, source)["jobs"]["update"]["steps"]
-        assert [step["run"] for step in steps if "install" in step.get("run", "")] == ["\n".join(lines)]
+        assert [step["run"].rstrip() for step in steps if "install" in step.get("run", "")] == ["\n".join(lines)]
 
 
 def test_branch_named_like_a_version_is_not_installed(
@@ -219,30 +237,42 @@ def test_branch_named_like_a_version_is_not_installed(
     assert github.called == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "fastproj", "fastproj==0.1.0", "fastproj-cli", "", ".", "git+https://h.example/o/r",
-        "git+https://h.example/o/r@main", "git+https://h.example/o/r@1.x", "git+https://h.example/o/r@v1",
-        "git+https://h.example/o/r@0123abc", "git+https://h.example/o/r@v1.0.0\n", "git+https://h.example/o/r@v1.0'",
-        "git+https://h.example/o/r@v1.0 --pre", "git+https://h.example/$(id)/r@v1.0", "git+https://u:p@h.example/o/r@v1.0",
-        "git+https://h.example/o/../r@v1.0", "git+https://h.example/-o/r@v1.0", "git+ssh://h.example/o/r@v1.0",
-        "git+http://h.example/o/r@v1.0", "https://h.example/a.whl", "https://h.example/a.tar.gz#sha256=" + "a" * 64,
-        "http://h.example/a.whl#sha256=" + "a" * 64, "https://h.example/a.whl#sha256=" + "a" * 63,
-        "https://h.example/a.whl#sha256=" + "a" * 64 + ";id", "https://h.example/${{x}}.whl#sha256=" + "a" * 64,
-    ],
-)  # fmt: skip
-def test_source_that_can_move_is_refused(source: str, fastproj: Fastproj, tmp_path: Path) -> None:
-    result = fastproj("new", "p", "--yes", "--update-workflow", "--update-source", source, cwd=tmp_path)
-    assert result.returncode == 1, result.stdout
+MOVING = [
+    "", ".", "fastproj", "fastproj==0.1.0", "fastproj-cli", "git+https://h.example/o/r",
+    "git+https://h.example/o/r@main", "git+https://h.example/o/r@1.x", "git+https://h.example/o/r@v1",
+    "git+https://h.example/o/r@0123abc", "git+https://h.example/o/r@v1.0.0\n", "git+https://h.example/o/r@v1.0'",
+    "git+https://h.example/o/r@v1.0 --pre", "git+https://h.example/$(id)/r@v1.0", "git+https://u:p@h.example/o/r@v1.0",
+    "git+https://h.example/o/../r@v1.0", "git+https://h.example/-o/r@v1.0", "git+ssh://h.example/o/r@v1.0",
+    "git+http://h.example/o/r@v1.0", "https://h.example/a.whl", f"https://h.example/a.tar.gz#sha256={'a' * 64}",
+    f"http://h.example/a.whl#sha256={'a' * 64}", f"https://h.example/a.whl#sha256={'a' * 63}",
+    f"https://h.example/a.whl#sha256={'a' * 64};id", f"https://h.example/${{{{x}}}}.whl#sha256={'a' * 64}",
+]  # fmt: skip
+
+
+def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
+    jinja = SandboxedEnvironment(extensions=["jinja2_ansible_filters.AnsibleCoreFiltersExtension"])
+    validator = jinja.from_string(QUESTIONS["update_source"]["validator"])
+    for source in MOVING:
+        assert validator.render(update_source=source, update_workflow=True).strip().startswith("use git+https"), source
+    release = "git+https://h.example/o/r@"
+    for source in [
+        WHEEL,
+        COMMIT,
+        UPDATE_SOURCE,
+        f"{release}1.0",
+        f"{release}v1.0.0rc1",
+        f"{release}1.2.3.dev0",
+        "none",
+    ]:
+        assert validator.render(update_source=source, update_workflow=True).strip() == "", source
+    result = fastproj("new", "p", "--yes", "--update-workflow", "--update-source", "fastproj", cwd=tmp_path)
+    assert result.returncode == 1
     assert result.stderr.startswith("fastproj: 'update_source': use git+https://HOST/OWNER/REPO@TAG")
     assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_source_is_required_with_the_workflow_only(
-    fastproj: Fastproj, tmp_path: Path, make_project: MakeProject
-) -> None:
+def test_source_is_required_with_the_workflow_only(fastproj: Fastproj, tmp_path: Path) -> None:
     missing = fastproj("new", "p", "--yes", "--update-workflow", cwd=tmp_path)
     assert missing.returncode == 1
     assert re.match(r"fastproj: update_source has no default: answer it with --update-source .*\n\Z", missing.stderr)
