@@ -159,14 +159,14 @@ def status(
     json: Json = False,
     template: Annotated[str | None, typer.Option(help="Another location of the template.")] = None,
 ) -> None:
-    """Show a project's version, the newest version, the answers and your changes. Exits with 1 if outdated."""
+    """Show a project's version, the newest version, the answers and your changes. Exits with 3 if outdated."""
     from . import show
     from .updating.status import status as read_status
 
     found = read_status(where, template)
     print(without_passwords(show.as_json(found) if json else show.status_text(found)))
     if found.behind:
-        raise typer.Exit(1)
+        raise typer.Exit(3)  # 1 is an error
 
 
 @command_with_answers

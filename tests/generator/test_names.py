@@ -17,8 +17,8 @@ from program import Fastproj, Project
 BAD = [
     "", ".", "..", "a/b", "/a", "a\\b", "con", "nul", "com1", "$(x)", "`x`", "a b", "a\nb", "a\tb", "x" * 300,
     "x" * 61, "class", "match", "None", "import", "torch", "numpy", "sklearn", "scikit-learn", "fastproj",
-    "json", "email", "test", "tests", "src", "runs", "é", "проект", "a\u202eb", "A", "MyProject", "1a", "_a",
-    "a-", "a_", "a.b", "a'b", 'a"b', "a|b", "{{x}}", "{% x %}", "~", "~/x", "*", "a:b", "\x00", "a\x7f", " a",
+    "fastproj-cli", "json", "email", "test", "tests", "src", "runs", "é", "проект", "a\u202eb", "A", "MyProject", "1a",
+    "_a", "a-", "a_", "a.b", "a'b", 'a"b', "a|b", "{{x}}", "{% x %}", "~", "~/x", "*", "a:b", "\x00", "a\x7f", " a",
     "a ", "--help-me", "-rf",
 ]  # fmt: skip
 

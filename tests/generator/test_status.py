@@ -20,7 +20,7 @@ def test_status_lists_changes_and_newer_release(
     edit(folder / "configs/default.yaml", "workers: 4", "workers: 5")
     before = read_files(folder / ".git")
     result = fastproj("status", "--json", str(folder / "src"))
-    assert result.returncode == 1, "it is behind"
+    assert result.returncode == 3, "it is behind"
     found = json.loads(result.stdout)
     assert (found["version"], found["newest"], found["behind"]) == ("v0.2.0", "v0.3.0", True)
     assert found["template"].endswith("team.bundle")
@@ -29,7 +29,7 @@ def test_status_lists_changes_and_newer_release(
     assert (found["deleted"], found["renamed"], found["conflicts"]) == (["logo.bin"], {"README.md": "READ.md"}, [])
     assert read_files(folder / ".git") == before, "not even git's folder is written to"
     result = fastproj("status", cwd=folder)
-    assert result.returncode == 1
+    assert result.returncode == 3
     assert "version   v0.2.0; v0.3.0 is available: fastproj update" in result.stdout
     assert "changed   src/proj/engine.py" in result.stdout
 
@@ -66,7 +66,7 @@ def test_status_reports_a_killed_update(
     stop_update(environment, folder, "replace", "2", "SIGKILL")
     before = read_files(folder), read_files(folder / ".git")
     result = fastproj("status", cwd=folder)
-    assert result.returncode == 1, result.stderr
+    assert result.returncode == 3, result.stderr
     assert "pending   the update to v0.3.0 was interrupted: fastproj update --continue, or --abort" in result.stdout
     assert "--continue" in fastproj("update", "--dry-run", cwd=folder).stderr
     assert (read_files(folder), read_files(folder / ".git")) == before

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from fastproj.shared import bundle
-from matrix import ROOT
+from matrix import ROOT, UPDATE_SOURCE
 from program import Fastproj
 from updating import commit, edit, git, lost_edits, read_files
 
@@ -104,3 +104,30 @@ def test_edits_in_files_that_0_3_0_renames_arrive(
     for was, now in RENAMED.items():
         assert f"MINE = {was!r}" in (folder / PACKAGE / now).read_text()
         assert not (folder / PACKAGE / was).exists() or f"MINE = {was!r}" not in (folder / PACKAGE / was).read_text()
+
+
+def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Path], fastproj: Fastproj) -> None:
+    folder = released("0.2.0", "mlp")
+    workflow = folder / ".github/workflows/update.yml"
+
+    def update(*options: str) -> str:
+        result = fastproj("update", "--yes", *options, cwd=folder)
+        assert result.returncode == 0, result.stdout + result.stderr
+        commit(folder)
+        return result.stdout
+
+    update("--to", "v0.2.0", "--update-workflow")
+    assert workflow.exists()
+    told = update()
+    assert "update_source: (not asked) -> none" in told
+    assert "removed   .github/workflows/update.yml" in told
+    assert not workflow.exists(), "it installed the program by a name"
+    assert fastproj("status", cwd=folder).returncode == 0
+    update("--update-source", UPDATE_SOURCE)
+    assert workflow.exists()
+    update("--no-update-workflow")
+    assert not workflow.exists()
+    assert "update_source" not in (folder / ".copier-answers.yml").read_text()
+    result = fastproj("update", "--yes", "--update-workflow", cwd=folder)
+    assert result.returncode == 1
+    assert "update_source has no default: answer it with --update-source" in result.stderr

@@ -11,6 +11,7 @@ import copier  # noqa: F401 - one test hides a module that it needs
 import pytest
 import yaml
 from fastproj.shared.worker import run_copy
+from matrix import UPDATE_SOURCE
 from program import Fastproj
 
 COMBINATIONS = [
@@ -55,7 +56,8 @@ def test_new_equals_copier_copy(
 ) -> None:
     options = [f"--{key.replace('_', '-')}={value}" for key, value in combination.items()]
     launchers = f"--launchers={EVERY_LAUNCHER}"
-    done = fastproj("new", "proj", "--yes", "--update-workflow", launchers, *options, cwd=tmp_path)
+    source = f"--update-source={UPDATE_SOURCE}"
+    done = fastproj("new", "proj", "--yes", "--update-workflow", source, launchers, *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     recorded = yaml.safe_load((tmp_path / "proj/.copier-answers.yml").read_text())
     plain = tmp_path / "plain"

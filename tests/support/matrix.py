@@ -24,13 +24,14 @@ PROJECTS = PAIRS if EVERY else COVER
 """Each model and each framework: other pairs have no file that none of these has."""
 WITHOUT_TORCHRUN = ["--deselect", "src/proj/tests/test_train.py::test_error_on_ranks_is_reported_and_ends_them"]
 """Pytest options for a project whose test with torchrun shows nothing new: torch is imported for it three times."""
+UPDATE_SOURCE = "git+https://git.example.org/owner/fastproj@v0.3.0"
 HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
     "gpu": ["--gpus", "1", "--tensor-cores", "fp16"],
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--launchers", "slurm"],
     "nodes": [
         *("--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2"),
-        *("--launchers", "multinode,slurm", "--update-workflow"),
+        *("--launchers", "multinode,slurm", "--update-workflow", f"--update-source={UPDATE_SOURCE}"),
     ],
 }
 

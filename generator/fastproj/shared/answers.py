@@ -35,6 +35,9 @@ ANSWERS = (
     Answer("author", str, "Your name, for the licence and the package."),
     Answer("licence", str, "Licence of the project."),
     Answer("update_workflow", bool, "GitHub workflow that opens a pull request when the template has a new release."),
+    Answer(
+        "update_source", str, "Where that workflow gets fastproj: git+https://HOST/OWNER/REPO@TAG, or a wheel's URL."
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -106,6 +107,9 @@ def _render(temporary: Path, stage: Path, source: Source, checkout: Path | None,
     except Exception as error:
         message = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, CopierError | ValueError | TypeError | KeyError) and not _is_of_a_library(error):
+            if required := re.fullmatch(r'Question "(\w+)" is required', message):
+                option = required[1].replace("_", "-")
+                message = f"{required[1]} has no default: answer it with --{option} or --data {required[1]}="
             message = message.removeprefix("Validation error for question ").removeprefix("Invalid choice for ")
             raise FastprojError(f"{message} (fastproj new --help lists what is allowed)") from error
         raise FastprojError(f"the template {source.location} is broken: {message}") from error

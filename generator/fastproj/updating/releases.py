@@ -74,7 +74,9 @@ class Releases:
             stage.mkdir(parents=True)
             (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
         chosen = replace(self.source, revision=tag, checkout=self.checkout(tag))
-        return rendering(self.git_dir.parent, stage, chosen, answers, {}, ask)
+        # The workflow of releases without this question is removed, as it installs the program from no known source.
+        defaults = {"update_source": "none"} if last is not None and last.get("update_workflow") else {}
+        return rendering(self.git_dir.parent, stage, chosen, answers, defaults, ask)
 
     def checkout(self, version: str) -> Path:
         """Return a folder with the files of a version.
