@@ -24,6 +24,12 @@ def test_reason_of_an_ssh_failure() -> None:
     assert last_line("") == "no message"
 
 
+def test_reason_of_a_failure_to_add_files() -> None:
+    text = "error: insufficient permission for adding an object to repository database .git/objects\n"
+    more = "error: x: failed to insert into database\nerror: unable to index file 'x'\nfatal: adding files failed\n"
+    assert last_line(text + more) == text.strip()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

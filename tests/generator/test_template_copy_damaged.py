@@ -44,6 +44,11 @@ def dangling_link(home: Path) -> None:
     (home / "template.bundle").symlink_to("nowhere")
 
 
+def a_pipe(home: Path) -> None:
+    (home / "template.bundle").unlink()
+    os.mkfifo(home / "template.bundle")
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda home: (home / "template.bundle").write_bytes(b""),
     "random": lambda home: (home / "template.bundle").write_bytes(os.urandom(3000)),
@@ -53,6 +58,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "another's of the same version": lambda home: other_template(home, "0.2.0"),
     "a fork's": a_fork,
     "a dangling link": dangling_link,
+    "a pipe": a_pipe,
     "gone": lambda home: (home / "template.bundle").unlink(),
 }
 

@@ -32,6 +32,8 @@ def entries(bundle: Path) -> dict[str, str]:
         FastprojError: it is not a git bundle, or incomplete.
         OSError: it cannot be read.
     """
+    if bundle.exists() and not bundle.is_file():
+        raise FastprojError(f"{bundle} is not a file")  # reading a pipe, for example, would wait forever
     head, separator, pack = bundle.read_bytes().partition(b"\n\n")
     first, *lines = head.decode(errors="replace").split("\n")
     if not re.fullmatch(r"# v[23] git bundle", first) or not separator:
