@@ -164,6 +164,6 @@ def _others(store: ObjectStore, copy: Path, held: dict[str, str], ours: dict[str
     last = newest(held | ours)
     added = {it: held[it] for it in held.keys() - ours.keys() if is_release(it) or it == last}
     try:
-        return store.take(copy, added)
+        return store.take(copy, added) if added else {}
     except FastprojError:
         return {}
