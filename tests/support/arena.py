@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from observed import Entries, Observed, harness
 from program import PROGRAMS
 from updating import build, lost_edits, read_files
 
@@ -16,36 +17,7 @@ KINDS = ("lost edits", "wrong merges", "code executed", "tracebacks", "hangs", "
 TIMEOUT_S = float(os.environ.get("ATTACK_TIMEOUT", "60"))
 MEMORY = 6 * 2**30
 """Of a process under test, so that a template that is not limited by the program does not exhaust the machine."""
-NOBODY = 65534
 ANSWERS = ".copier-answers.yml"
-_OVERRIDES = {
-    "core.fsmonitor": "false",
-    "core.hooksPath": os.devnull,
-    "commit.gpgSign": "false",
-    "log.showSignature": "false",
-    "safe.directory": "*",
-    "safe.bareRepository": "all",
-    "protocol.allow": "always",
-    "gc.auto": "0",
-    "user.name": "u",
-    "user.email": "u@example.org",
-    "init.defaultBranch": "main",
-    "advice.detachedHead": "false",
-}
-
-
-def harness() -> dict[str, str]:
-    """Return the environment of our own git calls, which no setting of a project under attack may affect."""
-    found = {key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_"))}
-    found |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": str(len(_OVERRIDES))}
-    for number, (key, value) in enumerate(_OVERRIDES.items()):
-        found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-    date = "2030-01-01T00:00:00+0000"
-    return found | {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date, "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
-
-
-Entries = dict[str, tuple[str, bytes]]
-"""Mode and content of each path."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +30,7 @@ class Arena:
 
     @classmethod
     def make(cls, folder: Path) -> "Arena":
-        """Render the projects into a folder that other users can enter."""
-        folder.chmod(0o755)
+        """Render the projects."""
         for version in (1, 3):
             output = folder / f"release-{version}"
             (output / "home").mkdir(parents=True)
@@ -73,13 +44,13 @@ class Arena:
 
 
 @dataclass
-class Attempt:
+class Attempt(Observed):
     """One project under attack: runs of the program on it, and what was found."""
 
     name: str
     arena: Arena
-    place: Path
-    as_nobody: bool = False
+    unprivileged: bool = False
+    """Whether permissions of files apply, also to root."""
     converted: bool = False
     """Whether the files in the work tree differ from those in the index."""
     killed: bool = False
@@ -94,38 +65,20 @@ class Attempt:
         shutil.copy(self.arena.bundle, self.place / "team.bundle")
         (self.place / "home/.gitconfig").write_text("[user]\nname = u\nemail = u@example.org\n")
 
-    @property
-    def project(self) -> Path:
-        """The project's folder."""
-        return self.place / "proj"
-
     def report(self, kind: str, what: str) -> None:
         """Note something that must not happen."""
         self.found.append((kind, f"{self.name}: {' '.join(what.split())[:200]}"))
 
-    def git(self, *arguments: str) -> str:
-        """Run our own git, whatever its exit status."""
-        if not self.project.is_dir():
-            return ""
-        done = subprocess.run(["git", *arguments], cwd=self.project, env=harness(), capture_output=True, check=False)
-        return done.stdout.decode(errors="surrogateescape")
-
     def fastproj(self, *arguments: str, kill: tuple[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run the program, kill it after a step if one is given, and notice what is wrong with its end."""
-        before = self._outside()
+        before = self.outside()
         stop = [str(PROGRAMS / "stop_update.py"), *kill, "SIGKILL"] if kill else ["-m", "fastproj"]
         done = self._run([sys.executable, *stop, *arguments])
         self.runs += 1
         what = f"{' '.join(arguments)} ({done.returncode}): {done.stderr[-150:] or done.stdout[-50:]}"
         killed = kill is not None and done.returncode == -signal.SIGKILL
-        if "Traceback" in done.stderr or done.stderr.count("\n") > 1:
-            self.report("tracebacks", what)
-        elif not killed and done.returncode not in (0, 1, 2):
-            self.report("tracebacks", what)
-        elif bool(done.stderr) != done.stderr.startswith("fastproj: ") or (done.stderr and done.stdout):
-            self.report("tracebacks", what)
-        elif done.returncode and not killed and not done.stderr and not done.stdout:
-            self.report("tracebacks", what)
+        if (failed := _failure(done)) and not killed and done.returncode != -signal.SIGKILL:
+            self.report("tracebacks", f"{failed}: {what}")
         self.notice_code(what)
         # What a kill leaves in TMPDIR, the next update that is not refused removes.
         ended = not done.stderr and arguments[0] == "update" and "--dry-run" not in arguments
@@ -134,7 +87,7 @@ class Attempt:
             self.report("leftovers", f"TMPDIR after {what}: {left}")
             shutil.rmtree(self.place / "tmp")
             (self.place / "tmp").mkdir()
-        if (after := self._outside()) != before:
+        if (after := self.outside()) != before:
             changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
             self.report("lost edits", f"{what}: files outside of the project: {sorted(changed)[:3]}")
         return done
@@ -146,7 +99,8 @@ class Attempt:
         variables |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         if (home / "environment").exists():
             variables |= dict(line.split("=", 1) for line in (home / "environment").read_text().splitlines())
-        other = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if self.as_nobody and os.geteuid() == 0 else {}
+        if self.unprivileged and os.geteuid() == 0:
+            command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
         process = subprocess.Popen(
             command,
             cwd=self.project if self.project.is_dir() else self.place,
@@ -156,7 +110,6 @@ class Attempt:
             stderr=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-            **other,  # type: ignore[call-overload]
         )
         try:
             output, message = process.communicate(timeout=TIMEOUT_S)
@@ -174,47 +127,6 @@ class Attempt:
             self.report("code executed", f"{what}: {hacked.read_text()[:100]}")
             hacked.unlink()
 
-    def _outside(self) -> dict[str, bytes]:
-        """Return the files that do not belong to the project."""
-        skipped = {"proj", "tmp", "hacked", "large/proj", "home/.fastproj", "home/.cache", "out", "main", "deep"}
-        found = {}
-        for root, folders, names in os.walk(self.place):
-            inside = Path(root).relative_to(self.place)
-            folders[:] = [it for it in folders if str(inside / it) not in skipped and not it.endswith(".git")]
-            for name in names:
-                if str(inside / name) not in skipped and os.path.isfile(Path(root, name)):
-                    found[str(inside / name)] = Path(root, name).read_bytes()
-        return found
-
-    def entries(self) -> Entries:
-        """Return what the index holds of the project, without conflicts."""
-        lines = [line.partition("\t") for line in self.git("ls-files", "--stage", "-z").split("\0") if line]
-        found = {path: about.split() for about, _, path in lines}
-        staged = {path: (mode, oid) for path, (mode, oid, stage) in found.items() if stage == "0" and mode != "160000"}
-        asked = "".join(f"{oid}\n" for _, oid in staged.values()).encode()
-        command = ["git", "cat-file", "--batch"]
-        rest = subprocess.run(
-            command, cwd=self.project, env=harness(), input=asked, capture_output=True, check=False
-        ).stdout
-        entries = {}
-        for path, (mode, _) in staged.items():
-            head, _, rest = rest.partition(b"\n")
-            size = int(head.split()[-1]) if not head.endswith(b"missing") else -1
-            entries[path], rest = (mode, rest[: max(size, 0)]), rest[size + 1 :]
-        return entries
-
-    def state(self, objects: bool = True) -> dict[str, object]:
-        """Return everything that a command which only reports may not change; git may refresh its index."""
-        git_dir = self.git_dir()
-        kept: dict[str, bytes] = {}
-        for root, folders, names in os.walk(git_dir):
-            folders[:] = [it for it in folders if objects or it != "objects"]
-            files = (Path(root, name) for name in names)
-            kept |= {str(it): it.read_bytes() for it in files if not it.name.startswith("index") or it.suffix}
-        kept = {path: content for path, content in kept.items() if "sharedindex" not in path}
-        entries = self.git("ls-files", "-v", "--stage", "-z")
-        return {"files": read_files(self.project) if self.project.is_dir() else {}, "index": entries, "git": kept}
-
     def unchanged(self, before: dict[str, object], what: str, objects: bool = True) -> None:
         """Notice a difference from a state."""
         after = self.state(objects)
@@ -225,14 +137,6 @@ class Attempt:
                 if isinstance(old, dict) and isinstance(new, dict):
                     differing = str(sorted(it for it in old.keys() | new.keys() if old.get(it) != new.get(it))[:3])
                 self.report("lost edits", f"{what} changed {key}: {differing}")
-
-    def git_dir(self) -> Path:
-        """Return git's folder."""
-        return Path(self.git("rev-parse", "--absolute-git-dir").strip() or self.place / "none")
-
-    def lock(self) -> Path:
-        """Return git's lock on the index."""
-        return self.git_dir() / "index.lock"
 
     def no_leftovers(self, what: str) -> None:
         """Notice what a finished or refused update left."""
@@ -266,6 +170,17 @@ class Attempt:
             self.report("wrong merges", f"{what}: {path} is not staged")
         if b"_commit: v0.3.0" not in files[ANSWERS][1].replace(b"'", b""):
             self.report("wrong merges", f"{what}: the answers record another version")
+
+
+def _failure(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what is wrong with the end of a run; empty if nothing is."""
+    if "Traceback" in done.stderr or done.stderr.count("\n") > 1:
+        return "more than one line"
+    if done.returncode not in (0, 1, 2):
+        return "undocumented exit status"
+    if done.stderr and (done.stdout or not done.returncode or not done.stderr.startswith("fastproj: ")):
+        return "not the one line of an error"
+    return "silent failure" if done.returncode and not done.stdout and not done.stderr else ""
 
 
 _cache: dict[Path, Entries] = {}

@@ -1,30 +1,22 @@
-"""Kinds of repositories and settings of git that an update has to cope with, as functions of the project folder.
+"""Kinds of repositories and settings of git that an update has to cope with, as functions of the project folder."""
 
-Each runs beside `home`, whose `.gitconfig` is the user's. HOSTILE ones touch `hacked` beside it when git executes them.
-"""
-
-import os
 import shutil
 from pathlib import Path
 
-from edits import State, edited_another_function, renamed
+from edits import State, edited_another_function
+from hostile_settings import (
+    broken_gitconfig,
+    corrupt_home,
+    diff_programs,
+    filter_and_driver,
+    filter_of_the_user,
+    fsmonitor_and_hooks,
+    global_hooks,
+    hostile_environment,
+    include_if,
+    read_only_files,
+)
 from updating import commit, git
-
-COMMANDS = ("fsmonitor", "pager", "editor", "sshCommand", "askPass", "alternateRefsCommand", "gitProxy")
-HOOKS = ("pre-commit", "post-checkout", "post-index-change", "reference-transaction", "pre-auto-gc", "post-merge")
-
-
-def hacker(project: Path) -> Path:
-    """Write a program that leaves a trace."""
-    script = project.parent / "home/hacker"
-    script.write_text(f"#!/bin/sh\necho $0 $@ >> {project.parent / 'hacked'}\nexit 1\n")
-    script.chmod(0o755)
-    return script
-
-
-def set_globally(project: Path, text: str) -> None:
-    with (project.parent / "home/.gitconfig").open("a") as file:
-        file.write(text)
 
 
 def configured(name: str, *settings: str) -> State:
@@ -139,115 +131,6 @@ def missing_object(project: Path) -> None:
     (project / f".git/objects/{oid[:2]}/{oid[2:]}").unlink()
 
 
-def fsmonitor_and_hooks(project: Path) -> None:
-    script = hacker(project)
-    renamed(project)
-    commit(project)
-    for key in COMMANDS:
-        git(project, "config", f"core.{key}", str(script))
-    for name in HOOKS:
-        (project / ".git/hooks").mkdir(exist_ok=True)
-        shutil.copy(script, project / f".git/hooks/{name}")
-
-
-def global_hooks(project: Path) -> None:
-    script = hacker(project)
-    edited_another_function(project)
-    commit(project)
-    for name in HOOKS:
-        (project.parent / "home/hooks").mkdir(exist_ok=True)
-        shutil.copy(script, project.parent / f"home/hooks/{name}")
-    set_globally(project, f"[core]\nhooksPath = {script.parent / 'hooks'}\nfsmonitor = {script}\n")
-    set_globally(
-        project, f"[init]\ntemplateDir = {project.parent / 'home'}\n[uploadpack]\npackObjectsHook = {script}\n"
-    )
-
-
-def include_if(project: Path) -> None:
-    script = hacker(project)
-    edited_another_function(project)
-    commit(project)
-    (project.parent / "home/more").write_text(f"[core]\nfsmonitor = {script}\npager = {script}\nhooksPath = /\n")
-    set_globally(project, '[includeIf "gitdir:**"]\npath = more\n')
-
-
-def diff_programs(project: Path) -> None:
-    """External diff, textconv and merge driver: of the user, but of no command that an update runs."""
-    script = hacker(project)
-    edited_another_function(project)
-    (project / ".git/info").mkdir(exist_ok=True)
-    (project / ".git/info/attributes").write_text("* diff=evil\n")
-    commit(project)
-    for key in ("diff.external", "diff.evil.textconv", "diff.evil.command", "gpg.program", "interactive.diffFilter"):
-        git(project, "config", key, str(script))
-    git(project, "config", "commit.gpgSign", "true")
-    git(project, "config", "log.showSignature", "true")
-    for name in ("EXTERNAL_DIFF", "PAGER", "EDITOR"):
-        (project.parent / "home/environment").open("a").write(f"GIT_{name}={script}\n")
-
-
-def filter_and_driver(project: Path) -> None:
-    """Configured, but named by no attribute of the project."""
-    script = hacker(project)
-    edited_another_function(project)
-    commit(project)
-    for key in ("filter.evil.clean", "filter.evil.smudge", "filter.evil.process", "merge.evil.driver"):
-        git(project, "config", key, str(script))
-
-
-def filter_of_the_user(project: Path) -> None:
-    """A filter that the project uses, as git-lfs does."""
-    git(project, "config", "filter.up.clean", "tr a-z A-Z")
-    git(project, "config", "filter.up.smudge", "tr A-Z a-z")
-    (project / ".gitattributes").write_text("*.up filter=up\n")
-    (project / "mine.up").write_text("mine\n")
-    edited_another_function(project)
-    commit(project)
-
-
-def hostile_environment(project: Path) -> None:
-    edited_another_function(project)
-    commit(project)
-    (project.parent / "home/environment").write_text(
-        "GIT_DIR=/nowhere\nGIT_INDEX_FILE=/nowhere\nGIT_OBJECT_DIRECTORY=/x\nGIT_WORK_TREE=/tmp\nGIT_CEILING_DIRECTORIES=/\n"
-        f"GIT_NAMESPACE=x\nGIT_CONFIG_COUNT=1\nGIT_CONFIG_KEY_0=core.fsmonitor\nGIT_CONFIG_VALUE_0={hacker(project)}\n"
-    )
-
-
-def broken_gitconfig(project: Path) -> None:
-    set_globally(project, "[core\n")
-
-
-def read_only_files(project: Path) -> None:
-    edited_another_function(project)
-    commit(project)
-    for file in (project / "src/proj").glob("*.py"):
-        file.chmod(0o444)
-
-
-def read_only_folder(project: Path) -> None:
-    edited_another_function(project)
-    commit(project)
-    (project / "src/proj").chmod(0o555)
-
-
-def read_only_git(project: Path) -> None:
-    edited_another_function(project)
-    commit(project)
-    (project / ".git/objects").chmod(0o555)
-
-
-def read_only_home(project: Path) -> None:
-    edited_another_function(project)
-    commit(project)
-    (project.parent / "home").chmod(0o555)
-
-
-def corrupt_home(project: Path) -> None:
-    (project.parent / "home/.fastproj").mkdir()
-    (project.parent / "home/.fastproj/template.bundle").write_bytes(os.urandom(100))
-
-
 WORKING: list[State] = [
     autocrlf,
     configured("autocrlf_input", "core.autocrlf=input"),
@@ -288,7 +171,5 @@ WORKING: list[State] = [
 ]
 """An update succeeds."""
 REFUSING: list[State] = [sparse_index, corrupt_index, missing_object, broken_gitconfig]
-FOR_OTHERS: list[State] = [read_only_files, read_only_folder, read_only_git, read_only_home]
-"""For a user who is not root."""
 CONVERTED = {"autocrlf", "eol_crlf", "ident", "encoding", "own_attributes", "filter_of_the_user", "unsafe_crlf"}
 """The files in the work tree differ from those in the index."""

@@ -14,6 +14,8 @@ from updating import commit, git
 Change = Callable[[Path], None]
 CONFIG = "[core]\n\tfsmonitor = touch HACKED\n"
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+REGEX = "\"{{ x | regex_search('^(a|aa)+$b') }}\""
+DOUBLING = "{% set n = namespace(x='x') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
 HOOK = "#!/bin/sh\ntouch HACKED\n"
 
 
@@ -170,10 +172,7 @@ TEMPLATES: list[Change] = [
     questions("not_yaml", "a: [\n"),
     questions("bad_type", "x: {type: nonsense, default: 1}\n"),
     questions("validator", 'x: {type: str, default: a, validator: "{{ range(99999999) | list }}"}\n'),
-    questions(
-        "regex",
-        "x: {type: str, default: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, validator: \"{{ x | regex_search('^(a|aa)+$b') }}\"}\n",
-    ),
+    questions("regex", f"x: {{type: str, default: {'a' * 35}, validator: {REGEX}}}\n"),
     questions("renamed", "renamed: {type: yaml, when: false, default: {src/: ../../, a: /etc/passwd}}\n"),
     questions("renamed_loop", "renamed: {type: yaml, when: false, default: {README.md: x, x: README.md}}\n"),
     questions("secret", "_secret_questions: [gpus]\ngpus: {type: int, secret: true, default: 1}\n"),
@@ -185,12 +184,7 @@ EXPENSIVE: list[Change] = [
     files("huge_number", {"project/x.jinja": "{{ 9 ** 9 ** 9 }}\n"}),
     files("endless", {"project/x.jinja": LOOP}),
     files("huge_name", {"project/{{ 'x' * 2000000000 }}.txt": "x\n"}),
-    files(
-        "doubling",
-        {
-            "project/x.jinja": "{% set n = namespace(x='x') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}\n"
-        },
-    ),
+    files("doubling", {"project/x.jinja": DOUBLING}),
     questions("huge_default", "x: {type: str, default: \"{{ 'x' * 2000000000 }}\"}\n"),
     questions("endless_when", 'x: {type: str, when: "' + LOOP + '"}\n'),
 ]

@@ -4,7 +4,8 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-from arena import Attempt, Entries
+from arena import Attempt
+from observed import Entries
 from updating import commit, git, read_files
 
 Files = dict[str, tuple[str, bytes]]
