@@ -17,6 +17,7 @@ KINDS = ("lost edits", "wrong merges", "code executed", "tracebacks", "hangs", "
 TIMEOUT_S = float(os.environ.get("ATTACK_TIMEOUT", "60"))
 MEMORY = 6 * 2**30
 """Of a process under test, so that a template that is not limited by the program does not exhaust the machine."""
+IDENTITY = "[user]\nname = u\nemail = u@example.org\n"
 ANSWERS = ".copier-answers.yml"
 
 
@@ -63,7 +64,7 @@ class Attempt(Observed):
             (self.place / name).mkdir(parents=True)
         shutil.copytree(self.arena.old, self.project, symlinks=True)
         shutil.copy(self.arena.bundle, self.place / "team.bundle")
-        (self.place / "home/.gitconfig").write_text("[user]\nname = u\nemail = u@example.org\n")
+        (self.place / "home/.gitconfig").write_text(IDENTITY)
 
     def report(self, kind: str, what: str) -> None:
         """Note something that must not happen."""
@@ -149,7 +150,8 @@ class Attempt(Observed):
 
     def merged(self, before: dict[str, tuple[str, bytes]], mine: Entries, what: str) -> None:
         """Notice lost edits, and files that only one side changed and that are not as that side has them."""
-        before = {path: it for path, it in before.items() if not it[1].startswith((b"\xff\xfe", b"\xfe\xff"))}
+        if self.converted:
+            before = before | {path: (before[path][0], content) for path, (_, content) in mine.items()}
         for lost in lost_edits(self.project, before, read_files(self.arena.old)):
             self.report("lost edits", f"{what}: {lost}")
         old, new = (_rendered(folder) for folder in (self.arena.old, self.arena.new))

@@ -78,12 +78,12 @@ FAST = [
     "template link_up",
     "template folder_at_answers",
     "template deep_mapping",
-    "killed edited_another_function replace-12 look",
+    "killed edited_another_function replace-10 look",
     "killed edited_same_line replace-3 reset_and_commit",
     "killed edited_same_line record-1 killed_again",
 ]
 """Starts of the names of some attempts that together use each part of this program."""
-POINTS = [("record", "1"), ("_lock", "1"), *(("replace", calls) for calls in ("1", "3", "6", "9", "12"))]
+POINTS = [("record", "1"), ("_lock", "1"), *(("replace", calls) for calls in ("1", "3", "6", "9", "10"))]
 
 
 def cases() -> dict[str, Action]:
@@ -96,12 +96,12 @@ def cases() -> dict[str, Action]:
     for state in (hostile_settings.read_only_files, hostile_settings.read_only_home):
         found[f"permission {state.__name__}"] = partial(update_works, state)
     for state in (hostile_settings.read_only_folder, hostile_settings.read_only_git):
-        found[f"permission {state.__name__}"] = partial(update_is_refused, state)
-    for state in (*(state for state, _ in REFUSED), *git_settings.REFUSING):
-        found[f"refused {state.__name__}"] = partial(update_is_refused, state)
-    for name, (text, _) in HOSTILE.items():
+        found[f"permission {state.__name__}"] = partial(update_is_refused, state, "make it writable")
+    for state, message in (*REFUSED, *git_settings.REFUSING):
+        found[f"refused {state.__name__}"] = partial(update_is_refused, state, message)
+    for name, (text, reason) in HOSTILE.items():
         content = text if isinstance(text, bytes) else text.encode()
-        found[f"answers {name}"] = partial(answers_are_refused, content)
+        found[f"answers {name}"] = partial(answers_are_refused, content, reason)
     for change in (*hostile_templates.TEMPLATES, *hostile_templates.EXPENSIVE):
         found[f"template {change.__name__}"] = partial(template_is_harmless, change)
     for row, state in enumerate(KILLED):

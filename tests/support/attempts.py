@@ -56,18 +56,18 @@ def _only_report(attempt: Attempt, before: dict[str, object]) -> int:
     return done.returncode
 
 
-def update_is_refused(state: State, attempt: Attempt) -> None:
+def update_is_refused(state: State, message: str, attempt: Attempt) -> None:
     """Report, and try to update."""
     prepare(attempt, state, committed=False)
     before, without_objects = attempt.state(), attempt.state(objects=False)
     _only_report(attempt, before)
     done = attempt.fastproj("update", "--yes")
-    if done.returncode != 1 or not done.stderr:
-        attempt.report("surprises", f"update was not refused but ended with {done.returncode}: {done.stdout}")
+    if done.returncode != 1 or message not in done.stderr:
+        attempt.report("surprises", f"update is not refused with {message!r} but {done.stdout}{done.stderr}")
     attempt.unchanged(without_objects, "a refused update", objects=False)
 
 
-def answers_are_refused(content: bytes, attempt: Attempt) -> None:
+def answers_are_refused(content: bytes, reason: str, attempt: Attempt) -> None:
     """Read an answers file."""
     file = attempt.project / ".copier-answers.yml"
     file.write_bytes(b"_src_path: ~/x.bundle\n_commit: v0.1.0\n" + content)
@@ -75,8 +75,8 @@ def answers_are_refused(content: bytes, attempt: Attempt) -> None:
     before = attempt.state()
     for command in (["status"], ["update", "--yes"], ["update", "--dry-run"], ["adopt", "--dry-run"]):
         done = attempt.fastproj(*command)
-        if done.returncode != 1 or not done.stderr:
-            attempt.report("surprises", f"{command} was not refused")
+        if done.returncode != 1 or reason not in done.stderr:
+            attempt.report("surprises", f"{command} is not refused with {reason!r} but {done.stdout}{done.stderr}")
         attempt.unchanged(before, " ".join(command))
 
 

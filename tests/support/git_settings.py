@@ -71,7 +71,6 @@ def untracked_cache(project: Path) -> None:
     git(project, "update-index", "--untracked-cache", "--index-version", "4")
     edited_another_function(project)
     commit(project)
-    (project / "scratch.txt").write_text("mine\n")
 
 
 def sha256(project: Path) -> None:
@@ -170,6 +169,12 @@ WORKING: list[State] = [
     corrupt_home,
 ]
 """An update succeeds."""
-REFUSING: list[State] = [sparse_index, corrupt_index, missing_object, broken_gitconfig]
+REFUSING: list[tuple[State, str]] = [
+    (sparse_index, "sparse-checkout disable"),
+    (corrupt_index, "bad signature"),
+    (missing_object, "README.md"),
+    (broken_gitconfig, "bad config"),
+]
+"""States in which an update is refused, and a part of each message."""
 CONVERTED = {"autocrlf", "eol_crlf", "ident", "encoding", "own_attributes", "filter_of_the_user", "unsafe_crlf"}
 """The files in the work tree differ from those in the index."""

@@ -64,6 +64,13 @@ def links(name: str, targets: Mapping[str, str], preserve: bool = True) -> Chang
     return change
 
 
+def link_then_file(template: Path) -> None:
+    """A file below a link that leaves."""
+    links("", {"linked": "OUTSIDE"})(template)
+    (template.parent / "outside").mkdir()
+    at("", "linked/x.txt", "from the template\n")(template)
+
+
 def device(template: Path) -> None:
     """A link to an endless file, which copier reads as it does not preserve links."""
     os.symlink("/dev/zero", template / "project/zero")
@@ -132,8 +139,8 @@ TEMPLATES: list[Change] = [
     files("two_files_of_one_name", {"project/{{ 'a' }}.txt": "1\n", "project/{{ 'a.txt' }}": "2\n"}),
     files("only_case_differs", {"project/{{ 'a' }}.txt": "1\n", "project/A.txt": "2\n"}),
     files("nested_answers", {"project/nested/.copier-answers.yml": "_src_path: x\n_commit: v1\n"}),
-    files("attributes", {"project/.gitattributes": "* filter=evil diff=evil merge=evil working-tree-encoding=UTF-7\n"}),
-    files("attributes_bad", {"project/.gitattributes": "* working-tree-encoding=nonsense\n"}),
+    at("attributes", ".gitattributes", "* filter=evil diff=evil merge=evil working-tree-encoding=UTF-7\n"),
+    at("attributes_bad", ".gitattributes", "* working-tree-encoding=nonsense\n"),
     files("attributes_macro", {"project/.gitattributes": "[attr]x -text\n* x eol=crlf ident\n"}),
     files("ignores_all", {"project/.gitignore": "*\n"}),
     files("not_text", {"project/x.jinja": "{{ '\\udcff' }}\n"}),
@@ -151,7 +158,7 @@ TEMPLATES: list[Change] = [
     links("link_up", {"up": "../.."}),
     links("link_to_git", {"hooks": ".git/hooks"}),
     links("link_to_itself", {"loop": "loop"}),
-    links("link_then_file", {"docs": "OUTSIDE"}),
+    link_then_file,
     links("link_chain", {"a": "b", "b": "c/..", "c": "../x"}),
     links("link_copied", {"passwd": "/etc/hostname"}, preserve=False),
     questions("migrations", "_migrations:\n  - touch HACKED\n"),

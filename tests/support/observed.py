@@ -29,6 +29,8 @@ def harness() -> dict[str, str]:
     found |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": str(len(_OVERRIDES))}
     for number, (key, value) in enumerate(_OVERRIDES.items()):
         found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    for who in ("AUTHOR", "COMMITTER"):
+        found |= {f"GIT_{who}_NAME": "u", f"GIT_{who}_EMAIL": "u@example.org"}
     date = "2030-01-01T00:00:00+0000"
     return found | {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date, "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
 
