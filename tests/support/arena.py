@@ -77,8 +77,8 @@ class Attempt(Observed):
         done = self._run([sys.executable, *stop, *arguments])
         self.runs += 1
         what = f"{' '.join(arguments)} ({done.returncode}): {done.stderr[-150:] or done.stdout[-50:]}"
-        killed = kill is not None and done.returncode == -signal.SIGKILL
-        if (failed := _failure(done)) and not killed and done.returncode != -signal.SIGKILL:
+        killed = done.returncode == -signal.SIGKILL  # by `kill`, or as it hung
+        if (failed := _failure(done)) and not killed:
             self.report("tracebacks", f"{failed}: {what}")
         self.notice_code(what)
         # What a kill leaves in TMPDIR, the next update that is not refused removes.
@@ -142,7 +142,7 @@ class Attempt(Observed):
     def no_leftovers(self, what: str) -> None:
         """Notice what a finished or refused update left."""
         git_dir = self.git_dir()
-        places = [git_dir / "fastproj", git_dir / "index.lock", self.project / ".fastproj"]
+        places = [git_dir / "fastproj", git_dir / "index.lock", self.project / ".fastproj/files"]
         left = [str(it) for it in places if os.path.lexists(it)]
         left += self.git("for-each-ref", "refs/worktree", "refs/fastproj").split()
         if left:
@@ -159,7 +159,7 @@ class Attempt(Observed):
         unmerged = {line.partition("\t")[2] for line in self.git("ls-files", "-u", "-z").split("\0")}
         unstaged = self.git("diff", "--no-ext-diff", "--no-textconv", "--ignore-submodules", "--name-only", "-z")
         for path in old.keys() | new.keys() | mine.keys() | after.keys():
-            if path in unmerged or path == ANSWERS or _is_moved(path, old, mine):
+            if path in unmerged or f"{path}~yours" in unmerged or path == ANSWERS or _is_moved(path, old, mine):
                 continue
             by_user, by_template = mine.get(path) != old.get(path), new.get(path) != old.get(path)
             expected = mine.get(path) if by_user else new.get(path)

@@ -25,7 +25,7 @@ from edits import State
 from hostile_answers import HOSTILE
 from observed import harness
 from refused import REFUSED
-from ways_out import WAYS_OUT
+from ways_out import WAYS_OUT, abort
 
 Action = Callable[[Attempt], None]
 EDITS: list[State] = [
@@ -104,6 +104,10 @@ def cases() -> dict[str, Action]:
         found[f"answers {name}"] = partial(answers_are_refused, content, reason)
     for change in (*hostile_templates.TEMPLATES, *hostile_templates.EXPENSIVE):
         found[f"template {change.__name__}"] = partial(template_is_harmless, change)
+    for calls in range(1, 13):  # of all states, the one with the most intricate moves
+        point = "replace", str(calls)
+        name = f"killed {edits.file_instead_of_folder.__name__} {'-'.join(point)} abort"
+        found[name] = partial(update_is_killed, edits.file_instead_of_folder, point, abort)
     for row, state in enumerate(KILLED):
         for column, way_out in enumerate(WAYS_OUT):
             if (row + column) % 2:  # half of them: each state with each second way, each way with each second state
@@ -122,6 +126,7 @@ def attempt(arena: Arena, name: str) -> tuple[int, list[tuple[str, str]]]:
             cases()[name](made)
         except (AssertionError, OSError, ValueError, LookupError) as error:
             made.report("surprises", f"the attempt itself failed: {type(error).__name__}: {error}")
+        shutil.rmtree(git_settings.on_other_file_system(made.place), ignore_errors=True)
     return made.runs, made.found
 
 

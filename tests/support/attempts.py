@@ -28,12 +28,13 @@ def prepare(attempt: Attempt, state: State, committed: bool = True) -> None:
 def update_works(state: State, attempt: Attempt) -> None:
     """Report, update, and take the update back with the printed command."""
     prepare(attempt, state)
-    before, mine = attempt.state(), attempt.entries()
+    before, mine, without_objects = attempt.state(), attempt.entries(), attempt.state(objects=False)
     dry = _only_report(attempt, before)
     files = read_files(attempt.project)
     done = attempt.fastproj("update", "--yes")
     if done.stderr or done.returncode != dry:
         attempt.report("surprises", f"update ends with {done.returncode}, dry-run with {dry}: {done.stderr}")
+        attempt.unchanged(without_objects, "a refused update", objects=False)
         return
     attempt.merged(files, mine, "update")
     attempt.no_leftovers("update")
@@ -88,7 +89,7 @@ def template_is_harmless(change: Callable[[Path], None], attempt: Attempt) -> No
     out = attempt.place / "out"
     out.mkdir()
     done = attempt.fastproj("new", "made", "--yes", "--template", str(fork), "--output", str(out))
-    if done.returncode and os.listdir(out):
+    if done.returncode > 0 and os.listdir(out):
         attempt.report("leftovers", f"new: {os.listdir(out)}")
     if not done.returncode:
         _use_git(attempt, out / "made")
@@ -97,6 +98,8 @@ def template_is_harmless(change: Callable[[Path], None], attempt: Attempt) -> No
     attempt.fastproj("update", "--yes", "--dry-run", "--template", str(fork))
     attempt.unchanged(before, "dry-run")
     done = attempt.fastproj("update", "--yes", "--template", str(fork))
+    if done.returncode < 0:
+        return  # it hung
     attempt.no_leftovers("update")
     if done.stderr:
         attempt.unchanged(without_objects, "a refused update", objects=False)

@@ -126,8 +126,26 @@ def corrupt_index(project: Path) -> None:
 
 
 def missing_object(project: Path) -> None:
-    oid = git(project, "rev-parse", "HEAD:README.md")
+    edited_another_function(project)
+    commit(project)
+    oid = git(project, "rev-parse", "HEAD:src/proj/engine.py")
     (project / f".git/objects/{oid[:2]}/{oid[2:]}").unlink()
+
+
+def other_file_system(project: Path) -> None:
+    """The scratch folder is then in the work tree, where the user has a folder of its name."""
+    edited_another_function(project)
+    (project / ".fastproj").mkdir()
+    (project / ".fastproj/mine.txt").write_text("mine\n")
+    commit(project)
+    elsewhere = on_other_file_system(project.parent)
+    shutil.move(project / ".git", elsewhere)
+    (project / ".git").write_text(f"gitdir: {elsewhere}\n")
+
+
+def on_other_file_system(place: Path) -> Path:
+    """Return a path for the git directory of an attempt, on another file system if there is one."""
+    return Path("/dev/shm", f"{place.parent.name}.git")  # noqa: S108
 
 
 WORKING: list[State] = [
@@ -155,6 +173,7 @@ WORKING: list[State] = [
     sha256,
     linked_work_tree,
     separate_git_dir,
+    other_file_system,
     in_a_subfolder,
     detached_head,
     shallow,
@@ -171,8 +190,8 @@ WORKING: list[State] = [
 """An update succeeds."""
 REFUSING: list[tuple[State, str]] = [
     (sparse_index, "sparse-checkout disable"),
-    (corrupt_index, "bad signature"),
-    (missing_object, "README.md"),
+    (corrupt_index, "index file smaller than expected"),
+    (missing_object, "unable to read"),
     (broken_gitconfig, "bad config"),
 ]
 """States in which an update is refused, and a part of each message."""
