@@ -20,11 +20,19 @@ import git_settings
 import hostile_settings
 import hostile_templates
 from arena import KINDS, Arena, Attempt
-from attempts import answers_are_refused, template_is_harmless, update_is_killed, update_is_refused, update_works
+from attempts import (
+    answers_are_refused,
+    template_change_arrives,
+    template_is_harmless,
+    update_is_killed,
+    update_is_refused,
+    update_works,
+)
 from edits import State
 from hostile_answers import HOSTILE
 from observed import harness
 from refused import REFUSED
+from template_changes import CHANGES
 from ways_out import WAYS_OUT, abort
 
 Action = Callable[[Attempt], None]
@@ -104,6 +112,9 @@ def cases() -> dict[str, Action]:
         found[f"answers {name}"] = partial(answers_are_refused, content, reason)
     for change in (*hostile_templates.TEMPLATES, *hostile_templates.EXPENSIVE):
         found[f"template {change.__name__}"] = partial(template_is_harmless, change)
+    for change, state, expected in CHANGES:
+        name = f"change {change.__name__} {state.__name__}"
+        found[name] = partial(template_change_arrives, change, state, expected)
     for calls in range(1, 13):  # of all states, the one with the most intricate moves
         point = "replace", str(calls)
         name = f"killed {edits.file_instead_of_folder.__name__} {'-'.join(point)} abort"

@@ -115,6 +115,24 @@ def template_is_harmless(change: Callable[[Path], None], attempt: Attempt) -> No
     _use_git(attempt, attempt.project)
 
 
+def template_change_arrives(
+    change: Callable[[Path], None], state: State, expected: dict[str, str], attempt: Attempt
+) -> None:
+    """Update to a release that replaces files by folders, and look for what it brings."""
+    fork = attempt.place / "fork"
+    git(attempt.place, "clone", "-q", str(attempt.arena.bundle), str(fork))
+    hostile_templates.publish(change, fork)
+    prepare(attempt, state)
+    done = attempt.fastproj("update", "--yes", "--template", str(fork))
+    if done.stderr:
+        attempt.report("surprises", f"update fails: {done.stderr}")
+    files = read_files(attempt.project)
+    for path, text in expected.items():
+        if files.get(path, ("", b""))[1] != text.encode():
+            attempt.report("wrong merges", f"update: {path} does not arrive")
+    attempt.no_leftovers("update")
+
+
 def _use_git(attempt: Attempt, project: Path) -> None:
     """Look at a project, and commit, with no protection from its settings."""
     home = {"HOME": str(attempt.place / "home"), "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
