@@ -103,8 +103,11 @@ def cases() -> dict[str, Action]:
         found[f"setting {state.__name__}"] = partial(update_works, state)
     for state in (hostile_settings.read_only_files, hostile_settings.read_only_home):
         found[f"permission {state.__name__}"] = partial(update_works, state)
-    for state in (hostile_settings.read_only_folder, hostile_settings.read_only_git):
-        found[f"permission {state.__name__}"] = partial(update_is_refused, state, "make it writable")
+    for state, message in (
+        (hostile_settings.read_only_folder, "make it writable"),
+        (hostile_settings.read_only_git, "git add failed"),
+    ):
+        found[f"permission {state.__name__}"] = partial(update_is_refused, state, message)
     for state, message in (*REFUSED, *git_settings.REFUSING):
         found[f"refused {state.__name__}"] = partial(update_is_refused, state, message)
     for name, (text, reason) in HOSTILE.items():
