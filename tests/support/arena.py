@@ -151,7 +151,8 @@ class Attempt(Observed):
     def merged(self, before: dict[str, tuple[str, bytes]], mine: Entries, what: str) -> None:
         """Notice lost edits, and files that only one side changed and that are not as that side has them."""
         if self.converted:
-            before = before | {path: (before[path][0], content) for path, (_, content) in mine.items()}
+            of_template = mine.keys() & read_files(self.arena.old).keys()
+            before = before | {path: (before[path][0], mine[path][1]) for path in of_template}
         for lost in lost_edits(self.project, before, read_files(self.arena.old)):
             self.report("lost edits", f"{what}: {lost}")
         old, new = (_rendered(folder) for folder in (self.arena.old, self.arena.new))
