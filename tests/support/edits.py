@@ -1,6 +1,7 @@
 """Edits that a user may have made before an update, as functions of the project folder."""
 
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,7 @@ def edited_binary(project: Path) -> None:
 
 
 def added_binary(project: Path) -> None:
-    (project / "weights.bin").write_bytes(os.urandom(2000))
+    (project / "weights.bin").write_bytes(random.Random(0).randbytes(2000))  # noqa: S311
 
 
 def added_ignored_files(project: Path) -> None:

@@ -22,7 +22,7 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     Raises:
         OSError: it cannot be created.
     """
-    _remove_abandoned(parent, name)
+    remove_abandoned(parent, name)
     folder = Path(tempfile.mkdtemp(prefix=f".{name}.fastproj-", dir=parent))
     try:
         with locked(folder, "", timeout_s=math.inf):
@@ -33,7 +33,7 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
             _remove(folder)
 
 
-def _remove_abandoned(parent: Path, name: str) -> None:
+def remove_abandoned(parent: Path, name: str) -> None:
     """Remove scratch folders that no process holds a lock on."""
     for left in parent.glob(f".{name}.fastproj-*"):
         with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
