@@ -142,7 +142,7 @@ class Attempt(Observed):
     def no_leftovers(self, what: str) -> None:
         """Notice what a finished or refused update left."""
         git_dir = self.git_dir()
-        places = [git_dir / "fastproj", git_dir / "index.lock", self.project / ".fastproj/files"]
+        places = [git_dir / "fastproj", git_dir / "index.lock", self.project / ".fastproj-update.tmp"]
         left = [str(it) for it in places if os.path.lexists(it)]
         left += self.git("for-each-ref", "refs/worktree", "refs/fastproj").split()
         if left:
@@ -179,7 +179,7 @@ def _failure(done: subprocess.CompletedProcess[str]) -> str:
     """Return what is wrong with the end of a run; empty if nothing is."""
     if "Traceback" in done.stderr or done.stderr.count("\n") > 1:
         return "more than one line"
-    if done.returncode not in (0, 1, 2):
+    if done.returncode not in (0, 1, 2, 3):
         return "undocumented exit status"
     if done.stderr and (done.stdout or not done.returncode or not done.stderr.startswith("fastproj: ")):
         return "not the one line of an error"

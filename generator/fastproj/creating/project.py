@@ -84,7 +84,10 @@ def create(
 def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
     """Read the answers file; a given answer that is missing there is not a question of the template."""
     file = stage / ANSWERS_FILE
-    recorded = read_yaml(file) if file.is_file() else None
+    try:
+        recorded = read_yaml(file) if file.is_file() else None
+    except ValueError as error:
+        raise FastprojError(f"the template renders {ANSWERS_FILE}, but not as YAML: {error}") from error
     if not isinstance(recorded, dict):
         raise FastprojError(
             f"the template does not record its answers, which updates need: add a {ANSWERS_FILE} with _copier_answers"

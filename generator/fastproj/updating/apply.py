@@ -18,7 +18,7 @@ from ..shared.scratch import remove_abandoned, uninterrupted
 from . import journal, trees
 from .journal import Pending, record, work_folder
 from .merge import Merged
-from .moving import Step, changed_meanwhile, fingerprint, occupants, put, replace, undo
+from .moving import NOT_A_FILE, Step, changed_meanwhile, fingerprint, occupants, put, replace, undo
 from .repository import Repository
 from .trees import SUBMODULE, Edits, Stages
 
@@ -167,7 +167,8 @@ def _stage(repository: Repository, work: Path, before: str, after: str, unmerged
     work.mkdir(parents=True)
     (work / ".gitignore").write_text("*\n")
     changes = trees.changes(repository, before, after)
-    present = {it.path: fingerprint(repository.top / it.path) for it in changes}
+    leaving = {it.path for it in changes if it.after is None}
+    present = {it.path: _present(repository.top, it.path, leaving) for it in changes}
     uncommitted = repository.changed()
     committed = {it.path for it in changes if it.before and it.path not in uncommitted}
     committed = committed if before == repository.head().tree else set()
@@ -189,6 +190,12 @@ def _stage(repository: Repository, work: Path, before: str, after: str, unmerged
     (work / "index").write_bytes(index)
     trees.edit_index(repository, work / "index", {it.path: it.after for it in changes} | dict(unmerged), stages)
     return _Staged(steps, edited, index)
+
+
+def _present(top: Path, path: str, leaving: set[str]) -> str | None:
+    """Return the fingerprint of a path; None also for a folder all of whose files leave."""
+    found = fingerprint(top / path)
+    return None if found == NOT_A_FILE and occupants(top, path) <= leaving else found
 
 
 def _write(repository: Repository, staged: _Staged, work: Path) -> None:

@@ -109,4 +109,4 @@ def drop(repository: Repository) -> None:
 def work_folder(repository: Repository) -> Path:
     """Return the scratch folder; it is on the file system of the work tree, as files are moved from it."""
     same = repository.git_dir.stat().st_dev == repository.top.stat().st_dev
-    return repository.git_dir / "fastproj" if same else repository.top / ".fastproj"
+    return repository.git_dir / "fastproj" if same else repository.top / ".fastproj-update.tmp"

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from ..shared.errors import FastprojError
 
+NOT_A_FILE = "not a file"
+"""The fingerprint of a folder with files, for example."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -46,7 +49,7 @@ def fingerprint(place: Path) -> str | None:
     if place.is_symlink():
         return f"link {os.readlink(place)}"
     if not place.is_file():
-        return "not a file" if os.path.lexists(place) and (not place.is_dir() or occupants(place, ".")) else None
+        return NOT_A_FILE if os.path.lexists(place) and (not place.is_dir() or occupants(place, ".")) else None
     with place.open("rb") as file:
         return f"{'x' if place.stat().st_mode & 0o100 else '-'} {hashlib.file_digest(file, 'sha256').hexdigest()}"
 

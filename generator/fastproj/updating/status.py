@@ -10,8 +10,9 @@ from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder
 from ..shared.versions import is_older
 from . import journal, linked, trees
+from .renderings import render_old
 from .repository import Repository
-from .update import render_old, sources
+from .update import sources
 
 _MARKER = re.compile(rb"(?m)^(<{7,}|>{7,}) ")
 

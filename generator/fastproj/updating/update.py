@@ -6,22 +6,22 @@ result is staged for the user to review.
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
-from ..shared.rendering import Rendered, preload
+from ..shared.rendering import preload
 from ..shared.scratch import scratch_folder
 from ..shared.versions import is_older
 from . import apply, journal, linked, releases, trees
 from .journal import Pending
-from .linked import Linked, read_answers, without_copiers
+from .linked import Linked
 from .merge import Merged, merge
 from .releases import Releases
+from .renderings import Rendering, check_answers, checked_old, rendering
 from .repository import Repository
 
 
@@ -51,25 +51,6 @@ class Updated:
     """Answers that differ: old and new; None for none."""
     merged: Merged | None = None
     """None if there was nothing to do."""
-
-
-@dataclass(frozen=True)
-class Rendering:
-    """A project, rendered by copier into a folder that has the paths of its repository."""
-
-    folder: Path
-    prefix: str
-    answers: dict[str, Any]
-    rendered: Rendered
-
-    @property
-    def renamed(self) -> dict[str, str]:
-        """The renames that the template lists, as paths of the repository."""
-        return {f"{self.prefix}{was}": f"{self.prefix}{now}" for was, now in self.rendered.renamed.items()}
-
-    def is_own(self, path: str) -> bool:
-        """Return whether a path belongs to the user (`_skip_if_exists`)."""
-        return path.removeprefix(self.prefix) in self.rendered.own
 
 
 def update(where: Path, wanted: Wanted) -> Updated:
@@ -113,10 +94,10 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
 
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
     with (
-        _rendering(project, before, project.version, work / "old", project.answers) as finish_old,
-        _rendering(project, after, target, work / "new", answers, last=project.answers) as finish_new,
+        rendering(project, before, project.version, work / "old", project.answers) as finish_old,
+        rendering(project, after, target, work / "new", answers, last=project.answers) as finish_new,
     ):
-        old = _checked_old(project, before, finish_old)  # first, as its error explains one of the new
+        old = checked_old(project, before, finish_old)  # first, as its error explains one of the new
         new = finish_new()
     new = _checked_new(project, after, target, answers, wanted.ask, work, new)
     renamed = {now: was for was, now in old.renamed.items()} | new.renamed
@@ -157,18 +138,8 @@ def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases
         )
     questions = before.questions(project.version)
     if questions is not None:
-        _check_answers(project, before, questions)
+        check_answers(project, before, questions)
     return before, after
-
-
-def _check_answers(project: Linked, before: Releases, asked: dict[str, Any]) -> None:
-    unknown = sorted(project.answers.keys() - asked)
-    if unknown:
-        raise FastprojError(
-            f"{ANSWERS_FILE} answers {unknown[0]!r}, which the template {before.recorded} at {project.version} does "
-            "not ask: it is another template, or the file was edited; name the right one with --template, or fix the "
-            "file"
-        )
 
 
 def _target(project: Linked, after: Releases, wanted: Wanted) -> str:
@@ -185,25 +156,6 @@ def _changes(answers: dict[str, Any], recorded: dict[str, Any]) -> bool:
     return any(str(recorded.get(key)) != str(value) for key, value in answers.items())
 
 
-def render_old(project: Linked, before: Releases, work: Path) -> Rendering:
-    """Render the recorded version and answers of a project.
-
-    Raises:
-        FastprojError: it cannot be rendered, as the answers are those of another template.
-    """
-    with _rendering(project, before, project.version, work / "old", project.answers) as finish:
-        return _checked_old(project, before, finish)
-
-
-def _checked_old(project: Linked, before: Releases, finish: Callable[[], Rendering]) -> Rendering:
-    try:
-        old = finish()
-    except FastprojError as error:
-        raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {project.version}: {error}") from error
-    _check_answers(project, before, old.answers)
-    return old
-
-
 def _checked_new(
     project: Linked, after: Releases, target: str, answers: dict[str, Any], ask: bool, work: Path, new: Rendering
 ) -> Rendering:
@@ -216,7 +168,7 @@ def _checked_new(
     fresh = new.answers.keys() - project.answers.keys() - answers.keys()
     if ask and fresh:
         known = {key: value for key, value in new.answers.items() if key not in fresh}
-        with _rendering(project, after, target, work / "asked", known, ask=True) as finish:
+        with rendering(project, after, target, work / "asked", known, ask=True) as finish:
             new = finish()
     for key, value in new.answers.items():
         if key in project.answers and key not in answers and str(value) != str(project.answers[key]):
@@ -227,23 +179,6 @@ def _checked_new(
     return new
 
 
-@contextmanager
-def _rendering(
-    project: Linked, template: Releases, version: str, folder: Path, answers: dict[str, Any], **options: Any
-) -> Iterator[Callable[[], Rendering]]:
-    """Start a rendering, and yield a function that waits for it."""
-    prefix = project.repository.prefix
-    stage = folder / (prefix or ".")
-    stage.parent.mkdir(parents=True, exist_ok=True)
-    with template.rendering(version, stage, answers, **options) as finish:
-
-        def finish_checked() -> Rendering:
-            rendered = finish()
-            return Rendering(folder, prefix, without_copiers(read_answers(stage)), rendered)
-
-        yield finish_checked
-
-
 def _replaced(
     project: Linked, before: Releases, answers: dict[str, Any], repository: Repository, old_tree: str, work: Path
 ) -> Callable[[str], bool]:
@@ -252,7 +187,7 @@ def _replaced(
         return lambda path: False
     try:
         options = {"last": project.answers}
-        with _rendering(project, before, project.version, work / "between", answers, **options) as finish:
+        with rendering(project, before, project.version, work / "between", answers, **options) as finish:
             between = finish()
         tree = trees.tree_of_rendering(repository, between.folder, work / "index-between")
     except FastprojError:
