@@ -89,7 +89,7 @@ def apply(repository: Repository, merged: Merged, version: str) -> None:
         raise FastprojError(f"{reason}: {way_out}") from error
     finally:
         with uninterrupted():
-            shutil.rmtree(work, ignore_errors=True)
+            journal.clean_up(repository)
     with suppress(FastprojError):
         repository.git("update-index", "-q", "--refresh", allowed=(0, 1))
 
@@ -218,9 +218,11 @@ def _write(repository: Repository, staged: _Staged, work: Path) -> None:
 
 def _lock(repository: Repository, work: Path) -> Path:
     """Take git's lock on the index, with the new index as its content."""
-    shutil.copyfile(work / "index", work / "lock")
+    prepared = repository.git_dir / "fastproj/lock"  # on the file system of the index
+    prepared.parent.mkdir(exist_ok=True)
+    shutil.copyfile(work / "index", prepared)
     try:
-        put(work / "lock", repository.index_lock)
+        put(prepared, repository.index_lock)
     except FileExistsError as error:
         raise repository.index_is_locked() from error
     return repository.index_lock

@@ -103,7 +103,13 @@ def drop(repository: Repository) -> None:
         FastprojError: git failed.
     """
     repository.git("update-ref", "-d", REF)
-    shutil.rmtree(work_folder(repository), ignore_errors=True)
+    clean_up(repository)
+
+
+def clean_up(repository: Repository) -> None:
+    """Remove the scratch folders."""
+    for folder in (work_folder(repository), repository.git_dir / "fastproj"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def work_folder(repository: Repository) -> Path:

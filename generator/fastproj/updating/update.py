@@ -4,7 +4,6 @@ The old version and the new one are rendered; git merges what changed between th
 result is staged for the user to review.
 """
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
     with repository.locked():
         repository.check_ready()
         if not wanted.dry_run:
-            shutil.rmtree(journal.work_folder(repository), ignore_errors=True)  # left by a kill before its first step
+            journal.clean_up(repository)  # what a kill before the first step left
         if project.answers_path not in trees.files(repository, "HEAD"):
             file = project.root / ANSWERS_FILE
             raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
