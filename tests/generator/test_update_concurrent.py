@@ -117,6 +117,16 @@ def test_killed_update_then_git_reset_and_commit(
     assert not (folder / ".git/fastproj").exists()
 
 
+def test_journal_of_another_version_is_a_one_line_error(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    git(folder, "update-ref", "refs/worktree/fastproj/update", "HEAD")
+    for command in (["status"], ["update", "--yes"], ["update", "--continue"], ["update", "--abort"]):
+        result = fastproj(*command, cwd=folder)
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        assert "git update-ref -d refs/worktree/fastproj/update" in result.stderr
+    assert journal(folder)
+
+
 @pytest.mark.parametrize("option", ["--continue", "--abort"])
 def test_nothing_to_continue_or_abort(option: str, make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project()

@@ -42,7 +42,7 @@ def test_minimum_framework_version_is_consistent(framework: str) -> None:
         r'require\("(\w+)", "([\d.]+)"\)', (ROOT / f"template/frameworks/{framework}/train.py").read_text()
     )
     assert checked is not None
-    assert needs.startswith(f"{checked[1]}>={checked[2]},<")
+    assert needs.startswith(f"{checked[1]}>={checked[2]},")
 
 
 def _unsupported(framework: str) -> dict[str, str]:

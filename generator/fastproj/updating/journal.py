@@ -43,7 +43,7 @@ def pending(where: Path) -> tuple[Repository, Pending] | None:
     """Return the interrupted update in the repository of a folder, without any change; None if there is none.
 
     Raises:
-        FastprojError: git failed.
+        FastprojError: another version of fastproj wrote it.
     """
     try:
         repository = open_at(Path(os.path.realpath(where)))
@@ -53,8 +53,14 @@ def pending(where: Path) -> tuple[Repository, Pending] | None:
     if not journal.ok:
         return None
     header, _, message = journal.text.partition("\n\n")
-    tree, parent = (line.split()[1] for line in header.splitlines()[:2])
-    found = Pending(tree=tree, head=parent, **json.loads(message))
+    try:
+        tree, parent = (line.split()[1] for line in header.splitlines()[:2])
+        found = Pending(tree=tree, head=parent, **json.loads(message))
+    except (ValueError, TypeError, IndexError) as error:
+        raise FastprojError(
+            f"an update of {repository.top} was interrupted that another version of fastproj began: use that version, or "
+            f"forget the update with git update-ref -d {REF}"
+        ) from error
     return dataclasses.replace(repository, prefix=found.prefix), found
 
 
