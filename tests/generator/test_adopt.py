@@ -37,7 +37,7 @@ def test_adopt_finds_the_nearest_release_and_answers(make_project: MakeProject, 
 def test_adopt_infers_answers_from_the_files(fastproj: Fastproj, tmp_path: Path) -> None:
     """The real template: numbers and names come from the files, models and launchers from the nearest rendering."""
     chosen = ["--gpus", "4", "--nodes", "3", "--tensor-cores", "fp16", "--model", "gpt", "--launchers", "slurm"]
-    chosen += ["--author", "Grace Hopper", "--licence", "BSD-3-Clause", "--update-workflow"]
+    chosen += ["--author", "Grace Hopper", "--licence", "BSD-3-Clause"]
     result = fastproj("new", "my-proj", "--yes", *chosen, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "my-proj"

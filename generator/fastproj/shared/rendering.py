@@ -102,9 +102,11 @@ def _render(temporary: Path, stage: Path, source: Source, checkout: Path | None,
         raise FastprojError(
             f"git could not read the template {source.location}: {git.last_line(error.stderr)}"
         ) from error
-    except (KeyboardInterrupt, MemoryError, OSError):  # copier's own subclass of the first is an Exception too
+    except (KeyboardInterrupt, MemoryError):  # copier's own subclass of the first is an Exception too
         raise
     except Exception as error:
+        if isinstance(error, OSError) and not _is_of_a_library(error):  # Jinja's for a missing include is one
+            raise
         message = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, CopierError | ValueError | TypeError | KeyError) and not _is_of_a_library(error):
             if required := re.fullmatch(r'Question "(\w+)" is required', message):

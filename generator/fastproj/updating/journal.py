@@ -58,7 +58,7 @@ def pending(where: Path) -> tuple[Repository, Pending] | None:
         found = Pending(tree=tree, head=parent, **json.loads(message))
     except (ValueError, TypeError, IndexError) as error:
         raise FastprojError(
-            f"an update of {repository.top} was interrupted that another version of fastproj began: use that version, or "
+            f"another version of fastproj began the interrupted update of {repository.top}: use that version, or "
             f"forget the update with git update-ref -d {REF}"
         ) from error
     return dataclasses.replace(repository, prefix=found.prefix), found
