@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -47,18 +47,25 @@ def setup(cfg: Config, device: torch.device) -> Precision:
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = cfg.speed.cudnn_benchmark
         # The few fp32 operations under autocast may use TF32; only an explicit fp32 means fp32 throughout.
-        full = "ieee" if format == "fp32" else "tf32"
-        torch.backends.cuda.matmul.fp32_precision = full
-        torch.backends.cudnn.conv.fp32_precision = full  # type: ignore[attr-defined]
-        torch.backends.cudnn.rnn.fp32_precision = full  # type: ignore[attr-defined]
-        if cfg.speed.compile != "off" and cfg.speed.compile_mode.startswith("max-autotune"):
-            # The autotuner reads the legacy setting, which has to agree.
-            torch.set_float32_matmul_precision("highest" if format == "fp32" else "high")
+        _allow_tf32(format != "fp32")
     if cfg.speed.compile != "off":
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = cfg.run.dir / ".compiled" if cfg.speed.compile_cache == "run" else caches / "torchinductor"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.absolute()))
     return Precision(format, device)
+
+
+def _allow_tf32(allowed: bool) -> None:
+    """Set whether fp32 operations on the GPU may use TF32.
+
+    The legacy options first: Lightning and inductor read them, which raises an error if only the new ones were set.
+    """
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
+    precision = "tf32" if allowed else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = precision
+    cudnn: Any = torch.backends.cudnn
+    cudnn.fp32_precision = cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = precision
 
 
 def best_format(device: torch.device) -> Format:

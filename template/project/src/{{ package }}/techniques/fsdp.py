@@ -46,7 +46,11 @@ def shard(model: nn.Module, cfg: Config, bf16: bool, world: World) -> nn.Module:
             "strategy", "it supports no channels-last weights; set speed.channels_last to false, or use ddp"
         )
     bf16 = bf16 and not any(isinstance(part, _BatchNorm) for part in model.modules())
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if bf16 else None,
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,  # targets keep their digits; autocast casts what matrix products read
+    )
     mesh = init_device_mesh(world.device.type, (world.world_size,))
     for part in [*blocks_of(model), model]:
         fully_shard(part, mesh=mesh, mp_policy=policy)

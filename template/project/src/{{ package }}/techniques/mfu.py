@@ -4,6 +4,8 @@ Chowdhery et al. 2022 (arXiv:2204.02311), appendix B: matrix products and convol
 backward pass. What activation checkpointing recomputes does not count.
 """
 
+import re
+
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -14,7 +16,7 @@ from ..hooks import Hook
 from ..speed import Format
 
 # Peak of dense matrix products in bf16 or fp16 with fp32 accumulation, in TFLOP/s, from the vendors' data sheets, by
-# the first name that is part of the device's name.
+# the first name that is in the device's name as whole words.
 PEAKS: dict[str, float] = {
     "B200": 2250, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312, "A40": 149.7, "A30": 165,
     "A10G": 70, "A10": 125, "L40S": 362, "L40": 181, "L4": 121, "RTX 4090": 165.2, "RTX 3090": 71, "V100": 125,
@@ -45,5 +47,7 @@ class Mfu(Hook):
 
 def peak(device: str, precision: Format) -> float:
     """Return the peak TFLOP/s of a device by its name; 0 where it is not known."""
-    found = next((tflops for name, tflops in PEAKS.items() if name in device), 0)
+    if "Laptop" in device:
+        return 0  # another chip under the same name
+    found = next((tflops for name, tflops in PEAKS.items() if re.search(rf"\b{name}\b", device)), 0)
     return found * FACTORS.get(precision, 0)

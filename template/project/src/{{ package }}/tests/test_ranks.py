@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from .. import checkpoint, data, model
 from ..config import Config, parse
 from ..distributed import World
+from ..techniques import fsdp
 from ..train import train
 from .conftest import (
     HAS_BLOCKS,
@@ -216,3 +218,12 @@ def test_unsupported_on_ranks_is_refused_and_uneven_validation_ends(tmp_path: Pa
             assert (unsupported(options) or message) in (tmp_path / f"{number}-refused-{rank}").read_text()
         assert not (tmp_path / str(number)).exists()
     assert len(read_rows(tmp_path / "uneven", "val")) == 1
+
+
+def test_fsdp_does_not_cast_inputs(config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16, targets that the loss compares with would lose digits."""
+    policies: list[fsdp.MixedPrecisionPolicy] = []
+    monkeypatch.setattr(fsdp, "init_device_mesh", lambda *_: None)
+    monkeypatch.setattr(fsdp, "fully_shard", lambda part, mesh, mp_policy: policies.append(mp_policy))
+    fsdp.shard(nn.Linear(4, 4), config(FSDP, "--speed.channels_last=false"), True, World(0, 2, torch.device("cpu")))
+    assert {(it.param_dtype, it.cast_forward_inputs) for it in policies} == {(torch.bfloat16, False)}

@@ -1,7 +1,7 @@
 """The options of speed and loading reach torch, and `auto` follows the device."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,38 @@ def test_auto_precision_is_bf16_on_cpus_that_support_it(
 ) -> None:
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: able)
     assert speed.best_format(CPU) == expected
+
+
+@pytest.fixture
+def restored_precision() -> Iterator[None]:
+    """Restore torch's global options for TF32."""
+    yield
+    torch.set_float32_matmul_precision("highest")
+    cudnn: Any = torch.backends.cudnn
+    cudnn.allow_tf32 = True
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    cudnn.fp32_precision = cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "none"
+
+
+@pytest.mark.usefixtures("restored_precision")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_all_precision_getters_agree(
+    config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """Lightning and inductor read the legacy ones, which raise an error if they do not agree with the new ones."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    speed.setup(config(f"--speed.precision={precision}"), torch.device("cuda", 0))
+    tf32, full = precision != "fp32", "ieee" if precision == "fp32" else "tf32"
+    cudnn: Any = torch.backends.cudnn
+    assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+    assert torch.backends.cuda.matmul.allow_tf32 == tf32
+    assert cudnn.allow_tf32 == tf32
+    assert {torch.backends.cuda.matmul.fp32_precision, cudnn.fp32_precision} == {full}
+    assert {cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision} == {full}
+    with cudnn.flags(enabled=False):  # reads and restores them
+        pass
+    assert cudnn.allow_tf32 == tf32
 
 
 @pytest.mark.parametrize(("value", "expected"), [(True, True), (False, False), ("auto", False)])
