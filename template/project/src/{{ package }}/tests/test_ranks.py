@@ -1,5 +1,6 @@
 """Two ranks train as one does, with DDP and FSDP, and any number of ranks can load their checkpoints."""
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import checkpoint, data, model
 from ..config import Config, parse
@@ -131,10 +132,14 @@ def test_sharded_ema_equals_one_rank(two: Path, one: Path) -> None:
         for folder in (two / "fsdp", one / "one")
     )
     names = [name for name, weight in own_weights() if weight.ndim >= 2]
-    gap = max((theirs["ema"][name] - theirs["model"][name]).abs().max().item() for name in names)
-    error = max((ours["ema"][name] - theirs["ema"][name]).abs().max().item() for name in names)
-    assert gap > 1e-4, "the average is not the weights"
-    assert error < 0.2 * gap
+
+    def distance(some: dict[str, Tensor], others: dict[str, Tensor]) -> float:
+        """Over all weights, as AdamW's first steps have the size of the rate also where a gradient is mere rounding."""
+        return math.hypot(*((some[name] - others[name]).norm().item() for name in names))
+
+    gap = distance(theirs["ema"], theirs["model"])
+    assert gap > 1e-3, "the average is not the weights"
+    assert distance(ours["ema"], theirs["ema"]) < 0.2 * gap
 
 
 def own_weights() -> list[tuple[str, torch.nn.Parameter]]:

@@ -34,8 +34,9 @@ def restored_precision() -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     cudnn: Any = torch.backends.cudnn
     cudnn.allow_tf32 = True
-    torch.backends.cuda.matmul.fp32_precision = "none"
-    cudnn.fp32_precision = cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "none"
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    cudnn.fp32_precision = "none"
+    cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32"
 
 
 @pytest.mark.usefixtures("restored_precision")
