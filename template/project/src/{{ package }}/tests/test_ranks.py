@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from .. import checkpoint, data, model
 from ..config import Config, parse
@@ -227,7 +228,7 @@ def test_unsupported_on_ranks_is_refused_and_uneven_validation_ends(tmp_path: Pa
 
 def test_fsdp_does_not_cast_inputs(config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16, targets that the loss compares with would lose digits."""
-    policies: list[fsdp.MixedPrecisionPolicy] = []
+    policies: list[MixedPrecisionPolicy] = []
     monkeypatch.setattr(fsdp, "init_device_mesh", lambda *_: None)
     monkeypatch.setattr(fsdp, "fully_shard", lambda part, mesh, mp_policy: policies.append(mp_policy))
     fsdp.shard(nn.Linear(4, 4), config(FSDP, "--speed.channels_last=false"), True, World(0, 2, torch.device("cpu")))
