@@ -105,7 +105,6 @@ def tree_of_rendering(repository: Repository, rendering: Path, index: Path) -> s
         repository.git("read-tree", "HEAD", index=index)
     # Modes and links as rendered, whatever the file system of the project supports.
     real = {"core.fileMode": "true", "core.symlinks": "true", "core.sparseCheckout": "false"}
-    real["core.bigFileThreshold"] = "1"  # one pack, which is faster than an object file per file
     options = ["add", "--all", "--force", "--", repository.where]
     repository.git(*options, index=index, work_tree=rendering, settings=real)
     tree = repository.git("write-tree", index=index).decode().strip()
