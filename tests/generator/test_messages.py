@@ -1,13 +1,11 @@
 """The messages of failures: the reason, no boilerplate, no password, and the way out."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fastproj.shared.errors import without_passwords
 from fastproj.shared.git import last_line
-from program import Fastproj
+from program import Fastproj, run_on_full_device
 from updating import MakeProject, commit, edit, git
 
 SSH = """ssh: Could not resolve hostname example: Name or service not known
@@ -97,17 +95,7 @@ def test_report_that_cannot_be_written(
 ) -> None:
     folder = make_project()
     arguments = ["update", "--yes"] if command == "update" else ["new", "other", "--yes", "--output", str(tmp_path)]
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "fastproj", *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+    result = run_on_full_device(folder, environment, *arguments)
     done = "the update is staged" if command == "update" else f"{tmp_path / 'other'} was created"
     expected = f"fastproj: {done}, but the report cannot be written (No space left on device)\n"
     assert (result.returncode, result.stderr) == (0, expected)

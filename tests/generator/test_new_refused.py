@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Fastproj
+from program import Fastproj, run_on_full_device
 
 BAD = [
     (["--gpus", "-1"], "gpus"),
@@ -154,17 +154,7 @@ def test_broken_git_is_a_one_line_error(script: str, fastproj: Fastproj, tmp_pat
 def test_full_output_device_is_a_one_line_error(
     arguments: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
-    with open("/dev/full", "w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "fastproj", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+    result = run_on_full_device(tmp_path, environment, *arguments)
     assert result.returncode == 1
     assert "cannot write the output" in result.stderr
     assert result.stderr.count("\n") == 1

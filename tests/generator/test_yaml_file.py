@@ -1,11 +1,13 @@
 """Answers files that are too large, deep or repetitive are refused quickly and in one line."""
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 from hostile_answers import HOSTILE
 from program import Fastproj
-from updating import MakeProject, commit
+from updating import MakeProject, build, commit, git
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -22,3 +24,22 @@ def test_hostile_answers_file(name: str, make_project: MakeProject, fastproj: Fa
         assert reason in result.stderr
         assert "restore it with `git checkout HEAD -- .copier-answers.yml`" in result.stderr
     assert time.monotonic() - start < 30
+
+
+def test_pipe_as_answers_file(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    (folder / ".copier-answers.yml").unlink()
+    os.mkfifo(folder / ".copier-answers.yml")
+    for command in (["status"], ["update", "--yes"], ["adopt", "--dry-run"]):
+        result = fastproj(*command, cwd=folder)
+        assert (result.returncode, result.stderr.count("\n"), "not a file" in result.stderr) == (1, 1, True)
+
+
+def test_template_whose_answers_file_has_a_tag_of_its_own(fastproj: Fastproj, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
+    (tmp_path / "fork/project/{{ _copier_conf.answers_file }}.jinja").write_text("a: !mine x\n")
+    commit(tmp_path / "fork")
+    result = fastproj("new", "x", "--yes", "--template", str(tmp_path / "fork"), "--output", str(tmp_path))
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
+    assert "renders .copier-answers.yml, but not as YAML" in result.stderr
+    assert not (tmp_path / "x").exists()

@@ -26,3 +26,18 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     """Return the content of each file outside git's folder."""
     files = [file for file in folder.rglob("*") if file.is_file() and ".git" not in file.parts]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def run_on_full_device(folder: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in a folder, with a stdout to which nothing can be written."""
+    with open("/dev/full", "w") as full:
+        return subprocess.run(
+            [sys.executable, "-m", "fastproj", *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )

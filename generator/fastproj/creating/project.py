@@ -83,10 +83,12 @@ def create(
 
 def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
     """Read the answers file; a given answer that is missing there is not a question of the template."""
+    from yaml import YAMLError
+
     file = stage / ANSWERS_FILE
     try:
         recorded = read_yaml(file) if file.is_file() else None
-    except ValueError as error:
+    except (ValueError, YAMLError) as error:
         raise FastprojError(f"the template renders {ANSWERS_FILE}, but not as YAML: {error}") from error
     if not isinstance(recorded, dict):
         raise FastprojError(

@@ -31,7 +31,8 @@ _UNCONVERTED = {
 _PROTOCOLS = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
 # With these, git explains a failure of ssh, which has already said the reason.
 _BOILERPLATE = ("Please make sure you have the correct access rights", "and the repository exists.")
-_NO_REASON = ("fatal: Could not read from remote repository.", "fatal: adding files failed")
+_SSH_FAILED = "fatal: Could not read from remote repository."
+_ADD_FAILED = "fatal: adding files failed"  # the reason comes first, before what follows from it
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ def last_line(text: str | None) -> str:
     """Return the last line that is not empty, where programs say what went wrong."""
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
     lines = [line for line in lines if line not in _BOILERPLATE]
-    if len(lines) > 1 and lines[-1] in _NO_REASON:
-        lines = lines[:1] if lines[-1] == _NO_REASON[1] else lines[:-1]
+    if len(lines) > 1 and lines[-1] == _ADD_FAILED:
+        return lines[0]
+    if len(lines) > 1 and lines[-1] == _SSH_FAILED:
+        lines.pop()
     return lines[-1] if lines else "no message"

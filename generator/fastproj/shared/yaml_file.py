@@ -1,6 +1,5 @@
 """Read YAML that is not trusted: an answers file, or the questions of a template."""
 
-import os
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,10 @@ def read_yaml(file: Path) -> Any:
     """
     import yaml  # 20 ms, which `--version` and `detect` do not need
 
+    if file.exists() and not file.is_file():
+        raise ValueError("not a file")  # to open a pipe, for example, would wait forever
     with file.open("rb") as opened:
-        content = opened.read(MAX_BYTES + 1) if os.path.isfile(file) else b""
+        content = opened.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError("larger than 1 MiB")
     text, loader = content.decode(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the fast one is not in every build
