@@ -42,7 +42,7 @@ test: $(VENV)/.ready check  ## run all checks, and the tests of each fact once; 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=20 $(ARGS)
 
 test-all: export EVERY_TEST := 1
-test-all: test  ## run all checks, and every test of every framework with every model
+test-all: test  ## run all checks and every test, with every framework and model
 
 try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='test_train.py -k resume'
 	@rm -rf build/try && mkdir -p build/try
