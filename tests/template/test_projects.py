@@ -86,7 +86,7 @@ def test_recipe_reaches_expected_metric(project: Project, tmp_path: Path, framew
     folder = shutil.copytree(project(framework, model), tmp_path / "proj")
     bar = re.search(r"^# Expect: (\w+) (<=|<|>=) ([\d.]+)", (folder / "configs/default.yaml").read_text(), re.MULTILINE)
     assert bar is not None, "the recipe says what to expect"
-    whole = ([], float(bar[3]))
+    whole: tuple[list[str], float] = ([], float(bar[3]))
     options, expected = whole if EVERY and framework == FRAMEWORKS[0] else SHORTER.get(model, whole)
     result = run_in(folder, "launch/local.sh", "--run.name=bar", "--run.device=cpu", *options)
     assert result.returncode == 0, result.stderr
