@@ -160,6 +160,83 @@ def test_tensor_cores_of_nvidia(capability: str | None, name: str, expected: str
     assert gpus.nvidia_format(capability, name) == expected
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("Tesla V100-SXM2-16GB, 7.0, 16384, Disabled, GPU-1, 580.95.05", "has compute capability 7.0, which torch"),
+        ("Tesla P100, 6.0, 16384, Disabled, GPU-1", "has compute capability 6.0, which torch"),
+        ("A, 9.0, 1, Disabled, GPU-1, 580.1\nB, 7.0, 1, Disabled, GPU-2, 580.1", "B has compute capability 7.0"),
+        ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, 535.183.06", "the NVIDIA driver 535 is too old for torch"),
+        ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, 580.65", ""),
+        ("Tesla T4, 7.5, 16384, Disabled, GPU-1, 610", ""),
+        ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, [N/A]", ""),
+    ],
+)
+def test_gpu_or_driver_too_old_for_cuda_13(smi: Path, rows: str, expected: str) -> None:
+    answer(smi, rows)
+    notes = " ".join(hardware.detect().notes)
+    assert expected in notes
+    assert ("CUDA 12.6 (pip install 'torch<2.15' --index-url" in notes) == bool(expected)
+
+
+def test_hidden_gpu_is_not_too_old(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(smi, "A, 9.0, 1, Disabled, GPU-1, 580.1\nB, 7.0, 1, Disabled, GPU-2, 580.1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert "capability" not in " ".join(hardware.detect().notes)
+
+
+def test_notes_are_shown_by_detect_and_new(fastproj: Fastproj, smi: Path, tmp_path: Path) -> None:
+    answer(smi, "Tesla V100-SXM2-16GB, 7.0, 16384, Disabled, GPU-1, 580.95.05")
+    path = {"PATH": os.environ["PATH"]}
+    assert "note     Tesla V100-SXM2-16GB has compute capability 7.0" in fastproj("detect", **path).stdout
+    created = fastproj("new", "proj", "--yes", "--no-git", "--output", str(tmp_path), **path)
+    assert "Note: Tesla V100-SXM2-16GB has compute capability 7.0" in created.stdout
+
+
+def pci_device(root: Path, number: int, **values: str) -> Path:
+    folder = root / f"sys/bus/pci/devices/0000:{number:02x}:00.0"
+    (folder / "tile0").mkdir(parents=True)
+    for name, value in values.items():
+        (folder / name).write_text(f"{value}\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "expected"),
+    [
+        ("0x0bd5", "Intel Data Center GPU Max", "bf16"), ("0x56a0", "Intel Arc A-Series", "bf16"),
+        ("0xe20b", "Intel Arc B-Series", "bf16"), ("0x64a0", "Intel Core Ultra with Arc Graphics", "bf16"),
+        ("0x7d55", "Intel Core Ultra with Arc Graphics", "none"),
+    ],
+)  # fmt: skip
+def test_intel(tmp_path: Path, device: str, name: str, expected: str) -> None:
+    for number in (1, 2):
+        folder = pci_device(tmp_path, number, **{"class": "0x030000"}, vendor="0x8086", device=device)
+        (folder / "driver").mkdir()
+        (folder / "tile0/physical_vram_size_bytes").write_text("0x0000000300000000\n")
+    machine = hardware.detect(tmp_path)
+    seen = [(gpu.vendor, gpu.name, gpu.capability, gpu.memory_mib, gpu.tensor_cores) for gpu in machine.gpus]
+    assert seen == [("intel", name, device, 12288, expected)] * 2
+    assert machine.answers() == {"gpus": 2, "nodes": 1, "tensor_cores": expected}
+
+
+@pytest.mark.parametrize(
+    ("kind", "vendor", "device", "driver"),
+    [
+        ("0x030000", "0x8086", "0x4680", True),  # UHD Graphics 770
+        ("0x030000", "0x8086", "0xe20b", False),  # without a driver
+        ("0x020000", "0x8086", "0xe20b", True),  # a network controller
+        ("0x030000", "0x1002", "0xe20b", True),
+        ("", "", "", True),
+    ],
+)
+def test_other_pci_devices_are_no_intel_gpus(tmp_path: Path, kind: str, vendor: str, device: str, driver: bool) -> None:
+    folder = pci_device(tmp_path, 1, **{"class": kind}, vendor=vendor, device=device)
+    if driver:
+        (folder / "driver").mkdir()
+    assert hardware.detect(tmp_path).gpus == ()
+
+
 def amd_machine(root: Path, targets: list[int]) -> Path:
     """Write the kernel driver's table: a CPU and GPUs of these targets."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"

@@ -1,4 +1,4 @@
-"""Detect the GPUs of NVIDIA, AMD and Apple, and the newest number format of their matrix units."""
+"""Detect the GPUs of NVIDIA, AMD, Intel and Apple, and the newest number format of their matrix units."""
 
 import os
 import platform
@@ -12,19 +12,33 @@ from .probe import field, mebibytes, printable, read_file, run_tool, sysctl
 Format = Literal["none", "fp16", "bf16", "fp8"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-_QUERY = "name,compute_cap,memory.total,mig.mode.current,uuid"
-_ROW = re.compile(r"(.+), *(\d{1,2}\.\d), *([^,]*), *([^,]*), *(GPU-[^,]*)")
+_QUERY = "name,compute_cap,memory.total,mig.mode.current,uuid,driver_version"
+_ROW = re.compile(r"(.+), *(\d{1,2}\.\d), *([^,]*), *([^,]*), *(GPU-[^,]*?)(?:, *(\d{1,4})\.[\d.]*)?")
 _SLICE = re.compile(r"MIG (\S+) +Device +\d+: \(UUID: (MIG-[^)]+)\)")
+
+# Families by PCI device ID (Linux, include/drm/intel/pciids.h), of those that torch supports ("Getting Started on Intel
+# GPU"); older integrated graphics are not among them.
+_INTEL: dict[str, tuple[str, Format]] = {
+    r"0b6[9e]|0bd[0-9ab]": ("Intel Data Center GPU Max", "bf16"),
+    r"56c[0-2]": ("Intel Data Center GPU Flex", "bf16"),
+    r"569[0-7]|56a[0-6]|56b[0-3a-f]": ("Intel Arc A-Series", "bf16"),
+    r"e202|e20[b-d]|e21[0-6]|e22[0-3]": ("Intel Arc B-Series", "bf16"),
+    r"7d51|7dd1|6420|64[ab]0|b08[0-7f]|b0[9ab]0": ("Intel Core Ultra with Arc Graphics", "bf16"),
+    r"7d55|7dd5": ("Intel Core Ultra with Arc Graphics", "none"),  # Meteor Lake, the only one without matrix units
+}
+_CUDA_13_CAPABILITY, _CUDA_13_DRIVER = (7, 5), 580
+"""What torch from PyPI needs, as it is built for CUDA 13 (its release notes: Turing or newer, driver R580 or newer)."""
+_CUDA_12 = "pip install 'torch<2.15' --index-url https://download.pytorch.org/whl/cu126"
 
 
 @dataclass(frozen=True)
 class Gpu:
     """A device that a process can train on: a GPU, or a MIG slice."""
 
-    vendor: Literal["nvidia", "amd", "apple"]
+    vendor: Literal["nvidia", "amd", "intel", "apple"]
     name: str
     capability: str | None
-    """CUDA compute capability (`9.0`), or AMD's target (`gfx942`)."""
+    """CUDA compute capability (`9.0`), AMD's target (`gfx942`), or Intel's PCI device ID (`0xe20b`)."""
     memory_mib: int | None
     tensor_cores: Format
     """Newest number format of its matrix units."""
@@ -34,7 +48,7 @@ class Gpu:
 
 def detect_gpus(root: Path, notes: list[str]) -> list[Gpu]:
     """Return the GPUs that this process can use."""
-    return _nvidia(notes) or _amd(root, notes) or _apple()
+    return _nvidia(notes) or _amd(root, notes) or _intel(root) or _apple()
 
 
 def nvidia_format(capability: str | None, name: str) -> Format:
@@ -63,9 +77,10 @@ def _nvidia(notes: list[str]) -> list[Gpu]:
     rows = {line: _ROW.fullmatch(line) for line in map(str.strip, output.splitlines()) if line}
     other = [line for line, row in rows.items() if row is None]
     notes += [f"nvidia-smi printed a line that does not describe a GPU: {printable(line)!r}" for line in other]
+    drivers = [int(row[6]) for row in rows.values() if row and row[6]]
     devices: list[tuple[list[str], Gpu]] = []  # with the names that CUDA_VISIBLE_DEVICES may use
     for index, row in enumerate(filter(None, rows.values())):
-        name, capability, memory, mig, uuid = row.groups()
+        name, capability, memory, mig, uuid, _ = row.groups()
         names = [str(index), uuid]
         memory_mib = int(memory) if memory.isdecimal() and int(memory) < 1 << 24 else None
         gpu = Gpu("nvidia", printable(name), capability, memory_mib, nvidia_format(capability, name))
@@ -81,7 +96,23 @@ def _nvidia(notes: list[str]) -> list[Gpu]:
             part = replace(gpu, name=f"{gpu.name} MIG {profile}", memory_mib=memory_mib, is_slice=True)
             devices.append(([slice_uuid, *names], part))
             names = []  # those of the GPU mean its first slice
-    return _visible(devices, notes)
+    visible = _visible(devices, notes)
+    notes += _not_for_cuda_13(visible, drivers)
+    return visible
+
+
+def _not_for_cuda_13(gpus: list[Gpu], drivers: list[int]) -> list[str]:
+    """Return why torch from PyPI would not run on these GPUs, and what to install instead."""
+    for gpu in gpus:
+        if tuple(map(int, (gpu.capability or "99.0").split("."))) < _CUDA_13_CAPABILITY:
+            reason = (
+                f"{gpu.name} has compute capability {gpu.capability}, which torch from PyPI (CUDA 13) does not support"
+            )
+            return [f"{reason}: install a build for CUDA 12.6 ({_CUDA_12})"]
+    if gpus and drivers and min(drivers) < _CUDA_13_DRIVER:
+        reason = f"the NVIDIA driver {min(drivers)} is too old for torch from PyPI (CUDA 13)"
+        return [f"{reason}: update it to {_CUDA_13_DRIVER} or newer, or install a build for CUDA 12.6 ({_CUDA_12})"]
+    return []
 
 
 def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu]:
@@ -114,6 +145,20 @@ def _amd(root: Path, notes: list[str]) -> list[Gpu]:
         gpus.append(Gpu("amd", name, target, mebibytes(size), amd_format(target)))
     if gpus and root == Path("/") and not os.access("/dev/kfd", os.R_OK | os.W_OK):
         notes.append("no permission to open /dev/kfd: join the groups render and video")
+    return gpus
+
+
+def _intel(root: Path) -> list[Gpu]:
+    """Find display controllers (PCI class 03) of the families above that a kernel driver has taken."""
+    gpus = []
+    for device in sorted(root.glob("sys/bus/pci/devices/*")):
+        kind, vendor, number = (read_file(device / it).strip() for it in ("class", "vendor", "device"))
+        if not kind.startswith("0x03") or vendor != "0x8086" or not (device / "driver").exists():
+            continue
+        for pattern, (name, format) in _INTEL.items():
+            if re.fullmatch(pattern, number.removeprefix("0x")):
+                size = field("0x([0-9a-f]{1,16})$", read_file(device / "tile0/physical_vram_size_bytes"))
+                gpus.append(Gpu("intel", name, number, int(size, 16) >> 20 if size else None, format))
     return gpus
 
 
