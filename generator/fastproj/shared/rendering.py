@@ -102,6 +102,11 @@ def _render(temporary: Path, stage: Path, source: Source, checkout: Path | None,
         raise FastprojError(
             f"git could not read the template {source.location}: {git.last_line(error.stderr)}"
         ) from error
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        name = os.path.relpath(error.filename or stage, stage)
+        raise FastprojError(
+            f"the template {source.location} is broken: it renders {name!r} both as a file and as a folder"
+        ) from error
     except (KeyboardInterrupt, MemoryError):  # copier's own subclass of the first is an Exception too
         raise
     except Exception as error:

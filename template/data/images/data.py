@@ -17,7 +17,8 @@ from .errors import UserError
 from .readers.digits import load_digits
 
 Batch = tuple[Tensor, Tensor]
-"""Images (n, channels, size, size), uint8 as loaded and float32 as prepared; class indices (n,), int64."""
+"""Images (n, channels, size, size), uint8 as loaded and float32 as prepared; class indices (n,), int64, or with mixup
+the probability of each class (n, classes), float32."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class DataConfig(Section):
     """Augmentation: maximum random shift in pixels, in each direction; 0: off."""
     flip: bool = False
     """Augmentation: flip images horizontally with probability 0.5. Not for digits."""
+    crop: float = within("(0, 1]", 1.0)
+    """Augmentation: minimum fraction of the area in a random crop, which is resized to the whole; 1: off."""
+    mixup: float = within("[0, 0.5]", 0.0)
+    """Augmentation: maximum weight of another image and its label that are blended into each one; 0: off."""
     cache: Literal["none", "disk", "device"] = "none"
     """disk: decode and resize all of your images once, into a memory-mapped file in `cache_dir`. device: keep all
     samples in device memory and gather each batch there; for small data sets."""
@@ -130,6 +135,9 @@ def _image_folder(cfg: DataConfig, path: Path) -> Data:
         # What does not fit into memory is read from disk, so worker processes help.
         small = (len(train) + len(val)) * 3 * cfg.size**2 < 2**30
         return Data(train, val, spec, small, found.problems + problems)
+    if torch.accelerator.is_available():
+        size = len(found.files) * 3 * cfg.size**2 / 2**30
+        problems += (f"each image is decoded in each epoch; data.cache=disk does it once, and needs {size:.1f} GiB",)
     val_files = [found.files[index] for index in found.val.tolist()]
     splits = [(train_files, found.labels[found.train]), (val_files, found.labels[found.val])]
     decoding = [images.Decoding(files, labels, *options) for files, labels in splits]
@@ -144,7 +152,7 @@ class Prepare(nn.Module):
 
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
-        self.cfg = cfg
+        self.cfg, self.classes = cfg, len(spec.classes)
         self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
 
@@ -157,6 +165,10 @@ class Prepare(nn.Module):
             images = torch.where(flipped, images.flip(-1), images)
         if training and self.cfg.shift:
             images = shift(images, self.cfg.shift, generator)
+        if training and self.cfg.crop < 1:
+            images = random_resized_crop(images, self.cfg.crop, generator)
+        if training and self.cfg.mixup:
+            images, labels = mixup(images, F.one_hot(labels, self.classes).float(), self.cfg.mixup, generator)
         return (images - self.mean) / self.std, labels
 
 
@@ -169,3 +181,31 @@ def shift(images: Tensor, max_shift: int, generator: torch.Generator) -> Tensor:
     columns = corner[1] + torch.arange(w, device=images.device)
     sample = torch.arange(n, device=images.device).view(n, 1, 1)
     return padded.permute(0, 2, 3, 1)[sample, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
+
+
+def random_resized_crop(images: Tensor, min_area: float, generator: torch.Generator) -> Tensor:
+    """Crop a random part of each of the (n, c, h, w) images and resize it to (h, w) bilinearly.
+
+    Its area is between `min_area` and 1 of the image's, and its aspect ratio between 3/4 and 4/3 of it (Szegedy et al.
+    2015, arXiv:1409.4842, section 6).
+    """
+    area, aspect, left, top = torch.rand(4, len(images), device=images.device, generator=generator)
+    area = min_area + (1 - min_area) * area
+    aspect = (4 / 3) ** (2 * aspect - 1)
+    width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
+    zero = torch.zeros_like(width)
+    across = torch.stack((width, zero, (2 * left - 1) * (1 - width)), 1)  # of coordinates from -1 to 1
+    down = torch.stack((zero, height, (2 * top - 1) * (1 - height)), 1)
+    grid = F.affine_grid(torch.stack((across, down), 1), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def mixup(images: Tensor, probabilities: Tensor, most: float, generator: torch.Generator) -> Batch:
+    """Blend each image, and its class probabilities (n, classes), with another of the batch.
+
+    The other's weight is uniform from 0 to `most`; with 0.5 this is Zhang et al. 2018 (arXiv:1710.09412) for alpha = 1.
+    """
+    other = torch.randperm(len(images), device=images.device, generator=generator)
+    weight = most * torch.rand(len(images), device=images.device, generator=generator)
+    mixed = torch.lerp(probabilities, probabilities[other], weight.view(-1, 1))
+    return torch.lerp(images, images[other], weight.view(-1, 1, 1, 1)), mixed

@@ -72,6 +72,43 @@ def test_shift_moves_images_by_whole_pixels() -> None:
     assert set(rows.tolist()) == set(columns.tolist()) == {1, 2, 3}
 
 
+def test_crops_are_of_the_configured_area_and_inside_the_image() -> None:
+    across = torch.linspace(-1 + 1 / 64, 1 - 1 / 64, 64)  # the coordinates of the pixels
+    images = torch.stack(torch.meshgrid(across, across, indexing="xy")).expand(256, 2, 64, 64)
+    cropped = data.random_resized_crop(images, 0.25, torch.Generator().manual_seed(0))
+    width = (cropped[:, 0, 32, 48] - cropped[:, 0, 32, 16]) * 2  # of the middle half, which no border cuts
+    height = (cropped[:, 1, 48, 32] - cropped[:, 1, 16, 32]) * 2
+    area, aspect = width * height / 4, width / height
+    assert 0.24 < area.min() < 0.3
+    assert 0.9 < area.max() <= 1.01
+    assert 0.74 < aspect.min() < 0.8
+    assert 1.25 < aspect.max() < 1.35
+    assert cropped.abs().max() <= images.abs().max()
+    again = data.random_resized_crop(images, 0.25, torch.Generator().manual_seed(0))
+    assert torch.equal(cropped, again)
+
+
+def test_mixup_blends_images_and_labels_with_one_weight() -> None:
+    images, probabilities = torch.eye(8).view(8, 1, 2, 4), torch.eye(8)  # each image shows its label
+    mixed, labels = data.mixup(images, probabilities, 0.5, torch.Generator().manual_seed(0))
+    assert torch.equal(mixed.view(8, 8), labels)
+    assert torch.allclose(labels.sum(1), torch.ones(8))
+    assert torch.equal(labels.argmax(1), torch.arange(8)), "an image keeps at least half of its label"
+    assert 0.5 <= labels.max(1).values.min() < 0.9
+
+
+def test_crop_and_mixup_act_only_in_training() -> None:
+    cfg = data.DataConfig(crop=0.3, mixup=0.5)
+    found = data.load(cfg)
+    batch, prepare = found.train.__getitems__(list(range(16))), data.Prepare(found.spec, cfg)
+    images, labels = prepare(batch, True, torch.Generator().manual_seed(0))
+    assert (images.shape, labels.shape) == ((16, 1, 8, 8), (16, 10))
+    plain = data.Prepare(found.spec, data.DataConfig())(batch, False, torch.default_generator)
+    kept = prepare(batch, False, torch.default_generator)
+    assert torch.equal(kept[0], plain[0])
+    assert torch.equal(kept[1], batch[1])
+
+
 @pytest.mark.parametrize("cache", ["none", "disk"])
 def test_image_folder_is_split_within_each_class(tmp_path: Path, cache: str) -> None:
     found = data.load(make_config(make_folder(tmp_path / "own", 3, 10), cache=cache))

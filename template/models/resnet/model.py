@@ -108,7 +108,8 @@ class ResNet(nn.Module):
         logits = self.predict(images)
         loss = F.cross_entropy(logits, labels, label_smoothing=self.smoothing if self.training else 0.0)
         with torch.no_grad():
-            correct = (logits.argmax(1) == labels).sum()
+            classes = labels if labels.ndim == 1 else labels.argmax(1)
+            correct = (logits.argmax(1) == classes).sum()
         count = len(labels)
         return loss, {"loss": (loss.detach() * count, count), "accuracy": (correct, count)}
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
@@ -16,6 +17,7 @@ from .. import data
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
+from ..model import ModelConfig, build
 from ..readers.decoding import load_image
 from ..tools import evaluate, export, predict, task
 from ..tools.trained_model import open_trained
@@ -170,3 +172,17 @@ def test_unreadable_image_is_reported_in_one_line(images_folder: Path) -> None:
     with pytest.raises(UserError, match="fix or remove it") as caught:
         load_image(images_folder, 8, 1)
     assert "\n" not in str(caught.value)
+
+
+def test_loss_of_blended_labels_is_the_weighted_loss() -> None:
+    found = data.load(data.DataConfig())
+    net = build(ModelConfig(), found.spec).eval()
+    images, labels = data.Prepare(found.spec, data.DataConfig())(
+        found.val.__getitems__(list(range(8))), False, torch.default_generator
+    )
+    own, others = F.one_hot(labels, 10).float(), F.one_hot(labels.roll(1), 10).float()
+    with torch.no_grad():
+        blended, metrics = net(images, 0.75 * own + 0.25 * others)
+        expected = 0.75 * net(images, labels)[0] + 0.25 * net(images, labels.roll(1))[0]
+        torch.testing.assert_close(blended, expected)
+        assert metrics["accuracy"][0] == net(images, labels)[1]["accuracy"][0]
