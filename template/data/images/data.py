@@ -45,8 +45,9 @@ class DataConfig(Section):
     mixup: float = within("[0, 0.5]", 0.0)
     """Augmentation: maximum weight of another image and its label that are blended into each one; 0: off."""
     cache: Literal["none", "disk", "device"] = "none"
-    """disk: decode and resize all of your images once, into a memory-mapped file in `cache_dir`. device: keep all
-    samples in device memory and gather each batch there; for small data sets."""
+    """none: decode your images in every epoch, which may be slower than a GPU trains. disk: decode and resize them
+    once, into a memory-mapped file in `cache_dir`. device: keep all samples in device memory and gather each batch
+    there; for small data sets."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,6 @@ def _image_folder(cfg: DataConfig, path: Path) -> Data:
         # What does not fit into memory is read from disk, so worker processes help.
         small = (len(train) + len(val)) * 3 * cfg.size**2 < 2**30
         return Data(train, val, spec, small, found.problems + problems)
-    if torch.accelerator.is_available():
-        size = len(found.files) * 3 * cfg.size**2 / 2**30
-        problems += (f"each image is decoded in each epoch; data.cache=disk does it once, and needs {size:.1f} GiB",)
     val_files = [found.files[index] for index in found.val.tolist()]
     splits = [(train_files, found.labels[found.train]), (val_files, found.labels[found.val])]
     decoding = [images.Decoding(files, labels, *options) for files, labels in splits]
