@@ -31,8 +31,8 @@ class RunConfig(Section):
     checkpoint of `run.name`, if there is one."""
     seed: int = within("[0, 2147483647]", 0)
     """Seed of the initial weights, sample order, augmentation and dropout."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Device to train on; auto uses the accelerator if there is one."""
+    device: Literal["auto", "accelerator", "cpu", "cuda", "mps", "xpu"] = "auto"
+    """Device to train on; auto uses the accelerator, such as a GPU, if there is one, and accelerator requires it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -69,9 +69,13 @@ def start(device: str = "auto") -> Iterator[World]:
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     found = accelerator.type if accelerator else "cpu"
-    kind = found if wanted == "auto" else wanted
+    if accelerator is None and wanted != "cpu" and torch.version.cuda:
+        from . import cuda
+
+        cuda.check_driver()
+    kind = found if wanted == "auto" or (wanted == "accelerator" and accelerator) else wanted
     if kind not in ("cpu", found):
         raise UserError(f"run.device is {wanted}, but torch {torch.__version__} finds no such device: use auto or cpu")
     if kind == "cpu" or kind == "mps":
@@ -81,7 +85,12 @@ def _device(wanted: str, local_rank: int) -> torch.device:
         raise UserError(
             f"process {local_rank} has no GPU, as this machine has {count}: start at most {count} processes"
         )
-    return torch.device(kind, local_rank)
+    device = torch.device(kind, local_rank)
+    if kind == "cuda":
+        from . import cuda
+
+        cuda.check_build(device)
+    return device
 
 
 def wrap(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
