@@ -15,6 +15,7 @@ LAYERS: list[set[str]] = [
     {"techniques"},
     {"loaders", "checkpoint", "run_folder", "metrics", "log", "hooks", "framework"},
     {"optim", "speed", "distributed"},
+    {"cuda"},
     {"config"},
     {"model"},
     {"data"},

@@ -144,25 +144,31 @@ def copy_once(file: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("hardware", HARDWARE)
 def test_answers_reach_the_config_and_the_launchers(project: Project, hardware: str) -> None:
     folder = project(FRAMEWORKS[0], MODELS[0], hardware)
-    speed = yaml.safe_load((folder / "configs/default.yaml").read_text())["speed"]
+    recipe = yaml.safe_load((folder / "configs/default.yaml").read_text())
+    speed = recipe["speed"]
     expected = {"cpu": ("auto", "off"), "gpu": ("fp16", "model"), "gpus": ("bf16", "model"), "nodes": ("bf16", "model")}
     assert (speed["precision"], speed["compile"]) == expected[hardware]
+    assert recipe.get("run") == (None if hardware == "cpu" else {"device": "accelerator"})
+    smoke = yaml.safe_load((folder / "configs/smoke.yaml").read_text())
+    assert smoke["run"] == {"device": "auto"}, "it runs on any machine"
     gpus = {"cpu": 1, "gpu": 1, "gpus": 4, "nodes": 8}[hardware]
     assert f"PROCESSES:-{gpus}" in (folder / "launch/local.sh").read_text()
     launchers = {"cpu": set(), "gpu": set(), "gpus": {"slurm.sbatch"}, "nodes": {"slurm.sbatch", "multinode.sh"}}
     assert {file.name for file in (folder / "launch").iterdir()} == {"local.sh", *launchers[hardware]}
 
 
-OWN_LINES, ENGINE_LINES, OTHER_ENGINE_LINES = 300, 1350, 1520
+OWN_LINES, ENGINE_LINES, OTHER_ENGINE_LINES, CUDA_LINES = 300, 1350, 1520, 90
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_default_run_imports_few_lines(project: Project, tmp_path: Path, framework: str) -> None:
-    """It imports no technique and no tool. Config, contracts, model and data are not the engine."""
+    """It imports no technique or tool, and `cuda.py` for GPUs only. Config, contracts, model and data do not count."""
     small = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
     small += ["--optim.name=adamw", f"--run.dir={tmp_path}"]
-    result = run_python(project(framework, ENGINE_MODEL), str(PROGRAMS / "list_imported.py"), *small)
+    folder = project(framework, ENGINE_MODEL)
+    result = run_python(folder, str(PROGRAMS / "list_imported.py"), *small)
     assert result.returncode == 0, result.stderr
+    assert count_lines(folder / "src/proj/cuda.py") <= CUDA_LINES
     files = [Path(file) for file in result.stdout.splitlines()[-1].split()[1:]]
     names = {file.name for file in files}
     assert {"train.py", "model.py", "data.py", "loaders.py", "config.py", "checkpoint.py"} <= names

@@ -31,8 +31,8 @@ class RunConfig(Section):
     checkpoint of `run.name`, if there is one."""
     seed: int = within("[0, 2147483647]", 0)
     """Seed of the initial weights, sample order, augmentation and dropout."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Device to train on; auto uses the accelerator if there is one."""
+    device: Literal["auto", "accelerator", "cpu", "cuda", "mps", "xpu"] = "auto"
+    """Device to train on; auto uses the accelerator, such as a GPU, if there is one, and accelerator requires it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,9 +84,10 @@ class LoaderConfig(Section):
     prefetch_factor: int = within("[1, 64]", 2)
     """Batches prefetched per worker."""
     pin_memory: bool = True
-    """Use page-locked host memory, so that copies to a CUDA device are asynchronous; no effect on other devices."""
+    """Use page-locked host memory, so that copies to a GPU are asynchronous; no effect on the CPU and Apple's GPUs.
+    Workers' batches are copied there by a thread, without workers by the training loop."""
     side_stream: bool = True
-    """Prefetch the next batch to a CUDA device on a separate stream, while the present one is in use."""
+    """Prefetch the next batch to a GPU on a separate stream, while the present one is in use; not on Apple's GPUs."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class LogConfig(Section):
     progress: bool = True
     """Show a progress bar if the output is a terminal."""
     mfu: bool | Literal["auto"] = "auto"
-    """Log TFLOP per second, and model FLOPs utilization where the device's peak is known; auto: on CUDA."""
+    """Log TFLOP per second, and model FLOPs utilization where the device's peak is known; auto: on accelerators."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class World:
 
 @contextmanager
 def start(device: str = "auto") -> Iterator[World]:
-    """Initialize the process group that torchrun started (NCCL on GPUs, else gloo), if any; destroy it at the end.
+    """Initialize the process group that torchrun started, with the device's backend, if any; destroy it at the end.
 
     Raises:
         UserError: the device is not available, or there are more processes than GPUs.
@@ -54,24 +54,29 @@ def start(device: str = "auto") -> Iterator[World]:
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     place = _device(device, local_rank)
-    if place.type == "cuda":
-        torch.cuda.set_device(place)
+    if place.index is not None:
+        torch.accelerator.set_device_index(place)
     if world_size == 1:
         yield World(rank, world_size, place)
         return
     if place.type == "mps":
         raise UserError("several processes cannot share an Apple GPU: start one, or use run.device=cpu")
-    cuda = place.type == "cuda"
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=place if cuda else None)
+    dist.init_process_group(
+        dist.get_default_backend_for_device(place), device_id=None if place.type == "cpu" else place
+    )
     yield World(rank, world_size, place)
     dist.barrier()  # no rank exits before rank 0 has saved
     dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     found = accelerator.type if accelerator else "cpu"
-    kind = found if wanted == "auto" else wanted
+    if accelerator is None and wanted != "cpu" and torch.version.cuda:
+        from . import cuda
+
+        cuda.check_driver()
+    kind = found if wanted == "auto" or (wanted == "accelerator" and accelerator) else wanted
     if kind not in ("cpu", found):
         raise UserError(f"run.device is {wanted}, but torch {torch.__version__} finds no such device: use auto or cpu")
     if kind == "cpu" or kind == "mps":
@@ -81,14 +86,24 @@ def _device(wanted: str, local_rank: int) -> torch.device:
         raise UserError(
             f"process {local_rank} has no GPU, as this machine has {count}: start at most {count} processes"
         )
-    return torch.device(kind, local_rank)
+    device = torch.device(kind, local_rank)
+    if kind == "cuda":
+        from . import cuda
+
+        cuda.check_build(device)
+    return device
+
+
+def has_streams(device: torch.device) -> bool:
+    """Whether the device copies and computes on streams, asynchronously: GPUs but Apple's."""
+    return device.type != "cpu" and hasattr(torch.get_device_module(device), "Stream")
 
 
 def wrap(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
     """Wrap the model in DistributedDataParallel; on one rank and under FSDP return it as it is."""
     if world.world_size == 1 or cfg.strategy == "fsdp":
         return model
-    ids = [world.device.index] if world.device.type == "cuda" else None
+    ids = None if world.device.index is None else [world.device.index]
     return DistributedDataParallel(model, device_ids=ids, **ddp_options(cfg))
 
 
@@ -143,9 +158,10 @@ def seeded_generator(device: torch.device, seed: int, step: int, index: int) -> 
     of ranks, and a resumed run needs no RNG state.
     """
     number = ((seed * 1_000_003 + step) * 65_537 + index) % 2**63
-    if device.type == "cuda":
-        return torch.cuda.default_generators[device.index].manual_seed(number)
     if device.type == "cpu":
         return torch.default_generator.manual_seed(number)
-    torch.manual_seed(number)  # the default generators of other devices are not public
+    if device.index is not None:
+        default: torch.Generator = torch.get_device_module(device).default_generators[device.index]
+        return default.manual_seed(number)
+    torch.manual_seed(number)  # the default generator of Apple's GPUs is not public
     return torch.Generator(device).manual_seed(number)

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from .config import LoaderConfig, TrainConfig
 from .contracts import Batch, Dataset
-from .distributed import World
+from .distributed import World, has_streams
 from .errors import UserError
 
 
@@ -118,25 +119,25 @@ class EvalOrder:
 
 
 class Loader:
-    """Batches of an order on the device; on a GPU the next one is copied while the present one is in use."""
+    """Batches of an order on the device; with streams, the next one is copied while the present one is in use."""
 
     def __init__(
         self, samples: Dataset, order: Iterable[list[int]], cfg: LoaderConfig, workers: int, world: World, seed: int = 0
     ) -> None:
         self.samples, self.order, self.device = samples, order, world.device
         self.options = (cfg, workers, world, seed)
-        self.side_stream = cfg.side_stream
-        pin = cfg.pin_memory and world.device.type == "cuda"
+        asynchronous = has_streams(world.device)
+        self.pin, self.prefetch = asynchronous and cfg.pin_memory, asynchronous and cfg.side_stream
         self.loader: Iterable[Batch] | None = None  # a DataLoader without workers would add 60 us per batch
-        if workers > 0 or pin:
+        if workers > 0:
             self.loader = DataLoader(
                 samples,  # type: ignore[arg-type]  # torch's Dataset is a class; ours needs only the two methods
                 batch_sampler=order,
                 num_workers=workers,
                 collate_fn=tuple,
-                pin_memory=pin,
-                prefetch_factor=cfg.prefetch_factor if workers else None,
-                persistent_workers=cfg.persistent_workers and workers > 0,
+                pin_memory=self.pin,
+                prefetch_factor=cfg.prefetch_factor,
+                persistent_workers=cfg.persistent_workers,
                 # Without a generator, workers would be seeded from the one that augmentation and dropout draw from.
                 generator=torch.Generator().manual_seed(seed * 1_000_003 + world.rank),
             )
@@ -146,26 +147,37 @@ class Loader:
         return Loader(self.samples, order, *self.options)
 
     def __iter__(self) -> Iterator[Batch]:
-        loaded = map(self.samples.__getitems__, self.order) if self.loader is None else iter(self.loader)
+        loaded = map(self._load, self.order) if self.loader is None else iter(self.loader)
+        if self.prefetch:
+            return _prefetch(loaded, self.device)
         if self.device.type == "cpu":
             return loaded
-        if self.device.type == "cuda" and self.side_stream:
-            return _prefetch(loaded, self.device)
         return (tuple(part.to(self.device, non_blocking=True) for part in batch) for batch in loaded)
+
+    def _load(self, indices: list[int]) -> Batch:
+        """Without workers this thread pins the memory, while the device computes what was queued before."""
+        batch = self.samples.__getitems__(indices)
+        return tuple(part.pin_memory() for part in batch) if self.pin else batch
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.Stream:
+    """One for the whole process, as each stream has memory of its own in the allocator."""
+    return torch.Stream(device)
 
 
 def _prefetch(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
     """Copy each batch on a side stream while the one before it is in use."""
-    side = torch.cuda.Stream(device)
-    ready: Batch | None = None
+    side, ready = _side_stream(device), None
     for batch in loaded:
-        with torch.cuda.stream(side):
+        with side:
             coming = tuple(part.to(device, non_blocking=True) for part in batch)
         if ready is not None:
             yield ready
-        torch.cuda.current_stream(device).wait_stream(side)
+        main = torch.accelerator.current_stream(device)
+        main.wait_stream(side)
         for part in coming:  # keeps the allocator from reusing the memory while the main stream reads it
-            part.record_stream(torch.cuda.current_stream(device))
+            part.record_stream(main)
         ready = coming
     if ready is not None:
         yield ready

@@ -1,4 +1,4 @@
-"""Precision, TF32, cuDNN autotuner, channels_last, torch.compile, and a frozen garbage collector."""
+"""Precision, cuDNN autotuner, channels_last, torch.compile, and a frozen garbage collector."""
 
 import gc
 import os
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -45,9 +45,11 @@ def setup(cfg: Config, device: torch.device) -> Precision:
     if required:
         cfg.speed.refuse("precision", f"it needs {required}, and this run is on {device}; use auto")
     if device.type == "cuda":
+        from . import cuda
+
         torch.backends.cudnn.benchmark = cfg.speed.cudnn_benchmark
         # The few fp32 operations under autocast may use TF32; only an explicit fp32 means fp32 throughout.
-        _allow_tf32(format != "fp32")
+        cuda.allow_tf32(format != "fp32")
     if cfg.speed.compile != "off":
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = cfg.run.dir / ".compiled" if cfg.speed.compile_cache == "run" else caches / "torchinductor"
@@ -55,40 +57,27 @@ def setup(cfg: Config, device: torch.device) -> Precision:
     return Precision(format, device)
 
 
-def _allow_tf32(allowed: bool) -> None:
-    """Set whether fp32 operations on the GPU may use TF32.
-
-    The legacy options first: Lightning and inductor read them, which raises an error if only the new ones were set.
-    """
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    torch.backends.cudnn.allow_tf32 = allowed
-    precision = "tf32" if allowed else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = precision
-    cudnn: Any = torch.backends.cudnn
-    cudnn.fp32_precision = cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = precision
-
-
 def best_format(device: torch.device) -> Format:
     """Return the fastest format that the device supports in hardware; fp16 needs a gradient scaler."""
     if device.type == "cuda":
-        major, _ = torch.cuda.get_device_capability(device)
-        return "bf16" if major >= 8 or torch.version.hip else "fp16" if major == 7 else "fp32"
+        from . import cuda
+
+        return cuda.best_format(device)
     if device.type == "cpu":
         supported = torch.cpu.get_capabilities()
         return "bf16" if supported.get("avx512_bf16") or supported.get("amx_bf16") else "fp32"
-    return "fp32"
+    bf16 = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    return "bf16" if bf16 and bf16(including_emulation=False) else "fp32"
 
 
 def _missing_hardware(wanted: Format, device: torch.device) -> str:
     """Return the hardware that a format needs, if this is none; empty if it is. CPUs compute bf16 and fp16, slowly."""
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
-    if wanted == "tf32" and capability < (8, 0):
-        return "an NVIDIA GPU, Ampere or newer"
-    if wanted == "fp8" and (capability < (8, 9) or torch.version.hip):
-        return "an NVIDIA GPU, Ada, Hopper or newer"
-    if wanted == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return "an NVIDIA GPU, Ampere or newer"
-    return ""
+    if device.type == "cuda":
+        from . import cuda
+
+        return cuda.missing_hardware(wanted, device)
+    needed = {"tf32": "an NVIDIA GPU, Ampere or newer", "fp8": "an NVIDIA GPU, Ada, Hopper or newer"}
+    return needed.get(wanted, "")
 
 
 def place(model: nn.Module, cfg: SpeedConfig, device: torch.device) -> nn.Module:

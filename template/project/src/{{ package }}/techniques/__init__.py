@@ -126,7 +126,7 @@ def hooks(
         UserError: the run is too short for a range test.
     """
     found: list[Hook] = []
-    if cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type == "cuda"):
+    if cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type != "cpu"):
         from .mfu import Mfu
 
         with torch.device("meta"):

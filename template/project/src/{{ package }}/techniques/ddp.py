@@ -30,7 +30,7 @@ def sync_batchnorm(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module
     Raises:
         UserError: the ranks are not on GPUs.
     """
-    if world.device.type != "cuda":
+    if world.device.type not in ("cuda", "xpu"):
         cfg.refuse(
             "sync_batchnorm", f"torch supports it only on GPUs, and this run is on {world.device}; set it to false"
         )

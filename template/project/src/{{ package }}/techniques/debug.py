@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import distributed
 from ..config import Config
 from ..contracts import Batch
 from ..distributed import World
@@ -80,19 +81,17 @@ class DebugTools(Hook):
             torch.cuda.set_sync_debug_mode("default")
 
     def _profile(self, folder: Path) -> torch.profiler.profile:
-        on_cuda = self.world.device.type == "cuda"
+        on_device = distributed.has_streams(self.world.device)
 
         def write(profiler: torch.profiler.profile) -> None:
             folder.mkdir(exist_ok=True)
             profiler.export_chrome_trace(str(folder / "trace.json"))
-            by = "self_cuda_time_total" if on_cuda else "self_cpu_time_total"
+            by = "self_device_time_total" if on_device else "self_cpu_time_total"
             table = profiler.key_averages().table(sort_by=by, row_limit=40)
             (folder / "table.txt").write_text(table + "\n", encoding="utf-8")
 
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        activities += [torch.profiler.ProfilerActivity.CUDA] * on_cuda
         return torch.profiler.profile(
-            activities=activities,
+            activities=torch.profiler.supported_activities() if on_device else [torch.profiler.ProfilerActivity.CPU],
             schedule=torch.profiler.schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1),
             on_trace_ready=write,
             record_shapes=True,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..contracts import Batch, Dataset
+from ..distributed import has_streams
 from ..errors import UserError
 from ..loaders import Loader
 
@@ -35,9 +36,10 @@ class DeviceCache:
         self.parts = _read(loader.with_order(chunks), count)
 
     def __iter__(self) -> Iterator[Batch]:
-        on_gpu = self.device.type == "cuda"
+        asynchronous = has_streams(self.device)
         for indices in self.order:
-            chosen = torch.tensor(indices, pin_memory=on_gpu).to(self.device, non_blocking=True)
+            chosen = torch.tensor(indices)
+            chosen = (chosen.pin_memory() if asynchronous else chosen).to(self.device, non_blocking=True)
             yield tuple(part.index_select(0, chosen) for part in self.parts)
 
 
@@ -58,8 +60,8 @@ def _bytes(samples: Dataset) -> int:
 
 
 def _free(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+    if has_streams(device):
+        return torch.accelerator.get_memory_info(device)[0]
     try:
         found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
     except OSError:

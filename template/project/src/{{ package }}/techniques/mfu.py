@@ -34,8 +34,8 @@ class Mfu(Hook):
             loss, _ = model(*batch)
             loss.backward()
         self.per_sample: float = counter.get_total_flops() / len(batch[0])
-        name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else ""
-        self.peak = peak(name, precision) * world.world_size
+        get_name = getattr(torch.get_device_module(world.device), "get_device_name", lambda device: "")
+        self.peak = peak(get_name(world.device), precision) * world.world_size
 
     def on_metrics(self, row: dict[str, float]) -> bool:
         """Add `tflops`, TFLOP per second over all ranks, and `mfu`, their fraction of the peak where that is known."""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from .. import checkpoint, data, loaders, model, run, train
 from ..config import Config, as_dict, make_parser, read
 from ..contracts import blocks_of, no_compile_reason
 from ..distributed import World
+from ..loaders import TrainOrder
+from ..log import RunLog
 from ..tools import evaluate
 from . import train_in_turn
+from .no_synchronization import NoSynchronization
 
 ROOT = Path(__file__).parents[3]
 PARENT = __package__.rpartition(".")[0]
@@ -130,6 +134,28 @@ def short_validation(monkeypatch: pytest.MonkeyPatch) -> None:
         return whole(min(samples, VALIDATED * micro_batch), micro_batch, *place)
 
     monkeypatch.setattr(f"{PARENT}.loaders.EvalOrder", short)
+
+
+@pytest.fixture
+def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Forbid synchronization from the end of the second step to the end of the last but one."""
+    mode = ExitStack()
+    guarded: list[int] = []
+    step, order = RunLog.step, TrainOrder.__iter__
+
+    def count(self: RunLog) -> None:
+        step(self)
+        guarded.append(len(guarded) + 1)
+        if len(guarded) == 2:
+            mode.enter_context(NoSynchronization())
+        if len(guarded) == self.total_steps - 1:
+            mode.close()
+
+    # The host computes the indices: before the run, so that they do not count as synchronization.
+    monkeypatch.setattr(TrainOrder, "__iter__", lambda self: iter(list(order(self))))
+    monkeypatch.setattr(RunLog, "step", count)
+    with mode:
+        yield guarded
 
 
 def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str]:

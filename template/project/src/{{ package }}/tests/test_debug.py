@@ -3,8 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ from .. import data, model
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
-from ..loaders import TrainOrder
-from ..log import RunLog
 from ..techniques import debug
 from ..train import train
 from .conftest import HAS_BLOCKS, SMALL, main, unsupported
-from .no_synchronization import NoSynchronization
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -116,28 +112,6 @@ def test_debug_tools_restore_the_global_state(config: Callable[..., Config], wor
     train(config("--run.name=a", "--debug.anomaly=true", "--debug.deterministic=true"), world)
     assert not torch.is_anomaly_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-@pytest.fixture
-def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Forbid synchronization from the end of the second step to the end of the last but one."""
-    mode = ExitStack()
-    guarded: list[int] = []
-    step, order = RunLog.step, TrainOrder.__iter__
-
-    def count(self: RunLog) -> None:
-        step(self)
-        guarded.append(len(guarded) + 1)
-        if len(guarded) == 2:
-            mode.enter_context(NoSynchronization())
-        if len(guarded) == self.total_steps - 1:
-            mode.close()
-
-    # The host computes the indices: before the run, so that they do not count as synchronization.
-    monkeypatch.setattr(TrainOrder, "__iter__", lambda self: iter(list(order(self))))
-    monkeypatch.setattr(RunLog, "step", count)
-    with mode:
-        yield guarded
 
 
 QUIET = ["--run.name=a", "--train.steps=8", "--log.every=100", "--loader.workers=0"]

@@ -122,5 +122,8 @@ def test_options_reach_cuda(config: Callable[..., Config], on: bool) -> None:
             return (torch.tensor(indices),)
 
     loader = Loader(Ones(), [[0, 1], [2, 3], [4, 5]], cfg.loader, 0, World(0, 1, gpu))
-    assert (loader.loader is not None) == on, "pinning goes through torch's loader"
     assert [batch[0].tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+    for workers in (0, 1):
+        other = Loader(Ones(), [[0, 1], [2, 3]], cfg.loader, workers, World(0, 1, gpu))
+        loaded: Any = other.loader or map(other._load, other.order)
+        assert {batch[0].is_pinned() for batch in loaded} == {on}

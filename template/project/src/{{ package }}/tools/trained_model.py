@@ -70,7 +70,9 @@ def parser(tool: str, description: str) -> argparse.ArgumentParser:
     """An argument parser with the options that all tools for trained models share."""
     options = argparse.ArgumentParser(prog=f"python -m {__package__}.{tool}", description=description)
     options.add_argument("path", type=Path, help="folder of a run, or of one checkpoint")
-    options.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"], help="device to run on")
+    options.add_argument(
+        "--device", default="auto", choices=["auto", "cpu", "cuda", "mps", "xpu"], help="device to run on"
+    )
     formats = ["auto", "bf16", "fp16", "tf32", "fp32", "fp8"]
     options.add_argument("--precision", choices=formats, help="precision, instead of that of the run")
     return options

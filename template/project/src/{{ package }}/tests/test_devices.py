@@ -1,0 +1,114 @@
+"""The device of a run: what torch cannot use is refused, and nothing trains on the CPU by accident."""
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from .. import cuda, distributed
+from ..errors import UserError
+
+GPU = torch.device("cuda", 0)
+CUDA_12 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
+CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+
+
+def use_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], kernels: list[str]) -> None:
+    """Let torch report one GPU and what it has kernels for."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: kernels)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+
+
+@pytest.mark.parametrize(
+    ("capability", "kernels", "way_out"),
+    [
+        ((7, 0), CUDA_13, "install a build for CUDA 12, pip install .*/cu126"),
+        ((7, 0), ["sm_90a"], "install a build for CUDA 12"),
+        ((12, 0), CUDA_12, "install a newer torch"),
+        ((8, 0), ["sm_75", "sm_86"], "install a newer torch"),
+        ((10, 0), ["sm_90a", "compute_90a"], "install a newer torch"),
+    ],
+)
+def test_gpu_without_kernels_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], kernels: list[str], way_out: str
+) -> None:
+    use_gpu(monkeypatch, capability, kernels)
+    number = f"{capability[0]}.{capability[1]}"
+    with pytest.raises(UserError, match=f"no kernels for Tesla V100 of compute capability {number}.*: {way_out}"):
+        distributed._device("auto", 0)
+
+
+@pytest.mark.parametrize(
+    ("capability", "kernels"),
+    [
+        ((7, 0), CUDA_12),
+        ((8, 9), CUDA_12),
+        ((9, 0), ["sm_90a"]),
+        ((10, 0), ["sm_90", "compute_90"]),
+        ((10, 3), ["sm_100f"]),
+        ((12, 1), CUDA_13),
+        ((9, 0), []),
+    ],
+)
+def test_gpu_with_kernels_is_used(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], kernels: list[str]
+) -> None:
+    use_gpu(monkeypatch, capability, kernels)
+    assert [distributed._device(wanted, 0) for wanted in ("auto", "accelerator", "cuda")] == [GPU] * 3
+    assert distributed._device("cpu", 0) == torch.device("cpu")
+
+
+def test_amd_gpus_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_gpu(monkeypatch, (9, 4), ["gfx90a", "gfx942"])
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert distributed._device("auto", 0) == GPU
+
+
+def use_driver(monkeypatch: pytest.MonkeyPatch, version: int | None, built: str | None = "13.0") -> None:
+    """Let torch be built for a CUDA version and find no GPU, next to a driver that reports a version, or none."""
+
+    class Driver:
+        def __init__(self, name: str) -> None:
+            if version is None:
+                raise OSError(name)
+
+        def cuDriverGetVersion(self, place: Any) -> None:  # noqa: N802 - the name in the library
+            ctypes.cast(place, ctypes.POINTER(ctypes.c_int))[0] = version or 0
+
+    monkeypatch.setattr(ctypes, "CDLL", Driver)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "accelerator", "cuda"])
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (12020, "built for CUDA 13.0, the NVIDIA driver here for CUDA 12.2: update the driver, install .*/cu126, or"),
+        (13000, "for CUDA 13.0, and torch finds no GPU: nvidia-smi may show why; or use run.device=cpu"),
+    ],
+)
+def test_unusable_driver_is_no_silent_run_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, version: int, message: str
+) -> None:
+    use_driver(monkeypatch, version)
+    with pytest.raises(UserError, match=message) as refused:
+        distributed._device(wanted, 0)
+    assert "\n" not in str(refused.value)
+    assert distributed._device("cpu", 0) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("case", ["no driver", "hidden GPUs", "a build for CPUs"])
+def test_auto_without_gpus_is_the_cpu(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    use_driver(monkeypatch, None if case == "no driver" else 12020, None if case == "a build for CPUs" else "13.0")
+    if case == "hidden GPUs":
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert cuda.driver_version() == ("" if case == "no driver" else "12.2")
+    assert distributed._device("auto", 0) == torch.device("cpu")
+    with pytest.raises(UserError, match=r"run.device is accelerator, but torch .* finds no such device: use auto or"):
+        distributed._device("accelerator", 0)
