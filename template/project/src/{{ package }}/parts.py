@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import data, loaders, model, optim, speed, techniques
+from . import data, loaders, optim, speed, techniques
 from .config import Config
 from .contracts import Batch, Data
 from .distributed import World
 from .hooks import Hook
 from .loaders import Plan
-from .metrics import evaluate
 from .progress import Best
 from .speed import Precision
 
@@ -60,7 +59,7 @@ def build(cfg: Config, world: World) -> Parts:
     eval_order = loaders.EvalOrder(len(dataset.val), plan.micro_batch, world.rank, world.world_size)
     workers = loaders.worker_count(cfg.loader, dataset.in_memory)
     prepare: nn.Module = data.Prepare(dataset.spec, cfg.data).to(world.device)
-    plain = speed.place(model.build(cfg.model, dataset.spec), cfg.speed, world.device)
+    initial, plain = techniques.build_model(cfg, dataset.spec, world)
 
     @cache
     def first_batch() -> Batch:
@@ -70,9 +69,9 @@ def build(cfg: Config, world: World) -> Parts:
         return batch
 
     techniques.check(cfg, plan.accumulate, precision, world)
-    hooks = techniques.debug_hooks(cfg, world, plain, first_batch, plan.total_steps)
-    _check_monitor(cfg, plain, first_batch, precision, world)
-    net = techniques.change_model(plain, cfg, precision, world)
+    hooks = techniques.debug_hooks(cfg, world, initial, first_batch, plan.total_steps)
+    _check_monitor(cfg, plain, first_batch, precision)
+    net = techniques.change_model(plain, initial, cfg, precision, world)
     optimizer = techniques.build_optimizer(net, cfg.optim)
     peak_lr = optim.peak_lr(cfg.optim, plan.global_batch)
     schedule = techniques.build_schedule(cfg.optim, peak_lr, plan.total_steps)
@@ -95,8 +94,12 @@ def build(cfg: Config, world: World) -> Parts:
     )
 
 
-def _check_monitor(cfg: Config, net: nn.Module, batch: Callable[[], Batch], precision: Precision, world: World) -> None:
+def _check_monitor(cfg: Config, net: nn.Module, batch: Callable[[], Batch], precision: Precision) -> None:
     """Refuse a wrong `train.monitor` at the start, and not after the first validation."""
     if cfg.train.monitor != "loss":
-        best = Best(cfg.train.monitor, cfg.train.monitor_mode or "min")
-        best.check(evaluate(net, [batch()], lambda prepared, *_: prepared, precision.autocast(), world))
+        parts = tuple(part.to(next(net.parameters()).device) for part in batch())  # meta under FSDP: only names matter
+        net.eval()
+        with torch.no_grad(), precision.autocast():
+            _, metrics = net(*parts)
+        net.train()
+        Best(cfg.train.monitor, cfg.train.monitor_mode or "min").check(metrics)

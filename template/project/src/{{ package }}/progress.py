@@ -21,7 +21,7 @@ class Best:
     stale: int = 0
     """Validations since then."""
 
-    def check(self, results: Mapping[str, float]) -> None:
+    def check(self, results: Mapping[str, object]) -> None:
         """Refuse a metric that the model does not report, by a UserError."""
         if self.monitor not in results:
             names = ", ".join(results)

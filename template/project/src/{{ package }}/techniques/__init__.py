@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import distributed, optim
+from .. import distributed, optim, speed
 from ..checkpoint import WriteShards
 from ..config import Config, DebugConfig, DistConfig, OptimConfig
 from ..contracts import Batch, Sums, no_compile_reason
@@ -56,7 +56,20 @@ def debug_hooks(cfg: Config, world: World, model: nn.Module, batch: Callable[[],
     return [DebugTools(cfg, world, model, batch, steps)]
 
 
-def change_model(model: nn.Module, cfg: Config, precision: Precision, world: World) -> nn.Module:
+def build_model(cfg: Config, spec: Any, world: World) -> tuple[nn.Module, nn.Module]:
+    """Return the model with its initial values, and the model to train: on the device, one and the same.
+
+    For `dist.strategy=fsdp`, the first is on rank 0's CPU, and the second, which `change_model` shards, on no device.
+    """
+    if cfg.dist.strategy == "ddp":
+        model = speed.place(build(cfg.model, spec), cfg.speed, world.device)
+        return model, model
+    with torch.device("meta"):
+        model = build(cfg.model, spec)
+    return build(cfg.model, spec) if world.is_main else model, model
+
+
+def change_model(model: nn.Module, initial: nn.Module, cfg: Config, precision: Precision, world: World) -> nn.Module:
     """Change how the model computes, before the optimizer is created; parameter names stay the same.
 
     Raises:
@@ -84,7 +97,7 @@ def change_model(model: nn.Module, cfg: Config, precision: Precision, world: Wor
     if cfg.dist.strategy == "fsdp":
         from . import fsdp
 
-        fsdp.shard(model, cfg, precision.format == "bf16", world)
+        fsdp.shard(model, initial, cfg, precision.format == "bf16", world)
     return model
 
 

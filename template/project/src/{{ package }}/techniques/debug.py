@@ -42,7 +42,7 @@ class DebugTools(Hook):
             self.cfg.refuse(
                 "profile", f"it needs {WAIT + WARMUP + ACTIVE} steps, and the run has {steps}; raise train.steps"
             )
-        if self.cfg.gradcheck:
+        if self.cfg.gradcheck and not next(model.parameters()).is_meta:  # under FSDP, rank 0 checks
             gradcheck(model, batch())
         if self.cfg.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # docs.nvidia.com/cuda/cublas, reproducibility

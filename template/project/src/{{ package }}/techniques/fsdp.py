@@ -1,6 +1,7 @@
 """FSDP2, weights, gradients and optimizer state sharded over the ranks: `dist.strategy=fsdp`.
 
-Zhao et al. 2023 (arXiv:2304.11277), as in `fully_shard`: each weight is sharded along its first dimension.
+Zhao et al. 2023 (arXiv:2304.11277), as in `fully_shard`: each weight is sharded along its first dimension. The whole
+model is in the memory of rank 0's CPU at the start, and never on a device.
 """
 
 import math
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -22,8 +24,8 @@ from ..distributed import GradientSync, World
 from ..errors import UserError
 
 
-def shard(model: nn.Module, cfg: Config, bf16: bool, world: World) -> nn.Module:
-    """Shard the model in place, block by block, before the optimizer is created.
+def shard(model: nn.Module, initial: nn.Module, cfg: Config, bf16: bool, world: World) -> None:
+    """Shard the model, which is on the meta device, block by block, and give it rank 0's `initial` values.
 
     With `bf16`, weights are all-gathered in bf16 and gradients reduced in fp32. A model with BatchNorm, which takes no
     bf16 weights, keeps fp32 weights under autocast.
@@ -41,10 +43,15 @@ def shard(model: nn.Module, cfg: Config, bf16: bool, world: World) -> nn.Module:
         cfg.optim.refuse("fused", "torch has no fused sgd for dist.strategy=fsdp; set it to false")
     if cfg.speed.compile == "model":
         cfg.dist.refuse("strategy", "weights are gathered block by block; use speed.compile=blocks")
-    if not all(parameter.is_contiguous() for parameter in model.parameters()):
+    channels_last = cfg.speed.channels_last is True or (
+        cfg.speed.channels_last == "auto" and world.device.type == "cuda"
+    )
+    if channels_last and any(parameter.ndim == 4 for parameter in model.parameters()):
         cfg.dist.refuse(
             "strategy", "it supports no channels-last weights; set speed.channels_last to false, or use ddp"
         )
+    # Collected before `fully_shard` replaces them: on other ranks, both models are one.
+    values = {**dict(initial.named_parameters()), **dict(initial.named_buffers())}
     bf16 = bf16 and not any(isinstance(part, _BatchNorm) for part in model.modules())
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if bf16 else None,
@@ -54,7 +61,33 @@ def shard(model: nn.Module, cfg: Config, bf16: bool, world: World) -> nn.Module:
     mesh = init_device_mesh(world.device.type, (world.world_size,))
     for part in [*blocks_of(model), model]:
         fully_shard(part, mesh=mesh, mp_policy=policy)
-    return model
+    model.to_empty(device=world.device)
+    _fill(model, values, world)
+
+
+@torch.no_grad()
+def _fill(model: nn.Module, values: dict[str, Tensor], world: World) -> None:
+    """Copy rank 0's values into the model, through the device at most one rank's rows of one weight at a time."""
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        if not isinstance(value, DTensor):
+            value.copy_(_from_rank_0(values[name], world))
+            continue
+        for rank in range(world.world_size):
+            rows = _from_rank_0(values[name][_rows(value, rank, world.world_size)], world)
+            if rank == world.rank:
+                value.to_local().copy_(rows)
+
+
+def _from_rank_0(value: Tensor, world: World) -> Tensor:
+    sent = value.to(world.device) if world.is_main else torch.empty_like(value, device=world.device)
+    dist.broadcast(sent, src=0)
+    return sent
+
+
+def _rows(weight: Tensor, rank: int, ranks: int) -> slice:
+    """Return which rows of a weight are in a rank's shard."""
+    count = math.ceil(len(weight) / ranks)
+    return slice(rank * count, (rank + 1) * count)
 
 
 def gradient_sync(net: nn.Module) -> GradientSync:

@@ -56,7 +56,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of these runs on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     every = [[*SHARED, f"--run.name={name}", *options] for name, options in RUNS.items()]
-    run_ranks_in_turn(2, every, folder, "overflow", "count:ddp", "count:ddp twice")
+    run_ranks_in_turn(
+        2, every, folder, "overflow", "count:ddp", "count:ddp twice", *([] if unsupported([FSDP]) else ["largest:fsdp"])
+    )
     return folder
 
 
@@ -125,6 +127,21 @@ def test_gradients_are_reduced_once_per_step(two: Path) -> None:
     assert abs(counts["ddp twice"] - counts["ddp"]) <= 2, "DDP rebuilds its buckets once"
 
 
+def test_sharded_weights_start_as_whole_ones(two: Path) -> None:
+    if refused(two, "fsdp"):
+        return
+    assert read_losses(two / "fsdp")[0] == read_losses(two / "ddp")[0]
+
+
+def test_no_whole_weight_is_on_a_device(two: Path) -> None:
+    """Rank 1 builds nothing on its CPU, so what is there is on its device."""
+    if refused(two, "fsdp"):
+        return
+    sharded = [math.ceil(len(weight) / 2) * weight[0].numel() for _, weight in own_weights()]
+    kept_whole = [buffer.numel() for buffer in own_network().buffers()]
+    assert int((two / "fsdp-largest-1").read_text()) == max(sharded + kept_whole)
+
+
 def test_sharded_ema_equals_one_rank(two: Path, one: Path) -> None:
     if refused(two, "fsdp"):
         return
@@ -143,9 +160,13 @@ def test_sharded_ema_equals_one_rank(two: Path, one: Path) -> None:
     assert distance(ours["ema"], theirs["ema"]) < 0.2 * gap
 
 
-def own_weights() -> list[tuple[str, torch.nn.Parameter]]:
+def own_network() -> nn.Module:
     cfg = parse("test", "", SMALL)
-    return list(model.build(cfg.model, data.load(cfg.data).spec).named_parameters())
+    return model.build(cfg.model, data.load(cfg.data).spec)
+
+
+def own_weights() -> list[tuple[str, nn.Parameter]]:
+    return list(own_network().named_parameters())
 
 
 def test_bf16_gradients_are_rounded(two: Path) -> None:
@@ -231,5 +252,7 @@ def test_fsdp_does_not_cast_inputs(config: Callable[..., Config], monkeypatch: p
     policies: list[MixedPrecisionPolicy] = []
     monkeypatch.setattr(fsdp, "init_device_mesh", lambda *_: None)
     monkeypatch.setattr(fsdp, "fully_shard", lambda part, mesh, mp_policy: policies.append(mp_policy))
-    fsdp.shard(nn.Linear(4, 4), config(FSDP, "--speed.channels_last=false"), True, World(0, 2, torch.device("cpu")))
+    monkeypatch.setattr(fsdp, "_fill", lambda *_: None)
+    net = nn.Linear(4, 4)
+    fsdp.shard(net, net, config(FSDP), True, World(0, 2, torch.device("cpu")))
     assert {(it.param_dtype, it.cast_forward_inputs) for it in policies} == {(torch.bfloat16, False)}

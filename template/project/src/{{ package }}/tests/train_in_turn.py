@@ -1,20 +1,47 @@
 """Train several times in one process per rank, as a start takes seconds.
 
-What is refused is written to the run folder's parent, and so is the number of all-reduces of a DDP run.
+What is refused is written to the run folder's parent, and so are the number of all-reduces of a DDP run, and the most
+elements of a tensor on the device while a run builds its model.
 """
 
 import contextlib
 import os
 import warnings
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from .. import config, distributed, errors, loaders, speed, train
+from .. import config, distributed, errors, loaders, parts, speed, techniques, train
 
 
 def overflow(self: speed.Precision) -> torch.amp.GradScaler:
     """Start with a loss scale that fp16 overflows with, and lower it quickly."""
     return torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-20, enabled=self.format == "fp16")
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most elements of a tensor on the CPU that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returned = operation(*args, **(kwargs or {}))
+        for value in tree_leaves(returned):
+            if type(value) is torch.Tensor and value.device.type == "cpu":
+                self.elements = max(self.elements, value.numel())
+        return returned
+
+
+def note_largest(cfg: config.Config, world: distributed.World) -> None:
+    """Build the run's model, and write the most elements of a tensor on the CPU to a file."""
+    torch.manual_seed(cfg.run.seed)
+    spec = parts.data.load(cfg.data).spec
+    with Largest() as largest:
+        initial, model = techniques.build_model(cfg, spec, world)
+        techniques.change_model(model, initial, cfg, speed.setup(cfg, world.device), world)
+    (cfg.run.dir / f"{cfg.run.name}-largest-{world.rank}").write_text(str(largest.elements))
 
 
 def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int, changes: tuple[str, ...]) -> None:
@@ -42,6 +69,8 @@ def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int
         for options in runs:
             cfg = config.read(parser, options)
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
+            if f"largest:{cfg.run.name}" in changes:
+                note_largest(cfg, world)
             counts = f"count:{cfg.run.name}" in changes
             try:
                 with profiler if counts else contextlib.nullcontext():
