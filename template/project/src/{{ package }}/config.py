@@ -157,7 +157,8 @@ class DistConfig(Section):
     bf16_gradients: bool = False
     """ddp: all-reduce gradients in bf16, which halves communication and loses precision."""
     sync_batchnorm: bool = False
-    """Convert BatchNorm to SyncBatchNorm, with statistics over all ranks, for small micro-batches; GPUs only."""
+    """Convert BatchNorm to SyncBatchNorm, with statistics over all ranks, for small micro-batches; GPUs only. Each of
+    these layers synchronizes with the other ranks, and with the host."""
 
 
 @dataclass(frozen=True)

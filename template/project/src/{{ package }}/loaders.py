@@ -160,10 +160,7 @@ class Loader:
         return tuple(part.pin_memory() for part in batch) if self.pin else batch
 
 
-@cache
-def _side_stream(device: torch.device) -> torch.Stream:
-    """One for the whole process, as each stream has memory of its own in the allocator."""
-    return torch.Stream(device)
+_side_stream = cache(torch.Stream)  # one per device, as the allocator keeps separate memory for each stream
 
 
 def _prefetch(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:

@@ -9,12 +9,14 @@ import warnings
 
 import torch
 
-from .. import config, distributed, errors, loaders, speed, train
+from .. import config, distributed, errors, grad_scaler, loaders, speed, train
 
 
 def overflow(self: speed.Precision) -> torch.amp.GradScaler:
     """Start with a loss scale that fp16 overflows with, and lower it quickly."""
-    return torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-20, enabled=self.format == "fp16")
+    if self.format != "fp16":
+        return torch.amp.GradScaler("cpu", enabled=False)
+    return grad_scaler.CountingScaler(self.device, init_scale=2.0**40, backoff_factor=2.0**-20)
 
 
 def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int, changes: tuple[str, ...]) -> None:
