@@ -189,7 +189,7 @@ def worker_count(cfg: LoaderConfig, in_memory: bool) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if cfg.workers == "auto":
-        return 0 if in_memory else max(1, min(4, cores // ranks_here - 1))
+        return 0 if in_memory else max(1, min(16, cores // ranks_here - 1))
     if cfg.workers * ranks_here > max(cores, ranks_here):
         most = max(cores // ranks_here, 1)
         cfg.refuse("workers", f"{ranks_here} ranks share the {cores} cores here; use auto, or at most {most}")
