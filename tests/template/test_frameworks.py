@@ -98,6 +98,19 @@ def test_terminated_run_does_not_exit_with_zero(project: Project, tmp_path: Path
     assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
+def test_accelerate_counts_steps_that_fp16_skipped(project: Project, tmp_path: Path) -> None:
+    """Accelerate itself takes each step of a fused optimizer for made."""
+    options = [*SETTINGS, "--train.steps=8", "--speed.precision=fp16", "--optim.schedule=wsd", "--optim.warmup_steps=4"]
+    options += [f"--run.dir={tmp_path}", "--run.name=a"]
+    result = run_python(project("accelerate", ENGINE_MODEL), str(PROGRAMS / "accelerate_fp16.py"), *options)
+    assert result.returncode == 0, result.stderr
+    rows = [row for row in read_rows(tmp_path / "a") if row["split"] == "train"]
+    assert [row["skipped_steps"] for row in rows] == [1, 1, 1, 2, 2, 2, 2, 2]
+    rates = [row["lr"] for row in rows]
+    assert (rates[0], rates[3]) == (rates[1], rates[4]), "a skipped step does not advance the schedule"
+    assert len({*rates[:5]}) == 3
+
+
 def test_lightning_logs_and_callbacks_work(project: Project, tmp_path: Path) -> None:
     options = [
         *SETTINGS,

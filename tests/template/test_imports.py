@@ -14,7 +14,7 @@ LAYERS: list[set[str]] = [
     {"parts", "progress"},
     {"techniques"},
     {"loaders", "checkpoint", "run_folder", "metrics", "log", "hooks", "framework"},
-    {"optim", "speed", "distributed"},
+    {"optim", "speed", "grad_scaler", "distributed"},
     {"cuda"},
     {"config"},
     {"model"},

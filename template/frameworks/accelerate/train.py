@@ -81,18 +81,18 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         net = speed.compiled(wrapped, cfg.speed)
         eval_model = net if wrapped is model else speed.compiled(model, cfg.speed)
         while not run.progress.done:
-            run.begin_step()  # sets the learning rate
+            run.begin_step()
             for _ in range(run.parts.plan.accumulate):
                 with accelerator.accumulate(wrapped):
                     loss, metrics = net(*run.next_batch())
                     accelerator.backward(loss)
                     run.meter.add(metrics)
                     if accelerator.sync_gradients:
+                        run.before_update()  # sets the learning rate
                         grad_norm = accelerator.clip_grad_norm_(model.parameters(), cfg.optim.clip or math.inf)
                     optimizer.step()
                     optimizer.zero_grad(set_to_none=cfg.optim.set_to_none)
-            updated = not accelerator.optimizer_step_was_skipped
-            run.end_step(grad_norm, updated, eval_model)  # logs, validates and saves where that is due
+            run.end_step(grad_norm, eval_model)  # logs, validates and saves where that is due
         run.finish()
     return run.results
 

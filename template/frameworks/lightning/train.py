@@ -71,7 +71,7 @@ class Module(lightning.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         if self.run.micro_step == 1:  # the first micro-batch of the step has just been prepared
-            self.run.begin_step()  # sets the learning rate
+            self.run.begin_step()
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         if self.trainer.training:
@@ -86,15 +86,15 @@ class Module(lightning.LightningModule):
         return loss
 
     def configure_gradient_clipping(self, optimizer: Any, *limits: Any, **named: Any) -> None:
+        self.run.before_update()  # sets the learning rate
         if self.parts.scaler.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
             self.parts.scaler.unscale_(optimizer)  # Lightning leaves it to fused optimizers: too late for clipping
         self.grad_norm = optim.clip(list(self.parts.model.parameters()), self.parts.cfg.optim.clip)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any = None) -> None:
-        scale = self.parts.scaler.get_scale()
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
         optimizer.zero_grad(set_to_none=self.parts.cfg.optim.set_to_none)
-        self.run.count_step(self.grad_norm, self.parts.scaler.get_scale() >= scale)
+        self.run.count_step(self.grad_norm)
 
     def optimizer_zero_grad(self, *step: Any) -> None:
         pass  # `optimizer_step` does it, so that gradients take no memory in the next forward pass
@@ -115,7 +115,7 @@ class LogAndSave(lightning.Callback):
         run: Run = module.run
         if run.micro_step == 0 and run.progress.should_log:  # otherwise nothing synchronizes with the device
             logged = trainer.callback_metrics.items()
-            run.log_metrics({name: value.item() for name, value in logged if not name.startswith("val_")})
+            run.log_metrics({name: value for name, value in logged if not name.startswith("val_")})
             if run.progress.should_save and not run.progress.should_validate:
                 run.save()
         trainer.should_stop = trainer.should_stop or run.progress.done  # a callback of yours may have set it

@@ -48,12 +48,13 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             forward_backward, update, cfg, model, optimizer, scaler
         )
         while not run.progress.done:
-            run.begin_step()  # sets the learning rate
+            run.begin_step()
             for micro in range(accumulate):
                 batch = run.next_batch()
                 run.meter.add(compute_gradients(batch, micro == accumulate - 1))
-            grad_norm, updated = apply_gradients()
-            run.end_step(grad_norm, updated, eval_model)  # logs, validates and saves where that is due
+            run.before_update()  # sets the learning rate
+            grad_norm, _ = apply_gradients()
+            run.end_step(grad_norm, eval_model)  # logs, validates and saves where that is due
         run.finish()
     return run.results
 

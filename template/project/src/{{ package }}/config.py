@@ -78,7 +78,7 @@ class LoaderConfig(Section):
     """Loading samples and copying them to the device."""
 
     workers: int | Literal["auto"] = within("[0, 256]", "auto")
-    """Loader processes per rank; auto: none for data in memory, otherwise by cores per rank, at most 4."""
+    """Loader processes per rank; auto: none for data in memory, otherwise the cores per rank less one, at most 16."""
     persistent_workers: bool = True
     """Keep the loader processes of validation alive between validations."""
     prefetch_factor: int = within("[1, 64]", 2)
@@ -157,7 +157,8 @@ class DistConfig(Section):
     bf16_gradients: bool = False
     """ddp: all-reduce gradients in bf16, which halves communication and loses precision."""
     sync_batchnorm: bool = False
-    """Convert BatchNorm to SyncBatchNorm, with statistics over all ranks, for small micro-batches; GPUs only."""
+    """Convert BatchNorm to SyncBatchNorm, with statistics over all ranks, for small micro-batches; GPUs only. Each of
+    these layers synchronizes with the other ranks, and with the host."""
 
 
 @dataclass(frozen=True)

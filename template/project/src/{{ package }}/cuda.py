@@ -12,14 +12,22 @@ CUDA_12 = "pip install --force-reinstall torch --index-url https://download.pyto
 """Installs a build for GPUs and drivers that CUDA 13 does not support."""
 
 
-def check_build(device: torch.device) -> None:
-    """Check that this build of torch has kernels for a GPU.
+def check(index: int) -> None:
+    """Check that torch, built for CUDA, can use a GPU of this machine, if there is one.
 
     Raises:
-        UserError: it was built for other GPUs.
+        UserError: the driver is too old, or torch has no kernels for this GPU.
     """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0:
+        _check_driver()
+    elif index < count:
+        _check_kernels(torch.device("cuda", index))
+
+
+def _check_kernels(device: torch.device) -> None:
     built, capability = torch.cuda.get_arch_list(), torch.cuda.get_device_capability(device)
-    if torch.version.hip or not built or any(runs_on(capability, kernels) for kernels in built):
+    if not built or any(runs_on(capability, kernels) for kernels in built):
         return
     older = capability < min(_capability(kernels) for kernels in built)
     way_out = f"install a build for CUDA 12, {CUDA_12}" if older else "install a newer torch"
@@ -47,12 +55,8 @@ def _capability(kernels: str) -> tuple[int, int]:
     return divmod(int(kernels.split("_")[1].rstrip("af")), 10)
 
 
-def check_driver() -> None:
-    """Refuse to take the CPU where torch, built for CUDA, finds no GPU although there is an NVIDIA driver.
-
-    Raises:
-        UserError: the driver is too old, or no GPU can be used.
-    """
+def _check_driver() -> None:
+    """Do not take the CPU silently where there is an NVIDIA driver."""
     built, supported = torch.version.cuda, driver_version()
     if not built or not supported or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return
@@ -78,13 +82,13 @@ def best_format(device: torch.device) -> Literal["bf16", "fp16", "fp32"]:
     return "bf16" if major >= 8 or torch.version.hip else "fp16" if major == 7 else "fp32"
 
 
-def missing_hardware(wanted: str, device: torch.device) -> str:
-    """Return the hardware that a format needs, if a GPU lacks it; else an empty string."""
+def supports(device: torch.device, wanted: str) -> bool:
+    """Whether a GPU has a format in hardware."""
     capability = torch.cuda.get_device_capability(device)
-    if wanted == "fp8" and (capability < (8, 9) or torch.version.hip):
-        return "an NVIDIA GPU, Ada, Hopper or newer"
-    without_bf16 = wanted == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False)
-    return "an NVIDIA GPU, Ampere or newer" if without_bf16 or (wanted == "tf32" and capability < (8, 0)) else ""
+    if wanted == "bf16":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    least = {"tf32": (8, 0), "fp8": (8, 9)}.get(wanted, (0, 0))
+    return capability >= least and not (wanted == "fp8" and torch.version.hip)
 
 
 def allow_tf32(allowed: bool) -> None:

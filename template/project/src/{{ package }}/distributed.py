@@ -61,9 +61,8 @@ def start(device: str = "auto") -> Iterator[World]:
         return
     if place.type == "mps":
         raise UserError("several processes cannot share an Apple GPU: start one, or use run.device=cpu")
-    dist.init_process_group(
-        dist.get_default_backend_for_device(place), device_id=None if place.type == "cpu" else place
-    )
+    backend = dist.get_default_backend_for_device(place)
+    dist.init_process_group(backend, device_id=None if place.type == "cpu" else place)
     yield World(rank, world_size, place)
     dist.barrier()  # no rank exits before rank 0 has saved
     dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
@@ -72,10 +71,10 @@ def start(device: str = "auto") -> Iterator[World]:
 def _device(wanted: str, local_rank: int) -> torch.device:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     found = accelerator.type if accelerator else "cpu"
-    if accelerator is None and wanted != "cpu" and torch.version.cuda:
+    if torch.version.cuda and wanted != "cpu":
         from . import cuda
 
-        cuda.check_driver()
+        cuda.check(local_rank)
     kind = found if wanted == "auto" or (wanted == "accelerator" and accelerator) else wanted
     if kind not in ("cpu", found):
         raise UserError(f"run.device is {wanted}, but torch {torch.__version__} finds no such device: use auto or cpu")
@@ -86,12 +85,7 @@ def _device(wanted: str, local_rank: int) -> torch.device:
         raise UserError(
             f"process {local_rank} has no GPU, as this machine has {count}: start at most {count} processes"
         )
-    device = torch.device(kind, local_rank)
-    if kind == "cuda":
-        from . import cuda
-
-        cuda.check_build(device)
-    return device
+    return torch.device(kind, local_rank)
 
 
 def has_streams(device: torch.device) -> bool:

@@ -160,10 +160,7 @@ class Loader:
         return tuple(part.pin_memory() for part in batch) if self.pin else batch
 
 
-@cache
-def _side_stream(device: torch.device) -> torch.Stream:
-    """One for the whole process, as each stream has memory of its own in the allocator."""
-    return torch.Stream(device)
+_side_stream = cache(torch.Stream)  # one per device, as the allocator keeps separate memory for each stream
 
 
 def _prefetch(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
@@ -192,7 +189,7 @@ def worker_count(cfg: LoaderConfig, in_memory: bool) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if cfg.workers == "auto":
-        return 0 if in_memory else max(1, min(4, cores // ranks_here - 1))
+        return 0 if in_memory else max(1, min(16, cores // ranks_here - 1))
     if cfg.workers * ranks_here > max(cores, ranks_here):
         most = max(cores // ranks_here, 1)
         cfg.refuse("workers", f"{ranks_here} ranks share the {cores} cores here; use auto, or at most {most}")

@@ -1,9 +1,8 @@
 """Metrics as sums and counts, kept on the device, exact over any batches and ranks."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import torch
@@ -33,17 +32,26 @@ class Meter:
                 # Copied, as the next replay of a captured CUDA graph overwrites it.
                 self.counts[name] = count.clone() if isinstance(count, Tensor) else count
 
-    def read(self) -> dict[str, float]:
-        """Return each metric's mean over the batches of all ranks, and reset. All ranks must call it."""
-        names = sorted(self.sums)
-        as_tensor = partial(torch.as_tensor, dtype=self.dtype, device=self.world.device)
-        rows = [torch.stack(torch.broadcast_tensors(self.sums[name], as_tensor(self.counts[name]))) for name in names]
+    def read(self, own: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+        """Return each metric's mean over the batches of all ranks, and reset. All ranks must call it.
+
+        `own` are scalars of this rank, which come to the host in the same copy.
+        """
+        names, own = sorted(self.sums), own or {}
+        rows = [torch.stack(torch.broadcast_tensors(self.sums[it], self._on_device(self.counts[it]))) for it in names]
         self.sums, self.counts = {}, {}
         if not rows:
             return {}
-        everywhere = self.world.all_reduce(torch.cat([row.flatten() for row in rows])).cpu()
-        parts = everywhere.split([row.numel() for row in rows])
-        return {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
+        everywhere = self.world.all_reduce(torch.cat([row.flatten() for row in rows]))
+        values = torch.cat([everywhere, *(self._on_device(value).view(1) for value in own.values())]).cpu()
+        *parts, local = values.split([*(row.numel() for row in rows), len(own)])
+        means = {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
+        return means | dict(zip(own, local.tolist(), strict=True))
+
+    def _on_device(self, value: Tensor | float) -> Tensor:
+        if isinstance(value, Tensor):
+            return value.detach().to(self.world.device, self.dtype)
+        return torch.full((), value, dtype=self.dtype, device=self.world.device)  # a copy would synchronize
 
 
 def _mean(total: Tensor, count: Tensor) -> float:

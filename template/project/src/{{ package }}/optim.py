@@ -83,24 +83,19 @@ def update(
 ) -> tuple[Tensor, bool]:
     """Unscale and clip the gradients, step, and reset the gradients.
 
-    Returns the global gradient norm before clipping, a scalar on the device, and whether the weights were updated. Only
-    fp16 synchronizes with the device, to skip a step whose gradients overflowed.
+    Returns the global gradient norm before clipping, a scalar on the device, and True. A scaler that is not enabled
+    does nothing; that of fp16 skips a step whose gradients overflowed, and counts it.
     """
-    if not scaler.is_enabled():
-        grad_norm, updated = clip(parameters, cfg.clip), True
-        optimizer.step()
-    else:
-        scaler.unscale_(optimizer)
-        grad_norm, scale = clip(parameters, cfg.clip), scaler.get_scale()
-        scaler.step(optimizer)
-        scaler.update()
-        updated = scaler.get_scale() >= scale
+    scaler.unscale_(optimizer)
+    grad_norm = clip(parameters, cfg.clip)
+    scaler.step(optimizer)
+    scaler.update()
     if cfg.set_to_none:
         for parameter in parameters:
             parameter.grad = None
     else:
         optimizer.zero_grad(set_to_none=False)
-    return grad_norm, updated
+    return grad_norm, True
 
 
 def clip(parameters: Sequence[Tensor], max_norm: float | None) -> Tensor:

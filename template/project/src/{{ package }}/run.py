@@ -91,11 +91,17 @@ class Run:
         self.micro_step = 0
         """Micro-batches of the present step."""
         self.row_start, self.row_first_step = time.perf_counter(), progress.step
+        self.skipped_before = progress.step - progress.updates
+        """Steps that fp16 skipped before this run was resumed."""
 
     def begin_step(self) -> None:
-        """Set the learning rate of the coming step."""
+        """Call the hooks at the start of a step."""
         for hook in self.parts.hooks:
             hook.before_step()
+
+    def before_update(self) -> None:
+        """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
+        self._count_updates()
         self.lr, momentum = self.parts.schedule(self.progress.updates)
         optim.set_lr(self.parts.optimizer, self.lr, momentum)
 
@@ -112,17 +118,22 @@ class Run:
         prepared: Batch = self.parts.prepare(batch, True, generator)
         return prepared
 
-    def count_step(self, grad_norm: Tensor, updated: bool) -> None:
-        """Count an optimizer step; with fp16 it may not have updated the weights."""
+    def count_step(self, grad_norm: Tensor) -> None:
+        """Count an optimizer step. With fp16 it may not have updated the weights, which is known when it has ended."""
         self.grad_norm, self.micro_step = grad_norm, 0
         self.progress.step += 1
-        if updated:
-            self.progress.updates += 1
-            for hook in self.parts.hooks:
-                hook.after_update(self.progress.updates)
+        if not self.parts.scaler.is_enabled() or self.parts.cfg.train.ema:  # the average needs to know it at once
+            self._count_updates()
         self.log.step()
 
-    def end_step(self, grad_norm: Tensor, updated: bool, eval_model: nn.Module) -> None:
+    def _count_updates(self) -> None:
+        updates = self.progress.step - self.skipped_before - techniques.skipped_steps(self.parts.scaler)
+        if updates > self.progress.updates:
+            self.progress.updates = updates
+            for hook in self.parts.hooks:
+                hook.after_update(updates)
+
+    def end_step(self, grad_norm: Tensor, eval_model: nn.Module) -> None:
         """Count an optimizer step, then log, validate and save where that is due.
 
         `grad_norm` is the global gradient norm before clipping, `eval_model` the model to validate with.
@@ -130,7 +141,7 @@ class Run:
         Raises:
             UserError: the loss or the gradient is not finite, or a checkpoint cannot be written.
         """
-        self.count_step(grad_norm, updated)
+        self.count_step(grad_norm)
         if self.progress.should_log:
             self.log_metrics()
         if self.progress.should_validate:
@@ -138,8 +149,8 @@ class Run:
         if self.progress.should_save:
             self.save()
 
-    def log_metrics(self, extra: Mapping[str, float] | None = None) -> None:
-        """Log the training metrics since the last row, and extra values.
+    def log_metrics(self, extra: Mapping[str, Tensor] | None = None) -> None:
+        """Log the training metrics since the last row, and extra scalars: one copy from the device.
 
         Raises:
             UserError: the loss or the gradient is not finite, so that nothing of it is saved.
@@ -147,7 +158,8 @@ class Run:
         parts, progress = self.parts, self.progress
         for hook in parts.hooks:
             hook.before_log()
-        row = {**self.meter.read(), "lr": self.lr, "grad_norm": self.grad_norm.item()}
+        self._count_updates()
+        row = {**self.meter.read({"grad_norm": self.grad_norm, **(extra or {})}), "lr": self.lr}
         seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
         throughput = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
         row["samples_per_second"] = throughput
@@ -159,7 +171,7 @@ class Run:
         if parts.scaler.is_enabled():
             row["skipped_steps"] = progress.step - progress.updates
         self.row_first_step = progress.step
-        self.log.row("train", progress.step, {**row, **(extra or {})})
+        self.log.row("train", progress.step, row)
 
     @contextmanager
     def eval_weights(self) -> Iterator[None]:

@@ -14,6 +14,9 @@ from torch import nn
 from .config import Config, SpeedConfig
 
 Format = Literal["bf16", "fp16", "tf32", "fp32", "fp8"]
+AMPERE = "an NVIDIA GPU, Ampere or newer"
+HARDWARE = {"bf16": AMPERE, "tf32": AMPERE, "fp8": "an NVIDIA GPU, Ada, Hopper or newer"}
+"""What formats need; fp16 and fp32 run on every GPU."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,11 @@ class Precision:
 
     def scaler(self) -> torch.amp.GradScaler:
         """Return the gradient scaler, which is enabled for fp16 only."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.format == "fp16")
+        if self.format != "fp16":
+            return torch.amp.GradScaler(self.device.type, enabled=False)
+        from .grad_scaler import CountingScaler
+
+        return CountingScaler(self.device)
 
 
 def setup(cfg: Config, device: torch.device) -> Precision:
@@ -41,9 +48,8 @@ def setup(cfg: Config, device: torch.device) -> Precision:
         UserError: the device does not support the requested format.
     """
     format = best_format(device) if cfg.speed.precision == "auto" else cfg.speed.precision
-    required = _missing_hardware(format, device)
-    if required:
-        cfg.speed.refuse("precision", f"it needs {required}, and this run is on {device}; use auto")
+    if not _supports(device, format):
+        cfg.speed.refuse("precision", f"it needs {HARDWARE[format]}, and this run is on {device}; use auto")
     if device.type == "cuda":
         from . import cuda
 
@@ -70,14 +76,13 @@ def best_format(device: torch.device) -> Format:
     return "bf16" if bf16 and bf16(including_emulation=False) else "fp32"
 
 
-def _missing_hardware(wanted: Format, device: torch.device) -> str:
-    """Return the hardware that a format needs, if this is none; empty if it is. CPUs compute bf16 and fp16, slowly."""
-    if device.type == "cuda":
-        from . import cuda
+def _supports(device: torch.device, wanted: Format) -> bool:
+    """Whether the hardware has a format. CPUs compute bf16 and fp16 as well, slowly."""
+    if device.type != "cuda":
+        return wanted not in HARDWARE or wanted == "bf16"
+    from . import cuda
 
-        return cuda.missing_hardware(wanted, device)
-    needed = {"tf32": "an NVIDIA GPU, Ampere or newer", "fp8": "an NVIDIA GPU, Ada, Hopper or newer"}
-    return needed.get(wanted, "")
+    return cuda.supports(device, wanted)
 
 
 def place(model: nn.Module, cfg: SpeedConfig, device: torch.device) -> nn.Module:

@@ -30,9 +30,18 @@ def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> N
     """
     if cfg.dist.static_graph and accumulate > 1:
         cfg.dist.refuse("static_graph", f"DDP does not support it with accumulation ({accumulate}); set it to false")
-    synchronizes = precision.format == "fp16" or cfg.optim.name == "lamb" or cfg.debug.nan or cfg.debug.anomaly
-    if cfg.debug.sync == "error" and synchronizes:
-        cfg.debug.refuse("sync", "fp16, lamb, debug.nan and debug.anomaly synchronize in every step; use warn or off")
+    fused = cfg.optim.fused and cfg.optim.name in ("adamw", "sgd")
+    synchronizing = {
+        "fp16 without a fused optimizer": precision.format == "fp16" and not fused,
+        "fp16 with train.ema": precision.format == "fp16" and cfg.train.ema is not None,
+        "optim.name=lamb": cfg.optim.name == "lamb",
+        "dist.sync_batchnorm": cfg.dist.sync_batchnorm and world.world_size > 1,
+        "debug.nan": cfg.debug.nan,
+        "debug.anomaly": cfg.debug.anomaly,
+    }
+    for option, on in synchronizing.items():
+        if on and cfg.debug.sync == "error":
+            cfg.debug.refuse("sync", f"{option} synchronizes in every step; use warn or off")
     if cfg.debug.nan and precision.format == "fp16":
         cfg.debug.refuse("nan", "fp16 overflows regularly; use speed.precision=bf16 or fp32")
     captures = cfg.speed.compile != "off" and cfg.speed.compile_mode in ("reduce-overhead", "max-autotune")
@@ -204,6 +213,16 @@ def capture_step(
 
     graph = StepGraph(forward_backward, model, optimizer, scaler, cfg.optim)
     return graph.forward_backward, graph.update
+
+
+def skipped_steps(scaler: torch.amp.GradScaler) -> int:
+    """`speed.precision=fp16`: the steps that the scaler has skipped; waits until the device has made the last one."""
+    if not scaler.is_enabled():
+        return 0
+    from ..grad_scaler import CountingScaler
+
+    assert isinstance(scaler, CountingScaler)
+    return scaler.skipped_steps()
 
 
 def shard_state(

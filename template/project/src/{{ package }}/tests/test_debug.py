@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from .. import data, model
+from .. import data, model, techniques
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
+from ..grad_scaler import CountingScaler
+from ..speed import Precision
 from ..techniques import debug
 from ..train import train
 from .conftest import HAS_BLOCKS, SMALL, main, unsupported
@@ -138,6 +140,40 @@ def test_steady_state_has_no_synchronization(
         pytest.skip("this model has no `blocks`")
     train(config(*QUIET, *options), world)
     assert len(steady_state) == 8
+
+
+def test_fp16_does_not_read_whether_a_step_was_skipped(
+    config: Callable[..., Config], world: World, steady_state: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scaler reads a copy of its count on the host; without that, the step has no synchronization."""
+    monkeypatch.setattr(CountingScaler, "skipped_steps", lambda self: 0)
+    options = [*QUIET, "--speed.precision=fp16"]
+    if unsupported(options):
+        with pytest.raises(UserError, match=re.escape(unsupported(options))):
+            train(config(*options), world)
+        return
+    train(config(*options), world)
+    assert len(steady_state) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--speed.precision=fp16", "--optim.fused=false"], "fp16 without a fused optimizer synchronizes"),
+        (["--speed.precision=fp16", "--train.ema=0.9"], "fp16 with train.ema synchronizes"),
+        (["--optim.name=lamb"], "optim.name=lamb synchronizes"),
+        (["--dist.sync_batchnorm=true"], "dist.sync_batchnorm synchronizes"),
+        (["--debug.nan=true"], "debug.nan synchronizes"),
+    ],
+)
+def test_debug_sync_refuses_options_that_synchronize(
+    config: Callable[..., Config], options: list[str], message: str
+) -> None:
+    cfg = config("--debug.sync=error", *options)
+    place = World(0, 2, torch.device("cuda", 0))
+    with pytest.raises(UserError, match=f"debug.sync is error: {message} in every step; use warn or off"):
+        techniques.check(cfg, 1, Precision("fp16" if "fp16" in str(options) else "fp32", place.device), place)
+    techniques.check(config("--debug.sync=error", "--speed.precision=fp16"), 1, Precision("fp16", place.device), place)
 
 
 @pytest.mark.parametrize("what", ["item", "cpu", "to", "numpy", "print", "if"])

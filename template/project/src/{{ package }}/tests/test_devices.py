@@ -18,6 +18,9 @@ def use_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], kernel
     """Let torch report one GPU and what it has kernels for."""
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: kernels)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
@@ -64,8 +67,14 @@ def test_gpu_with_kernels_is_used(
 
 def test_amd_gpus_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
     use_gpu(monkeypatch, (9, 4), ["gfx90a", "gfx942"])
-    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.version, "cuda", None)
     assert distributed._device("auto", 0) == GPU
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_gpu(monkeypatch, (9, 0), CUDA_13)
+    with pytest.raises(UserError, match="process 1 has no GPU, as this machine has 1: start at most 1 processes"):
+        distributed._device("auto", 1)
 
 
 def use_driver(monkeypatch: pytest.MonkeyPatch, version: int | None, built: str | None = "13.0") -> None:

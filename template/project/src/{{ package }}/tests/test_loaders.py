@@ -79,3 +79,13 @@ def test_workers_are_limited_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> No
     assert count(LoaderConfig()) == 1
     with pytest.raises(UserError, match="at most 2"):
         count(LoaderConfig(workers=3))
+
+
+@pytest.mark.parametrize(("cores", "ranks", "expected"), [(1, 1, 1), (2, 1, 1), (16, 1, 15), (64, 1, 16), (96, 8, 11)])
+def test_automatic_workers_follow_the_cores_per_rank(
+    monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, expected: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    assert worker_count(LoaderConfig(), in_memory=False) == expected
+    assert worker_count(LoaderConfig(), in_memory=True) == 0

@@ -1,6 +1,8 @@
 """Validation is exact for any batches and computes no gradients."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,9 @@ from ..config import Config
 from ..distributed import World, seeded_generator
 from ..loaders import EvalOrder, Loader
 from ..metrics import Meter, evaluate
+from ..run import Run
+from ..train import train
+from .conftest import read_rows
 
 CPU = torch.device("cpu")
 
@@ -66,6 +71,46 @@ def test_counts_of_a_reused_buffer_are_summed(world: World) -> None:
         count.fill_(value / 2)
         meter.add({"loss": (total, count)})
     assert meter.read() == {"loss": 6.0 / 3.0}
+
+
+class OnHost(Tensor):
+    """A tensor that was copied to the host; what is computed from it is on the host as well."""
+
+
+READS = ["item", "tolist", "numpy", "__float__", "__bool__", "__int__"]
+
+
+def test_log_row_is_one_copy_from_the_device(
+    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copies: list[str] = []
+    per_row: list[list[str]] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        call = getattr(Tensor, name)
+
+        def read(self: Tensor, *arguments: Any) -> Any:
+            if type(self) is not OnHost:
+                copies.append(name)
+            found = call(self, *arguments)
+            return found.as_subclass(OnHost) if name == "cpu" else found
+
+        return read
+
+    def log(self: Run, *extra: Any) -> None:
+        with monkeypatch.context() as patch:
+            for name in ("cpu", *READS):
+                patch.setattr(Tensor, name, noted(name))
+            log_metrics(self, *extra)
+        per_row.append(copies.copy())
+        copies.clear()
+
+    log_metrics = Run.log_metrics
+    monkeypatch.setattr(Run, "log_metrics", log)
+    train(config("--run.name=a", "--train.steps=4", "--log.every=2"), world)
+    rows = read_rows(tmp_path / "a", "train")
+    assert per_row == [["cpu"]] * len(rows)
+    assert {"loss", "lr", "grad_norm"} <= rows[0].keys()
 
 
 def test_validation_computes_no_gradients(world: World) -> None:

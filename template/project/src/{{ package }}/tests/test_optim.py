@@ -10,6 +10,7 @@ from .. import data, model, optim, techniques
 from ..config import Config, OptimConfig
 from ..contracts import blocks_of
 from ..distributed import seeded_generator
+from ..grad_scaler import CountingScaler
 
 CPU = torch.device("cpu")
 
@@ -38,25 +39,26 @@ def test_clipping_limits_the_global_norm_and_returns_it_unclipped() -> None:
     optimizer = torch.optim.SGD(weights, lr=1.0)
     for weight, value in zip(weights, (3.0, 4.0), strict=True):
         weight.grad = torch.full_like(weight, value)
-    norm, updated = optim.update(optimizer, torch.amp.GradScaler("cpu", enabled=False), weights, OptimConfig(clip=1.0))
+    norm, _ = optim.update(optimizer, torch.amp.GradScaler("cpu", enabled=False), weights, OptimConfig(clip=1.0))
     expected = (3 * 9 + 4 * 16) ** 0.5
-    assert updated
     assert norm.item() == pytest.approx(expected)
     assert weights[0].detach().tolist() == pytest.approx([-3 / expected] * 3)
     assert all(weight.grad is None for weight in weights)
 
 
-def test_fp16_overflow_skips_the_step_and_clipping_is_unscaled() -> None:
+@pytest.mark.parametrize("fused", [True, False])
+def test_fp16_overflow_skips_the_step_and_clipping_is_unscaled(fused: bool) -> None:
     weight = nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], lr=1.0)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    optimizer = torch.optim.SGD([weight], lr=1.0, fused=fused)
+    scaler = CountingScaler(torch.device("cpu"), init_scale=4.0)
     scaler.scale(weight.sum() * float("inf")).backward()
-    _, updated = optim.update(optimizer, scaler, [weight], OptimConfig(clip=1.0))
-    assert not updated
+    optim.update(optimizer, scaler, [weight], OptimConfig(clip=1.0))
+    assert scaler.skipped_steps() == 1
     assert weight.item() == 0
     scaler.scale(weight.sum() * 0.5).backward()
-    norm, updated = optim.update(optimizer, scaler, [weight], OptimConfig(clip=1.0))
-    assert updated
+    norm, _ = optim.update(optimizer, scaler, [weight], OptimConfig(clip=1.0))
+    assert scaler.skipped_steps() == 1
+    assert weight.item() == -0.5
     assert norm.item() == 0.5
     assert weight.item() == -0.5
 

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from .. import optim, techniques
 from ..config import Config, OptimConfig
 from ..distributed import World
 from ..errors import UserError
+from ..grad_scaler import CountingScaler
+from ..speed import Precision
 from ..train import train
 from .conftest import read_rows, unsupported
 
@@ -127,7 +130,8 @@ def test_resumed_run_follows_the_same_schedule(
 def test_skipped_step_does_not_advance_the_schedule(
     config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch.amp.GradScaler", lambda device, enabled: _Overflows(device, 2.0**60, enabled=enabled))
+    make = partial(CountingScaler, torch.device("cpu"), init_scale=2.0**60, backoff_factor=2.0**-16)
+    monkeypatch.setattr(Precision, "scaler", lambda self: make())
     options = ["--speed.precision=fp16", "--train.steps=8", "--log.every=1", "--optim.warmup_steps=4"]
     run = config("--run.name=a", "--optim.schedule=constant", *options)
     if unsupported(options):
@@ -143,10 +147,3 @@ def test_skipped_step_does_not_advance_the_schedule(
     for row, before in zip(logged[1:], made, strict=False):
         assert row["lr"] == pytest.approx(techniques.build_schedule(expected, peak, 8)(before)[0])
     assert 1 <= skipped[-1] < 5
-
-
-class _Overflows(torch.amp.GradScaler):
-    """Starts with a loss scale that overflows in fp16, and lowers it quickly."""
-
-    def __init__(self, device: str, scale: float, enabled: bool) -> None:
-        super().__init__(device, init_scale=scale, backoff_factor=2.0**-16, enabled=enabled)

@@ -1,18 +1,22 @@
 """How a run uses the streams of an accelerator, shown on the CPU with stand-ins for streams and pinned memory."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from .. import loaders
+from .. import grad_scaler, loaders
 from ..config import Config
 from ..distributed import World
+from ..errors import UserError
 from ..run import Run
 from ..techniques import device_cache
 from ..train import train
+from .conftest import unsupported
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -38,7 +42,7 @@ class Device:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     """Make the CPU look like a device with streams."""
     found, to = Device(), Tensor.to
 
@@ -54,6 +58,16 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
         def wait_stream(self, other: object) -> None:
             found.note("wait", other)
+
+    class Event:
+        def __init__(self, device: torch.device) -> None:
+            pass
+
+        def record(self) -> None:
+            found.note("step queued")
+
+        def synchronize(self) -> None:
+            found.note("synchronize")
 
     def pin(self: Tensor) -> Tensor:
         copy = self.clone()
@@ -76,15 +90,15 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     prepare, main = Run.prepare, Stream(torch.device("cpu"))
     found.events.clear()
     monkeypatch.setattr(loaders, "has_streams", lambda device: True)
-    monkeypatch.setattr(torch, "Stream", Stream)
+    monkeypatch.setattr(grad_scaler, "has_streams", lambda device: True)
+    monkeypatch.setattr(torch, "Event", Event)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: main)
     monkeypatch.setattr(Tensor, "pin_memory", pin)
     monkeypatch.setattr(Tensor, "to", copy_to)
     monkeypatch.setattr(Tensor, "record_stream", lambda self, stream: found.note("record", self))
     monkeypatch.setattr(Run, "prepare", use)
-    loaders._side_stream.cache_clear()
-    yield found
-    loaders._side_stream.cache_clear()
+    monkeypatch.setattr(loaders, "_side_stream", cache(Stream))
+    return found
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -110,6 +124,22 @@ def test_validation_uses_the_same_stream(config: Callable[..., Config], world: W
     train(config("--run.name=a", "--train.steps=4", "--train.eval_every=2", "--loader.workers=0"), world)
     assert len(device.places("new stream")) == 1
     assert device.tensors("copy") == device.tensors("record")
+
+
+@pytest.mark.parametrize("ema", ["null", "0.9"])
+def test_fp16_waits_for_a_step_when_the_next_one_is_queued(
+    config: Callable[..., Config], world: World, device: Device, ema: str
+) -> None:
+    options = ["--run.name=a", "--speed.precision=fp16", "--train.steps=4", "--train.eval_every=4", "--log.every=4"]
+    if unsupported(options):
+        with pytest.raises(UserError, match=re.escape(unsupported(options))):
+            train(config(*options), world)
+        return
+    train(config(*options, f"--train.ema={ema}"), world)
+    order = [event for event, _ in device.events if event in ("use", "step queued", "synchronize")]
+    together = [event for event, before in zip(order, ["", *order], strict=False) if event != before]
+    step = ["use", "synchronize", "step queued"]
+    assert together == ([*step * 4, "synchronize"] if ema == "null" else [*step, "synchronize"] * 4)
 
 
 def test_device_cache_copies_pinned_indices(

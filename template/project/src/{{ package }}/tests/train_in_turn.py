@@ -13,12 +13,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .. import config, distributed, errors, loaders, parts, speed, techniques, train
+from .. import config, distributed, errors, grad_scaler, loaders, parts, speed, techniques, train
 
 
 def overflow(self: speed.Precision) -> torch.amp.GradScaler:
     """Start with a loss scale that fp16 overflows with, and lower it quickly."""
-    return torch.amp.GradScaler("cpu", init_scale=2.0**40, backoff_factor=2.0**-20, enabled=self.format == "fp16")
+    if self.format != "fp16":
+        return torch.amp.GradScaler("cpu", enabled=False)
+    return grad_scaler.CountingScaler(self.device, init_scale=2.0**40, backoff_factor=2.0**-20)
 
 
 class Largest(TorchDispatchMode):
