@@ -195,14 +195,13 @@ def capture_step(
     cfg: Config,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
 ) -> tuple[Callable[[Batch, bool], Sums], Callable[[], tuple[Tensor, bool]]]:
     """`speed.step_graph`: both halves of a step, captured at the first micro-batch and replayed from then on."""
     if not cfg.speed.step_graph:
         return forward_backward, update
     from .step_graph import StepGraph
 
-    graph = StepGraph(forward_backward, model, optimizer, scaler, cfg.optim)
+    graph = StepGraph(forward_backward, model, optimizer, cfg.optim)
     return graph.forward_backward, graph.update
 
 
