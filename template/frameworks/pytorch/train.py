@@ -44,9 +44,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         def update() -> tuple[Tensor, bool]:
             return optim.update(optimizer, scaler, parameters, cfg.optim)
 
-        compute_gradients, apply_gradients = techniques.capture_step(
-            forward_backward, update, cfg, model, optimizer, scaler
-        )
+        compute_gradients, apply_gradients = techniques.capture_step(forward_backward, update, cfg, model, optimizer)
         while not run.progress.done:
             run.begin_step()
             for micro in range(accumulate):

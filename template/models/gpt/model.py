@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from .config_base import Section, within
 from .data import Spec
@@ -40,6 +41,9 @@ class ModelConfig(Section):
     """Dropout probability; not needed for less than one epoch."""
     label_smoothing: float = within("[0, 1)", 0.0)
     """Label smoothing in training: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
+    loss_chunk: int | None = within("[1, inf)", None)
+    """Tokens per chunk of the loss, for a large vocabulary: only a chunk's logits are in memory, and computed again in
+    backward. null for all tokens at once."""
 
     def __post_init__(self) -> None:
         self.take(SIZES[self.size])
@@ -119,6 +123,7 @@ class GPT(nn.Module):
             spec.vocabulary,
             spec.bytes_per_token,
         )
+        self.loss_chunk = cfg.loss_chunk
         # Padded to a multiple of 64 for fast matrix products; no token uses the last rows, so their logits become low.
         rows = -(-spec.vocabulary // 64) * 64
         self.tokens = nn.Embedding(rows, cfg.width)
@@ -143,28 +148,48 @@ class GPT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def _logits(self, tokens: Tensor) -> Tensor:
+    def _states(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens)
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         x = self.drop(x)
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(self.norm(x))
-        return logits
+        states: Tensor = self.norm(x)
+        return states
 
     def predict(self, tokens: Tensor) -> Tensor:
         """Logits of the next token at each of the (n, t) positions; t is at most the context length."""
-        return self._logits(tokens)[..., : self.vocabulary]
+        logits: Tensor = self.head(self._states(tokens))
+        return logits[..., : self.vocabulary]
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
-        logits = self._logits(tokens)
-        smoothing = self.smoothing if self.training else 0.0
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=smoothing)
+        states, smoothing = self._states(tokens), self.smoothing if self.training else 0.0
+        if self.loss_chunk is None:
+            loss = F.cross_entropy(self.head(states).flatten(0, 1), targets.flatten(), label_smoothing=smoothing)
+        else:
+            flat = states.flatten(0, 1), targets.flatten()
+            loss = chunked_cross_entropy(self.head, *flat, self.loss_chunk, smoothing)
         count = targets.numel()
         nats = loss.detach() * count
         return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count * self.bytes_per_token)}
+
+
+def chunked_cross_entropy(head: nn.Linear, states: Tensor, targets: Tensor, chunk: int, smoothing: float) -> Tensor:
+    """Return the mean cross-entropy of `head(states)`, states (n, width) and targets (n,), `chunk` tokens at a time.
+
+    Backward computes the logits of each chunk again, so that those of all tokens, (n, vocabulary), are never in memory.
+    """
+
+    def total(some: Tensor, theirs: Tensor) -> Tensor:
+        return F.cross_entropy(head(some), theirs, reduction="sum", label_smoothing=smoothing)
+
+    losses = [
+        checkpoint(total, some, theirs, use_reentrant=False, preserve_rng_state=False)
+        for some, theirs in zip(states.split(chunk), targets.split(chunk), strict=True)
+    ]
+    return torch.stack(losses).sum() / len(targets)
 
 
 def build(cfg: ModelConfig, spec: Spec) -> GPT:

@@ -4,6 +4,9 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..data import Spec
 from ..errors import UserError
@@ -44,6 +47,37 @@ def test_untrained_loss_is_that_of_a_uniform_prediction() -> None:
     _, metrics = net(tokens[:, :-1], tokens[:, 1:])
     total, count = metrics["bits_per_byte"]
     assert float(total) / count == pytest.approx(8, abs=0.3)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most elements of a tensor that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returned = operation(*args, **(kwargs or {}))
+        sizes = [part.numel() for part in tree_leaves(returned) if isinstance(part, Tensor)]
+        self.elements = max([self.elements, *sizes])
+        return returned
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_chunked_loss_is_the_same_with_less_memory(smoothing: float) -> None:
+    tokens = torch.randint(0, 1000, (4, 33), generator=torch.Generator().manual_seed(0))
+    found = []
+    for chunk in (None, 32, 50):
+        torch.manual_seed(0)
+        net = build(ModelConfig(label_smoothing=smoothing, loss_chunk=chunk), spec_of(1000, 32))
+        with Largest() as largest:
+            loss, metrics = net(tokens[:, :-1], tokens[:, 1:])
+            loss.backward()
+        found.append((loss, metrics["loss"], [parameter.grad for parameter in net.parameters()], largest.elements))
+    whole, *chunked = found
+    logits, weights = 4 * 32 * 1024, 1024 * ModelConfig().width
+    assert whole[3] == logits
+    for each in chunked:
+        torch.testing.assert_close(each[:3], whole[:3])
+        assert each[3] == weights < logits, "a chunk has fewer logits than the embedding has weights"
 
 
 @pytest.mark.parametrize(

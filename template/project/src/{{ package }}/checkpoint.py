@@ -28,8 +28,9 @@ PREFIX = "step-"
 BEST = "best"
 
 
-WriteShards = Callable[[Path, dict[str, Any], World], dict[str, Any]]
-"""Writes this rank's shards of a state into a new folder, and returns the state without them; called on all ranks."""
+WriteShards = Callable[[Path, dict[str, Any], World], tuple[dict[str, Any], dict[str, Any]]]
+"""Writes each rank's shards of a state to files in a new folder; called on all ranks. Returns the state without them,
+and `fingerprint` of each rank's file, by name."""
 
 
 def save(
@@ -51,8 +52,7 @@ def save(
     """
     target = folder / f"{PREFIX}{state['step']:08d}"
     partial = folder / f".{target.name}.partial"
-    if write_shards is not None:
-        state = write_shards(partial, state, world)
+    state, files = write_shards(partial, state, world) if write_shards else (state, {})
     if not world.is_main:
         return
     try:
@@ -60,17 +60,17 @@ def save(
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         torch.save(state, partial / "state.pt")
-        files = {file.name: _fingerprint(file) for file in sorted(partial.iterdir())}
+        files["state.pt"] = fingerprint(partial / "state.pt")
         manifest = json.dumps({**about, "step": state["step"], "files": files}, indent=2, default=str)
         (partial / "manifest.json").write_text(manifest, encoding="utf-8")
-        for file in partial.iterdir():
-            _flush(file)
+        for name in ("state.pt", "manifest.json"):
+            flush(partial / name)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
         if cfg.best and (folder / f"{PREFIX}{best:08d}").is_dir():
             (folder / ".best").write_text(f"{PREFIX}{best:08d}\n", encoding="utf-8")
             (folder / ".best").rename(folder / BEST)
-        _flush(folder)
+        flush(folder)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
             raise
@@ -107,29 +107,29 @@ def best_of(folder: Path) -> Path | None:
     return named if named.parent == folder and named.is_dir() else None
 
 
-def find(path: Path) -> Path | None:
-    """Return the newest good checkpoint of a run's folder, or the one at `path`; warn about damaged ones."""
+def find(path: Path, check: Callable[[Path], str | None] | None = None) -> Path | None:
+    """Return the newest good checkpoint of a run's folder, or the one at `path`; warn about what `check` finds."""
     path = path.resolve()
     if path.name == BEST:
         path = best_of(path.parent) or path
     candidates = [path] if (path / "manifest.json").exists() else all_checkpoints(path / "checkpoints")
     for candidate in reversed(candidates):
-        problem = damage(candidate)
+        problem = (check or damage)(candidate)
         if problem is None:
             return candidate
         warnings.warn(f"skipping the damaged checkpoint {candidate}: {problem}", stacklevel=2)
     return None
 
 
-def damage(checkpoint: Path) -> str | None:
-    """Return what is wrong with a checkpoint's files; None if nothing is."""
+def damage(checkpoint: Path, first: int = 0, step: int = 1) -> str | None:
+    """Return what is wrong with a checkpoint's files, or with every `step`-th from `first`; None if nothing is."""
     try:
-        for name, expected in read_manifest(checkpoint)["files"].items():
+        for name, expected in sorted(read_manifest(checkpoint)["files"].items())[first::step]:
             if (checkpoint / name).stat().st_size != expected["bytes"]:
                 return f"{name} does not have its {expected['bytes']} bytes"
-            if _fingerprint(checkpoint / name) != expected:
+            if fingerprint(checkpoint / name) != expected:
                 return f"{name} does not match its checksum"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -139,27 +139,26 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     return dict(json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8")))
 
 
-def read_state(checkpoint: Path, device: torch.device) -> dict[str, Any]:
-    """Load the whole state onto the device, shards merged. Only tensors and plain values are unpickled.
+def read_state(checkpoint: Path, merge: Callable[[list[Any]], Any] = torch.cat, mmap: bool = False) -> dict[str, Any]:
+    """Load the whole state to the CPU, shards merged. Only tensors and plain values are unpickled.
 
     Raises:
         UserError: it contains anything else.
     """
     try:
-        state: dict[str, Any] = torch.load(checkpoint / "state.pt", map_location=device, weights_only=True)
-        shards = [
-            torch.load(file, map_location=device, weights_only=True) for file in sorted(checkpoint.glob("share-*"))
-        ]
+        files = [checkpoint / "state.pt", *sorted(checkpoint.glob("share-*"))]
+        loaded: Any = [torch.load(file, map_location="cpu", mmap=mmap, weights_only=True) for file in files]
     except pickle.UnpicklingError as error:
         raise UserError(
             f"cannot load {checkpoint}: it contains more than tensors and numbers, so it is not one of ours"
         ) from error
+    state, shards = dict(loaded[0]), loaded[1:]
     for path in shards[0] if shards else ():
         *parents, name = path
         place = state
         for key in parents:
             place = place[key]
-        place[name] = torch.cat([shard[path] for shard in shards])
+        place[name] = merge([shard[path] for shard in shards])
     return state
 
 
@@ -199,12 +198,14 @@ def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Pa
         ) from error
 
 
-def _fingerprint(file: Path) -> dict[str, str | int]:
+def fingerprint(file: Path) -> dict[str, str | int]:
+    """Return a file's size and SHA-256."""
     with file.open("rb") as stream:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -181,8 +181,7 @@ class SpeedConfig(Section):
     """Recompute activations in backward instead of storing them: none, blocks, every:n (every n-th block), or budget:x
     (with compile: the fraction of activation memory, from 0 to 1, that the compiler may use)."""
     step_graph: bool = False
-    """Capture each step in CUDA graphs, for small models bound by Python's overhead: one GPU, adamw, no fp16, and
-    optim.cycle_momentum=false."""
+    """Capture each step in CUDA graphs, for small models bound by Python's overhead: one GPU, adamw, no fp16."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

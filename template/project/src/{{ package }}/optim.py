@@ -70,8 +70,8 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float, momentum: float) -> None
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):  # a captured CUDA graph reads it from the device
             group["lr"].fill_(lr)
-            continue
-        group["lr"] = lr
+        else:
+            group["lr"] = lr
         if "betas" in group:
             group["betas"] = (momentum, group["betas"][1])
         else:

@@ -97,9 +97,8 @@ def build(cfg: Config, world: World) -> Parts:
 def _check_monitor(cfg: Config, net: nn.Module, batch: Callable[[], Batch], precision: Precision) -> None:
     """Refuse a wrong `train.monitor` at the start, and not after the first validation."""
     if cfg.train.monitor != "loss":
-        parts = tuple(part.to(next(net.parameters()).device) for part in batch())  # meta under FSDP: only names matter
         net.eval()
-        with torch.no_grad(), precision.autocast():
-            _, metrics = net(*parts)
+        with torch.no_grad(), precision.autocast():  # under FSDP on the meta device, as only the names matter
+            _, metrics = net(*(part.to(next(net.parameters()).device) for part in batch()))
         net.train()
         Best(cfg.train.monitor, cfg.train.monitor_mode or "min").check(metrics)

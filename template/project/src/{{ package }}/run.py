@@ -32,7 +32,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     """
     parts = build(cfg, world)
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
-    folder, resumed = run_folder.locate(cfg, parts.identity, world)
+    folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint)
     results = _resume(parts, progress, resumed) if resumed else {}
     order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
     train_loader = techniques.cache_on_device(
@@ -55,8 +55,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
 
 def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, float]:
     """Load a checkpoint into the parts, and return the results of its last validation."""
-    state = checkpoint.read_state(path, torch.device("cpu"))
-    state = techniques.shard_state(state, parts.model, parts.optimizer, parts.cfg.dist)
+    state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
     checkpoint.load_weights(parts.model, state["model"], path)
     optim.restore(parts.optimizer, state["optimizer"])
     if state["scaler"] and parts.scaler.is_enabled():

@@ -1,6 +1,7 @@
 """A run's folder: find the one to resume, or create a new one with the config in it."""
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,16 @@ from .distributed import World
 from .errors import UserError
 
 
-def locate(cfg: Config, identity: dict[str, Any], world: World) -> tuple[Path, Path | None]:
-    """Return the run's folder and, for a run to resume, its newest good checkpoint. Writes nothing.
+def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[..., str]) -> tuple[Path, Path | None]:
+    """Return the run's folder and, for a run to resume, its newest good checkpoint, by `find`. Writes nothing.
 
     Raises:
         UserError: the run to resume has no good checkpoint, or is of another model.
     """
     found = ""
-    if cfg.run.resume is not None and world.is_main:
+    if cfg.run.resume is not None:
         wanted = cfg.run.dir / str(cfg.run.name) if cfg.run.resume == "auto" else Path(cfg.run.resume)
-        found = str(checkpoint.find(wanted) or "")
+        found = find(wanted, cfg.dist, world)
     found = world.broadcast(found)
     if found and not Path(found).exists():
         raise UserError(

@@ -5,13 +5,13 @@ Each function here looks at an option and calls its module; with the option off 
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .. import distributed, optim, speed
-from ..checkpoint import WriteShards
+from .. import checkpoint, distributed, optim, speed
 from ..config import Config, DebugConfig, DistConfig, OptimConfig
 from ..contracts import Batch, Sums, no_compile_reason
 from ..data import DataConfig
@@ -204,14 +204,13 @@ def capture_step(
     cfg: Config,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
 ) -> tuple[Callable[[Batch, bool], Sums], Callable[[], tuple[Tensor, bool]]]:
     """`speed.step_graph`: both halves of a step, captured at the first micro-batch and replayed from then on."""
     if not cfg.speed.step_graph:
         return forward_backward, update
     from .step_graph import StepGraph
 
-    graph = StepGraph(forward_backward, model, optimizer, scaler, cfg.optim)
+    graph = StepGraph(forward_backward, model, optimizer, cfg.optim)
     return graph.forward_backward, graph.update
 
 
@@ -225,18 +224,25 @@ def skipped_steps(scaler: torch.amp.GradScaler) -> int:
     return scaler.skipped_steps()
 
 
-def shard_state(
-    state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, cfg: DistConfig
-) -> dict[str, Any]:
-    """`dist.strategy=fsdp`: shard a checkpoint's state as the model's is."""
+def find_checkpoint(path: Path, cfg: DistConfig, world: World) -> str:
+    """Return on rank 0 the newest good checkpoint, empty for none; with `dist.strategy=fsdp` all ranks check it."""
+    if cfg.strategy == "fsdp":
+        from . import fsdp
+
+        return fsdp.find_checkpoint(path, world)
+    return str(checkpoint.find(path) or "") if world.is_main else ""
+
+
+def read_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, cfg: DistConfig) -> dict[str, Any]:
+    """Load a checkpoint's state; for `dist.strategy=fsdp`, this rank's part of it."""
     if cfg.strategy == "ddp":
-        return state
+        return checkpoint.read_state(path)
     from . import fsdp
 
-    return fsdp.shard_state(state, model, optimizer)
+    return fsdp.read_state(path, model, optimizer)
 
 
-def shard_writer(cfg: DistConfig) -> WriteShards | None:
+def shard_writer(cfg: DistConfig) -> checkpoint.WriteShards | None:
     """`dist.strategy=fsdp`: what writes each rank's shards into a checkpoint."""
     if cfg.strategy == "ddp":
         return None

@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .. import checkpoint
 from ..config import Config
 from ..contracts import blocks_of
 from ..distributed import GradientSync, World
@@ -101,30 +102,67 @@ def gradient_sync(net: nn.Module) -> GradientSync:
     return context
 
 
-def shard_state(state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Shard the whole tensors of a checkpoint's state as the live model's are, into DTensors."""
+def find_checkpoint(path: Path, world: World) -> str:
+    """Return on rank 0 the newest good checkpoint, empty if there is none. Each rank checks some files of each.
+
+    Raises:
+        UserError: a checkpoint of rank 0 is not on this machine.
+    """
+    if world.is_main:
+        found = checkpoint.find(path, lambda candidate: _damage(world.broadcast(str(candidate)), world))
+        world.broadcast("")  # the end
+        return str(found or "")
+    while candidate := world.broadcast(""):
+        _damage(candidate, world)
+    return ""
+
+
+def _damage(candidate: str, world: World) -> str | None:
+    if not Path(candidate).exists():
+        raise UserError(f"rank 0 found {candidate}, which is not on this machine: share run.dir between the machines")
+    problems: list[str | None] = [None] * world.world_size
+    dist.all_gather_object(problems, checkpoint.damage(Path(candidate), world.rank, world.world_size))
+    return next(filter(None, problems), None)
+
+
+def read_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Load a checkpoint of any number of ranks; of what is sharded here, this rank's rows only."""
+    state = checkpoint.read_state(path, merge=list, mmap=True)  # nothing is read from the disk yet
     live = model.state_dict()
-    sharded = {**state, "model": {name: _as(value, live.get(name)) for name, value in state["model"].items()}}
-    if "ema" in state:
-        sharded["ema"] = {name: _as(value, live.get(name)) for name, value in state["ema"].items()}
+    for key in ("model", "ema"):
+        if key in state:
+            state[key] = {name: _own(value, live.get(name)) for name, value in state[key].items()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    moments = {
-        index: {key: _as(value, parameters[index]) for key, value in values.items()}
-        for index, values in state["optimizer"]["state"].items()
-    }
-    return {**sharded, "optimizer": {**state["optimizer"], "state": moments}}
+    for index, values in state["optimizer"]["state"].items():
+        state["optimizer"]["state"][index] = {key: _own(value, parameters[index]) for key, value in values.items()}
+    return state
 
 
-def _as(value: Any, like: Tensor | None) -> Any:
-    if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.shape != like.shape:
+def _own(value: Any, like: Tensor | None) -> Any:
+    """Copy this rank's rows of a tensor or a list of its shards, or the whole if it is not sharded here."""
+    shards = value if isinstance(value, list) else [value]
+    if not all(isinstance(shard, Tensor) for shard in shards):
         return value
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    if shards[0].ndim == 0:
+        return value.clone()
+    shape = (sum(map(len, shards)), *shards[0].shape[1:])
+    if not isinstance(like, DTensor) or like.shape != shape:
+        return torch.cat(shards)
+    rows = _rows(like, like.device_mesh.get_local_rank(), like.device_mesh.size())
+    own, start = [], 0
+    for shard in shards:
+        own.append(shard[max(rows.start - start, 0) : max(rows.stop - start, 0)])
+        start += len(shard)
+    local = torch.cat(own).to(like.device)
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
-def write_shards(folder: Path, state: dict[str, Any], world: World) -> dict[str, Any]:
-    """Write this rank's shards to `share-<rank>.pt` in a new folder, and return the state without them.
+def write_shards(folder: Path, state: dict[str, Any], world: World) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Write this rank's shards to `share-<rank>.pt` in a new folder, as `checkpoint.read_state` loads them.
 
-    All ranks must call it. `checkpoint.read_state` merges the shards, in any number of processes.
+    All ranks must call it. Returns the state without the shards, and the fingerprints of all ranks' files.
 
     Raises:
         UserError: on every rank, if one of them could not write.
@@ -139,15 +177,21 @@ def write_shards(folder: Path, state: dict[str, Any], world: World) -> dict[str,
         except OSError as error:
             problem = str(error)
     _check_all(problem, folder, world)
+    file = folder / f"share-{world.rank:05d}.pt"
+    own: dict[str, Any] = {}
     try:
-        with (folder / f"share-{world.rank:05d}.pt").open("wb") as file:
-            torch.save(shards, file)
+        with file.open("wb") as stream:
+            torch.save(shards, stream)
+        checkpoint.flush(file)
+        own = {file.name: checkpoint.fingerprint(file)}
     except FileNotFoundError:
         problem = "it is not rank 0's folder: share run.dir between the machines"
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         problem = str(error)
     _check_all(problem, folder, world)
-    return dict(rest)
+    files: list[Any] = [None] * world.world_size
+    dist.all_gather_object(files, own)
+    return rest, {name: found for each in files for name, found in each.items()}
 
 
 def _check_all(problem: str, folder: Path, world: World) -> None:

@@ -1,10 +1,9 @@
 """CUDA graph capture of a whole optimizer step: `speed.step_graph`.
 
-One graph is forward and backward of a micro-batch, the other clipping, the fused update and zeroing the gradients.
-Replaying a graph launches all its kernels at once, so a small model is no longer bound by Python's overhead.
+One graph is forward and backward of a micro-batch, the other clipping, the update and zeroing the gradients. Replaying
+a graph launches all its kernels at once, so a small model is no longer bound by Python's overhead.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +31,6 @@ def check(cfg: Config, world: World, precision: str) -> None:
     """
     optimizer, compiles = cfg.optim, cfg.speed.compile != "off"
     checkpoints = cfg.speed.activation_checkpointing != "none"
-    cycles = optimizer.cycle_momentum and optimizer.schedule in ("onecycle", "cyclic")
     conflicts = [
         (world.device.type != "cuda", f"it needs CUDA, and this run is on {world.device}; set it to false"),
         (world.world_size > 1, f"it is for one process, and there are {world.world_size}; set it to false"),
@@ -44,7 +42,6 @@ def check(cfg: Config, world: World, precision: str) -> None:
             optimizer.name != "adamw" or not optimizer.fused,
             "it captures fused adamw only; use optim.name=adamw, optim.fused",
         ),
-        (cycles, "a captured momentum is constant; set optim.cycle_momentum to false"),
         (checkpoints, "it reads the RNG state on the host; set speed.activation_checkpointing to none"),
         (compiles and cfg.speed.compile_mode != "default", "speed.compile_mode may capture graphs itself; use default"),
         (cfg.debug.anomaly or cfg.debug.nan, "debug.anomaly and debug.nan read values on the host; set them to false"),
@@ -65,17 +62,17 @@ class StepGraph:
         forward_backward: ForwardBackward,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        scaler: torch.amp.GradScaler,
         cfg: OptimConfig,
     ) -> None:
         self._forward_backward = forward_backward
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        fixed = dataclasses.replace(cfg, set_to_none=False)  # gradients must stay where the graphs expect them
-        self._update: Update = lambda: optim.update(optimizer, scaler, parameters, fixed)
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer, self.cfg = model, optimizer, cfg
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        device = self.parameters[0].device
         for group in optimizer.param_groups:
             group["capturable"] = True
-            group["lr"] = torch.tensor(float(group["lr"]), device=next(model.parameters()).device)
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+        self.cycles = cfg.cycle_momentum and cfg.schedule in ("onecycle", "cyclic")
+        self.momentum = torch.tensor(cfg.beta1, device=device)
         self.batch: Batch = ()
         self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         self.metrics: Sums = {}
@@ -102,8 +99,18 @@ class StepGraph:
 
     def update(self) -> tuple[Tensor, bool]:
         """Replay clipping, the update, and zeroing the gradients."""
+        self.momentum.fill_(self.optimizer.param_groups[0]["betas"][0])
         self.second.replay()
         return self.grad_norm, True
+
+    def _update(self) -> Tensor:
+        grad_norm = optim.clip(self.parameters, self.cfg.clip)
+        if self.cycles and self.optimizer.state:  # torch's own step creates the state
+            adamw_step(self.optimizer, self.momentum)
+        else:
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=False)  # gradients must stay where the graphs expect them
+        return grad_norm
 
     def _capture(self, batch: Batch) -> None:
         self.batch = tuple(part.clone() for part in batch)
@@ -132,7 +139,7 @@ class StepGraph:
             ):  # the thread that pins memory keeps running
                 self.metrics = self._forward_backward(self.batch, True)
             with torch.cuda.graph(self.second, pool=self.first.pool(), capture_error_mode="thread_local"):
-                self.grad_norm, _ = self._update()
+                self.grad_norm = self._update()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -149,3 +156,28 @@ class StepGraph:
     def _moments(self) -> list[Tensor]:
         values: list[Any] = [value for state in self.optimizer.state.values() for value in state.values()]
         return [value for value in values if isinstance(value, Tensor)]
+
+
+@torch.no_grad()
+def adamw_step(optimizer: torch.optim.Optimizer, momentum: Tensor) -> None:
+    """Take a step of AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2) with `momentum` as beta1.
+
+    `momentum` is a scalar on the device. torch's fused and foreach steps take beta1 as a number, which a captured graph
+    would keep. Every weight must have a gradient in every step, as then all are at the same step.
+    """
+    for group in optimizer.param_groups:
+        weights, lr, beta2 = group["params"], group["lr"], group["betas"][1]
+        gradients = [weight.grad for weight in weights]
+        states = [optimizer.state[weight] for weight in weights]
+        means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
+        torch._foreach_add_(steps, 1)
+        torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
+        torch._foreach_mul_(means, momentum)
+        torch._foreach_add_(means, torch._foreach_mul(gradients, 1 - momentum))
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        divisors = torch._foreach_sqrt(squares)
+        torch._foreach_div_(divisors, (1 - beta2 ** steps[0]).sqrt())
+        torch._foreach_add_(divisors, group["eps"])
+        torch._foreach_div_(divisors, -lr / (1 - momentum ** steps[0]))
+        torch._foreach_addcdiv_(weights, means, divisors)

@@ -217,6 +217,6 @@ def evaluate_run(run: Path) -> dict[str, Any]:
 
 def read_weights(run: Path, step: int) -> dict[str, torch.Tensor]:
     """Return the weights of a checkpoint."""
-    state = checkpoint.read_state(run / "checkpoints" / f"step-{step:08d}", torch.device("cpu"))
+    state = checkpoint.read_state(run / "checkpoints" / f"step-{step:08d}")
     found: dict[str, torch.Tensor] = state["model"]
     return found

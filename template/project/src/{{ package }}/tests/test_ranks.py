@@ -57,7 +57,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     every = [[*SHARED, f"--run.name={name}", *options] for name, options in RUNS.items()]
     run_ranks_in_turn(
-        2, every, folder, "overflow", "count:ddp", "count:ddp twice", *([] if unsupported([FSDP]) else ["largest:fsdp"])
+        2, every, folder, "overflow", "count:ddp", "count:ddp twice", *([] if unsupported([FSDP]) else ["observe:fsdp"])
     )
     return folder
 
@@ -133,21 +133,35 @@ def test_sharded_weights_start_as_whole_ones(two: Path) -> None:
     assert read_losses(two / "fsdp")[0] == read_losses(two / "ddp")[0]
 
 
+def noted(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
+def largest_shard() -> int:
+    """Elements of the largest tensor that two ranks need: half of a weight, or a buffer."""
+    sharded = [math.ceil(len(weight) / 2) * weight[0].numel() for _, weight in own_weights()]
+    return max(sharded + [buffer.numel() for buffer in own_network().buffers()])
+
+
 def test_no_whole_weight_is_on_a_device(two: Path) -> None:
     """Rank 1 builds nothing on its CPU, so what is there is on its device."""
     if refused(two, "fsdp"):
         return
-    sharded = [math.ceil(len(weight) / 2) * weight[0].numel() for _, weight in own_weights()]
-    kept_whole = [buffer.numel() for buffer in own_network().buffers()]
-    assert int((two / "fsdp-largest-1").read_text()) == max(sharded + kept_whole)
+    assert max(map(int, noted(two / "fsdp-built-1"))) == largest_shard()
+
+
+def test_each_rank_hashes_what_it_writes(two: Path) -> None:
+    if refused(two, "fsdp"):
+        return
+    assert set(noted(two / "fsdp-hashed-0")) == {"share-00000.pt", "state.pt"}
+    assert set(noted(two / "fsdp-hashed-1")) == {"share-00001.pt"}
 
 
 def test_sharded_ema_equals_one_rank(two: Path, one: Path) -> None:
     if refused(two, "fsdp"):
         return
     ours, theirs = (
-        checkpoint.read_state(folder / "checkpoints/step-00000003", torch.device("cpu"))
-        for folder in (two / "fsdp", one / "one")
+        checkpoint.read_state(folder / "checkpoints/step-00000003") for folder in (two / "fsdp", one / "one")
     )
     names = [name for name, weight in own_weights() if weight.ndim >= 2]
 
@@ -206,7 +220,12 @@ def test_resume_with_other_ranks_and_strategy(
         return [*SHARED, *start, f"--run.resume={at}", *options]
 
     train(config(*resume("alone", "--train.accumulate=2")), world)
-    run_ranks_in_turn(2, [resume("ddp"), resume("fsdp", FSDP)][: len(strategies)], tmp_path)
+    resumed = [resume("ddp"), resume("fsdp", FSDP, "--run.name=resumed")]
+    run_ranks_in_turn(2, resumed[: len(strategies)], tmp_path, "observe:resumed")
+    if len(strategies) == 2:
+        names = [noted(tmp_path / f"resumed-hashed-{rank}") for rank in (0, 1)]
+        assert names == [["share-00000.pt", "state.pt"] * 2, ["share-00001.pt"] * 2], "read by one rank, written by one"
+        assert all(max(map(int, noted(tmp_path / f"resumed-read-{rank}"))) <= largest_shard() for rank in (0, 1))
     for name in ("alone", *strategies):
         tolerance = 0.0 if name == strategies[-1] else 1e-4
         assert read_losses(tmp_path / name) == pytest.approx(read_losses(tmp_path / "whole"), rel=tolerance, abs=0)

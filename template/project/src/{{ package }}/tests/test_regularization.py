@@ -73,8 +73,7 @@ def test_resumed_ema_is_bit_identical(config: Callable[..., Config], world: Worl
         train(config("--run.name=cut", "--run.resume=auto", *options), world)
     assert read_rows(tmp_path / "cut", "val") == read_rows(tmp_path / "whole", "val")
     averages = [
-        checkpoint.read_state(tmp_path / name / "checkpoints/step-00000008", torch.device("cpu"))["ema"]
-        for name in ("whole", "cut")
+        checkpoint.read_state(tmp_path / name / "checkpoints/step-00000008")["ema"] for name in ("whole", "cut")
     ]
     assert all(torch.equal(value, averages[1][name]) for name, value in averages[0].items())
     assert evaluate_run(tmp_path / "whole")["loss"] == pytest.approx(
@@ -193,14 +192,14 @@ def test_changed_monitor_resets_the_best(config: Callable[..., Config], world: W
     train(config("--run.name=a", "--train.steps=2"), world)
     changed = ["--train.monitor_mode=max", "--train.steps=4", "--train.eval_every=2", "--run.resume=auto"]
     train(config("--run.name=a", *changed), world)
-    state = checkpoint.read_state(tmp_path / "a/checkpoints/step-00000004", torch.device("cpu"))
+    state = checkpoint.read_state(tmp_path / "a/checkpoints/step-00000004")
     assert state["best"][1:] == ["max", read_rows(tmp_path / "a", "val")[-1]["loss"], 4, 0]
 
 
 def test_ema_can_start_at_a_resume(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
     train(config("--run.name=a", "--train.steps=2"), world)
     train(config("--run.name=a", "--train.steps=4", "--run.resume=auto", "--train.ema=0.9"), world)
-    assert "ema" in checkpoint.read_state(tmp_path / "a/checkpoints/step-00000004", torch.device("cpu"))
+    assert "ema" in checkpoint.read_state(tmp_path / "a/checkpoints/step-00000004")
 
 
 @pytest.mark.parametrize(

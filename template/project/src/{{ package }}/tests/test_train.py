@@ -63,7 +63,7 @@ def test_resume_from_an_older_checkpoint_sets_newer_ones_aside(
     names = sorted(path.name for path in checkpoints.iterdir() if path.is_dir())
     assert names == ["abandoned-step-00000004", "step-00000002", "step-00000003"]
     assert [row["step"] for row in read_rows(tmp_path / "a", "val")] == [2, 3]
-    groups = checkpoint.read_state(checkpoints / "step-00000003", torch.device("cpu"))["optimizer"]["param_groups"]
+    groups = checkpoint.read_state(checkpoints / "step-00000003")["optimizer"]["param_groups"]
     assert groups[0]["weight_decay"] == 0.7
 
 

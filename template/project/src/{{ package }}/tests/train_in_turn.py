@@ -1,19 +1,21 @@
 """Train several times in one process per rank, as a start takes seconds.
 
-What is refused is written to the run folder's parent, and so are the number of all-reduces of a DDP run, and the most
-elements of a tensor on the device while a run builds its model.
+What is refused is written to the run folder's parent, and so is what `observe` and `count` note of a run.
 """
 
 import contextlib
 import os
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .. import config, distributed, errors, grad_scaler, loaders, parts, speed, techniques, train
+from .. import checkpoint, config, distributed, errors, grad_scaler, loaders, speed, techniques, train
 
 
 def overflow(self: speed.Precision) -> torch.amp.GradScaler:
@@ -36,14 +38,33 @@ class Largest(TorchDispatchMode):
         return returned
 
 
-def note_largest(cfg: config.Config, world: distributed.World) -> None:
-    """Build the run's model, and write the most elements of a tensor on the CPU to a file."""
-    torch.manual_seed(cfg.run.seed)
-    spec = parts.data.load(cfg.data).spec
-    with Largest() as largest:
-        initial, model = techniques.build_model(cfg, spec, world)
-        techniques.change_model(model, initial, cfg, speed.setup(cfg, world.device), world)
-    (cfg.run.dir / f"{cfg.run.name}-largest-{world.rank}").write_text(str(largest.elements))
+@contextlib.contextmanager
+def observe(cfg: config.Config, world: distributed.World) -> Iterator[None]:
+    """Note the largest tensors while the model is built and a checkpoint is read, and the files that are hashed."""
+    read_state, build_model, change_model = techniques.read_state, techniques.build_model, techniques.change_model
+    fingerprint = checkpoint.fingerprint
+
+    def note(kind: str, value: object) -> None:
+        with (cfg.run.dir / f"{cfg.run.name}-{kind}-{world.rank}").open("a") as file:
+            file.write(f"{value}\n")
+
+    def measured(kind: str, function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            with Largest() as largest:
+                returned = function(*args)
+            note(kind, largest.elements)
+            return returned
+
+        return call
+
+    def hashed(file: Path) -> dict[str, str | int]:
+        note("hashed", file.name)
+        return fingerprint(file)
+
+    changes: dict[str, Any] = {"build_model": measured("built", build_model)}
+    changes |= {"change_model": measured("built", change_model), "read_state": measured("read", read_state)}
+    with mock.patch.multiple(techniques, **changes), mock.patch.object(checkpoint, "fingerprint", hashed):
+        yield
 
 
 def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int, changes: tuple[str, ...]) -> None:
@@ -71,11 +92,10 @@ def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int
         for options in runs:
             cfg = config.read(parser, options)
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
-            if f"largest:{cfg.run.name}" in changes:
-                note_largest(cfg, world)
             counts = f"count:{cfg.run.name}" in changes
             try:
-                with profiler if counts else contextlib.nullcontext():
+                noted = observe(cfg, world) if f"observe:{cfg.run.name}" in changes else contextlib.nullcontext()
+                with profiler if counts else contextlib.nullcontext(), noted:
                     train.train(cfg, world)
             except errors.UserError as error:
                 (cfg.run.dir / f"{cfg.run.name}-refused-{world.rank}").write_text(str(error))

@@ -50,7 +50,7 @@ def open_trained(path: Path, device: torch.device, precision: Any = None) -> Tra
     except (KeyError, TypeError) as error:
         raise UserError(f"{found} belongs to another data.py ({error}): restore that file, or train again") from error
     net: nn.Module = speed.place(model.build(cfg.model, spec), plain, device)
-    state = checkpoint.read_state(found, torch.device("cpu"))
+    state = checkpoint.read_state(found)
     checkpoint.load_weights(net, {**state["model"], **state.get("ema", {})}, found)
     return TrainedModel(found, cfg, spec, net.eval(), data.Prepare(spec, cfg.data).to(device), chosen_precision, device)
 
