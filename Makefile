@@ -11,6 +11,8 @@ DEMO_BIN := $(abspath $(DEMO_VENV))/bin
 # What `make try` renders.
 MODEL ?= mlp
 FRAMEWORK ?= pytorch
+# Where `make bench` measures techniques: cpu or cuda.
+DEVICE ?= cpu
 # The machine for which `make gpu-bundle` collects packages.
 PYTHON_VERSION ?= 3.12
 PLATFORM ?= manylinux_2_28_x86_64
@@ -75,8 +77,8 @@ format: $(VENV)/.ready  ## apply automatic fixes
 docs: $(VENV)/.ready  ## build the documentation: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-bench: $(VENV)/.ready  ## measure fastproj's commands; with PAGES='channels-last' or PAGES=all, techniques
-	$(BIN)/python $(if $(PAGES),benchmarks/techniques.py $(filter-out all,$(PAGES)),benchmarks/commands.py)
+bench: $(VENV)/.ready  ## measure fastproj's commands; with PAGES='channels-last' or PAGES=all, techniques, on DEVICE=cuda too
+	$(BIN)/python $(if $(PAGES),benchmarks/techniques.py --device $(DEVICE) $(filter-out all,$(PAGES)),benchmarks/commands.py)
 
 release: $(VENV)/.ready  ## make a release after test-all: VERSION=X.Y.Z; nothing is pushed
 	@$(BIN)/python generator/release.py "$$VERSION"

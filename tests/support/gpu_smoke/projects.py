@@ -16,6 +16,9 @@ import torch
 
 VALIDATED = 4
 """Micro-batches of a validation, at most."""
+STEP_GRAPH = "--speed.step_graph=true"
+CAPTURABLE = ["--optim.name=adamw", "--optim.cycle_momentum=false"]
+"""What captured steps need, and the eager ones that they are compared with have too."""
 QUIET = ["--log.tensorboard=false", "--log.progress=false", "--speed.compile=off", "--log.mfu=false"]
 
 
@@ -73,6 +76,11 @@ class Project:
         """Parse options as the training command does, after those of configs/default.yaml."""
         fixed = [f"--config={self.root}/configs/default.yaml", f"--run.device={self.device.type}", *QUIET]
         return self.module("config").read(_parser(self.name), [*fixed, f"--run.dir={self.runs}", *options])
+
+    def check_graphs(self, *options: str) -> None:
+        """Refuse, as on a GPU, options that do not go with `speed.step_graph`."""
+        gpu = self.module("distributed").World(0, 1, torch.device("cuda", 0))
+        self.module("techniques.step_graph").check(self.config(*options), gpu, "bf16")
 
     def has_option(self, section: str, key: str) -> bool:
         """Whether the config has an option."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 from .results import Result, append, append_result
@@ -29,7 +30,7 @@ class Worker:
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
         with log.open("ab") as stream:
             self.process = subprocess.Popen(
-                command, stdin=-1, stdout=-1, stderr=stream, env=environment, start_new_session=True
+                command, stdin=PIPE, stdout=PIPE, stderr=stream, env=environment, start_new_session=True
             )
         self.unread = b""
         self.hello = self.read(START)

@@ -7,6 +7,7 @@ from torch._dynamo.utils import counters
 
 from ..check import Check, Figures, Lab
 from ..probe import Observer
+from ..projects import CAPTURABLE, STEP_GRAPH
 
 EVERY = 8
 OPTIONS = [
@@ -37,6 +38,7 @@ class Graphs(Observer):
 
 def equals_eager(lab: Lab, model: str, mode: str) -> Figures:
     """The losses equal those of eager steps; each of the last batches of a validation is compiled once, too."""
+    lab.project(model).config(*OPTIONS, *MODES[mode])
     lab.needs_cuda()  # on a CPU it takes minutes, and the projects' own tests do it
     project, graphs = lab.project(model), Graphs()
     options = [*OPTIONS, FP32, *["--model.dropout=0"] * project.has_option("model", "dropout")]
@@ -75,11 +77,12 @@ def random_numbers(lab: Lab) -> Figures:
     """
     project = lab.project("vit")
     options = ["--train.steps=6", "--train.eval_every=6", "--log.every=1", "--model.dropout=0.5", FP32]
-    eager = project.train(*options, "--optim.name=adamw")
-    again = project.train(*options, "--optim.name=adamw")
+    options += CAPTURABLE
+    eager = project.train(*options)
+    again = project.train(*options)
     figures: Figures = {"difference_again": again.differs(eager)}
     if not lab.dry:
-        captured = project.train(*options, "--optim.name=adamw", "--speed.step_graph=true")
+        captured = project.train(*options, STEP_GRAPH)
         figures["difference_captured"] = captured.differs(eager)
         with torch._inductor.config.patch(fallback_random=True):
             figures["difference_compiled"] = project.train(*options, *MODES["blocks"]).differs(eager)

@@ -3,10 +3,11 @@
 from functools import partial
 
 from ..check import ENGINE, Check, Figures, Lab
+from ..projects import CAPTURABLE, STEP_GRAPH
 
 STEPS, HALF = 20, 10
 OPTIONS = [f"--train.steps={STEPS}", f"--train.eval_every={HALF}", "--checkpoint.keep=9", "--log.every=1"]
-OPTIONS += ["--speed.precision=auto", "--optim.name=adamw", "--optim.lr=1e-3", "--speed.cudnn_benchmark=false"]
+OPTIONS += ["--speed.precision=auto", "--optim.lr=1e-3", "--speed.cudnn_benchmark=false", *CAPTURABLE]
 CLOSE = 5e-3
 """Largest relative difference of a loss: captured AdamW computes its bias correction on the device."""
 
@@ -17,7 +18,8 @@ def equals_eager(lab: Lab, model: str) -> Figures:
     figures: Figures = {}
     for name, options in _variants(lab, model).items():
         shared = [*OPTIONS, *options]
-        captured = [*shared, *["--speed.step_graph=true"] * (not lab.dry)]  # on the CPU, only the resume is checked
+        project.check_graphs(*shared, STEP_GRAPH)
+        captured = [*shared, *[STEP_GRAPH] * (not lab.dry)]  # on the CPU, only the resume is checked
         eager, graphs = project.train(*shared), project.train(*captured)
         resumed = project.resume(graphs, HALF, *captured)
         figures[f"difference{name}"] = graphs.differs(eager)

@@ -14,7 +14,7 @@ import torch
 
 from ..check import Check, Figures, Lab
 from ..probe import Observer
-from ..projects import Project
+from ..projects import CAPTURABLE, STEP_GRAPH, Project
 
 EVERY = 10
 """Steps between rows; the first row is warm-up, the next two are measured, then come host time and profile."""
@@ -24,7 +24,7 @@ HOST = range((1 + ROWS) * EVERY + 2, (1 + ROWS) * EVERY + EVERY)
 FIRST_PROFILED = (2 + ROWS) * EVERY + 2
 PROFILED = 3
 OPTIONS = ["--train.steps=100000", "--train.eval_every=100000", f"--log.every={EVERY}", "--log.mfu=true"]
-OPTIONS += ["--speed.precision=auto", "--data.cache=device", "--optim.name=adamw", "--optim.lr=1e-4"]
+OPTIONS += ["--speed.precision=auto", "--data.cache=device", "--optim.lr=1e-4", *CAPTURABLE]
 
 
 class Stopwatch(Observer):
@@ -158,10 +158,13 @@ SUBJECTS = [
 
 def measure(lab: Lab, subject: Subject, mode: str) -> Figures:
     """Train some steps, and return the figures."""
+    modes = {"eager": [], "graphs": [STEP_GRAPH], "compiled": [f"--speed.compile={subject.compile}"]}
+    project, watch = lab.project(subject.model), Stopwatch(lab.device)
+    project.config(*OPTIONS, *subject.options, *modes[mode])
+    if mode == "graphs":
+        project.check_graphs(*OPTIONS, *subject.options, *modes[mode])
     if mode != "eager":
         lab.needs_cuda()
-    modes = {"eager": [], "graphs": ["--speed.step_graph=true"], "compiled": [f"--speed.compile={subject.compile}"]}
-    project, watch = lab.project(subject.model), Stopwatch(lab.device)
     data = subject.data(project) if subject.data and not lab.dry else None
     size = subject.small if lab.dry else subject.options
     project.train(*OPTIONS, *size, *modes[mode], hooks=[watch], data=data)
