@@ -11,11 +11,16 @@ DEMO_BIN := $(abspath $(DEMO_VENV))/bin
 # What `make try` renders.
 MODEL ?= mlp
 FRAMEWORK ?= pytorch
+# Where `make bench` measures techniques: cpu or cuda.
+DEVICE ?= cpu
+# The machine for which `make gpu-bundle` collects packages.
+PYTHON_VERSION ?= 3.12
+PLATFORM ?= manylinux_2_28_x86_64
 
-.PHONY: help demo test test-all try gpu check format docs bench release clean
+.PHONY: help demo test test-all try gpu gpu-bundle gpu-smoke check format docs bench release clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 # The project folder is the same each time, so its environment can be used again.
 demo:  ## render a project for this machine, train it on real data and print a report
@@ -50,7 +55,14 @@ try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='te
 	@cd build/try/proj/src/proj/tests && PYTHONPATH=$(abspath build/try/proj/src) OMP_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider $(TESTS)
 
-gpu: $(VENV)/.ready  ## tests that need CUDA; a skip is a failure
+gpu-bundle: $(VENV)/.ready  ## collect what gpu-smoke needs, for a GPU machine without a network
+	PYTHONPATH=tests/support $(BIN)/python -m gpu_smoke.bundle --python-version $(PYTHON_VERSION) --platform $(PLATFORM)
+
+# No environment is created, and nothing is downloaded: PYTHON has torch 2.11 or newer.
+gpu-smoke:  ## check rendered projects on a GPU in nine minutes, with PYTHON's torch; options in ARGS
+	@PYTHONPATH=$(abspath tests/support) $(PYTHON) -m gpu_smoke $(ARGS)
+
+gpu: $(VENV)/.ready  ## the rendered projects' own tests that need CUDA; a skip is a failure
 	REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu $(ARGS)
 
 check: $(VENV)/.ready  ## check format, lint and types of the generator, the template and the tests
@@ -65,8 +77,8 @@ format: $(VENV)/.ready  ## apply automatic fixes
 docs: $(VENV)/.ready  ## build the documentation: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-bench: $(VENV)/.ready  ## measure fastproj's commands; with PAGES='channels-last' or PAGES=all, techniques
-	$(BIN)/python $(if $(PAGES),benchmarks/techniques.py $(filter-out all,$(PAGES)),benchmarks/commands.py)
+bench: $(VENV)/.ready  ## measure fastproj's commands; with PAGES='channels-last' or PAGES=all, techniques, on DEVICE=cuda too
+	$(BIN)/python $(if $(PAGES),benchmarks/techniques.py --device $(DEVICE) $(filter-out all,$(PAGES)),benchmarks/commands.py)
 
 release: $(VENV)/.ready  ## make a release after test-all: VERSION=X.Y.Z; nothing is pushed
 	@$(BIN)/python generator/release.py "$$VERSION"

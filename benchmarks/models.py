@@ -64,7 +64,7 @@ def measure(model: str, folder: Path, seeds: int) -> None:
         f"validation `{goal[1]}` {goal[2]} {goal[3]}",
         reached,
         f"{statistics.median(seconds):.0f} s",
-        machine(),
+        machine("cpu"),
     ]
     row = f"| {' | '.join(cells)}, torch {version('torch')} |"
     page = PAGES / f"{model}.md"

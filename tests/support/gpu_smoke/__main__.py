@@ -1,0 +1,71 @@
+"""The command line of `make gpu-smoke`: see the package's docstring."""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+from . import bundle, report
+from .results import Result, line, passed
+from .supervisor import Supervisor, WorkerError, worker_command
+
+OUTPUT = bundle.ROOT / "build" / "gpu-smoke.jsonl"
+
+
+def main() -> None:
+    """Run the checks; the exit status is 0 if all passed, or lack hardware."""
+    parser = argparse.ArgumentParser(prog="python -m gpu_smoke", description="Check rendered projects on a GPU.")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, with tiny sizes, what the CPU can show")
+    parser.add_argument("--limit", type=float, default=540.0, help="seconds in total; what is left then has failed")
+    parser.add_argument("--only", nargs="*", default=[], help="only checks whose name contains one of these")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="file of JSON lines; it is overwritten")
+    parser.add_argument("--bundle", type=Path, default=bundle.FOLDER, help="folder that `make gpu-bundle` filled")
+    parser.add_argument("--report", action="store_true", help="run nothing: write docs/gpu.md from the last results")
+    args = parser.parse_args()
+    if args.report:
+        report.keep(args.output)
+        return
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    for file in (args.output, args.output.with_suffix(".log")):
+        file.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        projects, search = prepare(args.bundle, Path(folder))
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, search))}
+        command = worker_command(projects, args.dry_run)
+        supervisor = Supervisor(command, environment, args.output, args.limit, args.only)
+        sys.exit(0 if show(supervisor) else 1)
+
+
+def prepare(folder: Path, scratch: Path) -> tuple[Path, list[Path]]:
+    """Return the folder of the rendered projects, and PYTHONPATH."""
+    here = Path(__file__).parents[1]
+    inherited = [Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    if (folder / "projects").is_dir():
+        bundle.unpack(folder, scratch / "packages")
+        return folder / "projects", [here, scratch / "packages", *inherited, folder / "data"]
+    if find_spec("copier") is None or find_spec("fastproj") is None:
+        sys.exit(f"error: {folder} has no projects: run `make gpu-bundle` where there is a network, and copy it here")
+    bundle.render(scratch / "projects")
+    return scratch / "projects", [here, *inherited]
+
+
+def show(supervisor: Supervisor) -> bool:
+    """Print each result as it comes, and a summary; return whether all is well."""
+    results: list[Result] = []
+    try:
+        for result in supervisor.run():
+            results.append(result)
+            print(line(result), flush=True)
+    except WorkerError as error:
+        sys.exit(f"error: {error}; {supervisor.output.with_suffix('.log')} may say more")
+    counts = Counter(result.status for result in results)
+    summary = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no check has this name"
+    print(f"{summary}; results in {supervisor.output}")
+    return bool(results) and passed(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What a check is, and what it is given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .projects import Project, find_projects
+
+Figures = dict[str, Any]
+ENGINE = "mlp"
+"""The model that trains fastest, for checks in which any will do."""
+
+
+class MissingHardwareError(Exception):
+    """A check needs hardware that this machine lacks, and the message names."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The machine, the rendered projects, and a folder for the files of runs."""
+
+    device: torch.device
+    projects: Path
+    folder: Path
+
+    @property
+    def dry(self) -> bool:
+        """Whether this is a dry run on the CPU, with tiny sizes."""
+        return self.device.type == "cpu"
+
+    @property
+    def models(self) -> list[str]:
+        """Every model."""
+        return sorted({model for _, model in find_projects(self.projects)})
+
+    @property
+    def frameworks(self) -> list[str]:
+        """Every framework but plain PyTorch."""
+        return sorted({framework for framework, _ in find_projects(self.projects)} - {"pytorch"})
+
+    def has_project(self, model: str, framework: str = "pytorch") -> bool:
+        """Whether this combination was rendered."""
+        return (framework, model) in find_projects(self.projects)
+
+    def project(self, model: str, framework: str = "pytorch") -> Project:
+        """Return a rendered project, which can train on this machine's device."""
+        return Project(self.projects, framework, model, self.device, self.folder)
+
+    def needs_cuda(self) -> None:
+        """Skip a check that the CPU cannot run."""
+        if self.dry:
+            raise MissingHardwareError("needs CUDA")
+
+    def needs_capability(self, least: tuple[int, int], purpose: str) -> None:
+        """Skip a check on GPUs that are too old for it."""
+        self.needs_cuda()
+        if torch.version.hip or torch.cuda.get_device_capability(self.device) < least:
+            raise MissingHardwareError(f"needs an NVIDIA GPU of capability {least[0]}.{least[1]} for {purpose}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One fact, checked on the machine at hand."""
+
+    name: str
+    group: str
+    run: Callable[[Lab], Figures]
+    """Returns figures; any exception is a failure, but for `MissingHardwareError`."""
+    limit: float = 60
+    """Seconds after which it has failed."""

@@ -1,0 +1,181 @@
+"""Throughput, host time, kernels and memory of well-known models: eager, compiled and with graphs.
+
+All samples are on the device, so that the step is measured and not the loader.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..check import Check, Figures, Lab
+from ..probe import Observer
+from ..projects import CAPTURABLE, STEP_GRAPH, Project
+
+EVERY = 10
+"""Steps between rows; the first row is warm-up, the next two are measured, then come host time and profile."""
+ROWS = 2
+HOST = range((1 + ROWS) * EVERY + 2, (1 + ROWS) * EVERY + EVERY)
+"""Steps that begin with an idle device, so that only the host's time counts."""
+FIRST_PROFILED = (2 + ROWS) * EVERY + 2
+PROFILED = 3
+OPTIONS = ["--train.steps=100000", "--train.eval_every=100000", f"--log.every={EVERY}", "--log.mfu=true"]
+OPTIONS += ["--speed.precision=auto", "--data.cache=device", "--optim.lr=1e-4", *CAPTURABLE]
+
+
+class Stopwatch(Observer):
+    """Measures a run, and ends it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_cuda = device.type == "cuda"
+        self.step, self.idle_since = 0, 0.0
+        self.rows: list[dict[str, float]] = []
+        self.host: list[float] = []
+        self.profiler: Any = None
+        self.kernels = self.launches = 0.0
+
+    def before_step(self) -> None:
+        now = time.perf_counter()
+        if self.step in HOST:
+            self.host.append(now - self.idle_since)
+        self.step += 1
+        if self.step == FIRST_PROFILED and self.on_cuda:
+            kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+            self.profiler = torch.profiler.profile(activities=kinds, acc_events=True)
+            self.profiler.start()
+        if self.step == FIRST_PROFILED + PROFILED and self.profiler:
+            torch.cuda.synchronize()
+            self.profiler.stop()
+            self._count()
+        if self.step in HOST and self.on_cuda:
+            torch.cuda.synchronize()
+        self.idle_since = time.perf_counter()
+
+    def _count(self) -> None:
+        events = self.profiler.events()
+        on_device = [event.name for event in events if event.device_type.name == "CUDA"]
+        kernels = [name for name in on_device if not name.startswith(("Memcpy", "Memset"))]
+        launches = [
+            event.name for event in events if event.name.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch"))
+        ]
+        self.kernels, self.launches = len(kernels) / PROFILED, len(launches) / PROFILED
+
+    def on_metrics(self, row: dict[str, float]) -> bool:
+        self.rows.append(dict(row))
+        return self.step > FIRST_PROFILED + PROFILED
+
+    def figures(self) -> Figures:
+        """Return the medians."""
+        measured = self.rows[1 : 1 + ROWS]
+        names = [name for name in ("samples_per_second", "tflops", "mfu") if name in measured[0]]
+        found: Figures = {name: statistics.median(row[name] for row in measured) for name in names}
+        found["host_us"] = 1e6 * statistics.median(self.host)
+        if self.on_cuda:
+            found |= {"kernels": self.kernels, "launches": self.launches}
+            found["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+        return found
+
+
+def images(project: Project, size: int) -> Any:
+    """Return random images of 1,000 classes, as the project's own data."""
+    data, random = project.module("data"), torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (512, 3, size, size), dtype=torch.uint8, generator=random)
+    split = data.InMemory(pixels, torch.randint(1000, (512,), generator=random))
+    spec = data.Spec(3, size, tuple(map(str, range(1000))), (0.5,) * 3, (0.29,) * 3)
+    return data.Data(split, split, spec, True)
+
+
+def tokens(project: Project, vocabulary: int, context: int) -> Any:
+    """Return random tokens, as the project's own data."""
+    data, random = project.module("data"), torch.Generator().manual_seed(0)
+    text = torch.randint(vocabulary, (64 * context + 1,), dtype=torch.int32, generator=random)
+    windows = project.module("readers.windows").Windows(text, context)
+    return data.Data(windows, windows, data.Spec(vocabulary, context), True)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model of a size that others publish figures for."""
+
+    name: str
+    model: str
+    options: list[str]
+    compile: str
+    """Value of `speed.compile`; empty where the model is not to be compiled."""
+    data: Callable[[Project], Any] | None = None
+    """Samples; None for the built-in ones."""
+    small: list[str] = field(default_factory=list)
+    """Options for the dry run, with the built-in samples."""
+
+
+SUBJECTS = [
+    Subject("MLP small, batch 64", "mlp", [], "model"),
+    Subject(
+        "LSTM base, 64 x 256 bytes",
+        "lstm",
+        ["--model.size=base", "--data.context=256", "--train.micro_batch=64", "--data.val_fraction=0.001"],
+        "",
+        small=["--data.context=32", "--train.micro_batch=4", "--data.cache=none"],
+    ),
+    Subject(
+        "GPT-2 124M, 16 x 1024 tokens",
+        "gpt",
+        ["--model.size=124M", "--data.context=1024", "--train.micro_batch=16"],
+        "blocks",
+        partial(tokens, vocabulary=50257, context=1024),
+        ["--data.context=32", "--train.micro_batch=4", "--data.cache=none"],
+    ),
+    Subject(
+        "ViT-S/16, 256 x 224 pixels",
+        "vit",
+        ["--model.size=S/16", "--train.micro_batch=256"],
+        "blocks",
+        partial(images, size=224),
+        ["--train.micro_batch=8"],
+    ),
+    Subject(
+        "VAE base, 256 x 64 pixels",
+        "vae",
+        ["--model.size=base", "--train.micro_batch=256"],
+        "model",
+        partial(images, size=64),
+        ["--train.micro_batch=8"],
+    ),
+    Subject(
+        "ResNet-50, 256 x 224 pixels",
+        "resnet",
+        ["--model.size=50", "--train.micro_batch=256"],
+        "model",
+        partial(images, size=224),
+        ["--train.micro_batch=8"],
+    ),
+]
+
+
+def measure(lab: Lab, subject: Subject, mode: str) -> Figures:
+    """Train some steps, and return the figures."""
+    modes = {"eager": [], "graphs": [STEP_GRAPH], "compiled": [f"--speed.compile={subject.compile}"]}
+    project, watch = lab.project(subject.model), Stopwatch(lab.device)
+    project.config(*OPTIONS, *subject.options, *modes[mode])
+    if mode == "graphs":
+        project.check_graphs(*OPTIONS, *subject.options, *modes[mode])
+    if mode != "eager":
+        lab.needs_cuda()
+    data = subject.data(project) if subject.data and not lab.dry else None
+    size = subject.small if lab.dry else subject.options
+    project.train(*OPTIONS, *size, *modes[mode], hooks=[watch], data=data)
+    return watch.figures() | ({"size": "tiny"} if lab.dry else {})
+
+
+def checks(lab: Lab) -> list[Check]:
+    """Return eager and captured steps of each subject, then the compiled ones, which take longest to start."""
+    modes = [(subject, mode) for subject in SUBJECTS for mode in ("eager", "graphs")]
+    modes += [(subject, "compiled") for subject in SUBJECTS if subject.compile]
+    return [
+        Check(f"{subject.name}: {mode}", "speed", partial(measure, subject=subject, mode=mode), 120)
+        for subject, mode in modes
+    ]

@@ -1,0 +1,38 @@
+"""Each model learns in the format that this device prefers, in constant memory."""
+
+from functools import partial
+
+from ..check import Check, Figures, Lab
+from ..probe import Memory
+
+STEPS = 30
+OPTIONS = [f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=6"]
+SETTLED = 10
+"""Steps after which memory no longer grows."""
+GROWTH = 2**20
+"""Bytes that may differ at the start of a step: metrics that are summed up until they are logged."""
+SHARE = 0.5
+"""Fraction of the fall in loss on the CPU in fp32 that the device must reach: random numbers differ between them."""
+
+
+def learns(lab: Lab, model: str) -> Figures:
+    """The loss falls as it does in fp32 on the CPU, from the same weights, and memory stays constant."""
+    project = lab.project(model)
+    memory = Memory(lab.device)
+    losses = project.train(*OPTIONS, "--speed.precision=auto", hooks=[memory]).losses
+    seed = ["--run.seed=1"] * lab.dry  # shows how far random numbers change it
+    expected = project.on_cpu().train(*OPTIONS, "--speed.precision=fp32", *seed).losses
+    fall, least = losses[0] - losses[-1], SHARE * (expected[0] - expected[-1])
+    assert fall > least > 0, f"the loss fell from {losses[0]:.4g} to {losses[-1]:.4g}, on the CPU to {expected[-1]:.4g}"
+    figures: Figures = {"first_loss": losses[0], "last_loss": losses[-1], "last_loss_cpu": expected[-1]}
+    if memory.allocated:
+        grown = max(memory.allocated[SETTLED:]) - memory.allocated[SETTLED]
+        assert grown <= GROWTH, f"{grown} bytes more are allocated than after step {SETTLED}"
+        assert len(set(memory.reserved[SETTLED:])) == 1, f"reserved memory changes: {memory.reserved}"
+        figures["memory_mb"] = max(memory.reserved) / 1e6
+    return figures
+
+
+def checks(lab: Lab) -> list[Check]:
+    """Return a check for each model."""
+    return [Check(f"{model} learns", "training", partial(learns, model=model)) for model in lab.models]

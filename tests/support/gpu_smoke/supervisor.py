@@ -1,0 +1,146 @@
+"""Runs the checks in a worker, within time limits; a worker that crashes or hangs is replaced for the next check."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+from .results import Result, append, append_result
+
+START = 120.0
+"""Seconds in which a worker must have imported torch."""
+
+
+class WorkerError(Exception):
+    """The worker did not answer; the message says why."""
+
+
+class Worker:
+    """A worker process, which has listed its checks."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        with log.open("ab") as stream:
+            self.process = subprocess.Popen(
+                command, stdin=PIPE, stdout=PIPE, stderr=stream, env=environment, start_new_session=True
+            )
+        self.unread = b""
+        self.hello = self.read(START)
+
+    def ask(self, name: str, limit: float) -> dict[str, Any]:
+        """Run a check, and return its result and whether the process can run another.
+
+        Raises:
+            WorkerError: it took longer than `limit` seconds, or the process died.
+        """
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{name}\n".encode())
+            self.process.stdin.flush()
+        except BrokenPipeError as error:
+            raise WorkerError(_how_it_died(self.process)) from error
+        return self.read(limit)
+
+    def read(self, limit: float) -> dict[str, Any]:
+        """Return the next answer."""
+        assert self.process.stdout is not None
+        end = time.monotonic() + limit
+        while b"\n" not in self.unread:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(end - time.monotonic(), 0))
+            if not ready:
+                raise WorkerError(f"took longer than {limit:.0f} s")
+            found = os.read(self.process.stdout.fileno(), 65536)
+            if not found:
+                raise WorkerError(_how_it_died(self.process))
+            self.unread += found
+        line, _, self.unread = self.unread.partition(b"\n")
+        return dict(json.loads(line))
+
+    def stop(self) -> None:
+        """End the process and what it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the next check can be run in it."""
+        return self.process.poll() is None
+
+
+def _how_it_died(process: subprocess.Popen[bytes]) -> str:
+    status = process.wait()
+    return f"the process died of {signal.Signals(-status).name}" if status < 0 else f"the process exited with {status}"
+
+
+@dataclass
+class Supervisor:
+    """Runs checks one after another, and writes each result at once."""
+
+    command: list[str]
+    environment: dict[str, str]
+    output: Path
+    """File of JSON lines; the log is next to it."""
+    limit: float
+    """Seconds in total, from when the first worker has imported torch."""
+    only: Sequence[str] = ()
+    """Parts of names; empty for all checks."""
+    worker: Worker | None = field(default=None, init=False)
+
+    def run(self) -> Iterator[Result]:
+        """Yield each result, which is on disk already.
+
+        Raises:
+            WorkerError: not even the first worker starts.
+        """
+        hello = self._start().hello
+        end = time.monotonic() + self.limit
+        if "error" in hello:
+            raise WorkerError(hello["error"])
+        append(self.output, {"about": hello["about"]})
+        chosen = [row for row in hello["checks"] if not self.only or any(part in row[0] for part in self.only)]
+        for name, group, limit in chosen:
+            result = self._check(name, group, limit, end)
+            append_result(self.output, result)
+            yield result
+        self._stop()
+
+    def _check(self, name: str, group: str, limit: float, end: float) -> Result:
+        left = end - time.monotonic()
+        if left <= 0:
+            return Result(name, group, "not run", 0.0, message="the time limit was reached before")
+        started = time.monotonic()
+        try:
+            worker = self.worker if self.worker and self.worker.alive else self._start()
+            answer = worker.ask(name, min(limit, end - time.monotonic()))
+        except WorkerError as error:
+            self._stop()
+            seconds = round(time.monotonic() - started, 3)
+            return Result(name, group, "failed", seconds, message=str(error))
+        if not answer["usable"]:
+            self._stop()
+        return Result(**answer["result"])
+
+    def _start(self) -> Worker:
+        self._stop()
+        self.worker = Worker(self.command, self.environment, self.output.with_suffix(".log"))
+        return self.worker
+
+    def _stop(self) -> None:
+        if self.worker is not None:
+            self.worker.stop()
+        self.worker = None
+
+
+def worker_command(projects: Path, dry_run: bool, checks: str = "") -> list[str]:
+    """Return the command line of a worker."""
+    command = [sys.executable, "-m", f"{__package__}.worker", f"--projects={projects}"]
+    return [*command, *["--dry-run"] * dry_run, *[f"--checks={checks}"] * bool(checks)]

@@ -1,0 +1,55 @@
+"""Each row of a technique's page has a comparison that fills it, with options that exist."""
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from matrix import FRAMEWORKS, ROOT
+from program import PROGRAMS, Project
+from warm import run_python
+
+
+@pytest.fixture
+def comparisons(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """The comparisons by device."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import comparisons_cpu
+    import comparisons_gpu
+
+    return {"cpu": comparisons_cpu.COMPARISONS, "cuda": comparisons_gpu.COMPARISONS}
+
+
+def test_every_comparison_has_a_row_and_every_open_row_a_command(comparisons: dict[str, list[Any]]) -> None:
+    from comparison import open_row
+
+    pages = {page.stem: page.read_text() for page in (ROOT / "docs/techniques").glob("*.md")}
+    wanted = {open_row(row, device): row for device, rows in comparisons.items() for row in rows}
+    for row in wanted.values():
+        assert f"\n| {row.what} | " in pages[row.page]
+    for name, text in pages.items():
+        for line in re.findall(r"^\| .*not measured.*$", text, re.MULTILINE):
+            assert wanted[line].page == name
+
+
+@pytest.mark.parametrize("model", ["gpt", "resnet"])
+def test_options_of_comparisons_exist(comparisons: dict[str, list[Any]], project: Project, model: str) -> None:
+    rows = [row for rows in comparisons.values() for row in rows if row.model == model]
+    every = [options for row in rows for options in (row.without, row.with_it)]
+    assert len(every) > 20
+    result = run_python(project(FRAMEWORKS[0], model), str(PROGRAMS / "parse_options.py"), json.dumps(every))
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_models_of_comparisons_are_those_tested_here(comparisons: dict[str, list[Any]]) -> None:
+    assert {row.model for rows in comparisons.values() for row in rows} == {"gpt", "resnet"}
+
+
+def test_device_without_a_gpu_and_unknown_page_are_refused() -> None:
+    for options, message in ((["--device=cuda"], "finds no CUDA device"), (["nothing"], "unknown page nothing")):
+        command = [sys.executable, "benchmarks/techniques.py", *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert message in done.stderr
