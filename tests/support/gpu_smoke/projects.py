@@ -118,8 +118,9 @@ class Project:
     def train_with_overflow(self, *options: str) -> Trained:
         """Train in fp16 from a loss scale that overflows, and falls quickly."""
 
-        def scaler(precision: Any) -> torch.amp.GradScaler:
-            return torch.amp.GradScaler(self.device.type, init_scale=2.0**40, backoff_factor=2.0**-20)
+        def scaler(precision: Any) -> Any:
+            counting = self.module("grad_scaler").CountingScaler
+            return counting(self.device, init_scale=2.0**40, backoff_factor=2.0**-20)
 
         with mock.patch.object(self.module("speed").Precision, "scaler", scaler):
             return self.train(*options)
