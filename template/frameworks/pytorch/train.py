@@ -41,7 +41,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             sums: Sums = metrics
             return sums
 
-        def update() -> tuple[Tensor, bool]:
+        def update() -> Tensor:
             return optim.update(optimizer, scaler, parameters, cfg.optim)
 
         compute_gradients, apply_gradients = techniques.capture_step(forward_backward, update, cfg, model, optimizer)
@@ -51,7 +51,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
                 batch = run.next_batch()
                 run.meter.add(compute_gradients(batch, micro == accumulate - 1))
             run.before_update()  # sets the learning rate
-            grad_norm, _ = apply_gradients()
+            grad_norm = apply_gradients()
             run.end_step(grad_norm, eval_model)  # logs, validates and saves where that is due
         run.finish()
     return run.results

@@ -80,10 +80,10 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float, momentum: float) -> None
 
 def update(
     optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, parameters: Sequence[Tensor], cfg: OptimConfig
-) -> tuple[Tensor, bool]:
+) -> Tensor:
     """Unscale and clip the gradients, step, and reset the gradients.
 
-    Returns the global gradient norm before clipping, a scalar on the device, and True. A scaler that is not enabled
+    Returns the global gradient norm before clipping, a scalar on the device. A scaler that is not enabled
     does nothing; that of fp16 skips a step whose gradients overflowed, and counts it.
     """
     scaler.unscale_(optimizer)
@@ -95,7 +95,7 @@ def update(
             parameter.grad = None
     else:
         optimizer.zero_grad(set_to_none=False)
-    return grad_norm, True
+    return grad_norm
 
 
 def clip(parameters: Sequence[Tensor], max_norm: float | None) -> Tensor:

@@ -200,11 +200,11 @@ def gradient_sync(net: nn.Module, cfg: DistConfig) -> GradientSync:
 
 def capture_step(
     forward_backward: Callable[[Batch, bool], Sums],
-    update: Callable[[], tuple[Tensor, bool]],
+    update: Callable[[], Tensor],
     cfg: Config,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-) -> tuple[Callable[[Batch, bool], Sums], Callable[[], tuple[Tensor, bool]]]:
+) -> tuple[Callable[[Batch, bool], Sums], Callable[[], Tensor]]:
     """`speed.step_graph`: both halves of a step, captured at the first micro-batch and replayed from then on."""
     if not cfg.speed.step_graph:
         return forward_backward, update

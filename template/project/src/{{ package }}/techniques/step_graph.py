@@ -17,7 +17,6 @@ from ..distributed import World
 from ..errors import UserError
 
 ForwardBackward = Callable[[Batch, bool], Sums]
-Update = Callable[[], tuple[Tensor, bool]]
 
 WARMUP = 3
 """Steps on a side stream before capture, in which libraries choose kernels and allocate."""
@@ -97,11 +96,11 @@ class StepGraph:
         self.first.replay()
         return self.metrics
 
-    def update(self) -> tuple[Tensor, bool]:
+    def update(self) -> Tensor:
         """Replay clipping, the update, and zeroing the gradients."""
         self.momentum.fill_(self.optimizer.param_groups[0]["betas"][0])
         self.second.replay()
-        return self.grad_norm, True
+        return self.grad_norm
 
     def _update(self) -> Tensor:
         grad_norm = optim.clip(self.parameters, self.cfg.clip)

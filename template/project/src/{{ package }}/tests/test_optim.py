@@ -39,7 +39,7 @@ def test_clipping_limits_the_global_norm_and_returns_it_unclipped() -> None:
     optimizer = torch.optim.SGD(weights, lr=1.0)
     for weight, value in zip(weights, (3.0, 4.0), strict=True):
         weight.grad = torch.full_like(weight, value)
-    norm, _ = optim.update(optimizer, torch.amp.GradScaler("cpu", enabled=False), weights, OptimConfig(clip=1.0))
+    norm = optim.update(optimizer, torch.amp.GradScaler("cpu", enabled=False), weights, OptimConfig(clip=1.0))
     expected = (3 * 9 + 4 * 16) ** 0.5
     assert norm.item() == pytest.approx(expected)
     assert weights[0].detach().tolist() == pytest.approx([-3 / expected] * 3)
@@ -56,7 +56,7 @@ def test_fp16_overflow_skips_the_step_and_clipping_is_unscaled(fused: bool) -> N
     assert scaler.skipped_steps() == 1
     assert weight.item() == 0
     scaler.scale(weight.sum() * 0.5).backward()
-    norm, _ = optim.update(optimizer, scaler, [weight], OptimConfig(clip=1.0))
+    norm = optim.update(optimizer, scaler, [weight], OptimConfig(clip=1.0))
     assert scaler.skipped_steps() == 1
     assert weight.item() == -0.5
     assert norm.item() == 0.5
