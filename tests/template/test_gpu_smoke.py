@@ -23,11 +23,12 @@ CHOSEN = [
     "overflow",
     "checksums",
     "deterministic",
-    "rank",
+    "two ranks on",
+    "sharded",
     "MLP",
 ]
 """Checks that take a minute together; `make test-all` runs all of them."""
-RENDERED = [*[pair for pair in COVER if pair[1] in (ENGINE_MODEL, "resnet", "unet", "vae", "vit")]]
+RENDERED = [pair for pair in COVER if pair[1] in (ENGINE_MODEL, "resnet", "vit")]
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +47,7 @@ def smoke(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_dry_run_passes(collected: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     chosen = [] if EVERY else ["--only", *CHOSEN]
@@ -55,7 +57,7 @@ def test_dry_run_passes(collected: Path, tmp_path: Path) -> None:
     assert about["device"] == "CPU"
     assert {result.status for result in found} == {"ok", "skipped"}
     assert {result.message for result in found if result.status == "skipped"} <= {"needs CUDA", "needs two GPUs"}
-    assert sum(result.status == "ok" for result in found) >= 20
+    assert sum(result.status == "ok" for result in found) >= 18
 
 
 def supervise(output: Path, limit: float) -> dict[str, Result]:
@@ -73,7 +75,7 @@ def test_failures_and_crashes_are_reported_and_cost_one_check(tmp_path: Path) ->
     assert messages == {
         "fails": "AssertionError: planted failure",
         "exits": "SystemExit: planted exit",
-        "hangs": "took longer than 6 s",
+        "hangs": "took longer than 5 s",
         "crashes": "the process died of SIGABRT",
         "lacks_hardware": "needs two GPUs",
     }

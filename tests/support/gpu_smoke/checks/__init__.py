@@ -15,21 +15,22 @@ from . import (
     training,
 )
 
-MODULES = [
-    environment,
-    training,
-    synchronization,
-    frameworks,
-    graphs,
-    loading,
-    reproducible,
-    ranks,
-    checkpoints,
-    compiled,
-    speed,
+LISTED = [
+    environment.checks,
+    training.checks,
+    synchronization.checks,
+    frameworks.checks,
+    graphs.checks,
+    loading.checks,
+    reproducible.checks,
+    ranks.checks,
+    checkpoints.checks,
+    speed.checks,
+    compiled.checks,
+    speed.compiled_checks,
 ]
 
 
 def all_checks(lab: Lab) -> list[Check]:
     """Return every check, for the models and frameworks that were rendered."""
-    return [check for module in MODULES for check in module.checks(lab)]
+    return [check for checks in LISTED for check in checks(lab)]

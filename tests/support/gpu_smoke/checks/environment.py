@@ -24,6 +24,7 @@ def precision_getters(lab: Lab) -> Figures:
     lab.needs_cuda()
     project, cudnn = lab.project(ENGINE), torch.backends.cudnn
     able = [name for name, least in FORMATS.items() if torch.cuda.get_device_capability(lab.device) >= least]
+    able = [name for name in able if name != "fp8" or not torch.version.hip]
     for name in able:
         project.module("speed").setup(project.config(f"--speed.precision={name}"), lab.device)
         _compare_getters(cudnn, tf32=name != "fp32")
@@ -37,7 +38,7 @@ def _compare_getters(cudnn: Any, tf32: bool) -> None:
     assert cudnn.allow_tf32 is tf32
     assert torch.backends.cuda.matmul.fp32_precision == expected
     assert cudnn.conv.fp32_precision == cudnn.rnn.fp32_precision == expected
-    with cudnn.flags(enabled=True, allow_tf32=tf32):
+    with cudnn.flags(enabled=True):  # reads and restores them
         torch.nn.functional.conv2d(torch.ones(1, 8, 8, 8, device="cuda"), torch.ones(8, 8, 3, 3, device="cuda"))
 
 

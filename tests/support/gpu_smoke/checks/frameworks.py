@@ -7,7 +7,13 @@ import torch
 from ..check import ENGINE, Check, Figures, Lab
 from .environment import FORMATS
 
-OPTIONS = ["--train.steps=20", "--train.eval_every=20", "--log.every=1", "--speed.cudnn_benchmark=false"]
+OPTIONS = [
+    "--train.steps=20",
+    "--train.eval_every=20",
+    "--log.every=1",
+    "--speed.cudnn_benchmark=false",
+    "--optim.lr=1e-3",
+]
 CLOSE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 2e-2, "fp16": 2e-2}
 """Largest relative difference of a loss."""
 

@@ -79,7 +79,7 @@ def overlap(lab: Lab) -> Figures:
     events = [event for event in profile.events() if event.device_type.name == "CUDA"]
     events.sort(key=lambda event: event.time_range.start)
     copies = [event for event in events if "HtoD" in event.name]
-    sums = [event for event in events if "reduce" in event.name]
+    sums = [event for event in events if "at::native::reduce_kernel" in event.name]
     assert len(copies) == len(sums) == 20, f"{len(copies)} copies and {len(sums)} sums of 20 batches"
     assert all("Pinned" in copy.name for copy in copies), copies[0].name
     late = [n for n in range(2, 19) if copies[n + 1].time_range.end > sums[n].time_range.end]

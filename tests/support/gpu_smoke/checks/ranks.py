@@ -6,7 +6,7 @@ from .. import several
 from ..check import Check, Figures, Lab, MissingHardwareError
 
 OPTIONS = ["--train.steps=12", "--train.eval_every=12", "--log.every=1", "--speed.precision=fp32", "--optim.name=adamw"]
-OPTIONS += ["--speed.cudnn_benchmark=false", "--data.shift=0"]
+OPTIONS += ["--speed.cudnn_benchmark=false", "--data.shift=0", "--optim.lr=1e-3"]
 CONVOLUTIONS = [*OPTIONS, "--speed.channels_last=true"]
 ATTENTION = [*OPTIONS, "--model.dropout=0", "--speed.channels_last=false"]
 GRAPHS = ["--speed.compile=model", "--speed.compile_mode=reduce-overhead"]
@@ -59,6 +59,15 @@ def two_ranks(lab: Lab) -> Figures:
     return {**several.compare(found, lab.project("vit").train(*ATTENTION, "--train.micro_batch=32"), CLOSE)}
 
 
+def two_ranks_batchnorm(lab: Lab) -> Figures:
+    """The same with SyncBatchNorm, eager and compiled, which one rank alone would not synchronize."""
+    lab.needs_cuda()
+    half = [*CONVOLUTIONS, "--train.micro_batch=16", SYNC]
+    runs = {"sync_batchnorm": half, "compiled": [*half, GRAPHS[0]]}
+    found = several.train(lab, "resnet", runs, "gloo", ["cuda:0", "cuda:0"])
+    return {**several.compare(found, lab.project("resnet").train(*CONVOLUTIONS, "--train.micro_batch=32"), CLOSE)}
+
+
 def two_gpus(lab: Lab) -> Figures:
     """Two ranks on two GPUs, over NCCL, have the losses of one rank with the same global batch."""
     if torch.cuda.device_count() < 2 or lab.dry:
@@ -73,6 +82,7 @@ def checks(lab: Lab) -> list[Check]:
     """Return the checks of this module."""
     named = [
         ("two ranks on one device", two_ranks),
+        ("two ranks, SyncBatchNorm", two_ranks_batchnorm),
         ("one NCCL rank", one_rank),
         ("one NCCL rank, sharded", one_rank_sharded),
         ("one NCCL rank, compiled", one_rank_compiled),

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..check import Check, Figures, Lab
+from ..check import Check, Figures, Lab, MissingHardwareError
 from ..probe import Observer
 from ..projects import CAPTURABLE, STEP_GRAPH, Project
 
@@ -25,6 +25,10 @@ FIRST_PROFILED = (2 + ROWS) * EVERY + 2
 PROFILED = 3
 OPTIONS = ["--train.steps=100000", "--train.eval_every=100000", f"--log.every={EVERY}", "--log.mfu=true"]
 OPTIONS += ["--speed.precision=auto", "--data.cache=device", "--optim.lr=1e-4", *CAPTURABLE]
+
+
+MEMORY = 75 * 10**9
+"""Bytes on a device that must be enough for each of the sizes."""
 
 
 class Stopwatch(Observer):
@@ -80,18 +84,20 @@ class Stopwatch(Observer):
         return found
 
 
-def images(project: Project, size: int) -> Any:
+def images(project: Project, tiny: bool, size: int) -> Any:
     """Return random images of 1,000 classes, as the project's own data."""
     data, random = project.module("data"), torch.Generator().manual_seed(0)
+    size = 16 if tiny else size
     pixels = torch.randint(256, (512, 3, size, size), dtype=torch.uint8, generator=random)
     split = data.InMemory(pixels, torch.randint(1000, (512,), generator=random))
     spec = data.Spec(3, size, tuple(map(str, range(1000))), (0.5,) * 3, (0.29,) * 3)
     return data.Data(split, split, spec, True)
 
 
-def tokens(project: Project, vocabulary: int, context: int) -> Any:
+def tokens(project: Project, tiny: bool, vocabulary: int, context: int) -> Any:
     """Return random tokens, as the project's own data."""
     data, random = project.module("data"), torch.Generator().manual_seed(0)
+    vocabulary, context = (256, 32) if tiny else (vocabulary, context)
     text = torch.randint(vocabulary, (64 * context + 1,), dtype=torch.int32, generator=random)
     windows = project.module("readers.windows").Windows(text, context)
     return data.Data(windows, windows, data.Spec(vocabulary, context), True)
@@ -106,10 +112,10 @@ class Subject:
     options: list[str]
     compile: str
     """Value of `speed.compile`; empty where the model is not to be compiled."""
-    data: Callable[[Project], Any] | None = None
-    """Samples; None for the built-in ones."""
+    data: Callable[[Project, bool], Any] | None = None
+    """Returns samples, tiny ones for the dry run; None for the built-in ones."""
     small: list[str] = field(default_factory=list)
-    """Options for the dry run, with the built-in samples."""
+    """Options for the dry run."""
 
 
 SUBJECTS = [
@@ -165,17 +171,26 @@ def measure(lab: Lab, subject: Subject, mode: str) -> Figures:
         project.check_graphs(*OPTIONS, *subject.options, *modes[mode])
     if mode != "eager":
         lab.needs_cuda()
-    data = subject.data(project) if subject.data and not lab.dry else None
+    data = subject.data(project, lab.dry) if subject.data else None
     size = subject.small if lab.dry else subject.options
-    project.train(*OPTIONS, *size, *modes[mode], hooks=[watch], data=data)
+    try:
+        project.train(*OPTIONS, *size, *modes[mode], hooks=[watch], data=data)
+    except torch.OutOfMemoryError as error:
+        if torch.cuda.get_device_properties(lab.device).total_memory < MEMORY:
+            raise MissingHardwareError("needs 80 GB of GPU memory") from error
+        raise
     return watch.figures() | ({"size": "tiny"} if lab.dry else {})
 
 
 def checks(lab: Lab) -> list[Check]:
-    """Return eager and captured steps of each subject, then the compiled ones, which take longest to start."""
-    modes = [(subject, mode) for subject in SUBJECTS for mode in ("eager", "graphs")]
-    modes += [(subject, "compiled") for subject in SUBJECTS if subject.compile]
-    return [
-        Check(f"{subject.name}: {mode}", "speed", partial(measure, subject=subject, mode=mode), 120)
-        for subject, mode in modes
-    ]
+    """Return eager and captured steps of each subject."""
+    return [_check(subject, mode) for subject in SUBJECTS for mode in ("eager", "graphs")]
+
+
+def compiled_checks(lab: Lab) -> list[Check]:
+    """Return compiled steps of each subject, which take longest to start."""
+    return [_check(subject, "compiled") for subject in SUBJECTS if subject.compile]
+
+
+def _check(subject: Subject, mode: str) -> Check:
+    return Check(f"{subject.name}: {mode}", "speed", partial(measure, subject=subject, mode=mode), 120)

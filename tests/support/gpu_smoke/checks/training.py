@@ -9,8 +9,8 @@ STEPS = 30
 OPTIONS = [f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=6"]
 SETTLED = 10
 """Steps after which memory no longer grows."""
-GROWTH = 2**20
-"""Bytes that may differ at the start of a step: metrics that are summed up until they are logged."""
+GROWTH, SEGMENTS = 2**20, 2**25
+"""Bytes by which allocated and reserved memory may grow: metrics until they are logged, batches on their way."""
 SHARE = 0.5
 """Fraction of the fall in loss on the CPU in fp32 that the device must reach: random numbers differ between them."""
 
@@ -26,9 +26,9 @@ def learns(lab: Lab, model: str) -> Figures:
     assert fall > least > 0, f"the loss fell from {losses[0]:.4g} to {losses[-1]:.4g}, on the CPU to {expected[-1]:.4g}"
     figures: Figures = {"first_loss": losses[0], "last_loss": losses[-1], "last_loss_cpu": expected[-1]}
     if memory.allocated:
-        grown = max(memory.allocated[SETTLED:]) - memory.allocated[SETTLED]
-        assert grown <= GROWTH, f"{grown} bytes more are allocated than after step {SETTLED}"
-        assert len(set(memory.reserved[SETTLED:])) == 1, f"reserved memory changes: {memory.reserved}"
+        for kind, bytes_, most in (("allocated", memory.allocated, GROWTH), ("reserved", memory.reserved, SEGMENTS)):
+            grown = max(bytes_[SETTLED:]) - bytes_[SETTLED]
+            assert grown <= most, f"{grown} bytes more are {kind} than after step {SETTLED}"
         figures["memory_mb"] = max(memory.reserved) / 1e6
     return figures
 
