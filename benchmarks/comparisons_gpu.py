@@ -20,7 +20,7 @@ LARGE = {
 JPEGS = ["--data.path=jpegs", "--data.size=224", "--train.steps=24", "--log.every=6", "--train.micro_batch=64"]
 MEMORY = ["--train.steps=3", "--log.every=1"]
 FP32, BF16 = ["--speed.precision=fp32"], ["--speed.precision=bf16"]
-STEP_GRAPH = ["--speed.step_graph=true", "--optim.cycle_momentum=false"]
+STEP_GRAPH = ["--speed.step_graph=true"]
 BLOCKS = ["--speed.compile=blocks"]
 
 

@@ -18,7 +18,7 @@ from .readers.digits import load_digits
 
 Batch = tuple[Tensor, Tensor]
 """Images (n, channels, size, size), uint8 as loaded and float32 as prepared; class indices (n,), int64, or with mixup
-the probability of each class (n, classes), float32."""
+their probabilities (n, classes), float32."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ class DataConfig(Section):
     mixup: float = within("[0, 0.5]", 0.0)
     """Augmentation: maximum weight of another image and its label that are blended into each one; 0: off."""
     cache: Literal["none", "disk", "device"] = "none"
-    """none: decode your images in every epoch, which may be slower than a GPU trains. disk: decode and resize them
-    once, into a memory-mapped file in `cache_dir`. device: keep all samples in device memory and gather each batch
-    there; for small data sets."""
+    """none: decode your images in every epoch. disk: decode and resize them once, into a memory-mapped file in
+    `cache_dir`. device: keep all samples in device memory and gather each batch there; for small data sets."""
 
 
 @dataclass(frozen=True)
@@ -182,28 +181,24 @@ def shift(images: Tensor, max_shift: int, generator: torch.Generator) -> Tensor:
 
 
 def random_resized_crop(images: Tensor, min_area: float, generator: torch.Generator) -> Tensor:
-    """Crop a random part of each of the (n, c, h, w) images and resize it to (h, w) bilinearly.
+    """Crop a random part, of `min_area` to 1, of each of the (n, c, h, w) images, and resize it to (h, w) bilinearly.
 
-    Its area is between `min_area` and 1 of the image's, and its aspect ratio between 3/4 and 4/3 of it (Szegedy et al.
-    2015, arXiv:1409.4842, section 6).
+    Aspect ratios are from 3/4 to 4/3 of the image's (Szegedy et al. 2015, arXiv:1409.4842, section 6).
     """
     area, aspect, left, top = torch.rand(4, len(images), device=images.device, generator=generator)
-    area = min_area + (1 - min_area) * area
-    aspect = (4 / 3) ** (2 * aspect - 1)
+    area, aspect = min_area + (1 - min_area) * area, (4 / 3) ** (2 * aspect - 1)
     width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
-    zero = torch.zeros_like(width)
-    across = torch.stack((width, zero, (2 * left - 1) * (1 - width)), 1)  # of coordinates from -1 to 1
-    down = torch.stack((zero, height, (2 * top - 1) * (1 - height)), 1)
-    grid = F.affine_grid(torch.stack((across, down), 1), list(images.shape), align_corners=False)
+    left, top = (2 * left - 1) * (1 - width), (2 * top - 1) * (1 - height)  # in coordinates from -1 to 1
+    boxes = torch.stack((width, 0 * width, left, 0 * height, height, top), 1).view(-1, 2, 3)
+    grid = F.affine_grid(boxes, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def mixup(images: Tensor, probabilities: Tensor, most: float, generator: torch.Generator) -> Batch:
+def mixup(images: Tensor, labels: Tensor, most: float, generator: torch.Generator) -> Batch:
     """Blend each image, and its class probabilities (n, classes), with another of the batch.
 
-    The other's weight is uniform from 0 to `most`; with 0.5 this is Zhang et al. 2018 (arXiv:1710.09412) for alpha = 1.
+    Its weight is uniform up to `most`; 0.5 is Zhang et al. 2018 (arXiv:1710.09412) with alpha = 1.
     """
     other = torch.randperm(len(images), device=images.device, generator=generator)
-    weight = most * torch.rand(len(images), device=images.device, generator=generator)
-    mixed = torch.lerp(probabilities, probabilities[other], weight.view(-1, 1))
-    return torch.lerp(images, images[other], weight.view(-1, 1, 1, 1)), mixed
+    weight = most * torch.rand(len(images), 1, device=images.device, generator=generator)
+    return torch.lerp(images, images[other], weight[..., None, None]), torch.lerp(labels, labels[other], weight)

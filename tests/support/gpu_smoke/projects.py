@@ -17,7 +17,7 @@ import torch
 VALIDATED = 4
 """Micro-batches of a validation, at most."""
 STEP_GRAPH = "--speed.step_graph=true"
-CAPTURABLE = ["--optim.name=adamw", "--optim.cycle_momentum=false"]
+CAPTURABLE = ["--optim.name=adamw"]
 """What captured steps need, and the eager ones that they are compared with have too."""
 QUIET = ["--log.tensorboard=false", "--log.progress=false", "--speed.compile=off", "--log.mfu=false"]
 

@@ -16,6 +16,7 @@ VARIANTS = {
     "accumulated": ["--loader.workers=0", "--train.accumulate=2", "--train.micro_batch=16"],
     "EMA": ["--loader.workers=0", "--train.ema=0.9"],
     "cached": ["--loader.workers=0", "--data.cache=device"],
+    "fp16": ["--loader.workers=0", "--speed.precision=fp16"],
     "workers": ["--loader.workers=2"],
 }
 
@@ -51,7 +52,7 @@ def train_without_synchronizing(lab: Lab, project: Project, *options: str) -> No
 
 def quiet(lab: Lab, model: str, variant: str) -> Figures:
     """A run without synchronization passes."""
-    if variant == "workers":
+    if variant in ("fp16", "workers"):
         lab.needs_cuda()
     train_without_synchronizing(lab, lab.project(model), *VARIANTS[variant])
     return {}
