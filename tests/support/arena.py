@@ -14,7 +14,8 @@ from program import PROGRAMS
 from updating import build, lost_edits, read_files
 
 KINDS = ("lost edits", "wrong merges", "code executed", "tracebacks", "hangs", "leftovers", "surprises")
-TIMEOUT_S = float(os.environ.get("ATTACK_TIMEOUT", "60"))
+TIMEOUT_S = float(os.environ.get("ATTACK_TIMEOUT", "150"))
+"""A rendering may take 30 s of CPU time, which is more on a busy machine."""
 MEMORY = 6 * 2**30
 """Of a process under test, so that a template that is not limited by the program does not exhaust the machine."""
 IDENTITY = "[user]\nname = u\nemail = u@example.org\n"

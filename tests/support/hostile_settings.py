@@ -70,8 +70,9 @@ def diff_programs(project: Path) -> None:
         git(project, "config", key, str(script))
     git(project, "config", "commit.gpgSign", "true")
     git(project, "config", "log.showSignature", "true")
-    for name in ("EXTERNAL_DIFF", "PAGER", "EDITOR"):
-        (project.parent / "home/environment").open("a").write(f"GIT_{name}={script}\n")
+    programs = "".join(f"GIT_{name}={script}\n" for name in ("EXTERNAL_DIFF", "PAGER", "EDITOR"))
+    with (project.parent / "home/environment").open("a") as file:
+        file.write(programs)
 
 
 def filter_and_driver(project: Path) -> None:

@@ -17,8 +17,7 @@ from .errors import UserError
 from .readers.digits import load_digits
 
 Batch = tuple[Tensor, Tensor]
-"""Images (n, channels, size, size), uint8 as loaded and float32 as prepared; class indices (n,), int64, or with mixup
-their probabilities (n, classes), float32."""
+"""Images (n, channels, size, size), uint8 as loaded, float32 as prepared; labels (n,), int64, or mixed (n, classes)."""
 
 
 @dataclass(frozen=True)
@@ -185,11 +184,11 @@ def random_resized_crop(images: Tensor, min_area: float, generator: torch.Genera
 
     Aspect ratios are from 3/4 to 4/3 of the image's (Szegedy et al. 2015, arXiv:1409.4842, section 6).
     """
-    area, aspect, left, top = torch.rand(4, len(images), device=images.device, generator=generator)
-    area, aspect = min_area + (1 - min_area) * area, (4 / 3) ** (2 * aspect - 1)
-    width, height = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
+    area, ratio, left, top = torch.rand(4, len(images), device=images.device, generator=generator)
+    area, ratio = min_area + (1 - min_area) * area, (4 / 3) ** (2 * ratio - 1)
+    width, height = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
     left, top = (2 * left - 1) * (1 - width), (2 * top - 1) * (1 - height)  # in coordinates from -1 to 1
-    boxes = torch.stack((width, 0 * width, left, 0 * height, height, top), 1).view(-1, 2, 3)
+    boxes = torch.stack((width, 0 * width, left, 0 * width, height, top), 1).view(-1, 2, 3)
     grid = F.affine_grid(boxes, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
