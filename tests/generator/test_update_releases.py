@@ -20,7 +20,7 @@ def unedited(project: Path) -> None:
 
 def edited(project: Path) -> None:
     edit(project / PACKAGE / "log.py", '"""', '"""Mine: ')
-    edit(project / "README.md", "## Switches", "## My switches")
+    edit(project / "README.md", "\n## ", "\n## My ")
     with (project / PACKAGE / "metrics.py").open("a") as file:
         file.write("\n\nMINE = 1\n")
     edit(project / PACKAGE / "model.py", '"""', '"""My own network: ')
