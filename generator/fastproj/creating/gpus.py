@@ -13,7 +13,7 @@ Format = Literal["none", "fp16", "bf16", "fp8"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 _QUERY = "name,compute_cap,memory.total,mig.mode.current,uuid,driver_version"
-_ROW = re.compile(r"(.+), *(\d{1,2}\.\d), *([^,]*), *([^,]*), *(GPU-[^,]*?)(?:, *(\d{1,4})\.[\d.]*)?")
+_ROW = re.compile(r"(.+), *(\d{1,2}\.\d), *([^,]*), *([^,]*), *(GPU-[^,]*?)(?:, *(?:(\d{1,4})\.[\d.]*|[^,]*))?")
 _SLICE = re.compile(r"MIG (\S+) +Device +\d+: \(UUID: (MIG-[^)]+)\)")
 
 # Families by PCI device ID (Linux, include/drm/intel/pciids.h), of those that torch supports ("Getting Started on Intel

@@ -189,6 +189,8 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch 2.13, from Lightning 2.6
     refuse(cfg, UNSUPPORTED)
+    if world.device.type == "xpu":
+        cfg.run.refuse("device", "Lightning has no accelerator for Intel GPUs; use cpu, or the framework pytorch")
     with open_run(cfg, world) as run:
         if not run.progress.done:
             trainer = make_trainer(run.parts, run.progress.step)

@@ -183,7 +183,8 @@ def chunked_cross_entropy(head: nn.Linear, states: Tensor, targets: Tensor, chun
     """
 
     def total(some: Tensor, theirs: Tensor) -> Tensor:
-        return F.cross_entropy(head(some), theirs, reduction="sum", label_smoothing=smoothing)
+        weight = head.weight.view_as(head.weight)  # not cached by autocast, so that gradients are summed in fp32
+        return F.cross_entropy(F.linear(some, weight), theirs, reduction="sum", label_smoothing=smoothing)
 
     losses = [
         checkpoint(total, some, theirs, use_reentrant=False, preserve_rng_state=False)

@@ -80,6 +80,21 @@ def test_chunked_loss_is_the_same_with_less_memory(smoothing: float) -> None:
         assert each[3] == weights < logits, "a chunk has fewer logits than the embedding has weights"
 
 
+def test_gradients_of_chunks_are_summed_in_fp32() -> None:
+    """Autocast keeps one bf16 copy of a weight, in which 128 gradients would be summed."""
+    tokens = torch.randint(0, 1000, (16, 257), generator=torch.Generator().manual_seed(0))
+    found = []
+    for chunk, precision in ((None, torch.float32), (None, torch.bfloat16), (32, torch.bfloat16)):
+        torch.manual_seed(0)
+        net = build(ModelConfig(loss_chunk=chunk), spec_of(1000, 256))
+        with torch.autocast("cpu", precision, enabled=precision is torch.bfloat16):
+            loss, _ = net(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        found.append(net.head.weight.grad)
+    exact, whole, chunked = (gradient for gradient in found if gradient is not None)
+    assert (chunked - exact).norm() < 1.2 * (whole - exact).norm()
+
+
 @pytest.mark.parametrize(
     ("values", "key"), [({"width": 12}, "width"), ({"heads": 3}, "heads"), ({"width": 64, "heads": 16}, "heads")]
 )

@@ -8,19 +8,19 @@ import torch
 
 from .errors import UserError
 
-CUDA_12 = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"
+CUDA_12 = "pip install --force-reinstall 'torch<2.15' --index-url https://download.pytorch.org/whl/cu126"
 """Installs a build for GPUs and drivers that CUDA 13 does not support."""
 
 
-def check(index: int) -> None:
-    """Check that torch, built for CUDA, can use a GPU of this machine, if there is one.
+def check(index: int, required: bool) -> None:
+    """Check that torch, built for CUDA, can use a GPU of this machine, if there is one or it is `required`.
 
     Raises:
         UserError: the driver is too old, or torch has no kernels for this GPU.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
-        _check_driver()
+        _check_driver(required)
     elif index < count:
         _check_kernels(torch.device("cuda", index))
 
@@ -55,7 +55,7 @@ def _capability(kernels: str) -> tuple[int, int]:
     return divmod(int(kernels.split("_")[1].rstrip("af")), 10)
 
 
-def _check_driver() -> None:
+def _check_driver(required: bool) -> None:
     """Do not take the CPU silently where there is an NVIDIA driver."""
     built, supported = torch.version.cuda, driver_version()
     if not built or not supported or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
@@ -63,16 +63,19 @@ def _check_driver() -> None:
     found = f"torch {torch.__version__} is built for CUDA {built}, the NVIDIA driver here for CUDA {supported}"
     if int(supported.split(".")[0]) < int(built.split(".")[0]):
         raise UserError(f"{found}: update the driver, install a build for CUDA 12, {CUDA_12}, or use run.device=cpu")
-    raise UserError(f"{found}, and torch finds no GPU: nvidia-smi may show why; or use run.device=cpu")
+    if required:  # a login node, for example, has a driver and no GPU
+        raise UserError(f"{found}, and torch finds no GPU: nvidia-smi may show why; or use run.device=cpu")
 
 
 def driver_version() -> str:
     """Return the newest CUDA version that the NVIDIA driver supports; empty if there is no driver."""
     version = ctypes.c_int()
     try:
-        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+        library = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     except OSError:
         return ""
+    if library.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return ""  # a stub, without a driver
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 

@@ -74,10 +74,11 @@ def _device(wanted: str, local_rank: int) -> torch.device:
     if torch.version.cuda and wanted != "cpu":
         from . import cuda
 
-        cuda.check(local_rank)
+        cuda.check(local_rank, required=wanted != "auto")
     kind = found if wanted == "auto" or (wanted == "accelerator" and accelerator) else wanted
     if kind not in ("cpu", found):
-        raise UserError(f"run.device is {wanted}, but torch {torch.__version__} finds no such device: use auto or cpu")
+        fix = "install a build of torch for your GPU (pytorch.org/get-started/locally), or use cpu"
+        raise UserError(f"run.device is {wanted}, but torch {torch.__version__} finds no such device: {fix}")
     if kind == "cpu" or kind == "mps":
         return torch.device(kind)
     count = torch.accelerator.device_count()
@@ -90,7 +91,7 @@ def _device(wanted: str, local_rank: int) -> torch.device:
 
 def has_streams(device: torch.device) -> bool:
     """Whether the device copies and computes on streams, asynchronously: GPUs but Apple's."""
-    return device.type != "cpu" and hasattr(torch.get_device_module(device), "Stream")
+    return device.type not in ("cpu", "mps") and hasattr(torch.get_device_module(device), "Stream")
 
 
 def wrap(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:

@@ -25,7 +25,7 @@ class CountingScaler(torch.amp.GradScaler):
         before = self._scale.clone()
         super().update(new_scale)
         self._skipped += self._scale < before
-        self._on_host = self._skipped.to("cpu", non_blocking=True)
+        self._on_host = self._skipped.to("cpu", non_blocking=self._copied is not None)
         if self._copied:
             self._copied.record()
 

@@ -152,7 +152,8 @@ class Loader:
             return _prefetch(loaded, self.device)
         if self.device.type == "cpu":
             return loaded
-        return (tuple(part.to(self.device, non_blocking=True) for part in batch) for batch in loaded)
+        # To Apple's GPUs an asynchronous copy from memory that is freed meanwhile is wrong (pytorch issue 139550).
+        return (tuple(part.to(self.device, non_blocking=self.pin) for part in batch) for batch in loaded)
 
     def _load(self, indices: list[int]) -> Batch:
         """Without workers this thread pins the memory, while the device computes what was queued before."""

@@ -17,7 +17,8 @@ class Meter:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.dtype = torch.float32 if world.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        # Apple's GPUs, and some of Intel's, have no float64.
+        self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor | int] = {}
 

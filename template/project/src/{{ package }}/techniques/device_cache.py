@@ -39,7 +39,7 @@ class DeviceCache:
         asynchronous = has_streams(self.device)
         for indices in self.order:
             chosen = torch.tensor(indices)
-            chosen = (chosen.pin_memory() if asynchronous else chosen).to(self.device, non_blocking=True)
+            chosen = (chosen.pin_memory() if asynchronous else chosen).to(self.device, non_blocking=asynchronous)
             yield tuple(part.index_select(0, chosen) for part in self.parts)
 
 

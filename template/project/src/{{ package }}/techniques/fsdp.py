@@ -80,7 +80,8 @@ def _fill(model: nn.Module, values: dict[str, Tensor], world: World) -> None:
 
 
 def _from_rank_0(value: Tensor, world: World) -> Tensor:
-    sent = value.to(world.device) if world.is_main else torch.empty_like(value, device=world.device)
+    on_device = torch.empty(value.shape, dtype=value.dtype, device=world.device)
+    sent = on_device.copy_(value) if world.is_main else on_device
     dist.broadcast(sent, src=0)
     return sent
 

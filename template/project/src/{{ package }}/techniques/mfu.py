@@ -47,7 +47,7 @@ class Mfu(Hook):
 
 def peak(device: str, precision: Format) -> float:
     """Return the peak TFLOP/s of a device by its name; 0 where it is not known."""
-    if "Laptop" in device:
-        return 0  # another chip under the same name
+    if "Laptop" in device or "MIG" in device:
+        return 0  # another chip under the same name, or a part of it
     found = next((tflops for name, tflops in PEAKS.items() if re.search(rf"\b{name}\b", device)), 0)
     return found * FACTORS.get(precision, 0)

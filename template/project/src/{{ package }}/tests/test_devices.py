@@ -85,21 +85,29 @@ def use_driver(monkeypatch: pytest.MonkeyPatch, version: int | None, built: str 
             if version is None:
                 raise OSError(name)
 
-        def cuDriverGetVersion(self, place: Any) -> None:  # noqa: N802 - the name in the library
+        def cuDriverGetVersion(self, place: Any) -> int:  # noqa: N802 - the name in the library
             ctypes.cast(place, ctypes.POINTER(ctypes.c_int))[0] = version or 0
+            return 0 if version else 34  # of a stub library
 
     monkeypatch.setattr(ctypes, "CDLL", Driver)
     monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-@pytest.mark.parametrize("wanted", ["auto", "accelerator", "cuda"])
+OLD = "built for CUDA 13.0, the NVIDIA driver here for CUDA 12.2: update the driver, install .*/cu126, or"
+NO_GPU = "for CUDA 13.0, and torch finds no GPU: nvidia-smi may show why; or use run.device=cpu"
+
+
 @pytest.mark.parametrize(
-    ("version", "message"),
+    ("wanted", "version", "message"),
     [
-        (12020, "built for CUDA 13.0, the NVIDIA driver here for CUDA 12.2: update the driver, install .*/cu126, or"),
-        (13000, "for CUDA 13.0, and torch finds no GPU: nvidia-smi may show why; or use run.device=cpu"),
+        ("auto", 12020, OLD),
+        ("accelerator", 12020, OLD),
+        ("cuda", 12020, OLD),
+        ("accelerator", 13000, NO_GPU),
+        ("cuda", 13000, NO_GPU),
     ],
 )
 def test_unusable_driver_is_no_silent_run_on_the_cpu(
@@ -112,12 +120,30 @@ def test_unusable_driver_is_no_silent_run_on_the_cpu(
     assert distributed._device("cpu", 0) == torch.device("cpu")
 
 
-@pytest.mark.parametrize("case", ["no driver", "hidden GPUs", "a build for CPUs"])
-def test_auto_without_gpus_is_the_cpu(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    use_driver(monkeypatch, None if case == "no driver" else 12020, None if case == "a build for CPUs" else "13.0")
+@pytest.mark.parametrize(
+    ("case", "version", "found"),
+    [
+        ("no driver", None, ""),
+        ("a stub library", 0, ""),
+        ("hidden GPUs", 12020, "12.2"),
+        ("a build for CPUs", 12020, "12.2"),
+    ],
+)
+def test_auto_without_gpus_is_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, case: str, version: int | None, found: str
+) -> None:
+    use_driver(monkeypatch, version, None if case == "a build for CPUs" else "13.0")
     if case == "hidden GPUs":
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert cuda.driver_version() == ("" if case == "no driver" else "12.2")
+    assert cuda.driver_version() == found
     assert distributed._device("auto", 0) == torch.device("cpu")
-    with pytest.raises(UserError, match=r"run.device is accelerator, but torch .* finds no such device: use auto or"):
+    with pytest.raises(
+        UserError, match=r"run.device is accelerator, but torch .* finds no such device: install a build"
+    ):
         distributed._device("accelerator", 0)
+
+
+def test_auto_is_the_cpu_on_a_login_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the driver of the compute nodes, and no GPU."""
+    use_driver(monkeypatch, 13000)
+    assert distributed._device("auto", 0) == torch.device("cpu")
