@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import requires, version
+from importlib.metadata import distributions, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -109,9 +109,17 @@ def download(packages: list[str], python_version: str, platform: str, folder: Pa
     subprocess.run([*command, *packages], check=True)
 
 
+def canonicalize(name: str) -> str:
+    """Return a distribution's name as PEP 503 writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def unpack(folder: Path, target: Path) -> None:
-    """Unpack the wheels into a folder for PYTHONPATH."""
+    """Unpack the wheels that this Python lacks into a folder for PYTHONPATH; what it has fits its other packages."""
+    installed = {canonicalize(found.name) for found in distributions()}
     for wheel in sorted((folder / "wheels").glob("*.whl")):
+        if canonicalize(wheel.name.split("-")[0]) in installed:
+            continue
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target)
 

@@ -27,6 +27,7 @@ LISTED = [
     checkpoints.checks,
     speed.checks,
     compiled.checks,
+    ranks.compiled_checks,
     speed.compiled_checks,
 ]
 

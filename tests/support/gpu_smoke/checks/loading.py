@@ -82,6 +82,8 @@ def overlap(lab: Lab) -> Figures:
     sums = [event for event in events if "at::native::reduce_kernel" in event.name]
     assert len(copies) == len(sums) == 20, f"{len(copies)} copies and {len(sums)} sums of 20 batches"
     assert all("Pinned" in copy.name for copy in copies), copies[0].name
+    streams = [{event.device_resource_id for event in kind} for kind in (copies, sums)]
+    assert streams[0].isdisjoint(streams[1]), "copies and computation share a stream"
     late = [n for n in range(2, 19) if copies[n + 1].time_range.end > sums[n].time_range.end]
     assert not late, f"the batch after number {late[0]} was copied only after the step on it"
     return {"copy_us": sum(copy.time_range.elapsed_us() for copy in copies) / 20}

@@ -22,11 +22,8 @@ def _alone(lab: Lab) -> tuple[str, list[str]]:
 
 
 def one_rank(lab: Lab) -> Figures:
-    """DDP and SyncBatchNorm in an NCCL group of one rank have the losses of a run without; no gradient is copied."""
-    runs = {"ddp": CONVOLUTIONS, "sync_batchnorm": [*CONVOLUTIONS, SYNC]}
-    if lab.dry:
-        del runs["sync_batchnorm"]  # torch has none for CPUs
-    found = several.train(lab, "resnet", runs, *_alone(lab))
+    """DDP in an NCCL group of one rank has the losses of a run without, and no warning about gradients' strides."""
+    found = several.train(lab, "resnet", {"ddp": CONVOLUTIONS}, *_alone(lab))
     figures = several.compare(found, lab.project("resnet").train(*CONVOLUTIONS), CLOSE)
     copied = [] if lab.dry else [text for text in found["warnings"] if "Grad strides" in text]
     assert not copied, copied[0].splitlines()[0]
@@ -35,18 +32,21 @@ def one_rank(lab: Lab) -> Figures:
 
 def one_rank_sharded(lab: Lab) -> Figures:
     """FSDP2 in an NCCL group of one rank has the losses of a run without."""
-    runs = {"fsdp": [*ATTENTION, FSDP]}
-    if not lab.dry:
-        runs["fsdp_blocks"] = [*ATTENTION, FSDP, "--speed.compile=blocks"]
-    found = several.train(lab, "vit", runs, *_alone(lab))
+    found = several.train(lab, "vit", {"fsdp": [*ATTENTION, FSDP]}, *_alone(lab))
     return {**several.compare(found, lab.project("vit").train(*ATTENTION), CLOSE)}
 
 
-def one_rank_compiled(lab: Lab) -> Figures:
-    """The same, compiled: DDP with CUDA graphs, and SyncBatchNorm."""
+def one_rank_sharded_compiled(lab: Lab) -> Figures:
+    """The same, compiled by blocks."""
     lab.needs_cuda()
-    runs = {"ddp_reduce_overhead": [*CONVOLUTIONS, *GRAPHS], "sync_batchnorm": [*CONVOLUTIONS, SYNC, GRAPHS[0]]}
-    found = several.train(lab, "resnet", runs, "nccl", ["cuda:0"])
+    found = several.train(lab, "vit", {"fsdp": [*ATTENTION, FSDP, "--speed.compile=blocks"]}, *_alone(lab))
+    return {**several.compare(found, lab.project("vit").train(*ATTENTION), CLOSE)}
+
+
+def one_rank_graphs(lab: Lab) -> Figures:
+    """DDP, compiled with CUDA graphs, has the losses of an eager run without."""
+    lab.needs_cuda()
+    found = several.train(lab, "resnet", {"ddp": [*CONVOLUTIONS, *GRAPHS]}, "nccl", ["cuda:0"])
     return {**several.compare(found, lab.project("resnet").train(*CONVOLUTIONS), CLOSE)}
 
 
@@ -60,10 +60,18 @@ def two_ranks(lab: Lab) -> Figures:
 
 
 def two_ranks_batchnorm(lab: Lab) -> Figures:
-    """The same with SyncBatchNorm, eager and compiled, which one rank alone would not synchronize."""
+    """The same with SyncBatchNorm, which one rank alone would not synchronize."""
+    return _synchronized(lab, [])
+
+
+def two_ranks_batchnorm_compiled(lab: Lab) -> Figures:
+    """The same, compiled."""
+    return _synchronized(lab, [GRAPHS[0]])
+
+
+def _synchronized(lab: Lab, options: list[str]) -> Figures:
     lab.needs_cuda()
-    half = [*CONVOLUTIONS, "--train.micro_batch=16", SYNC]
-    runs = {"sync_batchnorm": half, "compiled": [*half, GRAPHS[0]]}
+    runs = {"sync_batchnorm": [*CONVOLUTIONS, "--train.micro_batch=16", SYNC, *options]}
     found = several.train(lab, "resnet", runs, "gloo", ["cuda:0", "cuda:0"])
     return {**several.compare(found, lab.project("resnet").train(*CONVOLUTIONS, "--train.micro_batch=32"), CLOSE)}
 
@@ -79,13 +87,22 @@ def two_gpus(lab: Lab) -> Figures:
 
 
 def checks(lab: Lab) -> list[Check]:
-    """Return the checks of this module."""
+    """Return the checks of eager runs."""
     named = [
         ("two ranks on one device", two_ranks),
         ("two ranks, SyncBatchNorm", two_ranks_batchnorm),
         ("one NCCL rank", one_rank),
         ("one NCCL rank, sharded", one_rank_sharded),
-        ("one NCCL rank, compiled", one_rank_compiled),
         ("two GPUs", two_gpus),
     ]
     return [Check(name, "ranks", run, 120) for name, run in named]
+
+
+def compiled_checks(lab: Lab) -> list[Check]:
+    """Return those of compiled ones, which take longest to start."""
+    named = [
+        ("one NCCL rank, CUDA graphs", one_rank_graphs),
+        ("one NCCL rank, sharded, compiled", one_rank_sharded_compiled),
+        ("two ranks, SyncBatchNorm, compiled", two_ranks_batchnorm_compiled),
+    ]
+    return [Check(name, "ranks", run, 200) for name, run in named]

@@ -49,6 +49,7 @@ class Stopwatch(Observer):
         self.step += 1
         if self.step == FIRST_PROFILED and self.on_cuda:
             kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+            torch.cuda.synchronize()
             self.profiler = torch.profiler.profile(activities=kinds, acc_events=True)
             self.profiler.start()
         if self.step == FIRST_PROFILED + PROFILED and self.profiler:
@@ -61,7 +62,7 @@ class Stopwatch(Observer):
 
     def _count(self) -> None:
         events = self.profiler.events()
-        on_device = [event.name for event in events if event.device_type.name == "CUDA"]
+        on_device = [it.name for it in events if it.device_type.name == "CUDA" and not it.is_user_annotation]
         kernels = [name for name in on_device if not name.startswith(("Memcpy", "Memset"))]
         launches = [
             event.name for event in events if event.name.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch"))

@@ -68,7 +68,8 @@ def debug_hooks(cfg: Config, world: World, model: nn.Module, batch: Callable[[],
 def build_model(cfg: Config, spec: Any, world: World) -> tuple[nn.Module, nn.Module]:
     """Return the model with its initial values, and the model to train: on the device, one and the same.
 
-    For `dist.strategy=fsdp`, the first is on rank 0's CPU, and the second, which `change_model` shards, on no device.
+    For `dist.strategy=fsdp`, the first is on rank 0's CPU, and the second on the meta device until `change_model`
+    shards it.
     """
     if cfg.dist.strategy == "ddp":
         model = speed.place(build(cfg.model, spec), cfg.speed, world.device)

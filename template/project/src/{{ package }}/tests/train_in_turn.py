@@ -50,7 +50,7 @@ def observe(cfg: config.Config, world: distributed.World) -> Iterator[None]:
 
     def measured(kind: str, function: Any) -> Any:
         def call(*args: Any) -> Any:
-            with Largest() as largest:
+            with Largest() as largest:  # type: ignore[no-untyped-call]  # torch's
                 returned = function(*args)
             note(kind, largest.elements)
             return returned
