@@ -25,7 +25,8 @@ class CountingScaler(torch.amp.GradScaler):
         before = self._scale.clone()
         super().update(new_scale)
         self._skipped += self._scale < before
-        self._on_host = self._skipped.to("cpu", non_blocking=self._copied is not None)
+        # Apple's GPUs have no event to wait for the end of the copy with.
+        self._on_host = self._skipped.to("cpu", non_blocking=self._skipped.device.type != "mps")
         if self._copied:
             self._copied.record()
 
