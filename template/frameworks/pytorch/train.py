@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import distributed, optim, speed, techniques
 from .config import Config
-from .contracts import Batch, Sums
+from .contracts import Batch
 from .distributed import World
 from .run import main, open_run
 
@@ -33,23 +33,24 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         net = speed.compiled(ddp, cfg.speed)
         eval_model = net if ddp is model else speed.compiled(model, cfg.speed)
 
-        def forward_backward(batch: Batch, last: bool) -> Sums:
+        def forward_backward(batch: Batch, last: bool) -> None:
+            prepared = run.prepare(batch)
             with gradient_sync(last):
                 with autocast():
-                    loss, metrics = net(*batch)
+                    loss, metrics = net(*prepared)
                 scaler.scale(loss / accumulate if accumulate > 1 else loss).backward()
-            sums: Sums = metrics
-            return sums
+            run.meter.add(metrics)
 
         def update() -> Tensor:
             return optim.update(optimizer, scaler, parameters, cfg.optim)
 
-        compute_gradients, apply_gradients = techniques.capture_step(forward_backward, update, cfg, model, optimizer)
+        compute_gradients, apply_gradients = techniques.capture_step(
+            forward_backward, update, cfg, model, optimizer, run.meter
+        )
         while not run.progress.done:
             run.begin_step()
             for micro in range(accumulate):
-                batch = run.next_batch()
-                run.meter.add(compute_gradients(batch, micro == accumulate - 1))
+                compute_gradients(run.next_batch(), micro == accumulate - 1)
             run.before_update()  # sets the learning rate
             grad_norm = apply_gradients()
             run.end_step(grad_norm, eval_model)  # logs, validates and saves where that is due

@@ -21,16 +21,22 @@ class Meter:
         self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor | int] = {}
+        self.in_place = False
+
+    def keep_tensors(self) -> None:
+        """Reset, and from now on add to the same tensors and zero them: a captured CUDA graph knows no others."""
+        self.in_place = True
+        self.counts = {name: self._on_device(count) for name, count in self.counts.items()}
+        self._reset()
 
     def add(self, metrics: Sums) -> None:
         """Add the metrics of one batch."""
         for name, (total, count) in metrics.items():
             if name in self.sums:
                 self.sums[name] += total
-                self.counts[name] = self.counts[name] + count
+                self.counts[name] += count
             else:
                 self.sums[name] = total.to(self.dtype, copy=True)
-                # Copied, as the next replay of a captured CUDA graph overwrites it.
                 self.counts[name] = count.clone() if isinstance(count, Tensor) else count
 
     def read(self, own: Mapping[str, Tensor] | None = None) -> dict[str, float]:
@@ -40,7 +46,7 @@ class Meter:
         """
         names, own = sorted(self.sums), own or {}
         rows = [torch.stack(torch.broadcast_tensors(self.sums[it], self._on_device(self.counts[it]))) for it in names]
-        self.sums, self.counts = {}, {}
+        self._reset()
         if not rows:
             return {}
         everywhere = self.world.all_reduce(torch.cat([row.flatten() for row in rows]))
@@ -48,6 +54,12 @@ class Meter:
         *parts, local = values.split([*(row.numel() for row in rows), len(own)])
         means = {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
         return means | dict(zip(own, local.tolist(), strict=True))
+
+    def _reset(self) -> None:
+        if self.in_place:
+            torch._foreach_zero_([*self.sums.values(), *map(self._on_device, self.counts.values())])
+        else:
+            self.sums, self.counts = {}, {}
 
     def _on_device(self, value: Tensor | float) -> Tensor:
         if isinstance(value, Tensor):

@@ -89,6 +89,8 @@ class Run:
         self.lr = 0.0
         self.micro_step = 0
         """Micro-batches of the present step."""
+        self.generator = torch.default_generator
+        self.counts_late = parts.scaler.is_enabled() and not parts.cfg.train.ema  # the average needs to know it at once
         self.row_start, self.row_first_step = time.perf_counter(), progress.step
         self.skipped_before = progress.step - progress.updates
         """Steps that fp16 skipped before this run was resumed."""
@@ -100,28 +102,34 @@ class Run:
 
     def before_update(self) -> None:
         """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
-        self._count_updates()
+        if self.counts_late:
+            self._count_updates()
         self.lr, momentum = self.parts.schedule(self.progress.updates)
         optim.set_lr(self.parts.optimizer, self.lr, momentum)
 
     def next_batch(self) -> Batch:
-        """Return the model's input of the next training micro-batch."""
-        return self.prepare(next(self.train_batches))
+        """Return the next training micro-batch, and seed the generator that its augmentation and dropout draw from."""
+        batch = next(self.train_batches)
+        self.seed_micro_batch()
+        return batch
 
-    def prepare(self, batch: Batch) -> Batch:
-        """Turn a training batch into the model's input. Seeds the generator that augmentation and dropout draw from."""
+    def seed_micro_batch(self) -> None:
+        """Seed the generator that augmentation and dropout of the coming micro-batch draw from."""
         world, seed = self.parts.world, self.parts.cfg.run.seed
         index = self.micro_step * world.world_size + world.rank
         self.micro_step += 1
-        generator = distributed.seeded_generator(world.device, seed, self.progress.step, index)
-        prepared: Batch = self.parts.prepare(batch, True, generator)
+        self.generator = distributed.seeded_generator(world.device, seed, self.progress.step, index)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Turn a training batch into the model's input."""
+        prepared: Batch = self.parts.prepare(batch, True, self.generator)
         return prepared
 
     def count_step(self, grad_norm: Tensor) -> None:
         """Count an optimizer step. With fp16 it may not have updated the weights, which is known when it has ended."""
         self.grad_norm, self.micro_step = grad_norm, 0
         self.progress.step += 1
-        if not self.parts.scaler.is_enabled() or self.parts.cfg.train.ema:  # the average needs to know it at once
+        if not self.counts_late:
             self._count_updates()
         self.log.step()
 
@@ -174,11 +182,11 @@ class Run:
 
     @contextmanager
     def eval_weights(self) -> Iterator[None]:
-        """Validate with the averaged weights, where there are some, and with rank 0's buffers on every rank."""
+        """Validate with the averaged weights, where there are some, and with the same buffers on every rank."""
         with ExitStack() as stack:
             for hook in self.parts.hooks:
                 stack.enter_context(hook.eval_weights())
-            distributed.broadcast_buffers(self.parts.model, self.parts.world)
+            distributed.sync_buffers(self.parts.model, self.parts.world)
             yield
 
     def validate(self, eval_model: nn.Module) -> None:
@@ -202,7 +210,7 @@ class Run:
             UserError: it cannot be written; older ones are untouched.
         """
         parts = self.parts
-        distributed.broadcast_buffers(parts.model, parts.world)
+        distributed.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.progress.state_dict()}
         for hook in parts.hooks:

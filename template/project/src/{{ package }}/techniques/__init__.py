@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from .. import checkpoint, distributed, optim, speed
 from ..config import Config, DebugConfig, DistConfig, OptimConfig
-from ..contracts import Batch, Sums, no_compile_reason
+from ..contracts import Batch, no_compile_reason
 from ..data import DataConfig
 from ..distributed import GradientSync, World
 from ..hooks import Hook
 from ..loaders import Batches, Loader
+from ..metrics import Meter
 from ..model import build
 from ..speed import Precision
 
@@ -200,18 +201,19 @@ def gradient_sync(net: nn.Module, cfg: DistConfig) -> GradientSync:
 
 
 def capture_step(
-    forward_backward: Callable[[Batch, bool], Sums],
+    forward_backward: Callable[[Batch, bool], None],
     update: Callable[[], Tensor],
     cfg: Config,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-) -> tuple[Callable[[Batch, bool], Sums], Callable[[], Tensor]]:
+    meter: Meter,
+) -> tuple[Callable[[Batch, bool], None], Callable[[], Tensor]]:
     """`speed.step_graph`: both halves of a step, captured at the first micro-batch and replayed from then on."""
     if not cfg.speed.step_graph:
         return forward_backward, update
     from .step_graph import StepGraph
 
-    graph = StepGraph(forward_backward, model, optimizer, cfg.optim)
+    graph = StepGraph(forward_backward, model, optimizer, cfg.optim, meter)
     return graph.forward_backward, graph.update
 
 

@@ -1,7 +1,8 @@
 """CUDA graph capture of a whole optimizer step: `speed.step_graph`.
 
-One graph is forward and backward of a micro-batch, the other clipping, the update and zeroing the gradients. Replaying
-a graph launches all its kernels at once, so a small model is no longer bound by Python's overhead.
+One graph is all that is done with a micro-batch: `prepare`, forward, backward, and adding its metrics. The other is
+clipping, the update and zeroing the gradients. Replaying a graph launches all its kernels at once, so a small model is
+no longer bound by Python's overhead.
 """
 
 from collections.abc import Callable
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 
 from .. import optim
 from ..config import Config, OptimConfig
-from ..contracts import Batch, Sums
+from ..contracts import Batch
 from ..distributed import World
 from ..errors import UserError
+from ..metrics import Meter
 
-ForwardBackward = Callable[[Batch, bool], Sums]
+ForwardBackward = Callable[[Batch, bool], None]
 
 WARMUP = 3
 """Steps on a side stream before capture, in which libraries choose kernels and allocate."""
@@ -62,9 +64,10 @@ class StepGraph:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         cfg: OptimConfig,
+        meter: Meter,
     ) -> None:
         self._forward_backward = forward_backward
-        self.model, self.optimizer, self.cfg = model, optimizer, cfg
+        self.model, self.optimizer, self.cfg, self.meter = model, optimizer, cfg, meter
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         device = self.parameters[0].device
         for group in optimizer.param_groups:
@@ -74,10 +77,9 @@ class StepGraph:
         self.momentum = torch.tensor(cfg.beta1, device=device)
         self.batch: Batch = ()
         self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        self.metrics: Sums = {}
         self.grad_norm = torch.zeros(())
 
-    def forward_backward(self, batch: Batch, synchronize: bool) -> Sums:
+    def forward_backward(self, batch: Batch, synchronize: bool) -> None:
         """Replay for a micro-batch of the same shapes as the first, with which the graphs are captured.
 
         Raises:
@@ -94,7 +96,6 @@ class StepGraph:
         for static, part in zip(self.batch, batch, strict=True):
             static.copy_(part)
         self.first.replay()
-        return self.metrics
 
     def update(self) -> Tensor:
         """Replay clipping, the update, and zeroing the gradients."""
@@ -132,18 +133,19 @@ class StepGraph:
             for value, before in kept:
                 value.copy_(before)
         torch.cuda.set_rng_state(rng_state)
+        self.meter.keep_tensors()
         try:
             with torch.cuda.graph(
                 self.first, capture_error_mode="thread_local"
             ):  # the thread that pins memory keeps running
-                self.metrics = self._forward_backward(self.batch, True)
+                self._forward_backward(self.batch, True)
             with torch.cuda.graph(self.second, pool=self.first.pool(), capture_error_mode="thread_local"):
                 self.grad_norm = self._update()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             raise UserError(
-                f"speed.step_graph cannot capture this model ({str(error).splitlines()[0]}): set it to false"
+                f"speed.step_graph cannot capture this model or its prepare ({str(error).splitlines()[0]}): set it to false"
             ) from error
 
     def _refuse_unused(self) -> None:

@@ -57,7 +57,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     every = [[*SHARED, f"--run.name={name}", *options] for name, options in RUNS.items()]
     run_ranks_in_turn(
-        2, every, folder, "overflow", "count:ddp", "count:ddp twice", *([] if unsupported([FSDP]) else ["observe:fsdp"])
+        2,
+        every,
+        folder,
+        *("overflow", "count:ddp", "count:ddp twice", "buffers:ddp"),
+        *([] if unsupported([FSDP]) else ["observe:fsdp"]),
     )
     return folder
 
@@ -119,6 +123,18 @@ def test_overflow_is_skipped_by_all_ranks(two: Path, one: Path, name: str) -> No
     skipped = [row["skipped_steps"] for row in read_rows(two / name, "train")]
     assert skipped == [row["skipped_steps"] for row in read_rows(one / "one fp16", "train")]
     assert 1 <= skipped[-1] < 5
+
+
+def test_running_statistics_are_those_of_all_ranks(two: Path) -> None:
+    """Of samples from the ranks' distributions in equal parts; what is equal already stays so, to the bit."""
+    states = [torch.load(two / f"buffers-{rank}.pt") for rank in (0, 1)]
+    means, variances = (torch.stack([before[f"0.running_{it}"] for before, *_ in states]) for it in ("mean", "var"))
+    for _, once, twice in states:
+        torch.testing.assert_close(once["0.running_mean"], means.mean(0))
+        torch.testing.assert_close(once["0.running_var"], variances.mean(0) + means.var(0, correction=0))
+        assert (once["0.num_batches_tracked"], once["rank"]) == (1, 0)
+        assert all(torch.equal(once[name], twice[name]) for name in once)
+    assert all(torch.equal(states[0][1][name], states[1][1][name]) for name in states[0][1] if name != "0.weight")
 
 
 def test_gradients_are_reduced_once_per_step(two: Path) -> None:

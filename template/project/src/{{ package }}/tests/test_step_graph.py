@@ -15,11 +15,13 @@ from torch.utils._pytree import tree_leaves
 
 from .. import optim
 from ..config import Config
+from ..contracts import Batch
 from ..distributed import World
 from ..errors import UserError
+from ..run import Run
 from ..techniques import step_graph
 from ..train import train
-from .conftest import read_losses, unsupported
+from .conftest import read_losses, read_rows, unsupported
 
 GPU = World(0, 1, torch.device("cuda", 0))
 FIT = ["--speed.step_graph=true"]
@@ -121,7 +123,12 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
 
 @pytest.mark.parametrize("options", [[], ["--optim.schedule=cyclic", "--train.accumulate=2"], ["--optim.schedule=wsd"]])
 def test_recorded_step_has_the_same_losses(
-    config: Callable[..., Config], world: World, tmp_path: Path, recorded: list[Recorded], options: list[str]
+    config: Callable[..., Config],
+    world: World,
+    tmp_path: Path,
+    recorded: list[Recorded],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
 ) -> None:
     """On the CPU, also when resumed halfway: nothing that changes during a run may be captured as a number."""
     if unsupported(FIT):
@@ -129,11 +136,18 @@ def test_recorded_step_has_the_same_losses(
     shared = ["--train.steps=12", "--log.every=1", "--train.eval_every=6", "--optim.lr=3e-3", *options]
     train(config("--run.name=off", *shared), world)
     assert recorded == []
+    prepared: list[Batch] = []
+    prepare = Run.prepare
+    monkeypatch.setattr(Run, "prepare", lambda self, batch: prepared.append(batch) or prepare(self, batch))
     train(config("--run.name=on", *shared, *FIT), world)
+    assert len(prepared) == step_graph.WARMUP + 1, "it is captured, too"
     accumulated = 2 if "--train.accumulate=2" in options else 1
     assert [graph.replays for graph in recorded] == [12 * accumulated, 12]
     off = read_losses(tmp_path / "off")
     assert read_losses(tmp_path / "on") == pytest.approx(off, rel=1e-4)
+    for ours, theirs in zip(*(read_rows(tmp_path / name, "train") for name in ("on", "off")), strict=True):
+        assert ours.pop("split") == theirs.pop("split")
+        assert ours == pytest.approx(theirs, rel=1e-3)
     train(config(f"--run.resume={tmp_path / 'on/checkpoints/step-00000006'}", *shared, *FIT), world)
     assert read_losses(tmp_path / "on") == pytest.approx(off, rel=1e-4)
 

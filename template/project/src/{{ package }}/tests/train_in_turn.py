@@ -1,6 +1,6 @@
 """Train several times in one process per rank, as a start takes seconds.
 
-What is refused is written to the run folder's parent, and so is what `observe` and `count` note of a run.
+What is refused is written to the run folder's parent, and so is what `observe`, `count` and `buffers` note of a run.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -67,6 +68,20 @@ def observe(cfg: config.Config, world: distributed.World) -> Iterator[None]:
         yield
 
 
+def save_buffers(world: distributed.World, file: Path) -> None:
+    """Save the buffers of a network that has seen other batches on each rank: before they are made equal, and after."""
+    torch.manual_seed(world.rank)
+    net = nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm1d(4, affine=False, track_running_stats=False))
+    net.register_buffer("rank", torch.tensor(world.rank))
+    net(torch.randn(8, 4) * (1 + world.rank) + 3 * world.rank)
+    states = [dict(net.state_dict())]
+    for _ in range(2):
+        states[-1] = {name: value.clone() for name, value in states[-1].items()}
+        distributed.sync_buffers(net, world)
+        states.append(dict(net.state_dict()))
+    torch.save(states, file)
+
+
 def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int, changes: tuple[str, ...]) -> None:
     """Train with each command line in turn, as torchrun would start this rank.
 
@@ -91,6 +106,8 @@ def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int
     with distributed.start("cpu") as world:
         for options in runs:
             cfg = config.read(parser, options)
+            if f"buffers:{cfg.run.name}" in changes:
+                save_buffers(world, cfg.run.dir / f"buffers-{rank}.pt")
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
             counts = f"count:{cfg.run.name}" in changes
             try:
