@@ -1,6 +1,7 @@
 """Fixtures: the real program with its own home folder, and projects that are rendered once."""
 
 import fcntl
+import functools
 import os
 import shutil
 import signal
@@ -171,8 +172,9 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, dict[s
 def released(
     fastproj: Fastproj, environment: dict[str, str], home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, str], Path]:
-    """Render a model at a release, as the fastproj of that time did."""
+    """Return a copy of a model's project at a release, as the fastproj of that time rendered it."""
 
+    @functools.cache
     def render(version: str, model: str) -> Path:
         assert fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home")).returncode == 0  # the copy at home
         folder = tmp_path_factory.mktemp("released") / "proj"
@@ -182,4 +184,6 @@ def released(
         commit(folder)
         return folder
 
-    return render
+    return lambda version, model: shutil.copytree(
+        render(version, model), tmp_path_factory.mktemp("copy") / "proj", symlinks=True
+    )

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import PROGRAMS, Fastproj, run_in
+from program import PROGRAMS, Fastproj
 from updating import commit, git, read_answers
+from warm import run_python
 
 PACKAGE = Path("src/proj")
 MOVED = {"switches/schedules.py": "techniques/schedules.py", "tools/writing.py": "tools/atomic_file.py"}
@@ -59,7 +60,7 @@ def test_updated_project_resumes_bit_identically(
     environment: dict[str, str],
 ) -> None:
     folder = released(version, "mlp")
-    result = run_in(folder, sys.executable, "-m", "proj.train", *OPTIONS)
+    result = run_python(folder, "-m", "proj.train", *OPTIONS)
     assert result.returncode == 0, result.stderr
     run = folder / "runs/old"
     before = read_rows(run)
@@ -80,7 +81,7 @@ def test_updated_project_resumes_bit_identically(
 
     shutil.rmtree(run / "checkpoints/step-00000008")  # as if the old code had been stopped before
     program = str(PROGRAMS / "resume_and_report.py")
-    result = run_in(folder, sys.executable, program, str(run), *OPTIONS, "--run.resume=auto")
+    result = run_python(folder, program, str(run), *OPTIONS, "--run.resume=auto")
     assert result.returncode == 0, result.stderr
     assert read_rows(run) == before
     evaluation = json.loads((run / "checkpoints/step-00000008/evaluation.json").read_text())

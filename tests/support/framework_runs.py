@@ -8,7 +8,7 @@ import pytest
 from program import PROGRAMS
 from warm import run_python
 
-STEPS = 20
+STEPS = 12
 SETTINGS = ["--config=configs/default.yaml", "--run.device=cpu", "--loader.workers=0", "--log.tensorboard=false"]
 SETTINGS += ["--train.micro_batch=4", f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=1"]
 FP32 = "--speed.precision=fp32"
@@ -20,10 +20,10 @@ VARIANTS: dict[str, tuple[list[str], float]] = {
 """Options, and the relative tolerance of the losses."""
 
 
-def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1) -> None:
+def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1, nodes: int = 1) -> None:
     """Train the variants of a project into `runs`."""
     every = [[*SETTINGS, *VARIANTS[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
-    result = run_python(folder, str(PROGRAMS / "train_in_turn.py"), json.dumps(every), ranks=ranks)
+    result = run_python(folder, str(PROGRAMS / "train_in_turn.py"), json.dumps(every), ranks=ranks, nodes=nodes)
     assert result.returncode == 0, result.stderr[-4000:]
 
 

@@ -36,14 +36,12 @@ HARDWARE: dict[str, list[str]] = {
 }
 
 
-HARDWARE_COVER = [(FRAMEWORKS[0], model, hardware) for model in MODELS for hardware in HARDWARE]
-HARDWARE_COVER += [
-    (framework, model, list(HARDWARE)[place % len(HARDWARE)])
-    for framework in FRAMEWORKS[1:]
-    for place, model in enumerate(MODELS)
-]
+GPUS = [hardware for hardware in HARDWARE if hardware != "cpu"]
+HARDWARE_COVER = [(*pair, "cpu") for pair in COVER]
+HARDWARE_COVER += [(*pair, GPUS[place % len(GPUS)]) for place, pair in enumerate(PAIRS)]
+HARDWARE_COVER += [(*COVER[0], hardware) for hardware in GPUS if (*COVER[0], hardware) not in HARDWARE_COVER]
 ALL = [(*pair, hardware) for pair in PAIRS for hardware in HARDWARE] if EVERY else HARDWARE_COVER
-"""Every pair; the first framework's with all hardware, and the others' with each in turn."""
+"""Every pair with one of the GPU machines in turn, and one with all; those that are tested also with none."""
 
 
 def first_with(key: str, model: str) -> bool:

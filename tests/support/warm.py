@@ -16,21 +16,31 @@ from unittest import mock
 PRELOADED = ["torch", "torch._dynamo", "lightning.pytorch", "accelerate", "jsonargparse", "sklearn.datasets"]
 
 
-def run_python(folder: Path, *command: str, ranks: int = 1, **changes: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **changes: str
+) -> subprocess.CompletedProcess[str]:
     """Run `python COMMAND` in a rendered project, whose package is found without being installed.
 
-    Several ranks have the environment that torchrun would give them; what they print is put together.
+    Several ranks have the environment that torchrun would give them on that many nodes; what they print is put
+    together.
     """
+    here = ranks // nodes
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)} | changes
+    shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(here)} | changes
     with tempfile.TemporaryDirectory() as outputs, mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
         processes = [
             context.Process(
-                target=_run, args=(folder, command, shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"}, outputs)
+                target=_run,
+                args=(
+                    folder,
+                    command,
+                    shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"},
+                    outputs,
+                ),
             )
             for rank in range(ranks)
         ]

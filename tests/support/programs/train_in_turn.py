@@ -30,9 +30,10 @@ def noting(self: Any) -> Iterator[list[int]]:
 
 loaders.EvalOrder = short
 loaders.TrainOrder.__iter__ = noting
+parser = config.make_parser("test", "")
 with distributed.start("cpu") as world:
     for options in json.loads(sys.argv[1]):
-        cfg = config.parse("test", "", options)
+        cfg = config.read(parser, options)
         train.train(cfg, world)
         (cfg.run.dir / str(cfg.run.name) / f"seen-{world.rank}").write_text(json.dumps(seen))
         seen.clear()
