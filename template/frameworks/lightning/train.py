@@ -75,7 +75,6 @@ class Module(lightning.LightningModule):
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         if self.trainer.training:
-            self.run.seed_micro_batch()
             return self.run.prepare(batch)
         prepared: Batch = self.parts.prepare(batch, False, self.val_generator)
         return prepared

@@ -34,7 +34,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         eval_model = net if ddp is model else speed.compiled(model, cfg.speed)
 
         def forward_backward(batch: Batch, last: bool) -> None:
-            prepared = run.prepare(batch)
+            prepared = parts.prepare(batch, True, run.generator)
             with gradient_sync(last):
                 with autocast():
                     loss, metrics = net(*prepared)
@@ -50,7 +50,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         while not run.progress.done:
             run.begin_step()
             for micro in range(accumulate):
-                compute_gradients(run.next_batch(), micro == accumulate - 1)
+                compute_gradients(run.load_batch(), micro == accumulate - 1)
             run.before_update()  # sets the learning rate
             grad_norm = apply_gradients()
             run.end_step(grad_norm, eval_model)  # logs, validates and saves where that is due

@@ -85,7 +85,7 @@ def _device(wanted: str, local_rank: int) -> torch.device:
     count = torch.accelerator.device_count()
     if local_rank >= count:
         raise UserError(
-            f"process {local_rank} has no GPU, as this machine has {count}: start at most {count} processes"
+            f"process {local_rank} has no GPU, as this machine has {count}: start one per GPU (PROCESSES={count})"
         )
     return torch.device(kind, local_rank)
 

@@ -107,23 +107,28 @@ class Run:
         self.lr, momentum = self.parts.schedule(self.progress.updates)
         optim.set_lr(self.parts.optimizer, self.lr, momentum)
 
-    def next_batch(self) -> Batch:
-        """Return the next training micro-batch, and seed the generator that its augmentation and dropout draw from."""
+    def load_batch(self) -> Batch:
+        """Return the next training micro-batch as loaded, and seed the generator for it."""
         batch = next(self.train_batches)
-        self.seed_micro_batch()
+        self._seed()
         return batch
 
-    def seed_micro_batch(self) -> None:
+    def next_batch(self) -> Batch:
+        """Return the model's input of the next training micro-batch."""
+        return self.prepare(next(self.train_batches))
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Turn a training batch into the model's input, and seed the generator for it."""
+        self._seed()
+        prepared: Batch = self.parts.prepare(batch, True, self.generator)
+        return prepared
+
+    def _seed(self) -> None:
         """Seed the generator that augmentation and dropout of the coming micro-batch draw from."""
         world, seed = self.parts.world, self.parts.cfg.run.seed
         index = self.micro_step * world.world_size + world.rank
         self.micro_step += 1
         self.generator = distributed.seeded_generator(world.device, seed, self.progress.step, index)
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Turn a training batch into the model's input."""
-        prepared: Batch = self.parts.prepare(batch, True, self.generator)
-        return prepared
 
     def count_step(self, grad_norm: Tensor) -> None:
         """Count an optimizer step. With fp16 it may not have updated the weights, which is known when it has ended."""

@@ -144,8 +144,9 @@ class StepGraph:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            what = str(error).splitlines()[0]
             raise UserError(
-                f"speed.step_graph cannot capture this model or its prepare ({str(error).splitlines()[0]}): set it to false"
+                f"speed.step_graph cannot capture this model or `prepare` ({what}): set it to false"
             ) from error
 
     def _refuse_unused(self) -> None:

@@ -73,7 +73,7 @@ def test_amd_gpus_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     use_gpu(monkeypatch, (9, 0), CUDA_13)
-    with pytest.raises(UserError, match="process 1 has no GPU, as this machine has 1: start at most 1 processes"):
+    with pytest.raises(UserError, match="process 1 has no GPU, as this machine has 1: start one per GPU"):
         distributed._device("auto", 1)
 
 

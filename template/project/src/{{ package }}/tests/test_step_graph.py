@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .. import optim
+from .. import data, optim
 from ..config import Config
 from ..contracts import Batch
 from ..distributed import World
 from ..errors import UserError
-from ..run import Run
 from ..techniques import step_graph
 from ..train import train
 from .conftest import read_losses, read_rows, unsupported
@@ -137,8 +136,13 @@ def test_recorded_step_has_the_same_losses(
     train(config("--run.name=off", *shared), world)
     assert recorded == []
     prepared: list[Batch] = []
-    prepare = Run.prepare
-    monkeypatch.setattr(Run, "prepare", lambda self, batch: prepared.append(batch) or prepare(self, batch))
+    prepare = data.Prepare.forward
+
+    def noting(self: nn.Module, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
+        prepared.extend([batch] * training)
+        return prepare(self, batch, training, generator)
+
+    monkeypatch.setattr(data.Prepare, "forward", noting)
     train(config("--run.name=on", *shared, *FIT), world)
     assert len(prepared) == step_graph.WARMUP + 1, "it is captured, too"
     accumulated = 2 if "--train.accumulate=2" in options else 1

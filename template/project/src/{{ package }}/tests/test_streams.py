@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .. import grad_scaler, loaders
+from .. import data, grad_scaler, loaders
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
-from ..run import Run
 from ..techniques import device_cache
 from ..train import train
 from .conftest import unsupported
@@ -83,11 +82,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         found.note("copy", copy)
         return copy
 
-    def use(self: Run, batch: Any) -> Any:
-        found.note("use", batch)
-        return prepare(self, batch)
+    def use(self: nn.Module, batch: Any, training: bool, generator: torch.Generator) -> Any:
+        if training:
+            found.note("use", batch)
+        return prepare(self, batch, training, generator)
 
-    prepare, main = Run.prepare, Stream(torch.device("cpu"))
+    prepare, main = data.Prepare.forward, Stream(torch.device("cpu"))
     found.events.clear()
     monkeypatch.setattr(loaders, "has_streams", lambda device: True)
     monkeypatch.setattr(grad_scaler, "has_streams", lambda device: True)
@@ -96,7 +96,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(Tensor, "pin_memory", pin)
     monkeypatch.setattr(Tensor, "to", copy_to)
     monkeypatch.setattr(Tensor, "record_stream", lambda self, stream: found.note("record", self))
-    monkeypatch.setattr(Run, "prepare", use)
+    monkeypatch.setattr(data.Prepare, "forward", use)
     monkeypatch.setattr(loaders, "_side_stream", cache(Stream))
     return found
 
