@@ -42,7 +42,7 @@ class Meter:
     def read(self, own: Mapping[str, Tensor] | None = None) -> dict[str, float]:
         """Return each metric's mean over the batches of all ranks, and reset. All ranks must call it.
 
-        `own` are scalars of this rank, which come to the host in the same copy.
+        `own` are scalars of this rank, which come to the host in the same copy; a metric of the same name comes first.
         """
         names, own = sorted(self.sums), own or {}
         rows = [torch.stack(torch.broadcast_tensors(self.sums[it], self._on_device(self.counts[it]))) for it in names]
@@ -53,7 +53,7 @@ class Meter:
         values = torch.cat([everywhere, *(self._on_device(value).view(1) for value in own.values())]).cpu()
         *parts, local = values.split([*(row.numel() for row in rows), len(own)])
         means = {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
-        return means | dict(zip(own, local.tolist(), strict=True))
+        return means | dict(zip(own, local.tolist(), strict=True)) | means
 
     def _reset(self) -> None:
         if self.in_place:

@@ -171,7 +171,7 @@ class Run:
         for hook in parts.hooks:
             hook.before_log()
         self._count_updates()
-        row = {**self.meter.read({"grad_norm": self.grad_norm, **(extra or {})}), "lr": self.lr}
+        row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}), "lr": self.lr}
         seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
         throughput = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
         row["samples_per_second"] = throughput

@@ -80,6 +80,12 @@ class OnHost(Tensor):
 READS = ["item", "tolist", "numpy", "__float__", "__bool__", "__int__"]
 
 
+def test_other_values_do_not_replace_metrics(world: World) -> None:
+    meter = Meter(world)
+    meter.add({"loss": (torch.tensor(6.0), 2)})
+    assert meter.read({"mine": torch.tensor(1.0), "loss": torch.tensor(0.0)}) == {"mine": 1.0, "loss": 3.0}
+
+
 def test_log_row_is_one_copy_from_the_device(
     config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
