@@ -9,6 +9,8 @@ from typing import NoReturn
 
 def main() -> None:
     """Run the command line. An expected failure prints one line to stderr and exits with a nonzero status."""
+    if sys.platform == "win32":
+        _fail("on Windows, fastproj runs in WSL2 only: install it there (learn.microsoft.com/windows/wsl)", 1)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name may have letters that the encoding lacks

@@ -1,5 +1,7 @@
 """The messages of failures: the reason, no boilerplate, no password, and the way out."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,11 @@ def test_report_that_cannot_be_written(
     assert (result.returncode, result.stderr) == (0, expected)
     assert ("A  docs/new.md" in git(folder, "status", "--porcelain")) == (command == "update")
     assert (tmp_path / "other").exists() == (command == "new")
+
+
+def test_native_windows_is_refused() -> None:
+    program = "import sys; sys.platform = 'win32'; from fastproj.__main__ import main; main()"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("fastproj: on Windows, fastproj runs in WSL2 only")
+    assert result.stderr.count("\n") == 1

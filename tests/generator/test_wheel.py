@@ -73,6 +73,7 @@ def test_wheel_contains_the_bundle_and_no_template_files(built: dict[str, Path])
     assert names["tree"] == names["sdist"]
     assert "fastproj/_template.bundle" in names["tree"]
     assert "fastproj/copier.yml" in names["tree"]
+    assert "fastproj/py.typed" in names["tree"], "type checkers use its annotations"
     assert not [name for name in names["tree"] if "template/" in name or name.endswith(".pyc")]
     assert built["tree"].stat().st_size < 1_000_000
 

@@ -103,7 +103,7 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
         folder = project(framework, model, hardware)
         tomllib.loads((folder / "pyproject.toml").read_text())
         yamls = [*folder.rglob("*.yml"), *folder.rglob("*.yaml")]
-        assert len(yamls) == (7 if "--update-workflow" in HARDWARE[hardware] else 6)
+        assert len(yamls) == (8 if "--update-workflow" in HARDWARE[hardware] else 7)
         scripts = [*(folder / "launch").iterdir()]
         assert all(script.stat().st_mode & 0o111 for script in scripts)
         for kind, files in (("yaml", yamls), ("scripts", scripts)):
@@ -125,6 +125,9 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
     for tool, *arguments in [
         ["yamllint", "--strict", "-d", json.dumps({"extends": "default", "rules": rules}), *map(str, found["yaml"])],
         ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", *map(str, found["workflows"])],
+        ["check-jsonschema", "--builtin-schema", "vendor.dependabot", str(TEMPLATE / "project/.github/dependabot.yml")],
+        ["check-jsonschema", "--builtin-schema", "vendor.dependabot", str(ROOT / ".github/dependabot.yml")],
+        ["check-jsonschema", "--builtin-schema", "vendor.citation-file-format", str(ROOT / "CITATION.cff")],
         ["zizmor", "--offline", "--no-progress", "--persona", "pedantic", *map(str, found["github"])],
         ["shellcheck", *map(str, found["scripts"])],
     ]:
