@@ -28,13 +28,17 @@ MODES = {
 
 
 class Graphs:
-    """The number of compiled graphs at the start of each step."""
+    """The number of compiled graphs at the start of each step, and whether any is captured."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
+        self.captured = False
 
     def before_step(self) -> None:
+        from torch._inductor.cudagraph_trees import get_manager
+
         self.counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        self.captured = get_manager(torch.cuda.current_device(), create_if_none_exists=False) is not None
 
 
 def equals_eager(lab: Lab, model: str, mode: str) -> Figures:
@@ -44,8 +48,6 @@ def equals_eager(lab: Lab, model: str, mode: str) -> Figures:
     project, graphs = lab.project(model), lab.project(model).hook(Graphs)
     torch.backends.cudnn.deterministic = True
     options = [*OPTIONS, *SHALLOW[model], FP32, *["--model.dropout=0"] * project.has_option("model", "dropout")]
-    from torch._inductor.cudagraph_trees import get_manager
-
     counters = torch._dynamo.utils.counters
     counters.clear()
     compiled = project.train(*options, *MODES[mode], hooks=[graphs], whole_validation=True)
@@ -56,8 +58,7 @@ def equals_eager(lab: Lab, model: str, mode: str) -> Figures:
     assert last[0] == last[-1], f"compiled again after the second validation: {graphs.counts}"
     skipped = counters["inductor"]["cudagraph_skips"]
     assert not skipped, f"{skipped} CUDA graphs were skipped"
-    capturing = get_manager(torch.cuda.current_device(), create_if_none_exists=False) is not None
-    assert capturing == (mode == "reduce-overhead"), "CUDA graphs are captured in this mode, and in no other"
+    assert graphs.captured == (mode == "reduce-overhead"), "CUDA graphs are captured in this mode, and in no other"
     return {"difference": difference, "graphs": last[-1]}
 
 

@@ -13,8 +13,8 @@ MULTIPLIER = 7919
 """A prime, so that neighbouring samples have different content."""
 sleep: Callable[[int], None] = torch.cuda._sleep
 """Keeps the current stream busy for a number of cycles."""
-CYCLES = 4_000_000
-"""About 2 ms."""
+CYCLES = 8_000_000
+"""About 4 ms: the host must take less for a batch, or else no race is possible."""
 
 
 class Numbered:
