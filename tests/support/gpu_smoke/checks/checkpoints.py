@@ -8,7 +8,7 @@ from unittest import mock
 from ..check import Check, Figures, Lab
 from .speed import tokens
 
-SAVED, STEPS = 2, 4
+SAVED, STEPS = 3, 6
 OPTIONS = [
     f"--train.steps={STEPS}",
     f"--checkpoint.every={SAVED}",
@@ -17,7 +17,7 @@ OPTIONS = [
     "--log.every=1",
     "--data.context=64",
 ]
-OPTIONS += ["--optim.name=adamw", "--optim.lr=1e-4", "--speed.precision=auto"]
+OPTIONS += ["--optim.name=adamw", "--optim.lr=1e-3", "--speed.precision=auto"]
 CLOSE = 1e-4
 """Largest relative difference of a loss: attention sums its gradients in any order."""
 
