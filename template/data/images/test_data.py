@@ -110,7 +110,7 @@ def test_augmentation_reads_no_value_on_the_host() -> None:
     cfg = data.DataConfig(crop=0.3, mixup=0.5)
     found = data.load(cfg)
     prepare, batch = data.Prepare(found.spec, cfg), found.train.__getitems__([0, 1, 2])
-    with NoReading():
+    with NoReading():  # type: ignore[no-untyped-call]
         _, labels = prepare(batch, True, torch.default_generator)
     torch.testing.assert_close(labels.sum(1), torch.ones(3))
 
