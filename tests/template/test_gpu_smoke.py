@@ -16,7 +16,7 @@ from matrix import ENGINE_MODEL, EVERY, PAIRS
 
 SUPPORT = Path(gpu_smoke.__file__).parents[1]
 CHOSEN = ["build", "item", f"{ENGINE_MODEL}, plain", "prefetch", "two ranks on", "MLP"]
-"""Checks that take ten seconds together; `make test-all` runs all of them."""
+"""One of each kind, 20 seconds together; `make test-all` runs all of them."""
 RENDERED = [("pytorch", ENGINE_MODEL), ("pytorch", "vit")]
 PASSED = 46 if EVERY else 7
 """The others need a GPU, or two."""

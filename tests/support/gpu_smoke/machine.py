@@ -23,8 +23,8 @@ class Machine:
         torch._dynamo.reset()
         torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.deterministic = False
-        gc.collect()
         if self.device.type == "cuda":
+            gc.collect()
             torch.cuda.set_sync_debug_mode("default")
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
