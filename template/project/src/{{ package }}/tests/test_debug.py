@@ -204,7 +204,7 @@ def test_synchronization_in_the_loop_is_detected(
         train(config(*QUIET), world)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("cuda")
 @pytest.mark.parametrize(
     "options",
     [[], ["--train.accumulate=2", "--train.ema=0.9"], ["--data.cache=device"], ["--loader.workers=1"]],
