@@ -191,6 +191,14 @@ def compress_gradients(net: nn.Module, cfg: DistConfig, world: World) -> None:
         ddp.compress_gradients(net)
 
 
+def sync_buffers(model: nn.Module, world: World) -> None:
+    """Make the buffers of all ranks equal before they are used or saved, those of BatchNorm by combining them."""
+    if world.world_size > 1:
+        from . import ddp
+
+        ddp.sync_buffers(model, world)
+
+
 def gradient_sync(net: nn.Module, cfg: DistConfig) -> GradientSync:
     """`dist.strategy`: the context that decides whether a backward pass reduces gradients over the ranks."""
     if cfg.strategy == "ddp":
