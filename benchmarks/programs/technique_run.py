@@ -2,8 +2,8 @@
 
 python technique_run.py PACKAGE CHANGE --config configs/default.yaml ...
 
-The change is empty for none, `bias`: a bias before each BatchNorm, `autograd`: validation records gradients, or `raw`:
-inputs from 0 to 255.
+The change is empty for none, `bias`: a bias before each BatchNorm, `autograd`: validation records gradients, `raw`:
+inputs from 0 to 255, or `torch_muon`: torch's Muon, which takes one matrix after the other.
 """
 
 import dataclasses
@@ -28,6 +28,8 @@ def main() -> None:
         add_bias()
     if change == "raw":
         use_raw_inputs(data)
+    if change == "torch_muon":
+        importlib.import_module(f"{package}.techniques.optimizers").Muon = torch.optim.Muon  # type: ignore[attr-defined]
     watch_validation(run, with_gradients=change == "autograd")
     cfg = config.parse("benchmark", "", options)
     with distributed.start(cfg.run.device) as world:
