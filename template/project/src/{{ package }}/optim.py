@@ -26,11 +26,7 @@ def adamw(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
 
 
 def groups(model: nn.Module, weight_decay: float, without: Iterable[nn.Parameter] = ()) -> list[dict[str, Any]]:
-    """Return parameter groups of the model, without the parameters in `without`.
-
-    Matrices and convolutions have weight decay. Biases, norms, other vectors, and the parameters that the model names
-    in `no_weight_decay` have none.
-    """
+    """Return parameter groups: no weight decay for biases, norms, other vectors, and the model's `no_weight_decay`."""
     others, exempt = set(map(id, without)), no_weight_decay(model)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) not in others]
     decayed = [p for name, p in named if p.ndim >= 2 and name not in exempt]
