@@ -21,6 +21,7 @@ GPT2 = ("gpt2", "gpt2")
 JPEGS = ["--data.path=jpegs", "--data.size=224", "--train.steps=24", "--log.every=6", "--train.micro_batch=64"]
 MEMORY = ["--train.steps=3", "--log.every=1"]
 FP32, BF16 = ["--speed.precision=fp32"], ["--speed.precision=bf16"]
+MUON = ["--optim.name=muon"]
 STEP_GRAPH = ["--speed.step_graph=true"]
 BLOCKS = ["--speed.compile=blocks"]
 
@@ -178,6 +179,7 @@ COMPARISONS = [
         changes=("bias", ""),
     ),
     large("optimizers", "`gpt` 124M, AdamW, `fused` false vs. true", "gpt", ["--optim.fused=false"], []),
+    large("optimizers", "`gpt` 124M, torch's Muon vs. batched", "gpt", MUON, MUON, changes=("torch_muon", "")),
     speed(
         "pinned-memory",
         "`resnet`, micro-batch 512, pinned memory and side stream off vs. on",

@@ -3,7 +3,8 @@
 python technique_run.py PACKAGE CHANGES --config configs/default.yaml ...
 
 The changes, joined by `+`, are `bias`: a bias before each BatchNorm, `autograd`: validation records gradients, `raw`:
-inputs from 0 to 255, and `gpt2`: GPT-2's vocabulary, of which the text has the first 256 tokens.
+inputs from 0 to 255, `gpt2`: GPT-2's vocabulary, of which the text has the first 256 tokens, and `torch_muon`: torch's
+Muon, which takes one matrix after the other.
 """
 
 import dataclasses
@@ -32,6 +33,8 @@ def main() -> None:
         use_raw_inputs(data)
     if "gpt2" in wanted:
         change_spec(data, lambda spec: {"vocabulary": 50257})
+    if "torch_muon" in wanted:
+        importlib.import_module(f"{package}.techniques.optimizers").Muon = torch.optim.Muon  # type: ignore[attr-defined]
     watch_validation(run, with_gradients="autograd" in wanted)
     cfg = config.parse("benchmark", "", options)
     with distributed.start(cfg.run.device) as world:

@@ -35,7 +35,6 @@ def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> N
     synchronizing = {
         "fp16 without a fused optimizer": precision.format == "fp16" and not fused,
         "fp16 with train.ema": precision.format == "fp16" and cfg.train.ema is not None,
-        "optim.name=lamb": cfg.optim.name == "lamb",
         "dist.sync_batchnorm": cfg.dist.sync_batchnorm and world.world_size > 1,
         "debug.nan": cfg.debug.nan,
         "debug.anomaly": cfg.debug.anomaly,
