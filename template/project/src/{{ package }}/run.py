@@ -106,19 +106,13 @@ class Run:
         self.lr, momentum = self.parts.schedule(self.progress.updates)
         optim.set_lr(self.parts.optimizer, self.lr, momentum)
 
-    def load_batch(self) -> Batch:
-        """Return the next training micro-batch as loaded, and seed the generator for it."""
-        batch = next(self.train_batches)
-        self._seed()
-        return batch
-
     def prepare(self, batch: Batch) -> Batch:
         """Turn a training batch into the model's input, and seed the generator for it."""
-        self._seed()
+        self.seed_batch()
         prepared: Batch = self.parts.prepare(batch, True, self.generator)
         return prepared
 
-    def _seed(self) -> None:
+    def seed_batch(self) -> None:
         """Seed the generator that augmentation and dropout of the coming micro-batch draw from."""
         world, seed = self.parts.world, self.parts.cfg.run.seed
         index = self.micro_step * world.world_size + world.rank
@@ -168,8 +162,7 @@ class Run:
         self._count_updates()
         row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}), "lr": self.lr}
         seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
-        throughput = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
-        row["samples_per_second"] = throughput
+        row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
         ended = [hook.on_metrics(row) for hook in parts.hooks]
         progress.ended = any(ended)
         if progress.ended:
