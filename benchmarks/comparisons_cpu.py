@@ -27,6 +27,7 @@ def outcome(page: str, what: str, model: str, metric: str, without: list[str], w
 
 FP32 = ["--speed.precision=fp32"]
 BF16 = ["--speed.precision=bf16"]
+MUON = ["--optim.name=muon", "--optim.lr=1e-2"]
 COMPARISONS = [
     speed(
         "loader-workers",
@@ -65,6 +66,15 @@ COMPARISONS = [
         ["--optim.fused=false"],
         ["--optim.fused=true"],
     ),
+    speed(
+        "optimizers",
+        "samples per second, `gpt`, torch's Muon vs. batched in fp32, CPU",
+        "gpt",
+        MUON,
+        MUON,
+        changes=("torch_muon", ""),
+    ),
+    speed("optimizers", "samples per second, `gpt`, AdamW vs. Muon, CPU", "gpt", [], MUON),
     speed(
         "synchronization",
         "samples per second, `gpt`, `log.every` 1 vs. 50, CPU",

@@ -16,10 +16,12 @@ LARGE = {
         *["--train.steps=40", "--log.every=8"],
     ],
 }
-"""What keeps a GPU busy: larger batches, and GPT-2 124M."""
+"""What keeps a GPU busy: larger batches, and GPT-2 124M, with its vocabulary."""
+GPT2 = ("gpt2", "gpt2")
 JPEGS = ["--data.path=jpegs", "--data.size=224", "--train.steps=24", "--log.every=6", "--train.micro_batch=64"]
 MEMORY = ["--train.steps=3", "--log.every=1"]
 FP32, BF16 = ["--speed.precision=fp32"], ["--speed.precision=bf16"]
+MUON = ["--optim.name=muon"]
 STEP_GRAPH = ["--speed.step_graph=true"]
 BLOCKS = ["--speed.compile=blocks"]
 
@@ -31,12 +33,13 @@ def speed(page: str, what: str, model: str, without: list[str], with_it: list[st
 
 def large(page: str, what: str, model: str, without: list[str], with_it: list[str], **others: object) -> Comparison:
     """Compare samples per second, of a size that keeps a GPU busy."""
-    return _compare(page, f"samples per second, {what}", model, LARGE[model], without, with_it, **others)
+    settings = ({"changes": GPT2} if model == "gpt" else {}) | others
+    return _compare(page, f"samples per second, {what}", model, LARGE[model], without, with_it, **settings)
 
 
 def memory(page: str, what: str, without: list[str], with_it: list[str], **others: object) -> Comparison:
     """Compare the peak of allocated memory of GPT-2 124M."""
-    settings: dict[str, object] = {"value": "peak_mb", "smaller_is_better": True, "rounds": 1} | others
+    settings: dict[str, object] = {"value": "peak_mb", "smaller_is_better": True, "rounds": 1, "changes": GPT2} | others
     return _compare(page, f"{what} in MB", "gpt", [*LARGE["gpt"], *MEMORY], without, with_it, **settings)
 
 
@@ -147,7 +150,7 @@ COMPARISONS = [
         [],
         [],
         value="validation_mb",
-        changes=("autograd", ""),
+        changes=("gpt2+autograd", "gpt2"),
     ),
     speed("lightning", "`resnet`, plain PyTorch vs. Lightning", "resnet", [], [], frameworks=("pytorch", "lightning")),
     speed(
@@ -176,6 +179,7 @@ COMPARISONS = [
         changes=("bias", ""),
     ),
     large("optimizers", "`gpt` 124M, AdamW, `fused` false vs. true", "gpt", ["--optim.fused=false"], []),
+    large("optimizers", "`gpt` 124M, torch's Muon vs. batched", "gpt", MUON, MUON, changes=("torch_muon", "")),
     speed(
         "pinned-memory",
         "`resnet`, micro-batch 512, pinned memory and side stream off vs. on",

@@ -1,9 +1,10 @@
 """Train a rendered project after a change that no option makes, and print peaks of memory: the GPU's, or the process's.
 
-python technique_run.py PACKAGE CHANGE --config configs/default.yaml ...
+python technique_run.py PACKAGE CHANGES --config configs/default.yaml ...
 
-The change is empty for none, `bias`: a bias before each BatchNorm, `autograd`: validation records gradients, or `raw`:
-inputs from 0 to 255.
+The changes, joined by `+`, are `bias`: a bias before each BatchNorm, `autograd`: validation records gradients, `raw`:
+inputs from 0 to 255, `gpt2`: GPT-2's vocabulary, of which the text has the first 256 tokens, and `torch_muon`: torch's
+Muon, which takes one matrix after the other.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ import importlib
 import json
 import resource
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,15 +22,20 @@ PEAKS = {"peak_mb": 0.0, "validation_mb": 0.0}
 
 def main() -> None:
     """Change the project, train it, and print the peaks as the last line."""
-    package, change, *options = sys.argv[1:]
+    package, changes, *options = sys.argv[1:]
     train, config, distributed, run, data = (
         importlib.import_module(f"{package}.{name}") for name in ("train", "config", "distributed", "run", "data")
     )
-    if change == "bias":
+    wanted = changes.split("+")
+    if "bias" in wanted:
         add_bias()
-    if change == "raw":
+    if "raw" in wanted:
         use_raw_inputs(data)
-    watch_validation(run, with_gradients=change == "autograd")
+    if "gpt2" in wanted:
+        change_spec(data, lambda spec: {"vocabulary": 50257})
+    if "torch_muon" in wanted:
+        importlib.import_module(f"{package}.techniques.optimizers").Muon = torch.optim.Muon  # type: ignore[attr-defined]
+    watch_validation(run, with_gradients="autograd" in wanted)
     cfg = config.parse("benchmark", "", options)
     with distributed.start(cfg.run.device) as world:
         train.train(cfg, world)
@@ -49,15 +56,18 @@ def add_bias() -> None:
 
 def use_raw_inputs(data: Any) -> None:
     """Leave pixels as they are, from 0 to 255, by statistics that change nothing."""
+    change_spec(data, lambda spec: {"mean": (0.0,) * spec.channels, "std": (1 / 255,) * spec.channels})
+
+
+def change_spec(data: Any, change: Callable[[Any], dict[str, Any]]) -> None:
+    """Describe the loaded data in another way."""
     load = data.load
 
-    def raw(cfg: Any) -> Any:
+    def changed(cfg: Any) -> Any:
         found = load(cfg)
-        channels = found.spec.channels
-        spec = dataclasses.replace(found.spec, mean=(0.0,) * channels, std=(1 / 255,) * channels)
-        return dataclasses.replace(found, spec=spec)
+        return dataclasses.replace(found, spec=dataclasses.replace(found.spec, **change(found.spec)))
 
-    data.load = raw
+    data.load = changed
 
 
 def watch_validation(run: Any, with_gradients: bool) -> None:

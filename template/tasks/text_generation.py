@@ -28,7 +28,7 @@ class NextTokenMetrics:
     """Perplexity and accuracy of the next token, accumulated on the device."""
 
     def __init__(self, device: torch.device) -> None:
-        dtype = torch.float32 if device.type == "mps" else torch.float64
+        dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64
         self.sums = torch.zeros(4, dtype=dtype, device=device)
 
     def add(self, net: Any, batch: tuple[Tensor, ...]) -> None:

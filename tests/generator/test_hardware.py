@@ -176,7 +176,12 @@ def test_gpu_or_driver_too_old_for_cuda_13(smi: Path, rows: str, expected: str) 
     answer(smi, rows)
     notes = " ".join(hardware.detect().notes)
     assert expected in notes
-    assert ("CUDA 12.6 (pip install 'torch<2.15' --index-url" in notes) == bool(expected)
+    assert (f"install a build for CUDA 12.6 ({gpus.CUDA_12})" in notes) == bool(expected)
+
+
+def test_rendered_projects_name_the_same_build() -> None:
+    text = (ROOT / "template/project/src/{{ package }}/cuda.py").read_text()
+    assert f'\nCUDA_12 = "{gpus.CUDA_12}"\n' in text
 
 
 def test_hidden_gpu_is_not_too_old(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,3 +54,19 @@ def test_device_without_a_gpu_and_unknown_page_are_refused() -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 1
         assert message in done.stderr
+
+
+def test_gpt2_is_measured_with_its_vocabulary(
+    comparisons: dict[str, list[Any]], project: Project, tmp_path: Path
+) -> None:
+    large = [row for row in comparisons["cuda"] if "--model.size=124M" in row.without]
+    assert len(large) > 10
+    assert all("gpt2" in change.split("+") for row in large for change in row.changes)
+    small = ["--model.depth=1", "--model.width=8", "--model.heads=1", "--data.context=8", "--data.val_fraction=1e-5"]
+    small += ["--train.micro_batch=1", "--train.steps=1"]
+    where = [f"--run.dir={tmp_path}", "--run.name=a", "--run.device=cpu", "--log.tensorboard=false"]
+    program = [str(ROOT / "benchmarks/programs/technique_run.py"), "proj", "gpt2"]
+    result = run_python(project(FRAMEWORKS[0], "gpt"), *program, *small, *where)
+    assert result.returncode == 0, result.stderr[-2000:]
+    manifest = json.loads((tmp_path / "a/checkpoints/step-00000001/manifest.json").read_text())
+    assert manifest["fixed"]["data"]["vocabulary"] == 50257

@@ -28,7 +28,7 @@ _INTEL: dict[str, tuple[str, Format]] = {
 }
 _CUDA_13_CAPABILITY, _CUDA_13_DRIVER = (7, 5), 580
 """What torch from PyPI needs, as it is built for CUDA 13 (its release notes: Turing or newer, driver R580 or newer)."""
-_CUDA_12 = "pip install 'torch<2.15' --index-url https://download.pytorch.org/whl/cu126"
+CUDA_12 = "pip install --force-reinstall 'torch<2.15' --index-url https://download.pytorch.org/whl/cu126"
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ def _not_for_cuda_13(gpus: list[Gpu], drivers: list[int]) -> list[str]:
             reason = (
                 f"{gpu.name} has compute capability {gpu.capability}, which torch from PyPI (CUDA 13) does not support"
             )
-            return [f"{reason}: install a build for CUDA 12.6 ({_CUDA_12})"]
+            return [f"{reason}: install a build for CUDA 12.6 ({CUDA_12})"]
     if gpus and drivers and min(drivers) < _CUDA_13_DRIVER:
         reason = f"the NVIDIA driver {min(drivers)} is too old for torch from PyPI (CUDA 13)"
-        return [f"{reason}: update it to {_CUDA_13_DRIVER} or newer, or install a build for CUDA 12.6 ({_CUDA_12})"]
+        return [f"{reason}: update it to {_CUDA_13_DRIVER} or newer, or install a build for CUDA 12.6 ({CUDA_12})"]
     return []
 
 

@@ -154,8 +154,7 @@ class Prepare(nn.Module):
 
     def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
         """Turn a batch as loaded into model inputs; random numbers come from `generator` only."""
-        images, labels = batch
-        images = images.float() / 255
+        images, labels = batch[0].float() / 255, batch[1]
         if training and self.cfg.flip:
             flipped = torch.rand(len(images), 1, 1, 1, device=images.device, generator=generator) < 0.5
             images = torch.where(flipped, images.flip(-1), images)
@@ -164,7 +163,8 @@ class Prepare(nn.Module):
         if training and self.cfg.crop < 1:
             images = random_resized_crop(images, self.cfg.crop, generator)
         if training and self.cfg.mixup:
-            images, labels = mixup(images, F.one_hot(labels, self.classes).float(), self.cfg.mixup, generator)
+            chosen = labels.unsqueeze(1) == torch.arange(self.classes, device=labels.device)  # one_hot may synchronize
+            images, labels = mixup(images, chosen.float(), self.cfg.mixup, generator)
         return (images - self.mean) / self.std, labels
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn import datasets
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import data
 from ..readers.digits import load_digits
@@ -95,6 +96,23 @@ def test_mixup_blends_images_and_labels_with_one_weight() -> None:
     assert torch.allclose(labels.sum(1), torch.ones(8))
     assert torch.equal(labels.argmax(1), torch.arange(8)), "an image keeps at least half of its label"
     assert 0.5 <= labels.max(1).values.min() < 0.9
+
+
+class NoReading(TorchDispatchMode):
+    """Fails where the host reads a value of a tensor, also inside torch's own functions."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert "_local_scalar_dense" not in func.name()
+        return func(*args, **(kwargs or {}))
+
+
+def test_augmentation_reads_no_value_on_the_host() -> None:
+    cfg = data.DataConfig(crop=0.3, mixup=0.5)
+    found = data.load(cfg)
+    prepare, batch = data.Prepare(found.spec, cfg), found.train.__getitems__([0, 1, 2])
+    with NoReading():  # type: ignore[no-untyped-call]
+        _, labels = prepare(batch, True, torch.default_generator)
+    torch.testing.assert_close(labels.sum(1), torch.ones(3))
 
 
 def test_crop_and_mixup_act_only_in_training() -> None:

@@ -84,7 +84,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             run.begin_step()
             for _ in range(run.parts.plan.accumulate):
                 with accelerator.accumulate(wrapped):
-                    loss, metrics = net(*run.next_batch())
+                    loss, metrics = net(*run.prepare(next(run.train_batches)))
                     accelerator.backward(loss)
                     run.meter.add(metrics)
                     if accelerator.sync_gradients:

@@ -44,15 +44,15 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         def update() -> Tensor:
             return optim.update(optimizer, scaler, parameters, cfg.optim)
 
-        compute_gradients, apply_gradients = techniques.capture_step(
-            forward_backward, update, cfg, model, optimizer, run.meter
-        )
+        compute_grads, apply_grads = techniques.capture_step(forward_backward, update, cfg, model, optimizer, run.meter)
         while not run.progress.done:
             run.begin_step()
             for micro in range(accumulate):
-                compute_gradients(run.load_batch(), micro == accumulate - 1)
+                batch = next(run.train_batches)
+                run.seed_batch()
+                compute_grads(batch, micro == accumulate - 1)
             run.before_update()  # sets the learning rate
-            grad_norm = apply_gradients()
+            grad_norm = apply_grads()
             run.end_step(grad_norm, eval_model)  # logs, validates and saves where that is due
         run.finish()
     return run.results

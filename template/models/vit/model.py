@@ -76,6 +76,8 @@ class Block(nn.Module):
 class ViT(nn.Module):
     """Images (n, channels, size, size) to class logits (n, classes)."""
 
+    no_weight_decay = ("summary", "positions")
+
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
         self.smoothing = cfg.label_smoothing

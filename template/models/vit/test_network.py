@@ -5,6 +5,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from .. import optim
 from ..data import Spec
 from ..errors import UserError
 from ..model import ModelConfig, build
@@ -37,6 +38,13 @@ def test_predictions_depend_on_the_positions_of_patches() -> None:
         assert not torch.allclose(original, rolled, atol=1e-3)
         net.positions.zero_()
         torch.testing.assert_close(net.predict(images), net.predict(images.roll(4, dims=3)))
+
+
+def test_class_token_and_positions_have_no_weight_decay() -> None:
+    net = build(ModelConfig(), DIGITS)
+    decayed, rest = optim.groups(net, 0.1)
+    assert {id(net.summary), id(net.positions)} <= set(map(id, rest["params"]))
+    assert id(net.cut.weight) in map(id, decayed["params"])
 
 
 def test_untrained_loss_is_that_of_a_uniform_prediction() -> None:

@@ -49,7 +49,7 @@ class ForecastErrors:
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
         self.spec = spec
-        dtype = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64  # not all of these have float64
         self.sums = torch.zeros(4, spec.horizon, len(spec.columns), dtype=dtype, device=device)
 
     def add(self, net: Any, batch: Batch) -> None:

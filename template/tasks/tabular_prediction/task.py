@@ -30,7 +30,7 @@ class Details:
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
         self.spec = spec
-        dtype = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64  # not all of these have float64
         size = len(spec.classes)
         self.confusion = torch.zeros(size * size, dtype=torch.int64, device=device)
         self.sums = torch.zeros(4, dtype=dtype, device=device)

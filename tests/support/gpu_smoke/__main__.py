@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument(
         "--limit",
         type=float,
-        default=500.0,
+        default=520.0,
         help="seconds in total, once torch is imported; what is left then has failed",
     )
     parser.add_argument("--only", nargs="*", default=[], help="only checks whose name contains one of these")

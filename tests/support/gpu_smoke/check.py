@@ -1,13 +1,14 @@
-"""What a check is, and what it is given."""
+"""What a check is, and what it is given. torch is imported by those that need it: the planted checks do not."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from .projects import Project, find_projects
+    from .projects import Project
 
 Figures = dict[str, Any]
 ENGINE = "mlp"
@@ -18,11 +19,17 @@ class MissingHardwareError(Exception):
     """A check needs hardware that this machine lacks, and the message names."""
 
 
+def find_projects(folder: Path) -> list[tuple[str, str]]:
+    """Return framework and model of each rendered project, which its folder's name joins with a dash."""
+    found = sorted(path.parents[1].name for path in folder.glob("*/configs/default.yaml"))
+    return [(name.partition("-")[0], name.partition("-")[2]) for name in found]
+
+
 @dataclass(frozen=True)
 class Lab:
     """The machine, the rendered projects, and a folder for the files of runs."""
 
-    device: torch.device
+    device: "torch.device"
     projects: Path
     folder: Path
 
@@ -45,8 +52,10 @@ class Lab:
         """Whether this combination was rendered."""
         return (framework, model) in find_projects(self.projects)
 
-    def project(self, model: str, framework: str = "pytorch") -> Project:
+    def project(self, model: str, framework: str = "pytorch") -> "Project":
         """Return a rendered project, which can train on this machine's device."""
+        from .projects import Project
+
         return Project(self.projects, framework, model, self.device, self.folder)
 
     def needs_cuda(self) -> None:
@@ -56,6 +65,8 @@ class Lab:
 
     def needs_capability(self, least: tuple[int, int], purpose: str) -> None:
         """Skip a check on GPUs that are too old for it."""
+        import torch
+
         self.needs_cuda()
         if torch.version.hip or torch.cuda.get_device_capability(self.device) < least:
             raise MissingHardwareError(f"needs an NVIDIA GPU of capability {least[0]}.{least[1]} for {purpose}")

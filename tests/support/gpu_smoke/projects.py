@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -21,11 +21,7 @@ CAPTURABLE = ["--optim.name=adamw"]
 """What captured steps need, and the eager ones that they are compared with have too."""
 QUIET = ["--log.tensorboard=false", "--log.progress=false", "--speed.compile=off", "--log.mfu=false"]
 
-
-def find_projects(folder: Path) -> list[tuple[str, str]]:
-    """Return framework and model of each rendered project, which its folder's name joins with a dash."""
-    found = sorted(path.parents[1].name for path in folder.glob("*/configs/default.yaml"))
-    return [(name.partition("-")[0], name.partition("-")[2]) for name in found]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -86,6 +82,11 @@ class Project:
         """Whether the config has an option."""
         return hasattr(getattr(self.config(), section), key)
 
+    def hook(self, kind: type[Kind], *arguments: Any) -> Kind:
+        """Create an observer of a run; the methods that it lacks are those of the project's own `Hook`."""
+        created: Kind = type(kind.__name__, (kind, self.module("hooks").Hook), {})(*arguments)
+        return created
+
     def new_name(self) -> str:
         """Return a name that no run has."""
         return f"{self.name}-{sum(1 for _ in self.runs.iterdir())}"
@@ -109,10 +110,9 @@ class Project:
     def resume(self, run: Trained, step: int, *options: str) -> Trained:
         """Resume a copy of a run from its checkpoint at `step`."""
         name = self.new_name()
-        shutil.copytree(run.folder, self.runs / name)
-        for checkpoint in (self.runs / name / "checkpoints").glob("step-*"):
-            if checkpoint.name != f"step-{step:08d}":
-                shutil.rmtree(checkpoint)
+        found = {checkpoint.name for checkpoint in (run.folder / "checkpoints").glob("step-*")}
+        others = shutil.ignore_patterns(*(found - {f"step-{step:08d}"}))
+        shutil.copytree(run.folder, self.runs / name, ignore=others)
         return self.train(*options, "--run.resume=auto", name=name)
 
     def train_with_overflow(self, *options: str) -> Trained:

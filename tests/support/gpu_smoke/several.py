@@ -1,22 +1,20 @@
-"""One rank that trains as one of several: a program started once per rank.
-
-python -m gpu_smoke.several '{"ranks": 2, "rank": 0, ...}'
-"""
+"""Ranks that train together, each in a process of its own."""
 
 import json
+import multiprocessing
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._dynamo.utils import counters
 
 from .check import Lab
 from .projects import Project, Trained
@@ -37,80 +35,94 @@ class Several(int):
     __hash__ = int.__hash__
 
 
+Runs = dict[str, tuple[str, list[str]]]
+"""By name of the run, model and options of the training command."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """What the ranks do, each in a process of its own."""
+    """What the ranks do."""
 
-    projects: str
-    runs: str
-    model: str
-    options: dict[str, list[str]]
-    """By name of the run, options of the training command."""
-    ranks: int
+    projects: Path
+    folder: Path
+    """Of the runs, and of a log for each rank: a pipe that nobody reads would stop a rank when it is full."""
+    runs: Runs
     backend: str
     devices: list[str]
     """By rank."""
+    port: int
+
+    def log(self, rank: int) -> Path:
+        """Return the file of what a rank writes."""
+        return self.folder / f"rank{rank}.log"
 
 
-def train(lab: Lab, model: str, options: dict[str, list[str]], backend: str, devices: list[str]) -> dict[str, Any]:
-    """Train on several ranks, and return each run, with the warnings of rank 0 under `warnings`.
+@dataclass(frozen=True)
+class Ended:
+    """The runs, and what happened in rank 0's process."""
+
+    runs: dict[str, Trained]
+    warnings: list[str]
+    skipped_graphs: int
+    """Compiled graphs that inductor did not capture, although the mode says so."""
+
+
+def train(lab: Lab, runs: Runs, backend: str, devices: list[str]) -> Ended:
+    """Train on several ranks, one run after another.
 
     Raises:
         RuntimeError: a rank has failed; the message is its last line.
     """
-    runs = Path(tempfile.mkdtemp(dir=lab.folder))
-    job = Job(str(lab.projects), str(runs), model, options, len(devices), backend, devices)
+    folder = Path(tempfile.mkdtemp(dir=lab.folder))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    place = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "OMP_NUM_THREADS": "1",
-        "LOCAL_WORLD_SIZE": str(job.ranks),
+        job = Job(lab.projects, folder, runs, backend, devices, free.getsockname()[1])
+    # A fork is quicker to start, but cannot use CUDA if any import before it asked for devices.
+    context: Any = multiprocessing.get_context("forkserver" if lab.dry else "spawn")
+    context.set_forkserver_preload([__name__])
+    started = [context.Process(target=main, args=(job, rank)) for rank in range(len(devices))]
+    for process in started:
+        process.start()
+    failed = ""
+    for rank, process in enumerate(started):
+        process.join()
+        errors = job.log(rank).read_text(errors="replace").strip()
+        print(errors, file=sys.stderr)
+        if process.exitcode != 0 and not failed:
+            failed = errors.splitlines()[-1] if errors else f"exit {process.exitcode}"
+    if failed:
+        raise RuntimeError(failed)
+    found = {
+        name: Project(lab.projects, "pytorch", model, lab.device, folder).read(name)
+        for name, (model, _) in runs.items()
     }
-    command = [sys.executable, "-m", __name__, json.dumps(asdict(job))]
-    started = [
-        subprocess.Popen([*command, str(rank)], env=os.environ | place, stdout=2, stderr=subprocess.PIPE, text=True)
-        for rank in range(job.ranks)
-    ]
-    ended = [process.communicate()[1] for process in started]
-    print(*ended, sep="\n", file=sys.stderr)
-    for process, errors in zip(started, ended, strict=True):
-        if process.returncode != 0:
-            raise RuntimeError(errors.strip().splitlines()[-1] if errors.strip() else f"exit {process.returncode}")
-    project = Project(lab.projects, "pytorch", model, lab.device, runs)
-    found: dict[str, Any] = {name: project.read(name) for name in options}
-    return found | {"warnings": json.loads((runs / "warnings").read_text())}
+    return Ended(found, **json.loads((folder / "about").read_text()))
 
 
 def main(job: Job, rank: int) -> None:
     """Train each run in turn, as one rank."""
+    with job.log(rank).open("wb") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    size = len(job.devices)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job.port), "LOCAL_WORLD_SIZE": str(size)}
+    torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic = True
     device = torch.device(job.devices[rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
     bound = device if job.backend == "nccl" else None
     limit = timedelta(seconds=60)
-    dist.init_process_group(job.backend, rank=rank, world_size=job.ranks, device_id=bound, timeout=limit)
-    project = Project(Path(job.projects), "pytorch", job.model, device, Path(job.runs))
-    size = job.ranks if job.ranks > 1 else Several(1)
-    world = project.module("distributed").World(rank, size, device)
+    dist.init_process_group(job.backend, rank=rank, world_size=size, device_id=bound, timeout=limit)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for name, options in job.options.items():
+        for name, (model, options) in job.runs.items():
+            project = Project(job.projects, "pytorch", model, device, job.folder)
+            world = project.module("distributed").World(rank, size if size > 1 else Several(1), device)
             project.train(*options, name=name, world=world)
     if rank == 0:
-        Path(job.runs, "warnings").write_text(json.dumps(sorted({str(warning.message) for warning in caught})))
+        said = sorted({str(warning.message) for warning in caught})
+        about = {"warnings": said, "skipped_graphs": counters["inductor"]["cudagraph_skips"]}
+        (job.folder / "about").write_text(json.dumps(about))
     sys.stderr.flush()
     os._exit(0)  # without Python's teardown, in which gloo's threads sometimes abort
-
-
-def compare(runs: dict[str, Any], expected: Trained, close: float) -> dict[str, float]:
-    """Return by how much the losses of each run differ from the expected, which may be at most `close`."""
-    found = {f"difference_{name}": run.differs(expected) for name, run in runs.items() if isinstance(run, Trained)}
-    assert max(found.values()) <= close, f"losses differ: {found}"
-    return found
-
-
-if __name__ == "__main__":
-    main(Job(**json.loads(sys.argv[1])), int(sys.argv[2]))

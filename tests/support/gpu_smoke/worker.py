@@ -4,11 +4,9 @@ It first describes the machine and lists the checks. What the checks print goes 
 """
 
 import argparse
-import gc
 import importlib
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -16,9 +14,6 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
-
-import torch
-import torch._dynamo
 
 from .check import Check, Lab, MissingHardwareError
 from .results import Result
@@ -31,24 +26,26 @@ def main() -> None:
     """Answer to the supervisor until stdin ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--projects", type=Path, required=True)
-    parser.add_argument("--checks", default=f"{__package__}.checks")
+    parser.add_argument("--checks", default=f"{__package__}.checks", help="module with `all_checks` and `Machine`")
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
     answers = _take_stdout()
-    if not args.dry_run and not torch.cuda.is_available():
-        _answer(answers, {"error": f"torch {torch.__version__} finds no CUDA device: use --dry-run on a CPU"})
+    module = importlib.import_module(args.checks)
+    machine = module.Machine(args.dry_run)
+    if machine.missing:
+        _answer(answers, {"error": machine.missing})
         return
-    device = torch.device("cpu") if args.dry_run else torch.device("cuda", 0)
     with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(device, args.projects, Path(folder))
-        checks: list[Check] = importlib.import_module(args.checks).all_checks(lab)
+        lab = Lab(machine.device, args.projects, Path(folder))
+        checks: list[Check] = module.all_checks(lab)
         patience = PATIENCE if args.dry_run else 1
         listed = [[check.name, check.group, check.limit * patience] for check in checks]
-        _answer(answers, {"about": describe(device), "checks": listed})
+        _answer(answers, {"about": machine.describe(), "checks": listed})
         by_name = {check.name: check for check in checks}
         for line in sys.stdin:
+            machine.reset()
             result = run(by_name[line.strip()], lab)
-            usable = result.status != "failed" or _usable(device)
+            usable = result.status != "failed" or machine.usable()
             _answer(answers, {"result": asdict(result), "usable": usable})
 
 
@@ -67,7 +64,6 @@ def _answer(stream: TextIO, row: dict[str, Any]) -> None:
 def run(check: Check, lab: Lab) -> Result:
     """Run one check, whatever it raises."""
     print(f"--- {check.name}", file=sys.stderr, flush=True)
-    _reset(lab.device)
     started = time.perf_counter()
     try:
         figures, status, message = check.run(lab), "ok", ""
@@ -79,41 +75,6 @@ def run(check: Check, lab: Lab) -> Result:
         figures, status, message = {}, "failed", f"{type(error).__name__}: {text[:500]}"
     seconds = round(time.perf_counter() - started, 3)
     return Result(check.name, check.group, status, seconds, figures, message)  # type: ignore[arg-type]  # a Literal
-
-
-def _reset(device: torch.device) -> None:
-    """Undo what the check before may have left."""
-    torch._dynamo.reset()
-    torch.use_deterministic_algorithms(False)
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _usable(device: torch.device) -> bool:
-    """Whether the CUDA context has survived: after an illegal memory access, for example, it has not."""
-    try:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-            torch.ones(1, device=device).sum().item()
-    except RuntimeError:
-        return False
-    return True
-
-
-def describe(device: torch.device) -> dict[str, Any]:
-    """Return the machine and the versions."""
-    about: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__, "cpus": os.cpu_count()}
-    if device.type == "cpu":
-        return about | {"device": "CPU", "gpus": 0}
-    found = torch.cuda.get_device_properties(device)
-    about |= {"device": found.name, "gpus": torch.cuda.device_count(), "memory_gb": round(found.total_memory / 1e9, 1)}
-    about |= {"capability": f"{found.major}.{found.minor}", "cuda": torch.version.cuda or torch.version.hip}
-    cudnn: Any = torch.backends.cudnn
-    return about | {"cudnn": cudnn.version()}
 
 
 if __name__ == "__main__":

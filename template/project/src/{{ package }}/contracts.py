@@ -16,7 +16,7 @@ A problem with 100 samples of 4 numbers and 3 classes:
             return loss, {"loss": (loss.detach() * len(y), len(y))}
 """
 
-from collections.abc import Sized
+from collections.abc import Collection, Sized
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -78,6 +78,13 @@ class NotCompiled(Protocol):
     no_compile_reason: str
 
 
+class NoWeightDecay(Protocol):
+    """Optional: parameters without weight decay, such as position embeddings; Muon leaves them to AdamW."""
+
+    no_weight_decay: Collection[str]
+    """Their names, as in `named_parameters`. Biases, norms and other vectors need not be listed."""
+
+
 def can_predict(model: nn.Module) -> bool:
     """Whether the model has `predict`."""
     return callable(getattr(model, "predict", None))
@@ -94,3 +101,9 @@ def no_compile_reason(model: nn.Module) -> str:
     """Return why the model is not to be compiled; empty where it may be."""
     before_0_3 = getattr(model, "eager", "")  # the old name, in a model.py written before 0.3; removed in 0.4
     return str(getattr(model, "no_compile_reason", before_0_3))
+
+
+def no_weight_decay(model: nn.Module) -> Collection[str]:
+    """Return the names of the parameters that the model excludes from weight decay, besides vectors."""
+    names: Collection[str] = getattr(model, "no_weight_decay", ())
+    return names

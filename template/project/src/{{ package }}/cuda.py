@@ -30,7 +30,7 @@ def _check_kernels(device: torch.device) -> None:
     if not built or any(runs_on(capability, kernels) for kernels in built):
         return
     older = capability < min(_capability(kernels) for kernels in built)
-    way_out = f"install a build for CUDA 12, {CUDA_12}" if older else "install a newer torch"
+    way_out = f"install a build for CUDA 12.6 ({CUDA_12})" if older else "install a newer torch"
     name, number = torch.cuda.get_device_name(device), ".".join(map(str, capability))
     raise UserError(
         f"torch {torch.__version__} has no kernels for {name} of compute capability {number}, only for "
@@ -62,7 +62,7 @@ def _check_driver(required: bool) -> None:
         return
     found = f"torch {torch.__version__} is built for CUDA {built}, the NVIDIA driver here for CUDA {supported}"
     if int(supported.split(".")[0]) < int(built.split(".")[0]):
-        raise UserError(f"{found}: update the driver, install a build for CUDA 12, {CUDA_12}, or use run.device=cpu")
+        raise UserError(f"{found}: update the driver, install a build for CUDA 12.6 ({CUDA_12}), or use run.device=cpu")
     if required:  # a login node, for example, has a driver and no GPU
         raise UserError(f"{found}, and torch finds no GPU: nvidia-smi may show why; or use run.device=cpu")
 

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from .config import DistConfig
@@ -104,32 +103,10 @@ def wrap(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
 
 
 def ddp_options(cfg: DistConfig) -> dict[str, Any]:
-    """Return the arguments of DistributedDataParallel. Buffers are synchronized by `sync_buffers` instead."""
+    """Return the arguments of DistributedDataParallel. Buffers are made equal by `techniques.sync_buffers`."""
     renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters  # in newer torch
     buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
     return {**buffers, "gradient_as_bucket_view": True, "static_graph": cfg.static_graph}
-
-
-def sync_buffers(model: nn.Module, world: World) -> None:
-    """Make the buffers of all ranks equal, before they are used or saved.
-
-    BatchNorm's running statistics become those of the batches of all ranks: the mean of the means, and by the law of
-    total variance the mean of the variances plus the variance of the means. Other buffers become rank 0's. Buffers
-    that are equal already do not change.
-    """
-    if world.world_size == 1:
-        return
-    norms = [norm for norm in model.modules() if isinstance(norm, _BatchNorm) and norm.running_mean is not None]
-    means, variances = ([getattr(norm, f"running_{name}") for norm in norms] for name in ("mean", "var"))
-    own = [torch.cat(values) for values in (means, variances) if values]
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
-    if own:
-        mean, variance = torch.cat(means), torch.cat(variances)
-        mean += world.all_reduce(own[0] - mean) / world.world_size
-        variance += world.all_reduce(own[1] - variance + (own[0] - mean) ** 2) / world.world_size
-        sizes = [len(value) for value in means]
-        torch._foreach_copy_([*means, *variances], [*mean.split(sizes), *variance.split(sizes)])
 
 
 GradientSync = Callable[[bool], AbstractContextManager[None]]

@@ -21,13 +21,6 @@ class Meter:
         self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor | int] = {}
-        self.in_place = False
-
-    def keep_tensors(self) -> None:
-        """Reset, and from now on add to the same tensors and zero them: a captured CUDA graph knows no others."""
-        self.in_place = True
-        self.counts = {name: self._on_device(count) for name, count in self.counts.items()}
-        self._reset()
 
     def add(self, metrics: Sums) -> None:
         """Add the metrics of one batch."""
@@ -45,23 +38,18 @@ class Meter:
         `own` are scalars of this rank, which come to the host in the same copy; a metric of the same name comes first.
         """
         names, own = sorted(self.sums), own or {}
-        rows = [torch.stack(torch.broadcast_tensors(self.sums[it], self._on_device(self.counts[it]))) for it in names]
-        self._reset()
+        rows = [torch.stack(torch.broadcast_tensors(self.sums[it], self.on_device(self.counts[it]))) for it in names]
+        self.sums, self.counts = {}, {}
         if not rows:
             return {}
         everywhere = self.world.all_reduce(torch.cat([row.flatten() for row in rows]))
-        values = torch.cat([everywhere, *(self._on_device(value).view(1) for value in own.values())]).cpu()
+        values = torch.cat([everywhere, *(self.on_device(value).view(1) for value in own.values())]).cpu()
         *parts, local = values.split([*(row.numel() for row in rows), len(own)])
         means = {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
         return means | dict(zip(own, local.tolist(), strict=True)) | means
 
-    def _reset(self) -> None:
-        if self.in_place:
-            torch._foreach_zero_([*self.sums.values(), *map(self._on_device, self.counts.values())])
-        else:
-            self.sums, self.counts = {}, {}
-
-    def _on_device(self, value: Tensor | float) -> Tensor:
+    def on_device(self, value: Tensor | float) -> Tensor:
+        """Return a number as a scalar on the device."""
         if isinstance(value, Tensor):
             return value.detach().to(self.world.device, self.dtype)
         return torch.full((), value, dtype=self.dtype, device=self.world.device)  # a copy would synchronize

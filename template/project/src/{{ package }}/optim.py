@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import OptimConfig
+from .contracts import no_weight_decay
 
 Schedule = Callable[[int], tuple[float, float]]
 """Learning rate and momentum (beta1) of an optimizer step, counted from 0."""
@@ -16,7 +17,7 @@ Schedule = Callable[[int], tuple[float, float]]
 def adamw(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
     """Create the default optimizer."""
     return torch.optim.AdamW(
-        groups(model.parameters(), cfg.weight_decay),
+        groups(model, cfg.weight_decay),
         lr=cfg.lr,
         betas=(cfg.beta1, cfg.beta2),
         eps=cfg.eps,
@@ -24,13 +25,13 @@ def adamw(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
     )
 
 
-def groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Return parameter groups: weight decay for matrices and convolutions, none for biases, norms, other vectors."""
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    both: list[dict[str, Any]] = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
+def groups(model: nn.Module, weight_decay: float, without: Iterable[nn.Parameter] = ()) -> list[dict[str, Any]]:
+    """Return parameter groups: no weight decay for biases, norms, other vectors, and the model's `no_weight_decay`."""
+    others, exempt = set(map(id, without)), no_weight_decay(model)
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) not in others]
+    decayed = [p for name, p in named if p.ndim >= 2 and name not in exempt]
+    rest = [p for name, p in named if p.ndim < 2 or name in exempt]
+    both = [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
     return [group for group in both if group["params"]]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from . import data, loaders, optim, speed, techniques
 from .config import Config
-from .contracts import Batch, Data
+from .contracts import Batch, Data, no_weight_decay
 from .distributed import World
 from .hooks import Hook
 from .loaders import Plan
@@ -43,6 +43,8 @@ class Parts:
         """What must be the same in every process that continues this run; in the manifest of each checkpoint."""
         run: dict[str, Any] = {"model": asdict(self.cfg.model), "data": asdict(self.data.spec)}
         run |= {"train samples": self.plan.samples, "global batch": self.plan.global_batch}
+        if no_weight_decay(self.model):  # the parameter groups that the optimizer's state belongs to
+            run["no_weight_decay"] = sorted(no_weight_decay(self.model))
         return run | {"run.seed": self.cfg.run.seed, "optim.name": self.cfg.optim.name}
 
 

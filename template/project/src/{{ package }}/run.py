@@ -90,7 +90,6 @@ class Run:
         self.micro_step = 0
         """Micro-batches of the present step."""
         self.generator = torch.default_generator
-        self.counts_late = parts.scaler.is_enabled() and not parts.cfg.train.ema  # the average needs to know it at once
         self.row_start, self.row_first_step = time.perf_counter(), progress.step
         self.skipped_before = progress.step - progress.updates
         """Steps that fp16 skipped before this run was resumed."""
@@ -102,28 +101,18 @@ class Run:
 
     def before_update(self) -> None:
         """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
-        if self.counts_late:
+        if self.parts.scaler.is_enabled():
             self._count_updates()
         self.lr, momentum = self.parts.schedule(self.progress.updates)
         optim.set_lr(self.parts.optimizer, self.lr, momentum)
 
-    def load_batch(self) -> Batch:
-        """Return the next training micro-batch as loaded, and seed the generator for it."""
-        batch = next(self.train_batches)
-        self._seed()
-        return batch
-
-    def next_batch(self) -> Batch:
-        """Return the model's input of the next training micro-batch."""
-        return self.prepare(next(self.train_batches))
-
     def prepare(self, batch: Batch) -> Batch:
         """Turn a training batch into the model's input, and seed the generator for it."""
-        self._seed()
+        self.seed_batch()
         prepared: Batch = self.parts.prepare(batch, True, self.generator)
         return prepared
 
-    def _seed(self) -> None:
+    def seed_batch(self) -> None:
         """Seed the generator that augmentation and dropout of the coming micro-batch draw from."""
         world, seed = self.parts.world, self.parts.cfg.run.seed
         index = self.micro_step * world.world_size + world.rank
@@ -134,7 +123,7 @@ class Run:
         """Count an optimizer step. With fp16 it may not have updated the weights, which is known when it has ended."""
         self.grad_norm, self.micro_step = grad_norm, 0
         self.progress.step += 1
-        if not self.counts_late:
+        if not self.parts.scaler.is_enabled() or self.parts.cfg.train.ema:  # the average needs to know it at once
             self._count_updates()
         self.log.step()
 
@@ -173,8 +162,7 @@ class Run:
         self._count_updates()
         row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}), "lr": self.lr}
         seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
-        throughput = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
-        row["samples_per_second"] = throughput
+        row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
         ended = [hook.on_metrics(row) for hook in parts.hooks]
         progress.ended = any(ended)
         if progress.ended:
@@ -191,7 +179,7 @@ class Run:
         with ExitStack() as stack:
             for hook in self.parts.hooks:
                 stack.enter_context(hook.eval_weights())
-            distributed.sync_buffers(self.parts.model, self.parts.world)
+            techniques.sync_buffers(self.parts.model, self.parts.world)
             yield
 
     def validate(self, eval_model: nn.Module) -> None:
@@ -215,7 +203,7 @@ class Run:
             UserError: it cannot be written; older ones are untouched.
         """
         parts = self.parts
-        distributed.sync_buffers(parts.model, parts.world)
+        techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.progress.state_dict()}
         for hook in parts.hooks:

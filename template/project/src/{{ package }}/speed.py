@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -14,9 +14,6 @@ from torch import nn
 from .config import Config, SpeedConfig
 
 Format = Literal["bf16", "fp16", "tf32", "fp32", "fp8"]
-AMPERE = "an NVIDIA GPU, Ampere or newer"
-HARDWARE = {"bf16": AMPERE, "tf32": AMPERE, "fp8": "an NVIDIA GPU, Ada, Hopper or newer"}
-"""What formats need; fp16 and fp32 run on every GPU."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,8 @@ def setup(cfg: Config, device: torch.device) -> Precision:
     """
     format = best_format(device) if cfg.speed.precision == "auto" else cfg.speed.precision
     if not _supports(device, format):
-        cfg.speed.refuse("precision", f"it needs {HARDWARE[format]}, and this run is on {device}; use auto")
+        fitting = ", ".join(name for name in get_args(Format) if _supports(device, name))
+        cfg.speed.refuse("precision", f"this run is on {device}, which supports {fitting}; use one of them, or auto")
     if device.type == "cuda":
         from . import cuda
 
@@ -78,8 +76,10 @@ def best_format(device: torch.device) -> Format:
 
 def _supports(device: torch.device, wanted: Format) -> bool:
     """Whether the hardware has a format. CPUs compute bf16 and fp16 as well, slowly."""
+    if device.type == "xpu" and wanted == "fp16":  # GradScaler computes in fp64, which Arc A-Series GPUs lack
+        return torch.xpu.get_device_properties(device).has_fp64
     if device.type != "cuda":
-        return wanted not in HARDWARE or wanted == "bf16"
+        return wanted in ("bf16", "fp16", "fp32")
     from . import cuda
 
     return cuda.supports(device, wanted)

@@ -1,6 +1,7 @@
 """The checks, in the order in which they tell most per second."""
 
 from ..check import Check, Lab
+from ..machine import Machine
 from . import (
     checkpoints,
     compiled,
@@ -15,6 +16,8 @@ from . import (
     training,
 )
 
+__all__ = ["Machine", "all_checks"]
+
 LISTED = [
     environment.checks,
     training.checks,
@@ -26,6 +29,7 @@ LISTED = [
     ranks.checks,
     checkpoints.checks,
     speed.checks,
+    loading.profiled_checks,
     compiled.checks,
     ranks.compiled_checks,
     speed.compiled_checks,

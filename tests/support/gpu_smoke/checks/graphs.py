@@ -1,6 +1,9 @@
 """Captured steps equal eager ones, for each model, with and without dropout, also after a resume."""
 
+import statistics
 from functools import partial
+
+import torch
 
 from ..check import ENGINE, Check, Figures, Lab
 from ..projects import CAPTURABLE, STEP_GRAPH
@@ -8,24 +11,25 @@ from ..projects import CAPTURABLE, STEP_GRAPH
 STEPS, HALF = 20, 10
 OPTIONS = [f"--train.steps={STEPS}", f"--train.eval_every={HALF}", "--checkpoint.keep=9", "--log.every=1"]
 OPTIONS += ["--speed.precision=auto", "--optim.lr=1e-3", "--speed.cudnn_benchmark=false", *CAPTURABLE]
-CLOSE = 5e-3
-"""Largest relative difference of a loss: captured AdamW computes its bias correction on the device."""
+CLOSE = 1e-3
+"""Largest relative difference of a loss. On a CPU in bf16, the operations of captured AdamW in place of the fused ones
+change losses by up to 3e-4, and a momentum that stays as captured by 6e-3 or more."""
 
 
 def equals_eager(lab: Lab, model: str) -> Figures:
     """The losses of captured steps, and of a run that is resumed halfway, equal those of eager steps."""
+    torch.backends.cudnn.deterministic = True
     project = lab.project(model)
-    figures: Figures = {}
-    for name, options in _variants(lab, model).items():
+    variants, figures = _variants(lab, model), dict[str, float]()
+    for name, options in variants.items():
         shared = [*OPTIONS, *options]
         project.check_graphs(*shared, STEP_GRAPH)
         captured = [*shared, *[STEP_GRAPH] * (not lab.dry)]  # on the CPU, only the resume is checked
         eager, graphs = project.train(*shared), project.train(*captured)
-        resumed = project.resume(graphs, HALF, *captured)
         figures[f"difference{name}"] = graphs.differs(eager)
-        figures[f"difference_resumed{name}"] = resumed.differs(graphs)
+    figures["difference_resumed"] = project.resume(graphs, HALF, *captured).differs(graphs)
     assert max(figures.values()) <= CLOSE, f"losses differ: {figures}"
-    return figures
+    return {**figures}
 
 
 def _variants(lab: Lab, model: str) -> dict[str, list[str]]:
@@ -35,12 +39,14 @@ def _variants(lab: Lab, model: str) -> dict[str, list[str]]:
 
 
 def overflow(lab: Lab) -> Figures:
-    """fp16 skips the steps that overflow, lowers the loss scale, and trains on."""
+    """fp16 skips the steps that overflow, lowers the loss scale, and trains on: the loss falls."""
     project = lab.project(ENGINE)
-    rows = project.train_with_overflow(*OPTIONS, "--speed.precision=fp16").rows
-    skipped = [row["skipped_steps"] for row in rows if row["split"] == "train"]
+    run = project.train_with_overflow(*OPTIONS, "--speed.precision=fp16")
+    skipped = [row["skipped_steps"] for row in run.rows if row["split"] == "train"]
     assert 0 < skipped[-1] < STEPS // 2, f"skipped steps: {skipped}"
-    return {"skipped": skipped[-1]}
+    first, last = (statistics.mean(part) for part in (run.losses[:HALF], run.losses[HALF:]))
+    assert last < first, f"mean loss of the first {HALF} steps {first:.4g}, of the last {last:.4g}"
+    return {"skipped": skipped[-1], "first_loss": first, "last_loss": last}
 
 
 def checks(lab: Lab) -> list[Check]:

@@ -3,6 +3,7 @@
 All samples are on the device, so that the step is measured and not the loader.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -13,29 +14,26 @@ from typing import Any
 import torch
 
 from ..check import Check, Figures, Lab, MissingHardwareError
-from ..probe import Observer
 from ..projects import CAPTURABLE, STEP_GRAPH, Project
 
-EVERY = 10
-"""Steps between rows; the first row is warm-up, the next two are measured, then come host time and profile."""
 ROWS = 2
-HOST = range((1 + ROWS) * EVERY + 2, (1 + ROWS) * EVERY + EVERY)
-"""Steps that begin with an idle device, so that only the host's time counts."""
-FIRST_PROFILED = (2 + ROWS) * EVERY + 2
-PROFILED = 3
-OPTIONS = ["--train.steps=100000", "--train.eval_every=100000", f"--log.every={EVERY}", "--log.mfu=true"]
+"""Rows that are measured, after the first, which is warm-up; then come host time and profile."""
+IDLE, PROFILED = 8, 3
+"""Steps that begin with an idle device, so that only the host's time counts; and steps in the profile."""
+OPTIONS = ["--train.steps=100000", "--train.eval_every=100000", "--log.mfu=true"]
 OPTIONS += ["--speed.precision=auto", "--data.cache=device", "--optim.lr=1e-4", *CAPTURABLE]
-
-
 MEMORY = 75 * 10**9
 """Bytes on a device that must be enough for each of the sizes."""
 
 
-class Stopwatch(Observer):
+class Stopwatch:
     """Measures a run, and ends it."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, every: int) -> None:
         self.on_cuda = device.type == "cuda"
+        last = (1 + ROWS) * every
+        self.idle = range(last + 2, last + 2 + IDLE)
+        self.profiled = range(self.idle.stop + 2, self.idle.stop + 2 + PROFILED)
         self.step, self.idle_since = 0, 0.0
         self.rows: list[dict[str, float]] = []
         self.host: list[float] = []
@@ -44,19 +42,19 @@ class Stopwatch(Observer):
 
     def before_step(self) -> None:
         now = time.perf_counter()
-        if self.step in HOST:
+        if self.step in self.idle:
             self.host.append(now - self.idle_since)
         self.step += 1
-        if self.step == FIRST_PROFILED and self.on_cuda:
+        if self.step == self.profiled.start and self.on_cuda:
             kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
             torch.cuda.synchronize()
             self.profiler = torch.profiler.profile(activities=kinds, acc_events=True)
             self.profiler.start()
-        if self.step == FIRST_PROFILED + PROFILED and self.profiler:
+        if self.step == self.profiled.stop and self.profiler:
             torch.cuda.synchronize()
             self.profiler.stop()
             self._count()
-        if self.step in HOST and self.on_cuda:
+        if self.step in self.idle and self.on_cuda:
             torch.cuda.synchronize()
         self.idle_since = time.perf_counter()
 
@@ -71,10 +69,10 @@ class Stopwatch(Observer):
 
     def on_metrics(self, row: dict[str, float]) -> bool:
         self.rows.append(dict(row))
-        return self.step > FIRST_PROFILED + PROFILED
+        return self.step > self.profiled.stop
 
     def figures(self) -> Figures:
-        """Return the medians."""
+        """Return the medians; each must be a positive number, and no device exceeds its peak."""
         measured = self.rows[1 : 1 + ROWS]
         names = [name for name in ("samples_per_second", "tflops", "mfu") if name in measured[0]]
         found: Figures = {name: statistics.median(row[name] for row in measured) for name in names}
@@ -82,6 +80,9 @@ class Stopwatch(Observer):
         if self.on_cuda:
             found |= {"kernels": self.kernels, "launches": self.launches}
             found["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+        wrong = {name: value for name, value in found.items() if not 0 < value < math.inf}
+        assert not wrong, f"not measured: {wrong}"
+        assert found.get("mfu", 0) < 1, f"MFU of {found['mfu']:.3g}"
         return found
 
 
@@ -117,10 +118,12 @@ class Subject:
     """Returns samples, tiny ones for the dry run; None for the built-in ones."""
     small: list[str] = field(default_factory=list)
     """Options for the dry run."""
+    every: int = 10
+    """Steps between rows, on a GPU: enough to take longer than the clock and the copy of a row do."""
 
 
 SUBJECTS = [
-    Subject("MLP small, batch 64", "mlp", [], "model"),
+    Subject("MLP small, batch 64", "mlp", [], "model", every=100),
     Subject(
         "LSTM base, 64 x 256 bytes",
         "lstm",
@@ -166,16 +169,19 @@ SUBJECTS = [
 def measure(lab: Lab, subject: Subject, mode: str) -> Figures:
     """Train some steps, and return the figures."""
     modes = {"eager": [], "graphs": [STEP_GRAPH], "compiled": [f"--speed.compile={subject.compile}"]}
-    project, watch = lab.project(subject.model), Stopwatch(lab.device)
-    project.config(*OPTIONS, *subject.options, *modes[mode])
+    project = lab.project(subject.model)
+    every = 10 if lab.dry else subject.every
+    watch = project.hook(Stopwatch, lab.device, every)
+    shared = [*OPTIONS, f"--log.every={every}"]
+    project.config(*shared, *subject.options, *modes[mode])
     if mode == "graphs":
-        project.check_graphs(*OPTIONS, *subject.options, *modes[mode])
+        project.check_graphs(*shared, *subject.options, *modes[mode])
     if mode != "eager":
         lab.needs_cuda()
     data = subject.data(project, lab.dry) if subject.data else None
     size = subject.small if lab.dry else subject.options
     try:
-        project.train(*OPTIONS, *size, *modes[mode], hooks=[watch], data=data)
+        project.train(*shared, *size, *modes[mode], hooks=[watch], data=data)
     except torch.OutOfMemoryError as error:
         if torch.cuda.get_device_properties(lab.device).total_memory < MEMORY:
             raise MissingHardwareError("needs 80 GB of GPU memory") from error

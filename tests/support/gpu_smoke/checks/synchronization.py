@@ -7,7 +7,6 @@ from typing import Any
 from unittest import mock
 
 from ..check import ENGINE, Check, Figures, Lab
-from ..probe import Observer
 from ..projects import Project
 
 OPTIONS = ["--train.steps=12", "--train.eval_every=12", "--log.every=100", "--speed.precision=auto"]
@@ -21,7 +20,7 @@ VARIANTS = {
 }
 
 
-class Forbid(Observer):
+class Forbid:
     """Forbids, on the CPU, the calls that would synchronize with a device, in the steps after the third."""
 
     def __init__(self, mode: Any) -> None:
@@ -41,7 +40,7 @@ def train_without_synchronizing(lab: Lab, project: Project, *options: str) -> No
     if not lab.dry:
         project.train(*OPTIONS, "--debug.sync=error", *options)
         return
-    forbid = Forbid(project.module("tests.no_synchronization").NoSynchronization())
+    forbid = project.hook(Forbid, project.module("tests.no_synchronization").NoSynchronization())
     order = project.module("loaders").TrainOrder
     indices = order.__iter__
     # The host computes the indices: before the run, so that they do not count as synchronization.

@@ -2,8 +2,9 @@
 
 from functools import partial
 
+import torch
+
 from ..check import Check, Figures, Lab
-from ..probe import Memory
 
 STEPS = 30
 OPTIONS = [f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=6"]
@@ -15,10 +16,24 @@ SHARE = 0.5
 """Fraction of the fall in loss on the CPU in fp32 that the device must reach: random numbers differ between them."""
 
 
+class Memory:
+    """Bytes allocated and reserved on the device at the start of each step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.allocated: list[int] = []
+        self.reserved: list[int] = []
+
+    def before_step(self) -> None:
+        if self.device.type == "cuda":
+            self.allocated.append(torch.cuda.memory_allocated(self.device))
+            self.reserved.append(torch.cuda.memory_reserved(self.device))
+
+
 def learns(lab: Lab, model: str) -> Figures:
     """The loss falls as it does in fp32 on the CPU, from the same weights, and memory stays constant."""
     project = lab.project(model)
-    memory = Memory(lab.device)
+    memory = project.hook(Memory, lab.device)
     losses = project.train(*OPTIONS, "--speed.precision=auto", hooks=[memory]).losses
     seed = ["--run.seed=1"] * lab.dry  # shows how far random numbers change it
     expected = project.on_cpu().train(*OPTIONS, "--speed.precision=fp32", *seed).losses

@@ -35,7 +35,6 @@ def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> N
     synchronizing = {
         "fp16 without a fused optimizer": precision.format == "fp16" and not fused,
         "fp16 with train.ema": precision.format == "fp16" and cfg.train.ema is not None,
-        "optim.name=lamb": cfg.optim.name == "lamb",
         "dist.sync_batchnorm": cfg.dist.sync_batchnorm and world.world_size > 1,
         "debug.nan": cfg.debug.nan,
         "debug.anomaly": cfg.debug.anomaly,
@@ -189,6 +188,14 @@ def compress_gradients(net: nn.Module, cfg: DistConfig, world: World) -> None:
         from . import ddp
 
         ddp.compress_gradients(net)
+
+
+def sync_buffers(model: nn.Module, world: World) -> None:
+    """Make the buffers of all ranks equal before they are used or saved, those of BatchNorm by combining them."""
+    if world.world_size > 1:
+        from . import ddp
+
+        ddp.sync_buffers(model, world)
 
 
 def gradient_sync(net: nn.Module, cfg: DistConfig) -> GradientSync:

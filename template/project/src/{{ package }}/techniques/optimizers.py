@@ -1,14 +1,16 @@
 """All optimizers but AdamW: `optim.name`."""
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..config import OptimConfig
-from ..contracts import blocks_of
+from ..contracts import blocks_of, no_weight_decay
 from ..errors import UserError
 from ..optim import groups
+from .muon import Muon
 
 
 def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
@@ -19,7 +21,7 @@ def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
     """
     if cfg.name == "sgd":
         return torch.optim.SGD(
-            groups(model.parameters(), cfg.weight_decay),
+            groups(model, cfg.weight_decay),
             lr=cfg.lr,
             momentum=cfg.beta1,
             nesterov=cfg.beta1 > 0,
@@ -31,28 +33,33 @@ def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
         import pytorch_optimizer
     except ImportError as error:
         raise UserError(
-            f"optim.name={cfg.name} needs a package: pip install pytorch_optimizer, or use adamw"
+            f"optim.name={cfg.name} needs a package: pip install 'pytorch_optimizer>=4', or use adamw"
         ) from error
-    parameter_groups = groups(model.parameters(), cfg.weight_decay)
+    parameter_groups = groups(model, cfg.weight_decay)
     if cfg.name == "lars":
         # Vectors keep the plain learning rate, as in You et al. 2017 (arXiv:1708.03888); the library excludes them.
         return pytorch_optimizer.LARS(parameter_groups, lr=cfg.lr, momentum=cfg.beta1, weight_decay=cfg.weight_decay)
     settings: dict[str, Any] = {"lr": cfg.lr, "betas": (cfg.beta1, cfg.beta2), "eps": cfg.eps, "weight_decouple": True}
-    if cfg.name == "lamb":  # gradients are clipped already, as for all optimizers
-        return pytorch_optimizer.Lamb(parameter_groups, max_grad_norm=0.0, **settings)
+    if cfg.name == "lamb":
+        # Gradients are clipped already, as for all optimizers. Without `adam_debias`, the first step is 1 / (1 - beta1)
+        # times as large as the trust ratio makes it; with `clamp`, weights of a norm above 10 would learn more slowly.
+        lamb = pytorch_optimizer.Lamb(parameter_groups, max_grad_norm=0.0, adam_debias=True, **settings)
+        lamb.clamp = math.inf
+        return lamb
     return pytorch_optimizer.NovoGrad(parameter_groups, **settings)
 
 
 def _muon(model: nn.Module, cfg: OptimConfig) -> "CombinedOptimizer":
     """Return Muon (Jordan et al. 2024) for the matrices in `blocks` and AdamW for the rest, at one learning rate."""
-    hidden = [p for p in blocks_of(model).parameters() if p.ndim == 2 and p.requires_grad]
+    inside, exempt = set(map(id, blocks_of(model).parameters())), no_weight_decay(model)
+    named = [(name, p) for name, p in model.named_parameters() if id(p) in inside and name not in exempt]
+    hidden = [p for _, p in named if p.ndim == 2 and p.requires_grad]
     if not hidden:
         raise UserError("optim.name=muon is for 2-D weights in `blocks`, and this model has none there: use adamw")
-    chosen = set(map(id, hidden))
-    rest = groups((p for p in model.parameters() if id(p) not in chosen), cfg.weight_decay)
     # Updates of AdamW's size, so that one learning rate fits both: Liu et al. 2025 (arXiv:2502.16982, section 2.2).
     rule = "match_rms_adamw"
-    muon = torch.optim.Muon(hidden, lr=cfg.lr, weight_decay=cfg.weight_decay, momentum=cfg.beta1, adjust_lr_fn=rule)
+    muon = Muon(hidden, lr=cfg.lr, weight_decay=cfg.weight_decay, momentum=cfg.beta1, adjust_lr_fn=rule)
+    rest = groups(model, cfg.weight_decay, without=hidden)
     return CombinedOptimizer(
         muon, torch.optim.AdamW(rest, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, fused=cfg.fused)
     )

@@ -76,6 +76,8 @@ class StepGraph:
         self.cycles = cfg.cycle_momentum and cfg.schedule in ("onecycle", "cyclic")
         self.momentum = torch.tensor(cfg.beta1, device=device)
         self.batch: Batch = ()
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor | int] = {}
         self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         self.grad_norm = torch.zeros(())
 
@@ -95,6 +97,8 @@ class StepGraph:
             )
         for static, part in zip(self.batch, batch, strict=True):
             static.copy_(part)
+        if self.meter.sums is not self.sums:  # the sums of the last row were read
+            self._reset_sums()
         self.first.replay()
 
     def update(self) -> Tensor:
@@ -133,7 +137,9 @@ class StepGraph:
             for value, before in kept:
                 value.copy_(before)
         torch.cuda.set_rng_state(rng_state)
-        self.meter.keep_tensors()
+        self.sums = self.meter.sums
+        self.counts = {name: self.meter.on_device(count) for name, count in self.meter.counts.items()}
+        self._reset_sums()
         try:
             with torch.cuda.graph(
                 self.first, capture_error_mode="thread_local"
@@ -148,6 +154,11 @@ class StepGraph:
             raise UserError(
                 f"speed.step_graph cannot capture this model or `prepare` ({what}): set it to false"
             ) from error
+
+    def _reset_sums(self) -> None:
+        """Let the meter use the tensors to which the graph adds, from zero."""
+        self.meter.sums, self.meter.counts = self.sums, self.counts
+        torch._foreach_zero_([*self.sums.values(), *map(self.meter.on_device, self.counts.values())])
 
     def _refuse_unused(self) -> None:
         """An ordinary step ignores a weight without a gradient; a captured one would apply weight decay to it."""

@@ -78,12 +78,15 @@ def unsupported(options: list[str]) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a GPU, skip its tests; with REQUIRE_GPU=1 they run, and so fail."""
-    if torch.cuda.is_available() or os.environ.get("REQUIRE_GPU") == "1":
+    """Skip what needs a GPU, or one of another type; without a GPU and with REQUIRE_GPU=1 it runs, and so fails."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    here = found.type if found else ""
+    if not here and os.environ.get("REQUIRE_GPU") == "1":
         return
     for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        mark = item.get_closest_marker("gpu")
+        if mark and (not here or mark.args not in ((), (here,))):
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU {' '.join(mark.args)}".rstrip()))
 
 
 @pytest.fixture

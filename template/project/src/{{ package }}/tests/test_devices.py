@@ -29,8 +29,8 @@ def use_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], kernel
 @pytest.mark.parametrize(
     ("capability", "kernels", "way_out"),
     [
-        ((7, 0), CUDA_13, "install a build for CUDA 12, pip install .*/cu126"),
-        ((7, 0), ["sm_90a"], "install a build for CUDA 12"),
+        ((7, 0), CUDA_13, r"install a build for CUDA 12.6 \(pip install .*/cu126\)"),
+        ((7, 0), ["sm_90a"], "install a build for CUDA 12.6"),
         ((12, 0), CUDA_12, "install a newer torch"),
         ((8, 0), ["sm_75", "sm_86"], "install a newer torch"),
         ((10, 0), ["sm_90a", "compute_90a"], "install a newer torch"),
@@ -96,7 +96,7 @@ def use_driver(monkeypatch: pytest.MonkeyPatch, version: int | None, built: str 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-OLD = "built for CUDA 13.0, the NVIDIA driver here for CUDA 12.2: update the driver, install .*/cu126, or"
+OLD = "built for CUDA 13.0, the NVIDIA driver here for CUDA 12.2: update the driver, install .*/cu126\\), or"
 NO_GPU = "for CUDA 13.0, and torch finds no GPU: nvidia-smi may show why; or use run.device=cpu"
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from .. import data, model, optim, techniques
+from .. import data, model, optim, parts, techniques
 from ..config import Config, OptimConfig
-from ..contracts import blocks_of
-from ..distributed import seeded_generator
+from ..contracts import blocks_of, no_weight_decay
+from ..distributed import World, seeded_generator
 from ..grad_scaler import CountingScaler
 
 CPU = torch.device("cpu")
@@ -29,9 +29,18 @@ def test_weight_decay_applies_to_matrices_only(config: Callable[..., Config], na
         pytest.skip("this model has no matrices in `blocks`")
     optimizer = techniques.build_optimizer(net, cfg.optim)
     assert name != "sgd" or all(group["nesterov"] for group in optimizer.param_groups)
+    decayed = {id(p) for name, p in net.named_parameters() if p.ndim >= 2 and name not in no_weight_decay(net)}
     for group in optimizer.param_groups:
-        assert all((p.ndim >= 2) == (group["weight_decay"] > 0) for p in group["params"])
+        assert all((id(p) in decayed) == (group["weight_decay"] > 0) for p in group["params"])
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(net.parameters()))
+
+
+def test_a_run_continues_with_the_same_parameters_exempt_from_weight_decay(
+    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = parts.build(config(), world)
+    monkeypatch.setattr(type(built.model), "no_weight_decay", ("other",), raising=False)
+    assert built.identity["no_weight_decay"] == ["other"]
 
 
 def test_clipping_limits_the_global_norm_and_returns_it_unclipped() -> None:

@@ -1,7 +1,9 @@
-"""Every optimizer learns, follows the schedule and resumes."""
+"""Every optimizer takes steps of the published size, learns, follows the schedule and resumes."""
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,91 @@ import torch
 from torch import nn
 
 from .. import data, model, optim, techniques
-from ..config import Config
+from ..config import Config, OptimConfig
 from ..contracts import blocks_of
 from ..distributed import World
 from ..errors import UserError
 from ..techniques import fp8
+from ..techniques.muon import Muon, orthogonalize
 from ..train import train
 from .conftest import read_losses
+from .no_synchronization import NoSynchronization
 
 pytestmark = pytest.mark.usefixtures("short_validation")
+
+
+class Layer(nn.Module):
+    """A linear layer as a model with one block, for all optimizers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 8, dtype=torch.float64)
+        self.blocks = nn.ModuleList([self.linear])
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
+def test_step_divided_by_the_rate_has_the_published_size(name: str) -> None:
+    """With a gradient that does not change, from the first step on; and no step waits for a GPU."""
+    torch.manual_seed(0)
+    net, cfg = Layer(), OptimConfig(name=name, lr=1e-5, weight_decay=0.0, beta1=0.95)  # type: ignore[arg-type]
+    weight, gradients = net.linear.weight, [torch.randn_like(part) for part in net.parameters()]
+    weight.data.normal_().mul_(20.0 / weight.norm())
+    optimizer = techniques.build_optimizer(net, cfg)
+    for step in range(1, 11):
+        before, norm = weight.detach().clone(), weight.norm().item()
+        for part, gradient in zip(net.parameters(), gradients, strict=True):
+            part.grad = gradient.clone()
+        with NoSynchronization() if step > 1 else nullcontext():
+            optimizer.step()
+        momentum = (1 - 0.95**step) / (1 - 0.95)  # the sum of the gradients that SGD has in its momentum
+        expected = {
+            "adamw": weight.numel() ** 0.5,  # each weight changes by the rate: Kingma and Ba 2014, section 2.1
+            "sgd": gradients[0].norm().item() * (1 + 0.95 * momentum),  # Sutskever et al. 2013
+            "muon": 0.2 * weight.numel() ** 0.5,  # Liu et al. 2025, section 2.2
+            "lamb": norm,  # relative to the weights: You et al. 2019, algorithm 2
+            "lars": 1e-3 * norm * momentum,  # You et al. 2017, algorithm 1, with its trust coefficient
+            "novograd": momentum,  # Ginsburg et al. 2019, algorithm 1
+        }[name]
+        # Muon's singular values are about 1 only.
+        tolerance = 0.2 if name == "muon" else 1e-3
+        assert (weight - before).norm().item() / cfg.lr == pytest.approx(expected, rel=tolerance), step
+
+
+def test_muon_is_that_of_torch_in_fp32_and_continues_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    shapes = [(8, 16), (16, 8), (8, 16), (8, 8), (16, 8)]
+    first = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    second = [nn.Parameter(weight.detach().clone()) for weight in first]
+    theirs = torch.optim.Muon(first, lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    ours = Muon(second, lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.float)
+    for step in range(4):
+        for one, other in zip(first, second, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        first[step].grad = second[step].grad = None
+        if step == 2:
+            ours.load_state_dict(deepcopy(theirs.state_dict()))
+        theirs.step()
+        ours.step()
+        torch.testing.assert_close(second, first, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize("shape", [(3, 8, 16), (3, 16, 8)])
+def test_orthogonalized_matrices_keep_their_singular_vectors(
+    shape: tuple[int, ...], dtype: torch.dtype, tolerance: float
+) -> None:
+    torch.manual_seed(0)
+    matrices = torch.randn(shape)
+    left, values, right = torch.linalg.svd(matrices.double(), full_matrices=False)
+    values = values / values.norm(dim=1, keepdim=True)
+    for _ in range(5):
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    expected = (left * values.unsqueeze(1)) @ right
+    found = orthogonalize(matrices, (3.4445, -4.775, 2.0315), 5, 1e-7, dtype)
+    assert found.dtype == dtype
+    assert (found - expected).norm() <= tolerance * expected.norm()
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
@@ -51,8 +129,9 @@ def test_schedule_reaches_the_optimizer(
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
 def test_optimizer_learns_and_resumes(config: Callable[..., Config], world: World, tmp_path: Path, name: str) -> None:
-    rate = {"adamw": 4e-3, "sgd": 0.1, "muon": 4e-3, "lamb": 1e-2, "lars": 20.0, "novograd": 1e-2}[name]
-    stuck = name == "lars" and _begins_at_zero(config())  # its step is proportional to the norm of a layer's weights
+    rate = {"adamw": 4e-3, "sgd": 0.1, "muon": 4e-3, "lamb": 4e-2, "lars": 20.0, "novograd": 1e-2}[name]
+    # Their steps are proportional to the norm of a layer's weights.
+    stuck = name in ("lars", "lamb") and _begins_at_zero(config())
     if stuck:
         rate = 0.1  # with zero weights, the first step has the plain learning rate
     options = [f"--optim.name={name}", f"--optim.lr={rate}", "--optim.lr_scaling=none", "--train.steps=30"]
@@ -86,7 +165,7 @@ def test_missing_package_error_names_the_pip_command(
     config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
-    with pytest.raises(UserError, match=r"optim.name=lamb .*: pip install pytorch_optimizer"):
+    with pytest.raises(UserError, match=r"optim.name=lamb .*: pip install 'pytorch_optimizer>=4'"):
         train(config("--optim.name=lamb"), world)
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
     with pytest.raises(UserError, match="pip install torchao"):

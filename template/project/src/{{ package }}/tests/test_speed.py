@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from .. import speed
 from ..config import Config, LoaderConfig, SpeedConfig
 from ..distributed import World
+from ..errors import UserError
 from ..loaders import Loader
 
 CPU = torch.device("cpu")
@@ -25,6 +27,17 @@ def test_auto_precision_is_bf16_on_cpus_that_support_it(
 ) -> None:
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: able)
     assert speed.best_format(CPU) == expected
+
+
+@pytest.mark.parametrize(("fp64", "expected"), [(True, "bf16, fp16, fp32"), (False, "bf16, fp32")])
+def test_refused_format_names_those_of_the_device(
+    config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, fp64: bool, expected: str
+) -> None:
+    """The gradient scaler of fp16 needs fp64, which some of Intel's GPUs lack."""
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: SimpleNamespace(has_fp64=fp64))
+    for wanted in ("tf32", "fp8", "fp16")[: 2 if fp64 else 3]:
+        with pytest.raises(UserError, match=f"is {wanted}: this run is on xpu:0, which supports {expected}; use"):
+            speed.setup(config(f"--speed.precision={wanted}"), torch.device("xpu", 0))
 
 
 @pytest.fixture
@@ -105,7 +118,7 @@ def test_loader_options_reach_torch(world: World) -> None:
     assert len(seeds) == 4, "workers are seeded by run.seed and rank"
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("cuda")
 @pytest.mark.parametrize("on", [True, False])
 def test_options_reach_cuda(config: Callable[..., Config], on: bool) -> None:
     switch = str(on).lower()

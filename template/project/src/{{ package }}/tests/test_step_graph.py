@@ -177,7 +177,7 @@ def test_step_on_the_device_is_that_of_adamw() -> None:
     torch.testing.assert_close(weights, copies, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu("cuda")
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_captured_step_has_the_same_losses(
     config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int

@@ -138,8 +138,8 @@ def test_fp16_waits_for_a_step_when_the_next_one_is_queued(
     train(config(*options, f"--train.ema={ema}"), world)
     order = [event for event, _ in device.events if event in ("use", "step queued", "synchronize")]
     together = [event for event, before in zip(order, ["", *order], strict=False) if event != before]
-    late, at_once = ["use", "synchronize", "step queued"] * 4, ["use", "step queued", "synchronize"] * 4
-    assert together == ([*late, "synchronize"] if ema == "null" else at_once)
+    step = ["use", "synchronize", "step queued"]
+    assert together == ([*step * 4, "synchronize"] if ema == "null" else [*step, "synchronize"] * 4)
 
 
 def test_device_cache_copies_pinned_indices(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from .. import checkpoint, data, model
+from .. import train as framework
 from ..config import Config, parse
 from ..contracts import blocks_of
 from ..distributed import World
@@ -112,16 +113,36 @@ def test_error_on_ranks_is_reported_and_ends_them(tmp_path: Path) -> None:
     assert "exists: resume it with --run.resume auto" in done.stderr
 
 
+def lacking(kind: str) -> set[str]:
+    """Return the formats that this machine's GPU does not have."""
+    if kind == "xpu" and not torch.xpu.get_device_properties().has_fp64:
+        return {"tf32", "fp8", "fp16"}
+    if kind != "cuda":
+        return {"tf32", "fp8"}
+    capability, amd = torch.cuda.get_device_capability(), bool(torch.version.hip)
+    least = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
+    return {name for name in least if capability < least[name] or (amd and name == "fp8")}
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # a warning for fp32
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32", "fp32", "fp8"])
 def test_model_trains_on_gpu(tmp_path: Path, precision: str) -> None:
-    compiled = "off" if NO_COMPILE else "model"
-    options = ["--run.device=cuda", f"--speed.precision={precision}", f"--speed.compile={compiled}", "--run.name=a"]
+    kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
+    compiled = "off" if NO_COMPILE or kind == "mps" else "model"
+    options = [
+        "--run.device=accelerator",
+        f"--speed.precision={precision}",
+        f"--speed.compile={compiled}",
+        "--run.name=a",
+    ]
     command = [*SMALL, f"--run.dir={tmp_path}", *options, "--loader.workers=1", "--train.steps=40"]
-    least = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}.get(precision, (0, 0))
-    if torch.cuda.get_device_capability() < least:
-        with pytest.raises(SystemExit, match=f"speed.precision is {precision}: it needs an NVIDIA GPU"):
+    if kind == "xpu" and hasattr(framework, "lightning"):
+        with pytest.raises(SystemExit, match="Lightning has no accelerator for Intel GPUs"):
+            main(command)
+        return
+    if precision in lacking(kind):
+        with pytest.raises(SystemExit, match=f"speed.precision is {precision}: this run is on {kind}"):
             main(command)
         return
     cfg = parse("test", "", command)
@@ -132,6 +153,6 @@ def test_model_trains_on_gpu(tmp_path: Path, precision: str) -> None:
         return
     main(command)
     full = "ieee" if precision == "fp32" else "tf32"
-    assert torch.backends.cuda.matmul.fp32_precision == full
+    assert kind != "cuda" or torch.backends.cuda.matmul.fp32_precision == full
     losses = [row["loss"] for row in read_rows(tmp_path / "a", "train")]
     assert losses[-1] < 0.9 * losses[0]

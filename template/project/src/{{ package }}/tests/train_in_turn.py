@@ -77,7 +77,7 @@ def save_buffers(world: distributed.World, file: Path) -> None:
     states = [dict(net.state_dict())]
     for _ in range(2):
         states[-1] = {name: value.clone() for name, value in states[-1].items()}
-        distributed.sync_buffers(net, world)
+        techniques.sync_buffers(net, world)
         states.append(dict(net.state_dict()))
     torch.save(states, file)
 
