@@ -114,7 +114,7 @@ class Language(LSTM):
         super().__init__(cfg)
         self.smoothing = cfg.label_smoothing
         self.vocabulary, self.bytes_per_token = spec.vocabulary, spec.bytes_per_token
-        # Padded to a multiple of 64 for fast matrix products; no token uses the last rows, so their logits become low.
+        # Padded to a multiple of 64 for fast matrix products; the logits of the last rows are never used.
         rows = -(-spec.vocabulary // 64) * 64
         self.tokens = nn.Embedding(rows, cfg.width)
         self.head = nn.Linear(cfg.width, rows, bias=False)
@@ -130,7 +130,7 @@ class Language(LSTM):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
-        logits = self.head(self._states(self.tokens(tokens)))
+        logits = self.predict(tokens)
         smoothing = self.smoothing if self.training else 0.0
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=smoothing)
         count = targets.numel()

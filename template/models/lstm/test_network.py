@@ -69,6 +69,23 @@ def test_untrained_models_predict_uniformly_or_repeat_the_last_row() -> None:
     assert float(naive) > 0
 
 
+def test_padding_of_the_vocabulary_is_neither_trained_nor_counted() -> None:
+    torch.manual_seed(0)
+    net = build(ModelConfig(label_smoothing=0.1), Spec(vocabulary=65, context=32))
+    assert isinstance(net, Language)
+    tokens, targets = torch.randint(0, 65, (2, 4, 32))
+    logs = net.predict(tokens).log_softmax(-1)
+    own, mean = logs.gather(-1, targets.unsqueeze(-1)).mean(), logs.mean()
+    loss, _ = net(tokens, targets)
+    torch.testing.assert_close(loss, -(0.9 * own + 0.1 * mean))
+    loss.backward()
+    gradient = net.head.weight.grad
+    assert gradient is not None
+    assert not gradient[65:].any()
+    nats, count = net.eval()(tokens, targets)[1]["loss"]
+    torch.testing.assert_close(nats / count, -own)
+
+
 def test_forecast_metrics_have_their_definitions() -> None:
     torch.manual_seed(0)
     net = build(ModelConfig(width=8), SERIES)
