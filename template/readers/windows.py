@@ -30,11 +30,11 @@ FAMILIES = (
 
 
 class Windows:
-    """Dataset of consecutive windows of `context` tokens, each with the next token."""
+    """Dataset of windows of `context` tokens and the next one; they begin every `stride` (default `context`) tokens."""
 
-    def __init__(self, tokens: Tensor, context: int) -> None:
+    def __init__(self, tokens: Tensor, context: int, stride: int | None = None) -> None:
         self.tokens = tokens
-        self.windows = tokens.unfold(0, context + 1, context)  # a view, so that a batch copies whole rows
+        self.windows = tokens.unfold(0, context + 1, stride or context)  # a view, so that a batch copies whole rows
 
     def __len__(self) -> int:
         return len(self.windows)

@@ -16,7 +16,7 @@ from ..train import train
 from .conftest import FP32_ON_CPU, ROOT
 
 TEXT = Spec(vocabulary=256, context=32)
-SERIES = Spec(vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0, 0.0), std=(1.0, 1.0))
+SERIES = Spec(vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0, 0.0), std=(1.0, 5.0))
 
 
 @pytest.mark.parametrize(("size", "depth", "width"), [("small", 2, 96), ("base", 3, 640)])
@@ -97,7 +97,7 @@ def test_forecast_metrics_have_their_definitions() -> None:
     errors = [sum((prediction - targets).square().flatten().tolist()) for prediction in (forecast, last)]
     assert found["skill"] == pytest.approx(1 - errors[0] / errors[1], abs=1e-5)
     assert found["loss"] == pytest.approx(errors[0] / 60) == pytest.approx(loss.item())
-    assert found["mae"] == pytest.approx((forecast - targets).abs().mean().item())
+    assert found["mae"] == pytest.approx(((forecast - targets).abs() * torch.tensor([1.0, 5.0])).mean().item())
 
 
 def test_recipe_forecasts_the_built_in_series(tmp_path: Path, world: World) -> None:
