@@ -125,7 +125,12 @@ def test_noise_of_a_large_image_is_selected_by_each_level(monkeypatch: pytest.Mo
     levels = torch.full((1, 3, 160, 160), 255.0)
     levels[0, 0, 0, 0] = 254
     found, pixels = [], net._pixels
-    monkeypatch.setattr(net, "_pixels", lambda latents: [found.append(latents), pixels(latents)][1])
+
+    def note(latents: Tensor) -> tuple[Tensor, Tensor]:
+        found.append(latents)
+        return pixels(latents)
+
+    monkeypatch.setattr(net, "_pixels", note)
     with torch.no_grad():
         net((levels / 255 - 0.5) / 0.25, torch.zeros(1))
     assert torch.equal(found[0][0], net.draws[(3 * 160 * 160 * 255 - 1) % 64])
