@@ -73,13 +73,13 @@ def compressors(files: Sequence[bytes]) -> dict[str, float]:
     """Bits per byte of the files by programs that have seen nothing else."""
     stream = b"".join(files)
     found = {
-        "`gzip -9`": bits(len(gzip.compress(stream, 9)), stream),
-        "`bzip2 -9`": bits(len(bz2.compress(stream, 9)), stream),
-        "`xz -9e`": bits(xz(stream), stream),
+        "gzip -9": bits(len(gzip.compress(stream, 9)), stream),
+        "bzip2 -9": bits(len(bz2.compress(stream, 9)), stream),
+        "xz -9e": bits(xz(stream), stream),
     }
     if len(files) == 1:
         return found
-    return {"`gzip -9`, file by file": bits(sum(len(gzip.compress(file, 9)) for file in files), stream), **found}
+    return {"gzip -9, file by file": bits(sum(len(gzip.compress(file, 9)) for file in files), stream), **found}
 
 
 def histograms(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]:
@@ -102,7 +102,7 @@ def histogram_bits(seen: Counter[int], new: Iterable[int], values: int) -> float
 def after_training(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]:
     """Bits per byte that the validation text adds to the training text, in one stream."""
     seen, new = b"".join(train), b"".join(val)
-    return {"`xz -9e`, after the training text in one stream": bits(xz(seen + new) - xz(seen), new)}
+    return {"xz -9e, after the training text in one stream": bits(xz(seen + new) - xz(seen), new)}
 
 
 def pixel_histogram(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]:

@@ -74,7 +74,7 @@ def test_histogram_and_compressors_of_known_data(monkeypatch: pytest.MonkeyPatch
     import data_baselines
 
     random = [bytes(value) for value in np.random.default_rng(0).integers(0, 256, (2, 50_000), dtype=np.uint8)]
-    assert data_baselines.compressors(random)["`xz -9e`"] == pytest.approx(8, abs=0.02)
+    assert data_baselines.compressors(random)["xz -9e"] == pytest.approx(8, abs=0.02)
     (repeated,) = data_baselines.after_training([random[0]], [random[0]]).values()
     assert repeated < 0.2, "the training text is known"
     alone, pairs = data_baselines.histograms([b"ab" * 50_000], [b"ab" * 100]).values()
