@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..errors import UserError
 from .common import Skipped, build_once, list_files
 from .tokenizer import Tokenizer, open_tokenizer
-from .windows import Text, in_validation, library_files
+from .windows import Text, in_validation, library_files, library_validation
 
 CHUNK = 2**18
 """Bytes tokenized at once: enough to keep a thread busy, and small enough to queue in memory."""
@@ -47,12 +47,17 @@ def read(
     root, files = library_files() if path is None else _find(path, pattern)
     settings = {"path": (path or root).absolute(), "pattern": pattern, "tokenizer": tokenizer}
     settings |= {"val_fraction": val_fraction, "max_unreadable": max_unreadable}
+    if path is None:
+        settings |= {"split": "by family"}  # a cache of before 0.4 is split by file
+        in_val = library_validation(root, files, val_fraction)
+    else:
+        in_val = {file for file in files if in_validation(file, root, val_fraction)}
     tokenizer_file = [Path(tokenizer)] if tokenizer.endswith(".json") and Path(tokenizer).is_file() else []
 
     def build(folder: Path) -> dict[str, Any]:
         opened = open_tokenizer(tokenizer)
         readable, problems = _readable(files, opened, max_unreadable)
-        return {**_write(folder, _split(root, readable, val_fraction), opened), "problems": problems}
+        return {**_write(folder, _split(readable, in_val, val_fraction), opened), "problems": problems}
 
     folder, manifest = build_once(cache, "text", settings, [*files, *tokenizer_file], build)
     train, val = (_memory_mapped(folder / name, manifest["vocabulary"], manifest[name]) for name in ("train", "val"))
@@ -99,11 +104,11 @@ def _readable(
     return readable, skipped.problems + ([f"{empty} of {len(files)} files are empty"] if empty else [])
 
 
-def _split(root: Path, files: list[tuple[Path, int]], val_fraction: float) -> tuple[list[Piece], list[Piece]]:
-    """Split by a hash of each file's relative name; if that leaves a split empty, split the text at one position."""
+def _split(files: list[tuple[Path, int]], in_val: set[Path], val_fraction: float) -> tuple[list[Piece], list[Piece]]:
+    """Split by file; if that leaves a split empty, split the text at one position."""
     splits: tuple[list[Piece], list[Piece]] = ([], [])
     for file, size in files:
-        splits[in_validation(file, root, val_fraction)].append(Piece(file, 0, size))
+        splits[file in in_val].append(Piece(file, 0, size))
     return splits if all(splits) else _split_at_end(files, val_fraction)
 
 

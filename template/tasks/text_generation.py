@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..data import Spec
 from ..distributed import World
 from ..errors import UserError
 from ..readers.tokenizer import open_tokenizer
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
 class NextTokenMetrics:
     """Perplexity and accuracy of the next token, accumulated on the device."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, last: int = 0) -> None:
+        self.last = last
+        """Number of tokens counted at the end of each window; 0: all."""
         dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64
         self.sums = torch.zeros(4, dtype=dtype, device=device)
 
     def add(self, net: Any, batch: tuple[Tensor, ...]) -> None:
         """Add a prepared batch."""
         tokens, targets = batch
-        logits = net.predict(tokens).float()
+        logits, targets = net.predict(tokens)[:, -self.last :].float(), targets[:, -self.last :]
         nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
         hits = logits.topk(min(5, logits.shape[-1])).indices == targets.unsqueeze(-1)
         self.sums += torch.stack([nats, hits[..., 0].sum(), hits.sum(), nats.new_tensor(targets.numel())])
@@ -44,6 +47,33 @@ class NextTokenMetrics:
         nats, first, five, count = world.all_reduce(self.sums).tolist()
         found = {"perplexity": math.exp(nats / count), "accuracy": first / count, "accuracy_top5": five / count}
         return found, "".join(f"{name:16}{value:.6g}\n" for name, value in found.items())
+
+
+class OverlappingMetrics(NextTokenMetrics):
+    """Metrics of windows that begin every `stride` tokens, of which only the last `stride` tokens are counted."""
+
+    def __init__(self, spec: Spec, device: torch.device, stride: int) -> None:
+        super().__init__(device, stride)
+        self.nats_to_bits_per_byte = 1 / (math.log(2) * spec.bytes_per_token)
+
+    def result(self, world: World) -> tuple[dict[str, Any], str]:
+        """Bits per byte, the stride, and the other metrics."""
+        found, table = super().result(world)
+        bits = math.log(found["perplexity"]) * self.nats_to_bits_per_byte
+        return {"stride": self.last, "bits_per_byte": bits, **found}, f"{'bits_per_byte':16}{bits:.6g}\n{table}"
+
+
+def overlapping(val: Any, spec: Spec, device: torch.device, stride: int) -> tuple[Windows, OverlappingMetrics]:
+    """Validation windows that overlap, so that each counted token has a context of at least `spec.context - stride`.
+
+    Raises:
+        UserError: the stride is longer than a window, or the data are not windows of text.
+    """
+    if not isinstance(val, Windows):
+        raise UserError("--stride is for text, and the validation data of this model are not windows of text")
+    if not 1 <= stride <= spec.context:
+        raise UserError(f"--stride {stride}: it must be from 1 to data.context={spec.context}")
+    return Windows(val.tokens, spec.context, stride), OverlappingMetrics(spec, device, stride)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matrix import FRAMEWORKS, ROOT
 from program import PROGRAMS, Project
@@ -70,3 +71,29 @@ def test_gpt2_is_measured_with_its_vocabulary(
     assert result.returncode == 0, result.stderr[-2000:]
     manifest = json.loads((tmp_path / "a/checkpoints/step-00000001/manifest.json").read_text())
     assert manifest["fixed"]["data"]["vocabulary"] == 50257
+
+
+@pytest.mark.parametrize("model", ["gpt", "vae"])
+def test_baselines_of_the_data_are_those_in_the_docs(project: Project, model: str) -> None:
+    """Those that take a moment; of text within 0.15 bits, as each version of Python is another text."""
+    result = run_python(project(FRAMEWORKS[0], model), str(PROGRAMS / "print_baselines.py"), model)
+    assert result.returncode == 0, result.stderr[-2000:]
+    page = (ROOT / f"docs/models/{model}.md").read_text()
+    rows = dict(re.findall(r"^\| (.*) \| ([\d.]+) \|$", page, re.MULTILINE))
+    found = json.loads(result.stdout)
+    assert len(found) == 4
+    for name, value in found.items():
+        assert float(rows[name]) == pytest.approx(value, abs=0.15 if model == "gpt" else 0.02)
+
+
+def test_histogram_and_compressors_of_known_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import data_baselines
+
+    random = [bytes(value) for value in np.random.default_rng(0).integers(0, 256, (2, 50_000), dtype=np.uint8)]
+    assert data_baselines.compressors(random)["xz -9e"] == pytest.approx(8, abs=0.02)
+    (repeated,) = data_baselines.after_training([random[0]], [random[0]]).values()
+    assert repeated < 0.2, "the training text is known"
+    alone, pairs = data_baselines.histograms([b"ab" * 50_000], [b"ab" * 100]).values()
+    assert alone == pytest.approx(1, abs=0.01)
+    assert pairs == pytest.approx(0, abs=0.01)

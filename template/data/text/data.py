@@ -71,7 +71,7 @@ class Data:
 
 
 def load(cfg: DataConfig) -> Data:
-    """Load the text; whether a file belongs to train or val depends only on its relative path.
+    """Load the text; whether a file of your own belongs to train or val depends only on its relative path.
 
     Raises:
         UserError: there is no such file, folder or tokenizer, too many files are unreadable, or the text is too short.

@@ -124,7 +124,7 @@ class GPT(nn.Module):
             spec.bytes_per_token,
         )
         self.loss_chunk = cfg.loss_chunk
-        # Padded to a multiple of 64 for fast matrix products; no token uses the last rows, so their logits become low.
+        # Padded to a multiple of 64 for fast matrix products; the logits of the last rows are never used.
         rows = -(-spec.vocabulary // 64) * 64
         self.tokens = nn.Embedding(rows, cfg.width)
         self.positions = nn.Embedding(spec.context, cfg.width) if cfg.positions == "learned" else None
@@ -165,26 +165,30 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
-        states, smoothing = self._states(tokens), self.smoothing if self.training else 0.0
+        flat = self._states(tokens).flatten(0, 1), targets.flatten()
+        smoothing, size = self.smoothing if self.training else 0.0, self.vocabulary
         if self.loss_chunk is None:
-            loss = F.cross_entropy(self.head(states).flatten(0, 1), targets.flatten(), label_smoothing=smoothing)
+            loss = F.cross_entropy(self.head(flat[0])[:, :size], flat[1], label_smoothing=smoothing)
         else:
-            flat = states.flatten(0, 1), targets.flatten()
-            loss = chunked_cross_entropy(self.head, *flat, self.loss_chunk, smoothing)
+            loss = chunked_cross_entropy(self.head, *flat, self.loss_chunk, size, smoothing)
         count = targets.numel()
         nats = loss.detach() * count
         return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count * self.bytes_per_token)}
 
 
-def chunked_cross_entropy(head: nn.Linear, states: Tensor, targets: Tensor, chunk: int, smoothing: float) -> Tensor:
-    """Return the mean cross-entropy of `head(states)`, states (n, width) and targets (n,), `chunk` tokens at a time.
+def chunked_cross_entropy(
+    head: nn.Linear, states: Tensor, targets: Tensor, chunk: int, vocabulary: int, smoothing: float
+) -> Tensor:
+    """Return the mean cross-entropy of the first `vocabulary` logits `head(states)`, `chunk` tokens at a time.
 
-    Backward computes the logits of each chunk again, so that those of all tokens, (n, vocabulary), are never in memory.
+    States are (n, width) and targets (n,). Backward computes the logits of each chunk again, so that those of all
+    tokens, (n, vocabulary), are never in memory.
     """
 
     def total(some: Tensor, theirs: Tensor) -> Tensor:
         weight = head.weight.view_as(head.weight)  # not cached by autocast, so that gradients are summed in fp32
-        return F.cross_entropy(F.linear(some, weight), theirs, reduction="sum", label_smoothing=smoothing)
+        logits = F.linear(some, weight)[:, :vocabulary]
+        return F.cross_entropy(logits, theirs, reduction="sum", label_smoothing=smoothing)
 
     losses = [
         checkpoint(total, some, theirs, use_reentrant=False, preserve_rng_state=False)

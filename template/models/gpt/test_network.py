@@ -49,6 +49,25 @@ def test_untrained_loss_is_that_of_a_uniform_prediction() -> None:
     assert float(total) / count == pytest.approx(8, abs=0.3)
 
 
+@pytest.mark.parametrize("chunk", [None, 32])
+def test_padding_of_the_vocabulary_is_neither_trained_nor_counted(chunk: int | None) -> None:
+    torch.manual_seed(0)
+    net = build(ModelConfig(label_smoothing=0.1, loss_chunk=chunk), spec_of(65, 32))
+    tokens, targets = torch.randint(0, 65, (2, 4, 32))
+    logs = net.predict(tokens).log_softmax(-1)
+    own, mean = logs.gather(-1, targets.unsqueeze(-1)).mean(), logs.mean()
+    loss, _ = net(tokens, targets)
+    torch.testing.assert_close(loss, -(0.9 * own + 0.1 * mean))
+    loss.backward()
+    gradient = net.head.weight.grad
+    assert gradient is not None
+    assert gradient.shape[0] == 128
+    assert (gradient[:65] != 0).any(1).all()
+    assert not gradient[65:].any()
+    nats, count = net.eval()(tokens, targets)[1]["loss"]
+    torch.testing.assert_close(nats / count, -own)
+
+
 class Largest(TorchDispatchMode):
     """Notes the most elements of a tensor that an operation returns."""
 

@@ -114,7 +114,7 @@ class Language(LSTM):
         super().__init__(cfg)
         self.smoothing = cfg.label_smoothing
         self.vocabulary, self.bytes_per_token = spec.vocabulary, spec.bytes_per_token
-        # Padded to a multiple of 64 for fast matrix products; no token uses the last rows, so their logits become low.
+        # Padded to a multiple of 64 for fast matrix products; the logits of the last rows are never used.
         rows = -(-spec.vocabulary // 64) * 64
         self.tokens = nn.Embedding(rows, cfg.width)
         self.head = nn.Linear(cfg.width, rows, bias=False)
@@ -130,7 +130,7 @@ class Language(LSTM):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
-        logits = self.head(self._states(self.tokens(tokens)))
+        logits = self.predict(tokens)
         smoothing = self.smoothing if self.training else 0.0
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=smoothing)
         count = targets.numel()
@@ -141,6 +141,8 @@ class Language(LSTM):
 class Forecaster(LSTM):
     """Normalized rows (n, window, columns) to a forecast (n, horizon, columns), from the last state."""
 
+    std: Tensor
+
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__(cfg)
         self.shape = (spec.horizon, len(spec.columns))
@@ -148,6 +150,7 @@ class Forecaster(LSTM):
         self.head = nn.Linear(cfg.width, math.prod(self.shape))
         nn.init.zeros_(self.head.weight)  # starts as the naive forecast, and learns a correction
         nn.init.zeros_(self.head.bias)
+        self.register_buffer("std", torch.tensor(spec.std), persistent=False)
 
     def predict(self, rows: Tensor) -> Tensor:
         """The forecast, fp32: the last value plus a correction."""
@@ -158,12 +161,13 @@ class Forecaster(LSTM):
     def forward(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
         """Return the mean squared error, and for each metric its sum over the batch and the count to divide by.
 
-        `skill` is the reduction of the squared error relative to the naive forecast, which repeats the last value.
+        `skill` is the reduction of the squared error relative to the naive forecast, which repeats the last value;
+        `mae` is the mean absolute error over all columns, each in its own unit.
         """
         error = self.predict(rows) - targets
         loss = error.square().mean()
         squared, naive = error.detach().square().sum(), (rows[:, -1:] - targets).square().sum()
-        absolute = error.detach().abs().sum()
+        absolute = (error.detach().abs() * self.std).sum()
         count = targets.numel()
         return loss, {"loss": (squared, count), "mae": (absolute, count), "skill": (naive - squared, naive)}
 

@@ -16,7 +16,7 @@ from ..train import train
 from .conftest import FP32_ON_CPU, ROOT
 
 TEXT = Spec(vocabulary=256, context=32)
-SERIES = Spec(vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0, 0.0), std=(1.0, 1.0))
+SERIES = Spec(vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0, 0.0), std=(1.0, 5.0))
 
 
 @pytest.mark.parametrize(("size", "depth", "width"), [("small", 2, 96), ("base", 3, 640)])
@@ -69,6 +69,23 @@ def test_untrained_models_predict_uniformly_or_repeat_the_last_row() -> None:
     assert float(naive) > 0
 
 
+def test_padding_of_the_vocabulary_is_neither_trained_nor_counted() -> None:
+    torch.manual_seed(0)
+    net = build(ModelConfig(label_smoothing=0.1), Spec(vocabulary=65, context=32))
+    assert isinstance(net, Language)
+    tokens, targets = torch.randint(0, 65, (2, 4, 32))
+    logs = net.predict(tokens).log_softmax(-1)
+    own, mean = logs.gather(-1, targets.unsqueeze(-1)).mean(), logs.mean()
+    loss, _ = net(tokens, targets)
+    torch.testing.assert_close(loss, -(0.9 * own + 0.1 * mean))
+    loss.backward()
+    gradient = net.head.weight.grad
+    assert gradient is not None
+    assert not gradient[65:].any()
+    nats, count = net.eval()(tokens, targets)[1]["loss"]
+    torch.testing.assert_close(nats / count, -own)
+
+
 def test_forecast_metrics_have_their_definitions() -> None:
     torch.manual_seed(0)
     net = build(ModelConfig(width=8), SERIES)
@@ -80,7 +97,7 @@ def test_forecast_metrics_have_their_definitions() -> None:
     errors = [sum((prediction - targets).square().flatten().tolist()) for prediction in (forecast, last)]
     assert found["skill"] == pytest.approx(1 - errors[0] / errors[1], abs=1e-5)
     assert found["loss"] == pytest.approx(errors[0] / 60) == pytest.approx(loss.item())
-    assert found["mae"] == pytest.approx((forecast - targets).abs().mean().item())
+    assert found["mae"] == pytest.approx(((forecast - targets).abs() * torch.tensor([1.0, 5.0])).mean().item())
 
 
 def test_recipe_forecasts_the_built_in_series(tmp_path: Path, world: World) -> None:

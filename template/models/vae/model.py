@@ -137,7 +137,7 @@ class VAE(nn.Module):
         """
         mean, log_variance = self.encode(images)
         levels = ((images * self.std + self.mean) * 255).round()
-        draw = levels.sum((1, 2, 3)).long() % DRAWS
+        draw = levels.long().sum((1, 2, 3)) % DRAWS  # exact; a sum in fp32 is not, above 2 ** 24
         noise = torch.randn_like(mean) if self.training else self.draws.index_select(0, draw)
         location, log_scale = self._pixels(mean + (log_variance / 2).exp() * noise)
         half = 0.5 / (255 * self.std)  # half the width of a level

@@ -116,6 +116,26 @@ def test_validation_does_not_depend_on_the_batch_and_training_samples_noise() ->
         assert net(images, labels)[0] != net(images, labels)[0]
 
 
+def test_noise_of_a_large_image_is_selected_by_each_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of its levels is odd and above 2 ** 24, so fp32 cannot represent it."""
+    spec = Spec(3, 160, ("a", "b"), (0.5,) * 3, (0.25,) * 3)
+    net = build(ModelConfig(width=8), spec).eval()
+    torch.nn.init.zeros_(net.to_latent.weight)  # so that the latents are the noise
+    torch.nn.init.zeros_(net.to_latent.bias)
+    levels = torch.full((1, 3, 160, 160), 255.0)
+    levels[0, 0, 0, 0] = 254
+    found, pixels = [], net._pixels
+
+    def note(latents: Tensor) -> tuple[Tensor, Tensor]:
+        found.append(latents)
+        return pixels(latents)
+
+    monkeypatch.setattr(net, "_pixels", note)
+    with torch.no_grad():
+        net((levels / 255 - 0.5) / 0.25, torch.zeros(1))
+    assert torch.equal(found[0][0], net.draws[(3 * 160 * 160 * 255 - 1) % 64])
+
+
 def test_likelihood_is_fp32_under_autocast() -> None:
     net, batch = prepared(4)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():

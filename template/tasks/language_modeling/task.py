@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ABOUT = "Continue text prompts."
+overlapping = text_generation.overlapping  # of `evaluate --stride`
 
 
 class Details(text_generation.NextTokenMetrics):

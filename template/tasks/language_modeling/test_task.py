@@ -64,6 +64,24 @@ def test_metrics_equal_those_of_scikit_learn(run: Callable[..., Path], capsys: p
     assert f"perplexity      {found['perplexity']:.6g}\n" in capsys.readouterr().out
 
 
+def test_stride_counts_the_last_tokens_of_overlapping_windows(run: Callable[..., Path], world: World) -> None:
+    folder = run("--train.steps=60")
+    trained = open_trained(folder, CPU)
+    tokens = data.load(trained.cfg.data).val.tokens.long()
+    bits = []
+    for start in range(0, len(tokens) - 32, 8):
+        with torch.no_grad():
+            logs = trained.net.predict(tokens[None, start : start + 32])[0, -8:].log_softmax(-1)
+        bits += [-float(logs[step, tokens[start + 25 + step]]) / math.log(2) for step in range(8)]
+    found = evaluate.measure(trained, world, stride=8).details
+    assert found["stride"] == 8
+    assert found["bits_per_byte"] == pytest.approx(sum(bits) / len(bits), rel=1e-5)
+    without = evaluate.measure(trained, world).metrics["bits_per_byte"]
+    assert found["bits_per_byte"] < without, "the tokens have more context"
+    with pytest.raises(SystemExit, match="--stride 33: it must be from 1 to data.context=32"):
+        evaluate.main([str(folder), "--device=cpu", "--stride=33"])
+
+
 def test_continuation_depends_only_on_prompt_and_seed(
     run: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

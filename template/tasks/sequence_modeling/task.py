@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..readers.series import Series
 
 ABOUT = "Continue text prompts; or, with a model trained on a series, forecast the rows that follow those of a file."
+overlapping = text_generation.overlapping  # of `evaluate --stride`
 
 
 class Details:
@@ -60,20 +61,27 @@ class ForecastErrors:
         self.sums += torch.stack([part.sum(0) for part in parts])
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
-        """Errors per step, of normalized values; and per column, in original units."""
+        """Errors per step, `mse` of normalized values and `mae` in the units of the columns; and per column."""
         squared, absolute, naive, count = world.all_reduce(self.sums).cpu()
+        std = torch.tensor(self.spec.std, dtype=absolute.dtype)
+        absolute *= std
         steps = {
             "mse_by_step": (squared.sum(1) / count.sum(1)).tolist(),
             "mae_by_step": (absolute.sum(1) / count.sum(1)).tolist(),
             "skill_by_step": (1 - squared.sum(1) / naive.sum(1)).tolist(),
         }
-        rmse = (squared.sum(0) / count.sum(0)).sqrt().tolist()
-        columns = {name: one * std for name, one, std in zip(self.spec.columns, rmse, self.spec.std, strict=True)}
+        errors = {"rmse": (squared.sum(0) / count.sum(0)).sqrt() * std, "mae": absolute.sum(0) / count.sum(0)}
+        columns = {
+            f"{name}_by_column": dict(zip(self.spec.columns, values.tolist(), strict=True))
+            for name, values in errors.items()
+        }
         lines = [f"{'step':>8}{'mse':>10}{'mae':>10}{'skill':>10}"]
         for number, row in enumerate(zip(*steps.values(), strict=True), 1):
             lines.append(f"{number:8}" + "".join(f"{value:10.4f}" for value in row))
-        lines += [f"{'rmse of ' + name:24}{value:.6g}" for name, value in columns.items()]
-        return {**steps, "rmse_by_column": columns}, "\n".join(lines) + "\n"
+        for error, values in columns.items():
+            about = f"{error.removesuffix('_by_column')} of "
+            lines += [f"{about + name:24}{value:.6g}" for name, value in values.items()]
+        return {**steps, **columns}, "\n".join(lines) + "\n"
 
 
 def plot(trained: TrainedModel, batch: Batch) -> Figure:

@@ -84,18 +84,24 @@ def test_series_metrics_equal_those_of_scikit_learn(
     naive = rows[:, -1:].expand_as(targets)
     squared = [mean_squared_error(targets[:, step], forecast[:, step]) for step in range(6)]
     repeated = [mean_squared_error(targets[:, step], naive[:, step]) for step in range(6)]
-    absolute = [mean_absolute_error(targets[:, step], forecast[:, step]) for step in range(6)]
+    errors = (targets - forecast).abs() * torch.tensor(trained.spec.std)  # in the units of the columns
+    absolute = errors.mean((0, 2)).tolist()
     assert found["mse_by_step"] == pytest.approx(squared, rel=1e-4)
     assert found["mae_by_step"] == pytest.approx(absolute, rel=1e-4)
     skills = [1 - ours / theirs for ours, theirs in zip(squared, repeated, strict=True)]
     assert found["skill_by_step"] == pytest.approx(skills, abs=1e-4)
     assert found["skill"] == pytest.approx(1 - sum(squared) / sum(repeated), abs=1e-4)
     assert found["loss"] == pytest.approx(np.mean(squared), rel=1e-4)
+    assert found["mae"] == pytest.approx(np.mean(absolute), rel=1e-4)
     std = pl.read_csv(trained.cfg.data.path or "")[:240]["moon"].to_numpy().std()
     rmse = std * mean_squared_error(targets[:, :, 1].flatten(), forecast[:, :, 1].flatten()) ** 0.5
     assert found["rmse_by_column"]["moon"] == pytest.approx(rmse, rel=1e-4)
+    mae = std * mean_absolute_error(targets[:, :, 1].flatten(), forecast[:, :, 1].flatten())
+    assert found["mae_by_column"]["moon"] == pytest.approx(mae, rel=1e-4)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[-1].split() == ["rmse", "of", "moon", f"{found['rmse_by_column']['moon']:.6g}"]
+    assert printed[-1].split() == ["mae", "of", "moon", f"{found['mae_by_column']['moon']:.6g}"]
+    with pytest.raises(SystemExit, match="--stride is for text"):
+        evaluate.main([str(trained.checkpoint), "--device=cpu", "--stride=8"])
 
 
 def test_predict_continues_a_prompt(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

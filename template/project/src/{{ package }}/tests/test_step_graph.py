@@ -136,11 +136,12 @@ def test_recorded_step_has_the_same_losses(
     train(config("--run.name=off", *shared), world)
     assert recorded == []
     prepared: list[Batch] = []
-    prepare = data.Prepare.forward
+    prepare = vars(data.Prepare)["forward"]
 
     def noting(self: nn.Module, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
         prepared.extend([batch] * training)
-        return prepare(self, batch, training, generator)
+        found: Batch = prepare(self, batch, training, generator)
+        return found
 
     monkeypatch.setattr(data.Prepare, "forward", noting)
     train(config("--run.name=on", *shared, *FIT), world)

@@ -87,7 +87,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
             found.note("use", batch)
         return prepare(self, batch, training, generator)
 
-    prepare, main = data.Prepare.forward, Stream(torch.device("cpu"))
+    prepare, main = vars(data.Prepare)["forward"], Stream(torch.device("cpu"))
     found.events.clear()
     monkeypatch.setattr(loaders, "has_streams", lambda device: True)
     monkeypatch.setattr(grad_scaler, "has_streams", lambda device: True)

@@ -4,6 +4,9 @@ Give the folder of a run, for its newest checkpoint, or one checkpoint; on one o
 
     python -m <package>.tools.evaluate runs/first
     torchrun --nproc-per-node 2 -m <package>.tools.evaluate runs/first/checkpoints/step-00000120
+
+The first bytes of each window of text have little context; `--stride 32` evaluates overlapping windows, and counts only
+the last 32 tokens of each.
 """
 
 import json
@@ -20,9 +23,13 @@ from ..contracts import Batch, can_predict
 from ..distributed import World
 from ..errors import UserError, in_one_line
 from ..metrics import evaluate
+from . import task
 from .atomic_file import atomic_write
 from .task import Details, plot
-from .trained_model import TrainedModel, open_trained, parser
+from .trained_model import TrainedModel, open_trained, parser, require_predict
+
+overlapping: Any = getattr(task, "overlapping", None)
+"""For text: the validation windows of `--stride`, and their metrics."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +45,26 @@ class Evaluation:
     """The first prepared batch of this rank, to plot; None if the model has no `predict`."""
 
 
-def measure(trained: TrainedModel, world: World) -> Evaluation:
-    """Run over the validation samples, once for the metrics and once for the details."""
+def measure(trained: TrainedModel, world: World, stride: int | None = None) -> Evaluation:
+    """Run over the validation samples, once for the metrics and once for the details.
+
+    With a `stride`, for text, run once over overlapping windows; the metrics are then among the details.
+    """
     samples = data.load(trained.cfg.data)
-    order = loaders.EvalOrder(len(samples.val), trained.cfg.train.micro_batch, world.rank, world.world_size)
+    val: Any = samples.val
+    details: Any = None
+    metrics: dict[str, float] = {}
+    if stride is not None:
+        val, details = overlapping(val, require_predict(trained).spec, world.device, stride)
+    order = loaders.EvalOrder(len(val), trained.cfg.train.micro_batch, world.rank, world.world_size)
     cfg = LoaderConfig()  # as the evaluation does not depend on how the run loaded its data
     workers = loaders.worker_count(cfg, samples.in_memory)
-    batches = loaders.Loader(samples.val, order, cfg, workers, world)
-    metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.counted)
+    batches = loaders.Loader(val, order, cfg, workers, world)
+    if stride is None:
+        metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.counted)
     if not can_predict(trained.net):
         return Evaluation(metrics, {}, "no details and no plot, because the model has no `predict`\n", None)
-    details, first = Details(trained.spec, world.device), None
+    details, first = details or Details(trained.spec, world.device), None
     generator = distributed.seeded_generator(world.device, 0, 0, 0)
     with torch.inference_mode():
         for batch in islice(batches, order.counted):
@@ -62,11 +78,16 @@ def measure(trained: TrainedModel, world: World) -> Evaluation:
 
 def main(argv: list[str] | None = None) -> None:
     """Read the command line, evaluate, print a table, and write `evaluation.json` and `evaluation.png`."""
-    args = parser("evaluate", "Evaluate a trained model on the validation split.").parse_args(argv)
+    options = parser("evaluate", "Evaluate a trained model on the validation split.")
+    options.set_defaults(stride=None)
+    if overlapping is not None:
+        about = "begin a window every N tokens and count only its last N tokens, so that each has more context"
+        options.add_argument("--stride", type=int, metavar="N", help=about)
+    args = options.parse_args(argv)
     try:
         with distributed.start(args.device) as world:
             trained = open_trained(args.path, world.device, args.precision)
-            found = measure(trained, world)
+            found = measure(trained, world, args.stride)
             if world.is_main:
                 for name, value in found.metrics.items():
                     print(f"{name:16}{value:.6g}")

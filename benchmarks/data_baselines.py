@@ -1,0 +1,130 @@
+"""Compute what simple methods need for the validation data of gpt, lstm and vae, and write it to docs/models/.
+
+    python benchmarks/data_baselines.py
+
+Text is that of Python's standard library, split as in a project, with the Python that runs this program. Everything but
+the project's readers is from the standard library; two minutes, most of them for xz on all of the training text.
+"""
+
+import bz2
+import gzip
+import lzma
+import math
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean as mean
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "models"
+ADDED = 0.1
+"""Added to each count of a histogram, so that values that are new in the validation data have a probability."""
+
+
+def main() -> None:
+    """Render both projects, compute the tables, and write them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for model in ("gpt", "vae"):
+            new = [sys.executable, "-m", "fastproj", "new", f"{model}_data", "--model", model, "--yes", "--no-git"]
+            subprocess.run([*new, "--output", folder], check=True, stdout=subprocess.DEVNULL)
+            sys.path.insert(0, f"{folder}/{model}_data/src")
+        train, val = read_library("gpt_data")
+        write("gpt", "bits per byte", {**compressors(val), **histograms(train, val), **after_training(train, val)})
+        images, new_images = read_digits("vae_data")
+        write("vae", "bits per pixel", {**compressors([b"".join(new_images)]), **pixel_histogram(images, new_images)})
+
+
+def read_library(package: str) -> tuple[list[bytes], list[bytes]]:
+    """The files of the standard library for training and for validation, at the default fraction."""
+    windows = import_module(f"{package}.readers.windows")
+    fraction = import_module(f"{package}.data").DataConfig().val_fraction
+    root, files = windows.library_files()
+    in_val = windows.library_validation(root, files, fraction)
+    train, val = ([file.read_bytes() for file in files if (file in in_val) == wanted] for wanted in (False, True))
+    return train, val
+
+
+def read_digits(package: str) -> tuple[list[bytes], list[bytes]]:
+    """The images for training and for validation, one byte per pixel."""
+    data = import_module(f"{package}.data")
+    found = data.load(data.DataConfig())
+    every = (split.__getitems__(list(range(len(split))))[0] for split in (found.train, found.val))
+    train, val = ([bytes(image) for image in images.flatten(1).tolist()] for images in every)
+    return train, val
+
+
+def bits(compressed: int, data: bytes) -> float:
+    """Bits per byte of the data, from its compressed size in bytes."""
+    return 8 * compressed / len(data)
+
+
+def xz(data: bytes) -> int:
+    """Size after `xz -9e`, whose dictionary of 64 MiB holds the whole standard library."""
+    return len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
+
+
+def compressors(files: Sequence[bytes]) -> dict[str, float]:
+    """Bits per byte of the files by programs that have seen nothing else."""
+    stream = b"".join(files)
+    found = {
+        "gzip -9": bits(len(gzip.compress(stream, 9)), stream),
+        "bzip2 -9": bits(len(bz2.compress(stream, 9)), stream),
+        "xz -9e": bits(xz(stream), stream),
+    }
+    if len(files) == 1:
+        return found
+    return {"gzip -9, file by file": bits(sum(len(gzip.compress(file, 9)) for file in files), stream), **found}
+
+
+def histograms(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]:
+    """Bits per byte from the frequencies of bytes, alone or after the byte before, in the training text."""
+    seen, new = b"".join(train), b"".join(val)
+    alone, pairs = Counter(seen), Counter(pairwise(seen))
+    costs = {pair: -math.log2((pairs[pair] + ADDED) / (alone[pair[0]] + 256 * ADDED)) for pair in set(pairwise(new))}
+    return {
+        "frequencies of bytes in the training text": histogram_bits(alone, new, 256),
+        "frequencies of pairs of bytes in the training text": mean(costs[pair] for pair in pairwise(new)),
+    }
+
+
+def histogram_bits(seen: Counter[int], new: Iterable[int], values: int) -> float:
+    """Bits per new entry, from the frequencies of those seen, among a number of possible values."""
+    total = sum(seen.values()) + values * ADDED
+    return mean(-math.log2((seen[entry] + ADDED) / total) for entry in new)
+
+
+def after_training(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]:
+    """Bits per byte that the validation text adds to the training text, in one stream."""
+    seen, new = b"".join(train), b"".join(val)
+    return {"xz -9e, after the training text in one stream": bits(xz(seen + new) - xz(seen), new)}
+
+
+def pixel_histogram(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]:
+    """Bits per pixel from the frequencies of the levels of each pixel, among the levels that occur at all."""
+    levels = len(set(b"".join(train)))
+    columns = zip(zip(*train, strict=True), zip(*val, strict=True), strict=True)
+    costs = [histogram_bits(Counter(seen), new, levels) for seen, new in columns]
+    return {f"frequencies of the {levels} levels that occur, for each pixel in the training images": mean(costs)}
+
+
+def write(page: str, unit: str, rows: dict[str, float]) -> None:
+    """Replace the rows of the page's table of baselines."""
+    file = PAGES / f"{page}.md"
+    body = "".join(f"| {name} | {value:.2f} |\n" for name, value in sorted(rows.items(), key=lambda row: -row[1]))
+    text, count = re.subn(
+        rf"(\| baseline \| {unit} \|\n\|[-|]+\|\n)(\|.*\n)*", lambda head: head[1] + body, file.read_text()
+    )
+    if count != 1:
+        sys.exit(f"{file} has no table | baseline | {unit} |")
+    file.write_text(text)
+    print(f"{page}:\n{body}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
