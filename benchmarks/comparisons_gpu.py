@@ -179,7 +179,7 @@ COMPARISONS = [
         changes=("bias", ""),
     ),
     large("optimizers", "`gpt` 124M, AdamW, `fused` false vs. true", "gpt", ["--optim.fused=false"], []),
-    large("optimizers", "`gpt` 124M, torch's Muon vs. batched", "gpt", MUON, MUON, changes=("torch_muon", "")),
+    large("optimizers", "`gpt` 124M, torch's Muon vs. batched", "gpt", MUON, MUON, changes=("gpt2+torch_muon", "gpt2")),
     speed(
         "pinned-memory",
         "`resnet`, micro-batch 512, pinned memory and side stream off vs. on",
