@@ -43,7 +43,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml templat
 	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
 	@touch $@
 
-test: $(VENV)/.ready check  ## run all checks, and the tests of each fact once; pytest options in ARGS
+test: $(VENV)/.ready  ## run all checks, and the tests of each fact once; pytest options in ARGS
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=20 $(ARGS)
 
 test-all: export EVERY_TEST := 1
