@@ -88,10 +88,13 @@ def change_model(model: nn.Module, initial: nn.Module, cfg: Config, precision: P
     reason = no_compile_reason(model)
     if cfg.speed.compile != "off" and reason:
         cfg.speed.refuse("compile", f"{reason}; use off")
-    if cfg.dist.sync_batchnorm and world.world_size > 1:
+    if world.world_size > 1:
         from . import ddp
 
-        model = ddp.sync_batchnorm(model, cfg.dist, world)
+        if cfg.dist.sync_batchnorm:
+            model = ddp.sync_batchnorm(model, cfg.dist, world)
+        else:
+            ddp.scale_momentum(model, world)
     if precision.format == "fp8":
         from . import fp8
 

@@ -45,6 +45,16 @@ def sync_buffers(model: nn.Module, world: World) -> None:
         torch._foreach_copy_([*means, *variances], [*mean.split(sizes), *variance.split(sizes)])
 
 
+def scale_momentum(model: nn.Module, world: World) -> None:
+    """Let an update of BatchNorm's running statistics count as many as one process makes for all ranks' micro-batches.
+
+    After n updates with momentum m, a share (1 - m)^n of the value before is left.
+    """
+    for norm in model.modules():
+        if isinstance(norm, _BatchNorm) and norm.momentum is not None:
+            norm.momentum = 1 - (1 - norm.momentum) ** world.world_size
+
+
 def sync_batchnorm(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
     """Convert BatchNorm to SyncBatchNorm.
 

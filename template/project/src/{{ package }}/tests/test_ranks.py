@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from .. import checkpoint, data, model
 from ..config import Config, parse
 from ..distributed import World
-from ..techniques import fsdp
+from ..techniques import ddp, fsdp
 from ..train import train
 from .conftest import (
     HAS_BLOCKS,
@@ -135,6 +135,13 @@ def test_running_statistics_are_those_of_all_ranks(two: Path) -> None:
         assert (once["0.num_batches_tracked"], once["rank"]) == (1, 0)
         assert all(torch.equal(once[name], twice[name]) for name in once)
     assert all(torch.equal(states[0][1][name], states[1][1][name]) for name in states[0][1] if name != "0.weight")
+
+
+def test_momentum_counts_the_micro_batches_of_all_ranks() -> None:
+    """What is left of the value before, after one update on each of three ranks, or three on one."""
+    norms = nn.Sequential(nn.BatchNorm1d(2, momentum=0.1), nn.BatchNorm1d(2, momentum=None))
+    ddp.scale_momentum(norms, World(0, 3, torch.device("cpu")))
+    assert [norm.momentum for norm in norms] == [pytest.approx(1 - 0.9**3), None]
 
 
 def test_gradients_are_reduced_once_per_step(two: Path) -> None:
