@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from .. import checkpoint, data, model
+from .. import checkpoint, data, model, speed, techniques
 from ..config import Config, parse
 from ..distributed import World
-from ..techniques import ddp, fsdp
+from ..techniques import fsdp
 from ..train import train
 from .conftest import (
     HAS_BLOCKS,
@@ -28,6 +28,7 @@ from .conftest import (
     unsupported,
 )
 
+CPU = torch.device("cpu")
 SHARED = [
     "--log.every=1",
     "--train.steps=6",
@@ -137,10 +138,10 @@ def test_running_statistics_are_those_of_all_ranks(two: Path) -> None:
     assert all(torch.equal(states[0][1][name], states[1][1][name]) for name in states[0][1] if name != "0.weight")
 
 
-def test_momentum_counts_the_micro_batches_of_all_ranks() -> None:
+def test_momentum_counts_the_micro_batches_of_all_ranks(config: Callable[..., Config]) -> None:
     """What is left of the value before, after one update on each of three ranks, or three on one."""
-    norms = nn.Sequential(nn.BatchNorm1d(2, momentum=0.1), nn.BatchNorm1d(2, momentum=None))
-    ddp.scale_momentum(norms, World(0, 3, torch.device("cpu")))
+    norms, cfg, world = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2, momentum=None)), config(), World(0, 3, CPU)
+    techniques.change_model(norms, norms, cfg, speed.setup(cfg, CPU), world)
     assert [norm.momentum for norm in norms] == [pytest.approx(1 - 0.9**3), None]
 
 
