@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH = 480
-BAR_WIDTH = 300
-CHARACTERS = 64
+WIDTH, MARGIN = 480, 16
+BAR_WIDTH = 270
+CHARACTERS = 56
 """Characters of the font that fit into the width."""
 GREY, BLUE = "#9aa5b1", "#3d6fb4"
 STYLE = (
@@ -31,25 +31,24 @@ class Bar:
 
 @dataclass(frozen=True)
 class Group:
-    """Bars of one scale under a title. An outcome, such as an accuracy, has a point and a range, not a bar from 0."""
+    """Bars of one scale, which starts at 0, under a title."""
 
     title: str
     bars: Sequence[Bar]
-    from_zero: bool = True
 
 
 def draw(groups: Sequence[Group]) -> str:
-    """Return the chart as the text of an SVG file."""
+    """Return the chart as the text of an SVG file: a bar per value, a line from the lowest to the highest."""
     parts: list[str] = []
     y = 14
     for group in groups:
         for line in textwrap.wrap(group.title, CHARACTERS):
             y += 16
-            parts.append(_text(16, y, line, "t"))
+            parts.append(_text(MARGIN, y, line, "t"))
         y += 8
-        low, high = _scale(group)
+        scale = BAR_WIDTH / max(bar.high for bar in group.bars)
         for bar in group.bars:
-            parts += _bar(bar, y, low, high, group.from_zero)
+            parts += _bar(bar, y, scale)
             y += 24
         y += 10
     size = f'viewBox="0 0 {WIDTH} {y + 6}" width="{WIDTH}" height="{y + 6}"'
@@ -58,28 +57,12 @@ def draw(groups: Sequence[Group]) -> str:
     return "\n".join([head, f"<style>{STYLE}</style>", card, *parts, "</svg>"]) + "\n"
 
 
-def _scale(group: Group) -> tuple[float, float]:
-    """Return the values at the left and right end of the bars."""
-    high = max(bar.high for bar in group.bars)
-    if group.from_zero:
-        return 0.0, high
-    low = min(bar.low for bar in group.bars)
-    margin = (high - low) * 0.1 or 1.0
-    return low - margin, high + margin
-
-
-def _bar(bar: Bar, y: int, low: float, high: float, from_zero: bool) -> list[str]:
-    def at(value: float) -> float:
-        return 16 + BAR_WIDTH * (value - low) / (high - low)
-
-    color, middle = BLUE if bar.strong else GREY, y + 9
-    start, end, value = at(bar.low), at(bar.high), at(bar.value)
-    text = _text(round(end) + 8, y + 14, f"{bar.label} {bar.shown}")
-    spread = f'<path d="M{start:.1f} {middle}H{end:.1f}" stroke="#52606d" stroke-width="1.5"/>'
-    if from_zero:
-        shape = f'<rect x="16" y="{y}" width="{value - 16:.1f}" height="18" rx="2" fill="{color}"/>'
-        return [shape, spread, text]
-    return [spread, f'<circle cx="{value:.1f}" cy="{middle}" r="6" fill="{color}"/>', text]
+def _bar(bar: Bar, y: int, scale: float) -> list[str]:
+    color = BLUE if bar.strong else GREY
+    start, end = MARGIN + bar.low * scale, MARGIN + bar.high * scale
+    shape = f'<rect x="{MARGIN}" y="{y}" width="{bar.value * scale:.1f}" height="18" rx="2" fill="{color}"/>'
+    spread = f'<path d="M{start:.1f} {y + 9}H{end:.1f}" stroke="#52606d" stroke-width="1.5"/>'
+    return [shape, spread, _text(round(end) + 8, y + 14, f"{bar.label} {bar.shown}")]
 
 
 def _text(x: int, y: int, text: str, kind: str = "") -> str:

@@ -125,7 +125,8 @@ def technique(page: str) -> str:
         for row in rows:
             if (row.machine, row.versions) == (machine, versions):
                 table.append(f"| {row.what} | {cell(row.without)} | {cell(row.with_it)} | {row.ratio} |")
-        parts.append(f"{machine}; {versions}. Medians of interleaved rounds, lowest and highest in parentheses.")
+        spread = "lowest and highest in parentheses, and as lines in the chart"
+        parts.append(f"{machine}; {versions}. Medians of interleaved rounds; {spread}.")
         parts.append("\n".join(table))
     parts += _open(page, {row.what for row in rows})
     return "\n\n".join(["", *parts, ""]).removeprefix("\n")
@@ -165,7 +166,7 @@ def _group(row: Measured) -> chart.Group:
         middle = statistics.median(values)
         bars.append(chart.Bar(label, middle, min(values), max(values), number(middle, middle), label == "with"))
     better = "smaller is better" if row.smaller_is_better or "bits per byte" in row.what else "larger is better"
-    return chart.Group(f"{row.what.replace('`', '')} ({better})", bars, not row.outcome)
+    return chart.Group(f"{row.what.replace('`', '')} ({better})", bars)
 
 
 def frameworks(overhead: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ PICTURES = [
 ]
 """The pages of which screenshots are taken."""
 CHECK = "browse-check.html"
-LIMIT_S = 60
+LIMIT_S = 240
 SCRIPT = """<!doctype html><title>check</title><body><script>
 const pages = %s, widths = %s, found = [];
 async function open(page, width) {

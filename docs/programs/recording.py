@@ -44,7 +44,7 @@ class Printed:
 def main() -> None:
     """Record, and write the picture."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, ".gitconfig").write_text("[user]\n  name = You\n  email = you@example.org\n")
+        Path(folder, ".gitconfig").write_text("[user]\n  name = Ada Lovelace\n  email = ada@example.org\n")
         FILE.write_text(draw(record(Path(folder))))
 
 

@@ -6,15 +6,17 @@ import re
 import shlex
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import links
 import pytest
+import recording
 import reference
 import yaml
 from fastproj.cli import app
 from matrix import ENGINE_MODEL, FRAMEWORKS, MODELS, ROOT
-from program import Project
+from program import Fastproj, Project
 from typer.main import get_command
 from warm import run_python
 
@@ -124,6 +126,22 @@ def _texts(file: Path) -> str:
     """Return the strings of a module; adjacent ones are one, and values in them are left out."""
     tree = ast.parse(file.read_text())
     return " ".join(str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant))
+
+
+def test_recording_shows_current_texts(fastproj: Fastproj, tmp_path: Path) -> None:
+    shown = [unescape(line) for line in re.findall(r">(.*)</text>", recording.FILE.read_text())]
+    assert [line for line in shown if line.startswith("$ ")] == [
+        f"$ {command}" for command in recording.COMMANDS[:2]
+    ] + [recording.SETUP, f"$ {recording.COMMANDS[2]}"]
+    end = shown.index(f"$ {recording.COMMANDS[1]}")
+    result = fastproj(*recording.COMMANDS[0].split()[1:], "--gpus", "0", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    wanted = " ".join(result.stdout.split())
+    assert recording.kind(" ".join(" ".join(shown[1:end]).split())) == recording.kind(wanted)
+    source = " ".join(file.read_text() for file in (ROOT / "template").rglob("*.*") if file.suffix in (".py", ".jinja"))
+    for line in shown[end + 3 :]:
+        assert "Traceback" not in line
+        assert [word for word in re.findall(r"[a-z]{4,}", line) if word not in source + "more rows left"] == []
 
 
 def test_index_links_every_technique_page() -> None:
