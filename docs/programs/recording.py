@@ -14,6 +14,7 @@ import sysconfig
 import tempfile
 import textwrap
 import time
+from collections import Counter
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -26,8 +27,8 @@ FILE = ROOT / "docs" / "recording.svg"
 COLUMNS = 80
 COMMANDS = ["fastproj new digits --yes", "cd digits", "make train ARGS='--run.name first'"]
 SETUP = "$ make setup    # creates .venv, once; not recorded"
-KEPT_ROWS = 3
-"""Rows of one kind that are shown at each end; those between are left out."""
+KEPT_ROWS = 4
+"""Rows that are shown at each end of a long table; those between are left out."""
 LONGEST_WAIT_S = 0.4
 LINE, CHARACTER, SIZE = 19, 8.0, 13.3
 """Height of a line, width of a character, and size of the font, in pixels."""
@@ -103,22 +104,14 @@ def plain(text: str) -> str:
 
 
 def shorten(lines: list[Printed]) -> list[Printed]:
-    """Leave out the middle of long sequences of lines that differ in their numbers only."""
-    kept: list[Printed] = []
-    start = 0
-    while start < len(lines):
-        end = start
-        while end < len(lines) and kind(lines[end].text) == kind(lines[start].text):
-            end += 1
-        left_out = end - start - 2 * KEPT_ROWS
-        if left_out <= 1:
-            kept += lines[start:end]
-        else:
-            kept += lines[start : start + KEPT_ROWS]
-            kept.append(Printed(f"  ... {left_out} more rows ...", lines[start + KEPT_ROWS].at))
-            kept += lines[end - KEPT_ROWS : end]
-        start = end
-    return kept
+    """Leave out the middle of a long table: lines that differ in their numbers only, and what stands between them."""
+    kinds = Counter(kind(line.text) for line in lines)
+    rows = [place for place, line in enumerate(lines) if kinds[kind(line.text)] > 2 * KEPT_ROWS]
+    if len(rows) <= 2 * KEPT_ROWS:
+        return lines
+    start, end = rows[KEPT_ROWS - 1] + 1, rows[-KEPT_ROWS]
+    left_out = Printed(f"  ... {len(rows) - 2 * KEPT_ROWS} more rows ...", lines[start].at)
+    return [*lines[:start], left_out, *lines[end:]]
 
 
 def kind(text: str) -> str:
