@@ -112,7 +112,14 @@ def take(chromium: str, address: str, folder: Path, name: str) -> None:
     for kind, width in WIDTHS.items():
         picture = folder.absolute() / f"{name}-{kind}.png"
         height = 1400 if kind == "desktop" else 1600
-        command = [f"--screenshot={picture}", f"--window-size={width},{height}", "--virtual-time-budget=8000", address]
+        still = "--force-prefers-reduced-motion"  # the recording shows all of its lines
+        command = [
+            f"--screenshot={picture}",
+            f"--window-size={width},{height}",
+            still,
+            "--virtual-time-budget=8000",
+            address,
+        ]
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
             subprocess.run([chromium, *options(profile), *command], capture_output=True, timeout=60, check=True)
 

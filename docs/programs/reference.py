@@ -45,8 +45,10 @@ def commands() -> str:
         "Every command of `fastproj` with its arguments and options, as `fastproj COMMAND --help` prints them.",
         "For what the commands do, see [Command line](../generator.md) and [Updating](../updating.md).",
     ]
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
-        lines += ["", f"## fastproj {name}", "", " ".join(str(command.help).split()), ""]
+    program = get_command(app)
+    everything = {"fastproj": program} | {f"fastproj {name}": it for name, it in program.commands.items()}  # type: ignore[attr-defined]
+    for name, command in everything.items():
+        lines += ["", f"## {name}", "", " ".join(str(command.help).split()), ""]
         lines += ['<div class="keys" markdown="1">', "", "| argument or option | default | meaning |", "|---|---|---|"]
         for parameter in command.params:
             if not getattr(parameter, "hidden", False) and parameter.name != "help":
