@@ -104,6 +104,11 @@ def test_links_of_markdown_files_in_the_top_folder_work() -> None:
     assert [link for file in ROOT.glob("*.md") for link in links.broken_in(file)] == []
 
 
+def test_changelog_has_no_links() -> None:
+    """It is printed in a terminal by `fastproj update`, and is a page of the site, from which links would differ."""
+    assert "](" not in (ROOT / "CHANGELOG.md").read_text()
+
+
 def test_reference_is_current() -> None:
     for file, text in reference.files().items():
         assert file.read_text() == text, f"{file.name}: run python docs/programs/reference.py"
