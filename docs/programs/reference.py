@@ -49,7 +49,7 @@ def commands() -> str:
     everything = {"fastproj": program} | {f"fastproj {name}": it for name, it in program.commands.items()}  # type: ignore[attr-defined]
     for name, command in everything.items():
         lines += ["", f"## {name}", "", " ".join(str(command.help).split()), ""]
-        lines += ['<div class="keys" markdown="1">', "", "| argument or option | default | meaning |", "|---|---|---|"]
+        lines += ['<div class="keys" markdown="1">', "", "| argument or option | meaning |", "|---|---|"]
         for parameter in command.params:
             if not getattr(parameter, "hidden", False) and parameter.name != "help":
                 lines.append(_row(parameter, choices(questions, str(parameter.name))))
@@ -64,11 +64,12 @@ def _row(parameter: Any, allowed: list[str]) -> str:
     elif not parameter.is_flag and not allowed:
         kind = parameter.type_descriptor.annotation
         name += f" `{ {int: 'NUMBER', Path: 'PATH'}.get(kind, 'TEXT') }`"
-    given = parameter.default
-    default = f"`{given}`" if given not in (None, False, [], ()) and not callable(given) else ""
     meaning = " ".join(str(parameter.help or "").split())
-    values = ", ".join(f"`{value}`" for value in allowed)
-    return f"| {name} | {default} | {_cell(meaning + (f' One of {values}.' if values else ''))} |"
+    if allowed:
+        meaning += f" One of {', '.join(f'`{value}`' for value in allowed)}."
+    if parameter.default not in (None, False, [], ()) and not callable(parameter.default):
+        meaning += f" Default: `{parameter.default}`."
+    return f"| {name} | {_cell(meaning)} |"
 
 
 @dataclass(frozen=True)
