@@ -80,6 +80,13 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
+def uv() -> str:
+    """The program uv, which `make test` installs."""
+    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return found or pytest.skip("uv is not installed")
+
+
+@pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for what is made once for all workers."""
     folder = tmp_path_factory.getbasetemp()

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -20,15 +19,6 @@ CPU = "https://download.pytorch.org/whl/cpu"
 """Where PyTorch publishes these builds, as +cpu (pytorch.org/get-started, and uv's guide "Using uv with PyTorch")."""
 LINUX, MACOS = "x86_64-unknown-linux-gnu", "aarch64-apple-darwin"
 VERSIONS = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text()))
-
-
-@pytest.fixture(scope="module")
-def uv() -> str:
-    """The program that `make test` installs."""
-    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if found is None:
-        pytest.skip("uv is not installed")
-    return found
 
 
 def add_wheel(index: Path, name: str, version: str, requires: Iterable[str] = ()) -> None:
