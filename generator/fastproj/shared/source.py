@@ -53,7 +53,7 @@ def home() -> Path:
     """Return the folder for the copy of the template: the platform's for data of the user, or FASTPROJ_HOME."""
     if chosen := os.environ.get("FASTPROJ_HOME"):
         return Path(os.path.expanduser(chosen)).absolute()
-    from platformdirs import user_data_path  # 4 ms, which `--help` does not need
+    from platformdirs import user_data_path  # `--help` does not need it
 
     return user_data_path("fastproj", appauthor=False).absolute()
 
