@@ -43,6 +43,14 @@ def machine_text(machine: Machine) -> str:
     return "\n".join([*lines, f"answers  {' '.join(as_options(machine.answers()))}"])
 
 
+def detected(machine: Machine) -> str:
+    """Describe a machine in one line, and how to answer the questions that follow."""
+    names = " and ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
+    gpus = f"{_count(len(machine.gpus), 'GPU')} ({names})" if machine.gpus else "no GPU"
+    hints = "Enter accepts the default in gray; Ctrl-C cancels."
+    return f"Detected: {_count(machine.cores, 'CPU core')}, {gpus}\n{hints}\n"
+
+
 def created(project: Project, machine: Machine, output: Path, template: str | None, no_git: bool) -> str:
     """Describe a new project: notes on the detected hardware, next steps, and the command that renders it again."""
     answers = project.answers
@@ -151,6 +159,10 @@ def _conflict(conflict: Conflict) -> str:
     if conflict.kind == "contents":
         return f"{path}: you and the template changed the same lines"
     return f"{path} ({conflict.kind}): {conflict.reason.removeprefix(f'CONFLICT ({conflict.kind}): ')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _answer(value: Any) -> str:
