@@ -18,16 +18,15 @@ _EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 wrong usage; 3 outdat
 
 
 class Program(TyperGroup):
-    """The program, in which a command line that has to be corrected is an error of typer: both exit with 2."""
+    """The program. Wrong usage that typer does not know of ends with the same exit status."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            wrong = typer.TyperException(str(error))
-            wrong.exit_code = 2
-            raise wrong from error
+            print(f"fastproj: {without_passwords(' '.join(str(error).split()))}", file=sys.stderr)
+            raise typer.Exit(2) from error
 
 
 app = typer.Typer(

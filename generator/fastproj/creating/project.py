@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import git
-from ..shared.answers import ANSWERS_FILE
+from ..shared.answers import ANSWERS_FILE, shown_name
 from ..shared.errors import FastprojError
 from ..shared.rendering import Asking, copy
 from ..shared.scratch import scratch_folder
@@ -97,7 +97,7 @@ def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
         )
     answers = {key: value for key, value in recorded.items() if not key.startswith("_")}
     for unknown in sorted(given - set(answers) - {"tensor_cores"}):  # not asked for without GPUs
-        raise FastprojError(f"the template has no question {unknown!r}: it asks {', '.join(answers)}")
+        raise FastprojError(f"the template has no question {unknown!r}: it asks {', '.join(map(shown_name, answers))}")
     return answers
 
 

@@ -49,14 +49,14 @@ def package_of(project_name: str) -> str:
     return project_name.replace("-", "_")
 
 
-def label(name: str) -> str:
+def shown_name(name: str) -> str:
     """Return the name of an answer as users see it."""
-    return SPELLINGS.get(name, name).replace("_", "-")
+    return SPELLINGS.get(name, name)
 
 
 def option(name: str) -> str:
     """Return the command-line option of an answer."""
-    return f"--{label(name)}" if any(name == it.name for it in ANSWERS) else f"--data {name}"
+    return f"--{shown_name(name).replace('_', '-')}" if any(name == it.name for it in ANSWERS) else f"--data {name}"
 
 
 def as_text(value: Any) -> str:
@@ -70,7 +70,7 @@ def as_options(answers: Mapping[str, Any]) -> list[str]:
     for name in (it.name for it in ANSWERS if it.name in answers):
         value = answers[name]
         if isinstance(value, bool):
-            options.append(f"--{'' if value else 'no-'}{label(name)}")
+            options.append(option(name) if value else option(name).replace("--", "--no-"))
         else:
             options += [option(name), as_text(value)]
     return options
@@ -112,7 +112,9 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
         asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
         if name not in asked:
             hint = _did_you_mean(name, asked)
-            raise UsageError(f"--data {name}: the template has no such question; {hint}it asks {', '.join(asked)}")
+            raise UsageError(
+                f"--data {name}: the template has no such question; {hint}it asks {', '.join(map(shown_name, asked))}"
+            )
         if questions[name].get("type") == "int" and not value.removeprefix("-").isdecimal():
             raise UsageError(f"--data {name} is {value!r}: it must be an integer")
     for name, value in combined.items():

@@ -6,7 +6,7 @@ from typing import Any
 import questionary
 
 from . import widgets
-from .answers import as_text, label
+from .answers import as_text, shown_name
 from .rendering import Asking
 
 _WANTED = {"int": "enter a whole number", "float": "enter a number"}
@@ -58,12 +58,12 @@ class Prompts:
 
     def _to_change(self, answers: dict[str, Any], secret: Collection[str]) -> str:
         """Show the answers, and return the name of the one to change; empty if they are confirmed."""
-        width = max((len(label(name)) for name in answers), default=0)
+        width = max(map(len, answers), default=0)
         shown = {name: "****" if name in secret else _shown(answer) for name, answer in answers.items()}
-        lines = [questionary.Choice(f"{label(name):{width}}  {answer}", name) for name, answer in shown.items()]
+        lines = [questionary.Choice(f"{shown_name(name):{width}}  {answer}", name) for name, answer in shown.items()]
         choices = [questionary.Choice("yes", ""), *lines]
         chosen = str(widgets.select(self._asking.confirmation, [_CONFIRM], choices))
-        widgets.print_answer(self._asking.confirmation, f"change {label(chosen)}" if chosen else "yes")
+        widgets.print_answer(self._asking.confirmation, f"change {shown_name(chosen)}" if chosen else "yes")
         return chosen
 
 

@@ -43,6 +43,7 @@ def ask_text(title: str, details: list[str], default: str, hint: str, check: Che
     keys = KeyBindings()
 
     @keys.add("enter")
+    @keys.add("escape", "enter")
     def accept(event: KeyPressEvent) -> None:
         event.current_buffer.document = Document(event.current_buffer.text or default)
         event.current_buffer.validate_and_handle()
@@ -120,7 +121,12 @@ def _wrap_titles(choices: list[questionary.Choice], indent: int) -> None:
 
 def _refuse_without_match(application: Any, control: Any) -> None:
     """Let Enter select nothing if no choice matches the typed filter: questionary then shows all choices."""
-    nothing = Condition(lambda: bool(control.search_filter) and not control.found_in_search)
+
+    @Condition
+    def nothing() -> bool:
+        filtered = (control.search_filter or "").lower()
+        return not any(filtered in str(choice.title).lower() for choice in control.choices)
+
     application.key_bindings.add("enter", eager=True, filter=nothing)(lambda event: None)
 
     def typed() -> list[tuple[str, str]]:
