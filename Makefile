@@ -48,7 +48,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml templat
 test: $(VENV)/.ready  ## run all checks, and the tests of each fact once; pytest options in ARGS
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations=20 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal --durations=20 $(ARGS)
 
 test-all: export EVERY_TEST := 1
 test-all: test  ## run all checks and every test, with every framework and model

@@ -2,18 +2,20 @@
 
 import fcntl
 import functools
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from history import Repository, installed, program_in
 from matrix import HARDWARE
-from program import PROGRAMS, Fastproj, Project
+from program import PROGRAMS, Fastproj, Project, run_fastproj
 from updating import VERSIONS, MakeProject, build, commit, git
 
 
@@ -25,12 +27,15 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Without a GPU, skip its tests; with REQUIRE_GPU=1 they run, and so fail.
 
-    Each of the two workers starts with one half of the list, so each half starts with long tests.
+    Each worker of pytest-xdist starts with an equal part of the list, so each part starts with long tests.
     """
     slow = [item for item in items if item.get_closest_marker("slow")]
     others = [item for item in items if item not in slow]
-    middle = len(others) // 2
-    items[:] = [*slow[::2], *others[:middle], *slow[1::2], *others[middle:]]
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    length = math.ceil(len(others) / workers)
+    items[:] = chain.from_iterable(
+        [*slow[place::workers], *others[place * length : (place + 1) * length]] for place in range(workers)
+    )
     if os.environ.get("REQUIRE_GPU") == "1":
         return
     for item in items:
@@ -66,16 +71,7 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
     elsewhere = tmp_path_factory.mktemp("cwd")
 
     def run(*arguments: str, cwd: Path = elsewhere, **changes: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "fastproj", *arguments],
-            cwd=cwd,
-            env=environment | changes,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        return run_fastproj(arguments, cwd, environment | changes)
 
     return run
 

@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import sys
+from types import FrameType
 from typing import NoReturn
 
 
@@ -14,8 +15,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name may have letters that the encoding lacks
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _exit)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` does
+            signal.signal(number, _interrupt)
     try:
         from .cli import app  # inside `try`, as a signal may arrive during the import
 
@@ -32,8 +34,17 @@ def main() -> None:
     sys.exit(status)
 
 
-def _exit(number: int, frame: object) -> NoReturn:
-    """Exit by an exception, so that temporary files are removed."""
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Exit by an exception, so that temporary files are removed.
+
+    Python's import system may drop the exception and keep its lock, which blocks other threads: there, raise it later.
+    """
+    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        signal.signal(signal.SIGALRM, lambda _, later: _interrupt(number, later))
+        signal.setitimer(signal.ITIMER_REAL, 0.005)
+        return
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 

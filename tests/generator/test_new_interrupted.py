@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from matrix import EVERY
-from program import Fastproj
+from program import PROGRAMS, Fastproj
 from updating import git
 
 
@@ -72,3 +72,32 @@ def test_two_at_once_create_one_complete_project(environment: dict[str, str], tm
     assert sorted(process.returncode for process in both) == [0, 1], messages
     assert [path.name for path in tmp_path.iterdir()] == ["proj"]
     assert git(tmp_path / "proj", "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("place", ["import", "tempfile"])
+def test_signal_in_python_itself(
+    place: str, number: signal.Signals, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Python's import system would drop the exception and keep its lock, and `tempfile` would leave a file."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / "interrupt_itself.py"), str(number.value), place],
+        env=environment | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == ((128 + number, "") if place == "import" else (0, "not interrupted\n"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ignored_hangup_stays_ignored(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        ["nohup", sys.executable, str(PROGRAMS / "interrupt_itself.py"), str(signal.SIGHUP.value), "import"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "not interrupted\n"), done.stderr

@@ -1,7 +1,6 @@
 """A place where fastproj runs on one project, and everything that a run may not do is noticed and counted."""
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from observed import Entries, Observed, harness
-from program import PROGRAMS
+from program import PROGRAMS, run_fastproj
 from updating import build, lost_edits, read_files
 
 KINDS = ("lost edits", "wrong merges", "code executed", "tracebacks", "hangs", "leftovers", "surprises")
@@ -74,8 +73,7 @@ class Attempt(Observed):
     def fastproj(self, *arguments: str, kill: tuple[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run the program, kill it after a step if one is given, and notice what is wrong with its end."""
         before = self.outside()
-        stop = [str(PROGRAMS / "stop_update.py"), *kill, "SIGKILL"] if kill else ["-m", "fastproj"]
-        done = self._run([sys.executable, *stop, *arguments])
+        done = self._run([*([str(PROGRAMS / "stop_update.py"), *kill, "SIGKILL"] if kill else []), *arguments])
         self.runs += 1
         what = f"{' '.join(arguments)} ({done.returncode}): {done.stderr[-150:] or done.stdout[-50:]}"
         killed = done.returncode == -signal.SIGKILL  # by `kill`, or as it hung
@@ -94,33 +92,21 @@ class Attempt(Observed):
             self.report("lost edits", f"{what}: files outside of the project: {sorted(changed)[:3]}")
         return done
 
-    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+    def _run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
         home = self.place / "home"
         variables = {key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_"))}
         variables |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), "TMPDIR": str(self.place / "tmp")}
-        variables |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        variables |= {"OMP_NUM_THREADS": "1"}
         if (home / "environment").exists():
             variables |= dict(line.split("=", 1) for line in (home / "environment").read_text().splitlines())
-        if self.unprivileged and os.geteuid() == 0:
-            command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
-        process = subprocess.Popen(
-            command,
-            cwd=self.project if self.project.is_dir() else self.place,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-        )
+        place = self.project if self.project.is_dir() else self.place
+        as_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+        prefix = as_user if self.unprivileged and os.geteuid() == 0 else []
         try:
-            output, message = process.communicate(timeout=TIMEOUT_S)
+            return run_fastproj(arguments, place, variables, TIMEOUT_S, MEMORY, prefix)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, message = process.communicate()
-            self.report("hangs", " ".join(command[2:]))
-        texts = (it.decode(errors="replace") for it in (output, message))
-        return subprocess.CompletedProcess(command, process.returncode, *texts)
+            self.report("hangs", " ".join(arguments))
+            return subprocess.CompletedProcess(arguments, -signal.SIGKILL, "", "")
 
     def notice_code(self, what: str) -> None:
         """Notice that a payload was executed."""

@@ -1,10 +1,18 @@
 """The program as tests run it, and commands in a rendered project."""
 
+import atexit
+import json
 import os
+import resource
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+
+from matrix import EVERY
 
 PROGRAMS = Path(__file__).with_name("programs")
 """Programs that tests start in processes of their own."""
@@ -41,3 +49,71 @@ def run_on_full_device(folder: Path, environment: dict[str, str], *arguments: st
             text=True,
             check=False,
         )
+
+
+def run_fastproj(
+    arguments: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    timeout_s: float = 120,
+    memory: int = 0,
+    prefix: Sequence[str] = (),
+) -> subprocess.CompletedProcess[str]:
+    """Run the program, or a file of `programs/` that does, in a process of its own.
+
+    It is a fork of one that has imported copier, which takes half the time of most commands. Python starts for other
+    settings of Python's, for a command with a prefix, and in `make test-all`.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer, and was killed.
+    """
+    if EVERY or prefix or _of_python(environment) != _of_python(os.environ):
+        command = [
+            *prefix,
+            sys.executable,
+            *([] if arguments[:1] and arguments[0].endswith(".py") else ["-m", "fastproj"]),
+        ]
+        with subprocess.Popen(
+            [*command, *arguments],
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory))) if memory else None,
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
+    server = _server()
+    assert server.stdin
+    assert server.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [f"{folder}/out", f"{folder}/err"]
+        request = {"arguments": arguments, "cwd": str(cwd), "environment": dict(environment), "outputs": outputs}
+        print(json.dumps(request | {"timeout_s": timeout_s, "memory": memory}), file=server.stdin, flush=True)
+        status = json.loads(server.stdout.readline())
+        stdout, stderr = (Path(output).read_text(errors="replace") for output in outputs)
+    if status is None:
+        raise subprocess.TimeoutExpired(["fastproj", *arguments], timeout_s, stdout, stderr)
+    return subprocess.CompletedProcess(["fastproj", *arguments], status, stdout, stderr)
+
+
+def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that Python reads when it starts."""
+    return {key: value for key, value in environment.items() if key.startswith(("LANG", "LC_", "PYTHON"))}
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """Start the process that is forked; it ends with its stdin."""
+    server = [sys.executable, str(PROGRAMS / "serve_fastproj.py")]
+    started = subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    atexit.register(started.communicate)
+    return started

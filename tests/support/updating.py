@@ -3,12 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Protocol
 
 import yaml
-from program import PROGRAMS
+from program import PROGRAMS, run_fastproj
 
 VERSIONS = ["v0.1.0", "v0.2.0", "v0.3.0"]
 
@@ -199,13 +198,4 @@ def journal(project: Path) -> bool:
 
 def stop_update(environment: dict[str, str], folder: Path, *point: str) -> subprocess.CompletedProcess[str]:
     """Update a project with a program that stops at a point, which `programs/stop_update.py` describes."""
-    return subprocess.run(
-        [sys.executable, str(PROGRAMS / "stop_update.py"), *point, "update", "--yes"],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return run_fastproj([str(PROGRAMS / "stop_update.py"), *point, "update", "--yes"], folder, environment)

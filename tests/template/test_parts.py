@@ -38,7 +38,7 @@ def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastpr
     assert result.returncode == 0, result.stderr
     last = json.loads((folder / "runs/first/metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] >= 0.9
-    names = ["model", "techniques", *(["train", "regularization"] if EVERY else [])]
+    names = ["model", *(["techniques", "train", "regularization"] if EVERY else [])]
     tests = [f"src/proj/tests/test_{name}.py" for name in names]
     result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert result.returncode == 0, result.stdout

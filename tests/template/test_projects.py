@@ -70,7 +70,7 @@ def _text(name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # some 350 tests in one
-@pytest.mark.parametrize(("framework", "model"), PROJECTS)
+@pytest.mark.parametrize(("framework", "model"), PROJECTS[::-1])  # the longest first
 def test_rendered_tests_pass(project: Project, framework: str, model: str) -> None:
     folder = project(framework, model)
     files = [

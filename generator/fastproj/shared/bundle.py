@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from packaging.version import Version
 
 from . import git
 from .errors import FastprojError
-from .scratch import scratch_folder
+from .scratch import scratch_folder, temporary_folder
 from .versions import declared_version, is_release, tag_of, unreleased, version_of
 
 # An entry contains these, and nothing else of the repository.
@@ -63,7 +62,7 @@ def releases(root: Path) -> dict[str, str]:
     Raises:
         FastprojError: git is missing or fails.
     """
-    with object_store(Path(tempfile.gettempdir())) as store:
+    with object_store(temporary_folder()) as store:
         return store.releases(store.link(root.absolute()))
 
 

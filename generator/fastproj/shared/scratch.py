@@ -13,6 +13,12 @@ from .errors import FastprojError
 from .lock import locked
 
 
+def temporary_folder() -> Path:
+    """Return the system's folder for temporary files, without an interruption: Python creates a file to test it."""
+    with uninterrupted():
+        return Path(tempfile.gettempdir())
+
+
 @contextmanager
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """Create a folder `.<name>.fastproj-*` in `parent` that contains an empty `tmp`, and remove it at the end.
@@ -47,7 +53,7 @@ def remove_abandoned(parent: Path, name: str) -> None:
 @contextmanager
 def uninterrupted(permanently: bool = False) -> Iterator[None]:
     """Ignore signals, for example during a clean-up; `permanently` also afterwards, unless the body fails."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)  # the last delays one of the others
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     succeeded = False
     try:

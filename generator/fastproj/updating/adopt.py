@@ -19,7 +19,7 @@ from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, choices, combine, package_of
 from ..shared.errors import FastprojError
-from ..shared.scratch import scratch_folder
+from ..shared.scratch import scratch_folder, temporary_folder
 from . import linked, releases
 from .releases import Releases
 
@@ -57,7 +57,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
     if template is None and isinstance(recorded.get("_src_path"), str) and isinstance(recorded.get("_commit"), str):
         raise FastprojError(f"{root / ANSWERS_FILE} links the project already: update it with fastproj update")
     location = template or recorded.get("_src_path")
-    with scratch_folder(Path(tempfile.gettempdir()), "adopt") as work:
+    with scratch_folder(temporary_folder(), "adopt") as work:
         found = releases.of(location if isinstance(location, str) else DEFAULT_TEMPLATE, work)
         questions = found.questions(found.newest) or {}
         options = combine(given, data, questions or None)

@@ -8,13 +8,12 @@ abort is to move with swapped trees.
 import errno
 import os
 import shutil
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..shared.errors import FastprojError
-from ..shared.scratch import remove_abandoned, uninterrupted
+from ..shared.scratch import remove_abandoned, temporary_folder, uninterrupted
 from . import journal, trees
 from .journal import Pending, record, work_folder
 from .merge import Merged
@@ -117,7 +116,7 @@ def end(where: Path, abort: bool) -> Ended:
         raise FastprojError(f"no update was interrupted in {where}: there is nothing to continue or abort")
     repository, update = found
     with repository.locked():
-        remove_abandoned(Path(tempfile.gettempdir()), "update")
+        remove_abandoned(temporary_folder(), "update")
         journal.drop_if_outdated(repository, update)
         edited = _abort(repository, update) if abort else _continue(repository, update)
     return Ended(repository, update.version, abort, edited, [] if abort else sorted(update.stages))

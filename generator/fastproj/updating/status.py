@@ -1,13 +1,12 @@
 """The state of a project: its version, answers, and changes since it was rendered."""
 
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..shared.errors import FastprojError
-from ..shared.scratch import scratch_folder
+from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.versions import is_older
 from . import journal, linked, trees
 from .renderings import render_old
@@ -51,7 +50,7 @@ def status(where: Path, template: str | None) -> Status:
     except FastprojError as error:
         raise (FastprojError(str(interrupted[1])) if interrupted else error) from error
     project.repository.head()
-    with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
+    with scratch_folder(temporary_folder(), "status") as work:
         before, after = sources(project, template, work)
         newest = project.version if is_older(after.newest, project.version) else after.newest
         repository = project.repository.with_objects_in(work / "objects")

@@ -4,7 +4,6 @@ The old version and the new one are rendered; git merges what changed between th
 result is staged for the user to review.
 """
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
 from ..shared.rendering import Asking, preload
-from ..shared.scratch import scratch_folder
+from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.versions import is_older
 from . import apply, journal, linked, releases, trees
 from .journal import Pending
@@ -71,7 +70,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
         if project.answers_path not in trees.files(repository, "HEAD"):
             file = project.root / ANSWERS_FILE
             raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
-        with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
+        with scratch_folder(temporary_folder(), "update") as work:
             return _update(project, wanted, work)
 
 
