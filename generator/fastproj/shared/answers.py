@@ -105,7 +105,7 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
         if not equals or not name.isidentifier():
             raise UsageError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
         if name in combined:
-            raise UsageError(f"{name} is given twice: keep one of its options")
+            raise UsageError(f"{shown_name(name)} is given twice: keep one of its options")
         combined[name] = value
         if questions is None:
             continue
