@@ -1,11 +1,15 @@
 """The questions, answered with the keyboard in a real terminal."""
 
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pexpect
 import pytest
 import yaml
+from fastproj.creating.gpus import Gpu
+from fastproj.creating.hardware import Machine
+from fastproj.show import detected
 from matrix import QUESTIONS, UPDATE_SOURCE
 from program import Fastproj
 from updating import MakeProject, read_answers
@@ -23,7 +27,7 @@ ANSWERS: dict[str, tuple[dict[str, str], str]] = {
     "author": ({"x" * 101: "at most 100 characters"}, ""),
     "licence": ({}, "bsd"),
     "update_workflow": ({}, "y"),
-    "update_source": ({"http://x": "use git"}, UPDATE_SOURCE),
+    "update_source": ({"http://x": "full commit hash, or"}, UPDATE_SOURCE),
 }
 RECORDED = {
     "gpus": 2,
@@ -60,6 +64,15 @@ def finish(terminal: "pexpect.spawn[str]") -> tuple[int | None, str]:
 def lines(name: str) -> list[str]:
     """Return the lines of a question."""
     return [line.strip() for line in QUESTIONS[name]["help"].splitlines()]
+
+
+def test_detected_hardware_is_one_line() -> None:
+    gpu = Gpu("nvidia", "NVIDIA H100 80GB HBM3", "9.0", 81559, "fp8")
+    for gpus, text in {(): "no GPU", (gpu,): f"1 GPU ({gpu.name})", (gpu,) * 8: f"8 GPUs ({gpu.name})"}.items():
+        machine = Machine("Linux x86_64", gpus, "EPYC", cores=128, memory_mib=None, cpu_bf16=True)
+        line = detected(machine).partition("\n")[0]
+        assert line == f"Detected: 128 CPU cores, {text}"
+        assert len(line) < 60
 
 
 def test_questions_fit_60_columns() -> None:
@@ -177,6 +190,7 @@ def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: P
     answers = "{{ _copier_answers | to_nice_yaml -}}\n"
     (tmp_path / "template/{{ _copier_conf.answers_file }}.jinja").write_text(answers)
     terminal = start(environment, tmp_path, "new", "proj", "--template", "template")
+    terminal.logfile_read = shown = StringIO()
     for question, keys in {"token": "secret", "rate (float)": "x", "enter a number": CLEAR + "2"}.items():
         terminal.expect_exact(question)
         terminal.send(keys + ENTER)
@@ -189,9 +203,9 @@ def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: P
     }.items():
         terminal.expect_exact(question)
         terminal.send(keys)
-    terminal.expect_exact("****")
     status, output = finish(terminal)
     assert status == 0, output
+    assert "secret" not in shown.getvalue()
     recorded = yaml.safe_load((tmp_path / "proj/.copier-answers.yml").read_text())
     assert {it: recorded[it] for it in recorded if not it.startswith("_")} == {
         **{"project_name": "proj", "rate": 2.0, "table": {"a": 1}},

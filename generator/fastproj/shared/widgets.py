@@ -53,7 +53,7 @@ def ask_text(title: str, details: list[str], default: str, hint: str, check: Che
         qmark="?",
         instruction=_below([*details, ">"]),
         placeholder=[("class:placeholder", hint)],
-        validate=lambda text: check(text) or True,
+        validate=lambda text: wrapped(check(text), 0) or True,
         validate_while_typing=False,
         is_password=secret,
         key_bindings=keys,
@@ -89,7 +89,7 @@ def select(title: str, details: list[str], choices: list[questionary.Choice], de
 def check_off(title: str, details: list[str], choices: list[questionary.Choice], check: Check) -> list[Any]:
     """Ask for any number of the choices, and return their values."""
     _wrap_titles(choices, 7)
-    validate: Any = lambda answer: check(answer) or True  # noqa: E731 - questionary declares its argument too narrowly
+    validate: Any = lambda answer: wrapped(check(answer), 0) or True  # noqa: E731 - questionary declares its argument too narrowly
     instruction = _below([*details, "Arrow keys: move, Space: check, Enter: continue"])
     prompt = questionary.checkbox(
         wrapped(title, 2), choices, validate=validate, qmark="?", instruction=instruction, style=_STYLE
