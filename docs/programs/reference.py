@@ -43,7 +43,8 @@ def commands() -> str:
         "# Commands and options",
         "",
         "Every command of `fastproj` with its arguments and options, as `fastproj COMMAND --help` prints them.",
-        "For what the commands do, see [Command line](../generator.md) and [Updating](../updating.md).",
+        "For what the commands do, and their exit statuses, see [Command line](../generator.md) and",
+        "[Updating](../updating.md).",
     ]
     program = get_command(app)
     everything = {"fastproj": program} | {f"fastproj {name}": it for name, it in program.commands.items()}  # type: ignore[attr-defined]
