@@ -76,7 +76,7 @@ def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Pat
     shutil.copy(home / ".gitconfig", other / ".gitconfig")
     result = fastproj("update", "--yes", "--gpus", "2", cwd=folder, HOME=str(other))
     assert result.returncode == 0, result.stderr
-    assert read_answers(folder)["_src_path"] == "~/.fastproj/template.bundle"
+    assert read_answers(folder)["_src_path"] == "~/.local/share/fastproj/template.bundle"
     assert read_answers(folder)["gpus"] == 2
     git(folder, "reset", "-q", "--hard")
     (tmp_path / "file").touch()
@@ -86,7 +86,7 @@ def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Pat
     moved = {"HOME": str(tmp_path / "file"), "FASTPROJ_HOME": str(tmp_path / "moved")}
     result = fastproj("update", "--yes", "--gpus", "2", cwd=folder, **moved)
     assert result.returncode == 0, result.stderr
-    assert read_answers(folder)["_src_path"] == "~/.fastproj/template.bundle"
+    assert read_answers(folder)["_src_path"] == "~/.local/share/fastproj/template.bundle"
     assert str(tmp_path) not in git(folder, "diff", "--staged")
 
 
