@@ -1,6 +1,7 @@
 """What a run prints: that it starts, what it consists of, and a table of metrics, all within 80 columns."""
 
 import os
+import signal
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ def begin(module: str, about: str) -> None:
         show(module, about, sys.argv[1:])
     if os.environ.get("RANK", "0") == "0" and not any(word.startswith("--print_config") for word in sys.argv):
         print("starting: importing torch, loading the data, building the model", flush=True)
-    sys.excepthook = lambda kind, *error: None if kind is KeyboardInterrupt else sys.__excepthook__(kind, *error)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it may be ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a run: an exception in an import may get lost
 
 
 def shown(path: Path) -> str:
@@ -36,6 +38,8 @@ class Console:
         self.names = self.train_row = ""
         self.rows = 0
         self.bar: Any = None
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def open_bar(self, first_step: int) -> None:
         """In a terminal, keep the newest training row in the last line, with a progress bar."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -18,24 +19,26 @@ def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
     An expected error has the place of the option that it is about, if a file sets it. One of several ranks exits at
     once: Python's teardown would wait for ranks that wait for this one.
     """
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-    line, status = "", 1
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if isinstance(error, UserError):
         error = with_place(error, sys.argv[1:] if arguments is None else arguments)
-        line, status = in_one_line(error), error.status
+        message, status = in_one_line(error), error.status
     elif isinstance(error, KeyboardInterrupt):
-        status = 128 + 2
-    elif alone or isinstance(error, SystemExit):
+        message, status = "", 128 + signal.SIGINT
+    elif several and not isinstance(error, SystemExit):
+        message, status = "".join(traceback.format_exception(error)), 1
+    else:
         raise error
-    if alone and status == 1:
-        sys.exit(line)
-    if (alone or _is_first(line or repr(error))) and status < 128:
-        print(line or "".join(traceback.format_exception(error)), file=sys.stderr)
-    if alone:
-        sys.exit(status)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    if status == 1 and not several:
+        sys.exit(message)
+    if several and not _is_first(message or "interrupted"):
+        message = ""
+    if message:
+        print(message, file=sys.stderr, flush=True)
+    if several:
+        sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _is_first(message: str) -> bool:
@@ -46,10 +49,10 @@ def _is_first(message: str) -> bool:
     file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))  # .../attempt_0/<local rank>/error.json
     if not file.name:
         return True
+    record = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
     try:
         (file.parents[1] / "failed").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    record = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
-    file.write_text(json.dumps({"message": record}), encoding="utf-8")
+        file.write_text(json.dumps({"message": record}), encoding="utf-8")
+    except OSError as error:
+        return not isinstance(error, FileExistsError)
     return True

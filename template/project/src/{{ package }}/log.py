@@ -53,7 +53,7 @@ class RunLog:
         """Write one row of metrics as of `step` optimizer steps."""
         if not self.is_main:
             return
-        record = {"split": split, "step": step, **values, "seconds": round(self.seconds(), 3)}
+        record = {"split": split, "step": step, **values, "seconds": round(time.perf_counter() - self.started, 3)}
         try:
             self.stream.write(json.dumps(record) + "\n")
             self.stream.flush()
@@ -63,7 +63,3 @@ class RunLog:
             for name, value in values.items():
                 self.events.add_scalar(f"{split}/{name}", value, step)
         self.console.row(split, step, values)
-
-    def seconds(self) -> float:
-        """Return the time since the log was opened."""
-        return time.perf_counter() - self.started

@@ -235,7 +235,7 @@ class Run:
         if self.results:
             facts["validation"] = ", ".join(f"{name} {value:.4g}" for name, value in self.results.items())
             facts["best"] = f"{best.monitor} {best.value:.4g} at step {best.step}"
-        facts |= {"time": f"{self.log.seconds():.1f} s", "files": f"in {shown(self.folder)}"}
+        facts |= {"time": f"{time.perf_counter() - self.log.started:.1f} s", "files": f"in {shown(self.folder)}"}
         self.log.console.facts(facts)
 
 
