@@ -112,7 +112,7 @@ KNOWN = [
 
 
 def test_terminal_shows_whole_lines_of_an_interrupted_and_a_resumed_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_validation: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     step, handler = RunLog.step, signal.signal(signal.SIGINT, signal.default_int_handler)
