@@ -8,6 +8,8 @@ export PIP_CONSTRAINT := $(abspath constraints.txt)
 DEMO := build/demo
 DEMO_VENV := build/demo-venv
 DEMO_BIN := $(abspath $(DEMO_VENV))/bin
+# Where its torch comes from without a GPU, if it can be reached: PyPI's requires gigabytes of CUDA libraries on Linux.
+TORCH_CPU := https://download.pytorch.org/whl/cpu
 # What `make try` renders.
 MODEL ?= mlp
 FRAMEWORK ?= pytorch
@@ -29,6 +31,9 @@ demo:  ## render a project for this machine, train it on real data and print a r
 	@if [ -e $(DEMO) ]; then rm -rf $(DEMO).before && mv $(DEMO) $(DEMO).before; fi
 	@$(DEMO_BIN)/fastproj new $(notdir $(DEMO)) --output $(dir $(DEMO)) --model resnet --framework pytorch --no-git --yes
 	@cmp -s $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml || { echo 'demo: installing its requirements, once'; \
+	  [ "$$(uname)" != Linux ] || ! grep -q '$(TORCH_CPU)' $(DEMO)/pyproject.toml \
+	  || $(DEMO_BIN)/python -m pip install --quiet --retries 1 torch --index-url $(TORCH_CPU) 2> /dev/null \
+	  || echo 'demo: $(TORCH_CPU) cannot be reached: torch comes from the package index'; \
 	  $(DEMO_BIN)/python -m pip install --quiet --editable $(DEMO) && cp $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml; }
 	@echo && cd $(DEMO) && PYTHON=$(DEMO_BIN)/python launch/local.sh --run.name demo \
 	  && $(DEMO_BIN)/python -m $(notdir $(DEMO)).tools.report runs/demo

@@ -1,10 +1,15 @@
-"""Build hook: puts the template into the package as a git bundle, from which projects are rendered offline."""
+"""Hooks of the build: the template as a git bundle, from which projects are rendered offline, and the README.
 
+A package index shows the README without the files that it links to.
+"""
+
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 BUNDLE = "generator/fastproj/_template.bundle"
 
@@ -23,3 +28,32 @@ class TemplateBundle(BuildHookInterface[Any]):
         from fastproj.shared.bundle import build  # needs only the standard library and packaging
 
         build(root, root / BUNDLE)
+
+
+class Readme(MetadataHookInterface):
+    """Sets the README that a package index shows."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Take README.md, with links for everywhere: into `Repository` of [project.urls], as soon as that is set."""
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        text = for_index(text, metadata.get("urls", {}).get("Repository"))
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def for_index(readme: str, repository: str | None) -> str:
+    """Return a README in which links to files of the repository are absolute; without its address, plain text.
+
+    Images without an address are left out.
+    """
+    relative = r"(?![a-z]+:|#)([^)\s\"]+)"
+    images, links = (
+        (rf"!\[([^]]*)\]\({relative}\)", rf'<img\b[^>]*?src="{relative}"[^>]*>'),
+        rf"\[([^]]+)\]\({relative}\)",
+    )
+    if repository is None:
+        for image in images:
+            readme = re.sub(image, "", readme)
+        return re.sub(links, r"\1", readme)
+    readme = re.sub(images[0], rf"![\1]({repository}/raw/HEAD/\2)", readme)
+    readme = re.sub(rf'(<img\b[^>]*?src="){relative}', rf"\1{repository}/raw/HEAD/\2", readme)
+    return re.sub(links, rf"[\1]({repository}/blob/HEAD/\2)", readme)

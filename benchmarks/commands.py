@@ -45,7 +45,8 @@ def _install(work: Path) -> dict[str, str]:
     shutil.copy(ROOT / "copier.yml", site / "fastproj")
     build(ROOT, site / "fastproj/_template.bundle")
     (work / ".gitconfig").write_text("[user]\nname = a\nemail = a@example.org\n")
-    return os.environ | {"HOME": str(work), "XDG_CONFIG_HOME": str(work), "PYTHONPATH": str(site)}
+    folders = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(work))
+    return os.environ | folders | {"PYTHONPATH": str(site)}
 
 
 def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
@@ -54,9 +55,9 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
     copier = [PYTHON, "-m", "copier", "copy", "--quiet", "--defaults", "--data", "project_name=proj", "--vcs-ref"]
     (work / "output").mkdir()
     _run(new, work, environment)  # copies the bundle to the home folder, and compiles the modules
-    releases = list(entries(work / ".fastproj/template.bundle"))
-    bundle = "~/.fastproj/template.bundle"
-    _run([*copier, f"v{releases[0]}", bundle, str(work / "old")], work, environment)
+    bundle = work / "fastproj/template.bundle"
+    releases = list(entries(bundle))
+    _run([*copier, f"v{releases[0]}", str(bundle), str(work / "old")], work, environment)
     for command in (["init"], ["add", "--all"], ["commit", "--message", "Old"]):
         _run(["git", *command], work, environment, work / "old")
     return {
@@ -66,7 +67,7 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
         "fastproj detect": [*fastproj, "detect"],
         "fastproj new": new,
         "fastproj new --no-git": [*new, "--no-git"],
-        "copier copy": [*copier, f"v{releases[-1]}", bundle, str(work / "output/proj")],
+        "copier copy": [*copier, f"v{releases[-1]}", str(bundle), str(work / "output/proj")],
         "fastproj update": [*fastproj, "update", str(work / "output/old"), "--yes"],
     }
 

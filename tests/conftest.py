@@ -54,9 +54,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def environment(home: Path) -> dict[str, str]:
     """Environment of the program: that home, no GPU settings, one thread."""
-    kept = {
-        key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_", "CUDA_VISIBLE"))
-    }
+    others = ("GIT_", "FASTPROJ_", "CUDA_VISIBLE", "XDG_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(others)}
     return kept | {
         "HOME": str(home),
         "OMP_NUM_THREADS": "1",
@@ -74,6 +73,13 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
         return run_fastproj(arguments, cwd, environment | changes)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def uv() -> str:
+    """The program uv, which `make test` installs."""
+    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return found or pytest.skip("uv is not installed")
 
 
 @pytest.fixture(scope="session")
@@ -172,7 +178,8 @@ def released(
 
     @functools.cache
     def render(version: str, model: str) -> Path:
-        assert fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home")).returncode == 0  # the copy at home
+        copies = ["--template", "~/.fastproj/template.bundle"]  # where they kept the copy
+        assert fastproj("new", "x", "--yes", *copies, cwd=tmp_path_factory.mktemp("home")).returncode == 0
         folder = tmp_path_factory.mktemp("released") / "proj"
         command = [sys.executable, str(PROGRAMS / "render_release.py"), str(folder), version, model]
         subprocess.run(command, env=environment, check=True, capture_output=True)

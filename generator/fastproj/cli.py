@@ -9,12 +9,34 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from .shared.answers import ANSWERS, Answer, choices, combine
-from .shared.errors import FastprojError, without_passwords
+from .shared.answers import ANSWERS, SPELLINGS, Answer, choices, combine, option
+from .shared.errors import UsageError, without_passwords
 
-app = typer.Typer(name="fastproj", rich_markup_mode=None, pretty_exceptions_enable=False)
+_EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 wrong usage; 3 outdated (status); 128 + N after signal N."
+
+
+class Program(TyperGroup):
+    """The program. Wrong usage that typer does not know of ends with the same exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            print(f"fastproj: {without_passwords(' '.join(str(error).split()))}", file=sys.stderr)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    name="fastproj",
+    cls=Program,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    epilog=_EXITS,
+    context_settings={"token_normalize_func": lambda token: SPELLINGS.get(token, token)},
+)
 
 
 @cache
@@ -47,9 +69,10 @@ def command_with_answers(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(answer: Answer) -> inspect.Parameter:
-    option = typer.Option(help=answer.help, autocompletion=lambda: choices(_questions(), answer.name))
+    names = [] if answer.type is bool else [option(answer.name)]
+    details = typer.Option(*names, help=answer.help, autocompletion=lambda: choices(_questions(), answer.name))
     kind = str if answer.type is list else answer.type
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    annotation = Annotated[kind | None, details]  # type: ignore[valid-type]
     return inspect.Parameter(answer.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
@@ -109,11 +132,13 @@ def new(
     questions = source.questions(template)
     given = combine(answers, data or [], questions)
     if not yes and not _interactive():
-        raise FastprojError("not an interactive terminal: pass --yes to accept the detected answers")
+        raise UsageError("not an interactive terminal: pass --yes to accept the detected answers")
     rendering.preload(ask=not yes)
     chosen = source.embedded() if template is None else source.from_location(template)
     machine = hardware.detect()
     defaults = project.default_answers(machine)
+    if not yes:
+        print(show.detected(machine), flush=True)
     created = project.create(target, chosen, given, defaults, ask=not yes, commit=not no_git)
     _report(show.created(created, machine, output, template, no_git), f"{created.path} was created")
 
@@ -141,7 +166,7 @@ def update(
     if continue_ or abort:
         others = (to, data, dry_run, downgrade, template, *answers.values())
         if (continue_ and abort) or any(it not in (None, False) for it in others):
-            raise FastprojError("--continue and --abort take no other option: pass one of them alone")
+            raise UsageError("--continue and --abort take no other option: pass one of them alone")
         ended = end(where, abort)
         _report(show.ended(ended), "the interrupted update was undone" if abort else "the update is staged")
         raise typer.Exit(1 if ended.conflicts else 0)

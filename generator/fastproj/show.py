@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .shared.answers import ANSWERS, ANSWERS_FILE, as_options, as_text
+from .shared.answers import ANSWERS, ANSWERS_FILE, as_options, as_text, shown_name
 
 if TYPE_CHECKING:  # no command needs all of them
     from .creating.hardware import Machine
@@ -43,6 +43,14 @@ def machine_text(machine: Machine) -> str:
     return "\n".join([*lines, f"answers  {' '.join(as_options(machine.answers()))}"])
 
 
+def detected(machine: Machine) -> str:
+    """Describe a machine in one line, and how to answer the questions that follow."""
+    names = " and ".join(dict.fromkeys(gpu.name for gpu in machine.gpus))
+    gpus = f"{_count(len(machine.gpus), 'GPU')} ({names})" if machine.gpus else "no GPU"
+    hints = "Enter accepts the default in gray; Ctrl-C cancels."
+    return f"Detected: {_count(machine.cores, 'CPU core')}, {gpus}\n{hints}\n"
+
+
 def created(project: Project, machine: Machine, output: Path, template: str | None, no_git: bool) -> str:
     """Describe a new project: notes on the detected hardware, next steps, and the command that renders it again."""
     answers = project.answers
@@ -65,7 +73,9 @@ def updated(done: Updated, dry_run: bool) -> str:
         return f"{done.root} is up to date: {done.after}, with these answers."
     merged = done.merged
     lines = [f"{'Would update' if dry_run else 'Updated'} {done.root} from {done.before} to {done.after}."]
-    lines += [f"  {key}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in (done.answers or {}).items()]
+    lines += [
+        f"  {shown_name(key)}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in (done.answers or {}).items()
+    ]
     if done.news:
         lines += ["", "What is new:", "", done.news, ""]
     listed_below = {*merged.renamed, *merged.renamed.values(), *merged.stages}
@@ -102,7 +112,7 @@ def status_text(found: Status) -> str:
         lines.append(
             f"pending   the update to {found.interrupted} was interrupted: fastproj update --continue, or --abort"
         )
-    lines.append("answers   " + " ".join(f"{key}={_answer(value)}" for key, value in found.answers.items()))
+    lines.append("answers   " + " ".join(f"{shown_name(key)}={_answer(value)}" for key, value in found.answers.items()))
     lines += [f"CONFLICT  {path}: not resolved yet" for path in found.conflicts]
     lines += [f"changed   {path}" for path in found.changed]
     lines += [f"renamed   {was} -> {now}" for was, now in found.renamed.items()]
@@ -120,10 +130,12 @@ def adopted(found: Adopted) -> str:
     ]
     lines += [f"  {tag}: {differing} lines would differ" for tag, differing in found.others.items()]
     lines += ["", "Answers, and the source of each:"]
-    lines += [f"  {key} = {_answer(value)} ({source})" for key, (value, source) in found.answers.items()]
+    lines += [f"  {shown_name(key)} = {_answer(value)} ({source})" for key, (value, source) in found.answers.items()]
     guessed = [key for key, (_, source) in found.answers.items() if source == "default"]
     if guessed:
-        lines.append(f"Not found in the files: {', '.join(guessed)}. Pass an option where the default is wrong.")
+        lines.append(
+            f"Not found in the files: {', '.join(map(shown_name, guessed))}. Pass an option where the default is wrong."
+        )
     if found.written:
         commit = f"git commit -m 'Link to {found.version}'"
         lines += ["", "Next, review and commit it:", f"  git add {ANSWERS_FILE}", f"  {commit}"]
@@ -151,6 +163,10 @@ def _conflict(conflict: Conflict) -> str:
     if conflict.kind == "contents":
         return f"{path}: you and the template changed the same lines"
     return f"{path} ({conflict.kind}): {conflict.reason.removeprefix(f'CONFLICT ({conflict.kind}): ')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _answer(value: Any) -> str:

@@ -47,8 +47,8 @@ def test_suggested_name_is_accepted() -> None:
 
 def test_requirements_are_refused_as_project_names(project: Project) -> None:
     for framework, model in COVER:
-        declared = tomllib.loads((project(framework, model) / "pyproject.toml").read_text())["project"]
-        for requirement in [*declared["dependencies"], *declared["optional-dependencies"]["dev"]]:
+        declared = tomllib.loads((project(framework, model) / "pyproject.toml").read_text())
+        for requirement in [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]:
             name = re.match(r"[\w-]+", requirement)
             assert name is not None
             with pytest.raises(FastprojError, match="a package that the project uses"):

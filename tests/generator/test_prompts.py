@@ -1,62 +1,233 @@
-"""The questions, answered with arrow keys in a real terminal."""
+"""The questions, answered with the keyboard in a real terminal."""
 
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pexpect
 import pytest
 import yaml
+from fastproj.creating.gpus import Gpu
+from fastproj.creating.hardware import Machine
+from fastproj.show import detected
+from matrix import QUESTIONS, UPDATE_SOURCE
+from program import Fastproj
+from updating import MakeProject, read_answers
 
-DOWN, ENTER = "\x1b[B", "\r"
+DOWN, ENTER, CLEAR, BACKSPACE, CTRL_C, CTRL_D = "\x1b[B", "\r", "\x15", "\x7f", "\x03", "\x04"
+ASKED = [name for name, entry in QUESTIONS.items() if "help" in entry and name != "project_name"]
+# Invalid answers, each with the message about it, and the keys of a valid one.
+ANSWERS: dict[str, tuple[dict[str, str], str]] = {
+    "gpus": ({"70": "enter a number from 0 to 64", "two": "enter a whole number"}, "2"),
+    "nodes": ({"0": "enter a number from 1 to 10000"}, ""),
+    "tensor_cores": ({"int4": "nothing matches"}, "hopper"),
+    "framework": ({}, DOWN),
+    "model": ({}, "decoder"),
+    "launchers": ({}, DOWN + " "),
+    "author": ({"x" * 101: "at most 100 characters"}, ""),
+    "licence": ({}, "bsd"),
+    "update_workflow": ({}, "y"),
+    "update_source": ({"http://x": "full commit hash, or"}, UPDATE_SOURCE),
+}
+RECORDED = {
+    "gpus": 2,
+    "nodes": 1,
+    "tensor_cores": "fp8",
+    "framework": "lightning",
+    "model": "gpt",
+    "launchers": ["slurm"],
+    "author": "Ada Lovelace",
+    "licence": "BSD-3-Clause",
+    "update_workflow": True,
+    "update_source": UPDATE_SOURCE,
+}
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
-def start(environment: dict[str, str], cwd: Path, *options: str) -> "pexpect.spawn[str]":
-    variables = environment | {"TERM": "xterm-256color"}
-    command = ["-m", "fastproj", "new", "proj", *options]
-    return pexpect.spawn(
-        sys.executable, command, cwd=str(cwd), env=variables, encoding="utf-8", dimensions=(40, 120), timeout=60
+def start(environment: dict[str, str], cwd: Path, *arguments: str, width: int = 80) -> "pexpect.spawn[str]":
+    variables = environment | {"TERM": "xterm-256color", "COLUMNS": str(width)}
+    command = ["-m", "fastproj", *arguments]
+    terminal = pexpect.spawn(
+        sys.executable, command, cwd=str(cwd), env=variables, encoding="utf-8", dimensions=(40, width), timeout=30
     )
+    terminal.delaybeforesend = None
+    return terminal
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_questions_are_answered_with_arrow_keys(environment: dict[str, str], tmp_path: Path) -> None:
-    terminal = start(environment, tmp_path, "--licence", "MIT")
-    terminal.expect("GPUs per machine")
-    terminal.send("\x7f2" + ENTER)
-    terminal.expect("machines that train one model")
-    terminal.send(ENTER)
-    terminal.expect("Newest number format")
-    terminal.expect("Volta")
-    terminal.send(DOWN + ENTER)
-    terminal.expect("Training framework")
-    terminal.send(ENTER)
-    terminal.expect("Model, with")
-    terminal.expect("decoder-only")
-    terminal.send(DOWN * 3 + ENTER)
-    terminal.expect("Launch scripts in addition")
-    terminal.send(DOWN + " " + ENTER)
-    terminal.expect("Author or team")
-    terminal.send(ENTER)
-    terminal.expect("opens a pull request")
-    terminal.send(ENTER)
-    terminal.expect("To render it again")
+def finish(terminal: "pexpect.spawn[str]") -> tuple[int | None, str]:
+    """Wait for the end, and return the exit status and the output that no test has expected yet."""
     terminal.expect(pexpect.EOF)
     terminal.close()
-    assert terminal.exitstatus == 0
-    answers = yaml.safe_load((tmp_path / "proj/.copier-answers.yml").read_text())
-    assert (answers["gpus"], answers["tensor_cores"], answers["model"]) == (2, "fp8", "gpt")
-    assert (answers["launchers"], answers["author"], answers["licence"]) == (["slurm"], "Ada Lovelace", "MIT")
+    return terminal.exitstatus, terminal.before or ""
 
 
-@pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["ctrl-c", "ctrl-d"])
-def test_aborting_a_question_writes_nothing(environment: dict[str, str], tmp_path: Path, key: str) -> None:
-    terminal = start(environment, tmp_path)
-    terminal.expect("GPUs per machine")
-    terminal.send("\x7f" + key if key == "\x04" else key)
-    terminal.expect(pexpect.EOF)
-    terminal.close()
-    assert terminal.exitstatus in (1, 130)
-    assert "Traceback" not in (terminal.before or "")
-    message = "interrupted; no incomplete project is left" if key == "\x03" else "the input ended before"
-    assert message in (terminal.before or "")
-    assert list(tmp_path.iterdir()) == []
+def lines(name: str) -> list[str]:
+    """Return the lines of a question."""
+    return [line.strip() for line in QUESTIONS[name]["help"].splitlines()]
+
+
+def test_detected_hardware_is_one_line() -> None:
+    gpu = Gpu("nvidia", "NVIDIA H100 80GB HBM3", "9.0", 81559, "fp8")
+    for gpus, text in {(): "no GPU", (gpu,): f"1 GPU ({gpu.name})", (gpu,) * 8: f"8 GPUs ({gpu.name})"}.items():
+        machine = Machine("Linux x86_64", gpus, "EPYC", cores=128, memory_mib=None, cpu_bf16=True)
+        line = detected(machine).partition("\n")[0]
+        assert line == f"Detected: 128 CPU cores, {text}"
+        assert len(line) < 60
+
+
+def test_questions_fit_60_columns() -> None:
+    for name in ["project_name", *ASKED]:
+        assert all(len(line) <= 57 for line in lines(name)), name
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_every_question_and_every_invalid_answer(width: int, environment: dict[str, str], tmp_path: Path) -> None:
+    terminal = start(environment, tmp_path, "new", "proj", width=width)
+    terminal.expect(r"Detected: \d+ CPU cores?, ")
+    assert list(ANSWERS) == ASKED
+    for name, (invalid, valid) in ANSWERS.items():
+        for line in lines(name):
+            terminal.expect_exact(line)
+        for text, message in invalid.items():
+            terminal.send(text + ENTER)
+            terminal.expect_exact(message)
+            terminal.send(BACKSPACE * len(text) if "choices" in QUESTIONS[name] else CLEAR)
+        terminal.send(valid + ("" if valid == "y" else ENTER))
+    terminal.expect_exact("Create proj?")
+    for text in ("license          BSD-3-Clause", "update_workflow  yes"):
+        terminal.expect_exact(text)
+    assert list(tmp_path.glob("proj")) == []
+    if width == 120:
+        terminal.send("author" + ENTER)
+        terminal.expect_exact(lines("author")[0])
+    terminal.send({60: ENTER, 80: CTRL_C, 120: CTRL_D}[width])
+    status, output = finish(terminal)
+    assert "Traceback" not in output
+    expected = {60: (0, "Created proj"), 80: (130, "no incomplete project is left"), 120: (1, "the input ended before")}
+    assert status == expected[width][0], output
+    assert expected[width][1] in output
+    if width == 60:
+        recorded = read_answers(tmp_path / "proj")
+        assert {name: recorded[name] for name in RECORDED} == RECORDED
+    else:
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_enter_accepts_what_yes_accepts(environment: dict[str, str], fastproj: Fastproj, tmp_path: Path) -> None:
+    terminal = start(environment, tmp_path, "new", "proj")
+    skipped = ("nodes", "tensor_cores", "update_source")  # there is no GPU and no workflow
+    for name in [it for it in ASKED if it not in skipped]:
+        terminal.expect_exact(lines(name)[0])
+        assert not any(lines(it)[0] in (terminal.before or "") for it in skipped)
+        terminal.send(ENTER)
+    terminal.expect_exact("Create proj?")
+    terminal.send(ENTER)
+    status, output = finish(terminal)
+    assert status == 0, output
+    (tmp_path / "yes").mkdir()
+    assert fastproj("new", "proj", "--yes", cwd=tmp_path / "yes").returncode == 0
+    assert read_answers(tmp_path / "proj") == read_answers(tmp_path / "yes/proj")
+
+
+def test_answers_are_changed_before_anything_is_written(environment: dict[str, str], tmp_path: Path) -> None:
+    given = ["--framework=pytorch", "--model=mlp", "--launchers=none", "--author=A", "--license=MIT"]
+    hardware = ["--gpus=8", "--nodes=2", "--tensor-cores=fp16"]
+    terminal = start(environment, tmp_path, "new", "proj", *hardware, *given, "--no-update-workflow")
+    terminal.expect_exact("tensor_cores     fp16")
+    terminal.send("gpus" + ENTER)
+    terminal.expect_exact(lines("gpus")[0])
+    terminal.send("0" + ENTER)
+    terminal.expect_exact("nodes            2")
+    terminal.expect_exact("framework")
+    assert "tensor_cores" not in (terminal.before or "")
+    terminal.send("gpus" + ENTER)
+    terminal.expect_exact(lines("gpus")[0])
+    terminal.send("4" + ENTER)
+    terminal.expect_exact(lines("tensor_cores")[0])  # it applies again
+    terminal.send(ENTER)
+    terminal.expect_exact("tensor_cores     bf16")
+    terminal.send("launch" + ENTER)
+    terminal.expect_exact(lines("launchers")[0])
+    terminal.send(" " + ENTER)
+    terminal.expect_exact("launchers        multinode")
+    terminal.send(ENTER)
+    status, output = finish(terminal)
+    assert status == 0, output
+    recorded = read_answers(tmp_path / "proj")
+    assert [recorded[it] for it in ("gpus", "nodes", "tensor_cores", "model")] == [4, 2, "bf16", "mlp"]
+    assert recorded["launchers"] == ["multinode"]
+
+
+def test_update_asks_new_questions_only(make_project: MakeProject, environment: dict[str, str]) -> None:
+    folder = make_project("v0.1.0")
+    terminal = start(environment, folder, "update", width=60)
+    terminal.expect_exact("tracker")
+    terminal.send("mine" + ENTER)
+    terminal.expect_exact("Update to v0.3.0?")
+    terminal.expect_exact("tracker  mine")
+    terminal.send(ENTER)
+    status, output = finish(terminal)
+    assert status == 0, output
+    assert read_answers(folder)["tracker"] == "mine"
+    assert not any(name in output.partition("Updated")[0] for name in ("gpus", "model"))
+
+
+# Each kind of question that our own template does not have.
+CUSTOM = """\
+project_name: {type: str}
+token: {type: str, secret: true, default: hidden}
+rate: {type: float, default: 0.5}
+table: {type: yaml, default: {a: 1}}
+note: {type: str, default: "", placeholder: optional}
+sure: {type: bool, default: true}
+pick: {type: int, choices: {one: 1, two: 2}}
+"""
+
+
+def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "template").mkdir()
+    (tmp_path / "template/copier.yml").write_text(CUSTOM)
+    answers = "{{ _copier_answers | to_nice_yaml -}}\n"
+    (tmp_path / "template/{{ _copier_conf.answers_file }}.jinja").write_text(answers)
+    terminal = start(environment, tmp_path, "new", "proj", "--template", "template")
+    terminal.logfile_read = shown = StringIO()
+    for question, keys in {"token": "secret", "rate (float)": "x", "enter a number": CLEAR + "2"}.items():
+        terminal.expect_exact(question)
+        terminal.send(keys + ENTER)
+    for question, keys in {
+        "table": ENTER,
+        "optional": ENTER,
+        "sure": "n",
+        "pick": DOWN + ENTER,
+        "Create proj?": ENTER,
+    }.items():
+        terminal.expect_exact(question)
+        terminal.send(keys)
+    status, output = finish(terminal)
+    assert status == 0, output
+    assert "secret" not in shown.getvalue()
+    recorded = yaml.safe_load((tmp_path / "proj/.copier-answers.yml").read_text())
+    assert {it: recorded[it] for it in recorded if not it.startswith("_")} == {
+        **{"project_name": "proj", "rate": 2.0, "table": {"a": 1}},
+        **{"note": "", "sure": False, "pick": 2},
+    }
+
+
+def test_copier_asks_if_it_is_built_differently(environment: dict[str, str], tmp_path: Path) -> None:
+    """Without the module of its questions, which our prompts are made from."""
+    code = (
+        "import sys, copier; sys.modules['copier._user_data'] = None; sys.argv[1:] = ['new', 'proj', '--gpus=0'];"
+        "from fastproj.__main__ import main; main()"
+    )
+    variables = environment | {"TERM": "xterm-256color"}
+    terminal = pexpect.spawn(
+        sys.executable, ["-c", code], cwd=str(tmp_path), env=variables, encoding="utf-8", timeout=30
+    )
+    for name in ("framework", "model", "launchers", "author", "licence"):
+        terminal.expect_exact(lines(name)[0])
+        terminal.send(ENTER)
+    terminal.expect_exact(lines("update_workflow")[0])
+    terminal.send("n")
+    status, output = finish(terminal)
+    assert status == 0, output
+    assert read_answers(tmp_path / "proj")["model"] == "resnet"

@@ -141,14 +141,64 @@ def test_hanging_refresh_times_out_and_blocks_no_reader(
     assert len(os.listdir(home)) == 2, "one that waited in vain swept nothing away"
 
 
-def test_copy_is_in_home_or_fastproj_home(programs: dict[str, dict[str, str]], tmp_path: Path) -> None:
-    code = "from fastproj.shared.source import embedded; print(embedded().location)"
-    environment = programs["0.3.0"] | {"HOME": str(tmp_path)}
+ON_MACOS = "import platformdirs, platformdirs.macos\nplatformdirs.PlatformDirs = platformdirs.macos.MacOS\n"
+PLACES = [
+    ("", {}, "~/.local/share/fastproj"),
+    ("", {"XDG_DATA_HOME": "{home}/data"}, "~/data/fastproj"),
+    ("", {"XDG_DATA_HOME": "{home}-other"}, "{home}-other/fastproj"),
+    ("", {"FASTPROJ_HOME": "{home}/else/where"}, "{home}/else/where"),
+    (ON_MACOS, {}, "~/Library/Application Support/fastproj"),
+]
+
+
+@pytest.mark.parametrize(("platform", "variables", "place"), PLACES, ids=[place for *_, place in PLACES])
+def test_copy_is_in_the_platforms_folder(
+    programs: dict[str, dict[str, str]], home: Path, platform: str, variables: dict[str, str], place: str
+) -> None:
+    code = f"{platform}from fastproj.shared.source import embedded; print(embedded().location)"
+    environment = programs["0.3.0"] | {"HOME": str(home)}
+    environment |= {key: value.format(home=home) for key, value in variables.items()}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert run.stdout == "~/.fastproj/template.bundle\n"
-    assert newest(entries(tmp_path / ".fastproj/template.bundle")) == "0.3.0"
-    elsewhere = str(tmp_path / "else/where")
-    environment |= {"FASTPROJ_HOME": elsewhere}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert run.stdout == f"{elsewhere}/template.bundle\n"
-    assert entries(Path(elsewhere, "template.bundle"))
+    recorded = place.format(home=home) + "/template.bundle"
+    assert run.stdout == f"{recorded}\n"
+    assert newest(entries(Path(recorded.replace("~", str(home))))) == "0.3.0"
+
+
+def test_recorded_locations_stay_valid(programs: dict[str, dict[str, str]], home: Path) -> None:
+    """Of earlier releases and of other machines; and a newer program updates the copy that plain copier reads there."""
+    former, macos = home / ".fastproj", home / "Library/Application Support/fastproj"
+
+    def source(location: str, program: str = "0.3.0") -> str:
+        code = "import sys; from fastproj.shared.source import from_location\n"
+        code += "found = from_location(sys.argv[1]); print(found.own, found.location)"
+        environment = programs[program] | {"HOME": str(home)}
+        run = [sys.executable, "-c", code, location]
+        result = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
+        return result.stdout.strip() or result.stderr.strip().splitlines()[-1]
+
+    own = "True ~/.local/share/fastproj/template.bundle"
+    assert source("~/.fastproj/template.bundle", "0.2.0") == own
+    assert held_versions(former) == ["0.1.0", "0.2.0"]
+    assert source("~/Library/Application Support/fastproj/template.bundle") == own
+    assert held_versions(macos) == held_versions(former) == [*RELEASES]
+    assert source("~/snap/code/1/.local/share/fastproj/template.bundle") == own, "of another XDG_DATA_HOME"
+    assert not (home / "snap").exists()
+    assert source("~/data/template.bundle").endswith(
+        "~/.local/share/fastproj/template.bundle is the one of this program"
+    )
+
+
+def test_home_that_cannot_be_written_to_needs_none(programs: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    environment = programs["0.3.0"] | {"HOME": str(tmp_path / "file")}
+    code = "from fastproj.shared.source import from_location\n"
+    code += "print(from_location('~/.fastproj/template.bundle').location)"
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert run.stderr.strip().endswith("set FASTPROJ_HOME to a writable folder")
+    environment["XDG_DATA_HOME"] = str(tmp_path / "data")
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert run.stdout == f"{tmp_path}/data/fastproj/template.bundle\n", run.stderr
+    environment |= {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "file")}
+    refresh(environment, tmp_path / ".fastproj")
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert run.stdout == "~/.fastproj/template.bundle\n", "a complete copy in the former location is used"

@@ -1,10 +1,8 @@
 """`fastproj update` with other answers: new questions, another model, an older release, another machine."""
 
 import shutil
-import sys
 from pathlib import Path
 
-import pexpect
 import pytest
 from edits import PACKAGE, edited_another_function, own_model
 from program import Fastproj
@@ -78,7 +76,7 @@ def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Pat
     shutil.copy(home / ".gitconfig", other / ".gitconfig")
     result = fastproj("update", "--yes", "--gpus", "2", cwd=folder, HOME=str(other))
     assert result.returncode == 0, result.stderr
-    assert read_answers(folder)["_src_path"] == "~/.fastproj/template.bundle"
+    assert read_answers(folder)["_src_path"] == "~/.local/share/fastproj/template.bundle"
     assert read_answers(folder)["gpus"] == 2
     git(folder, "reset", "-q", "--hard")
     (tmp_path / "file").touch()
@@ -88,25 +86,8 @@ def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Pat
     moved = {"HOME": str(tmp_path / "file"), "FASTPROJ_HOME": str(tmp_path / "moved")}
     result = fastproj("update", "--yes", "--gpus", "2", cwd=folder, **moved)
     assert result.returncode == 0, result.stderr
-    assert read_answers(folder)["_src_path"] == "~/.fastproj/template.bundle"
+    assert read_answers(folder)["_src_path"] == "~/.local/share/fastproj/template.bundle"
     assert str(tmp_path) not in git(folder, "diff", "--staged")
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_new_question_is_asked_on_a_terminal(make_project: MakeProject, environment: dict[str, str]) -> None:
-    folder = make_project("v0.2.0")
-    variables = environment | {"TERM": "xterm-256color"}
-    command = ["-m", "fastproj", "update"]
-    terminal = pexpect.spawn(
-        sys.executable, command, cwd=str(folder), env=variables, encoding="utf-8", dimensions=(40, 120), timeout=60
-    )
-    terminal.expect("tracker")
-    terminal.send("\x7f" * 4 + "mlflow\r")
-    terminal.expect(r"tracker: \(not asked\) -> mlflow")
-    terminal.expect(pexpect.EOF)
-    terminal.close()
-    assert terminal.exitstatus == 0
-    assert read_answers(folder)["tracker"] == "mlflow"
 
 
 def test_comments_in_the_answers_file_are_kept(make_project: MakeProject, fastproj: Fastproj) -> None:

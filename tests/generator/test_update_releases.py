@@ -81,6 +81,7 @@ def test_update_loses_no_edit(
         answers = ["--model", "resnet", "--framework", "lightning", "--gpus", "2", "--author", "The authors"]
         result = fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(tmp_path))
         assert result.returncode == 0, result.stderr
+        edit(tmp_path / "proj/.copier-answers.yml", "~/.local/share/fastproj/", "~/.fastproj/")  # an update keeps it
         assert read_files(folder) == read_files(tmp_path / "proj"), "as if it were new"
 
 

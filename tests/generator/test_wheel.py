@@ -1,5 +1,6 @@
 """The package installed from a wheel, offline and without its source."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from fastproj.shared.bundle import entries
 from history import Repository
-from matrix import ROOT
+from matrix import EVERY, ROOT
 
 PAST = ("0.0.1", "0.0.2")
 
@@ -78,6 +79,30 @@ def test_wheel_contains_the_bundle_and_no_template_files(built: dict[str, Path])
     assert built["tree"].stat().st_size < 1_000_000
 
 
+def test_readme_of_the_index_has_no_links_into_the_repository(built: dict[str, Path]) -> None:
+    metadata = next(name for name in zipfile.ZipFile(built["sdist"]).namelist() if name.endswith("/METADATA"))
+    readme = zipfile.ZipFile(built["sdist"]).read(metadata).decode().partition("\n\n")[2]
+    assert readme.startswith("# fastproj\n")
+    assert re.findall(r"(?:\]\(|(?:src|href|srcset)=\")(?!https?:|#)[^)\"]*", readme) == []
+
+
+def test_readme_has_absolute_links_once_the_repository_is_known() -> None:
+    sys.path.insert(0, str(ROOT))
+    try:
+        from hatch_build import for_index
+    finally:
+        sys.path.remove(str(ROOT))
+    text = (
+        '![chart](docs/a.svg) <img width="9" src="docs/b.svg"> [docs](docs/x.md#y) [uv](https://u.example) [here](#z)'
+    )
+    assert for_index(text, None) == "  docs [uv](https://u.example) [here](#z)"
+    assert for_index(text, "https://h.example/r") == (
+        "![chart](https://h.example/r/raw/HEAD/docs/a.svg) "
+        '<img width="9" src="https://h.example/r/raw/HEAD/docs/b.svg"> '
+        "[docs](https://h.example/r/blob/HEAD/docs/x.md#y) [uv](https://u.example) [here](#z)"
+    )
+
+
 def test_bundle_is_reproducible_and_has_every_release(built: dict[str, Path], tmp_path: Path) -> None:
     bundles = {zipfile.ZipFile(wheel).read("fastproj/_template.bundle") for wheel in built.values()}
     assert len(bundles) == 1
@@ -121,10 +146,39 @@ def test_installed_wheel_renders_offline(
     assert (tmp_path / "proj/src/proj/model.py").read_bytes() == (ROOT / "template/models/gpt/model.py").read_bytes()
     assert "[resnet|vit" in "".join(run("new", "--help").split())
     early = ["copy", "--quiet", "--defaults", "--vcs-ref", "v0.0.1", "--data", "project_name=early"]
-    copier = [sys.executable, "-m", "copier", *early, "~/.fastproj/template.bundle", "early"]
+    copier = [sys.executable, "-m", "copier", *early, "~/.local/share/fastproj/template.bundle", "early"]
     subprocess.run(copier, cwd=tmp_path, env=home, check=True)
     assert (tmp_path / "early/early.txt").is_file()
     assert not (tmp_path / "early/Makefile").exists()
-    again = (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns
+    again = (tmp_path / ".local/share/fastproj/template.bundle").stat().st_mtime_ns
     run("new", "other", "--yes")
-    assert (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns == again
+    assert (tmp_path / ".local/share/fastproj/template.bundle").stat().st_mtime_ns == again
+
+
+WITH_PINS = ["--constraints", str(ROOT / "constraints.txt")]
+AS_USERS = {
+    "uvx": ["--python", sys.executable, "--from", "{wheel}", "fastproj", "new", "demo", "--yes"],
+    "pipx": [*WITH_PINS, "pipx", "run", "--spec", "{wheel}", "fastproj", "new", "demo", "--yes"],
+    "twine": [*WITH_PINS, "twine", "check", "--strict", "{wheel}", "{sdist}"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not EVERY, reason="takes a minute, and needs the package index: make test-all")
+@pytest.mark.parametrize("tool", AS_USERS)
+def test_wheel_is_installed_as_users_do(
+    built: dict[str, Path], uv: str, environment: dict[str, str], tmp_path: Path, tool: str
+) -> None:
+    """In a clean home, with requirements from the package index of this machine."""
+    sdist = next((built["tree"].parents[1] / "tree-sdist").iterdir())
+    command = [it.format(wheel=built["tree"], sdist=sdist) for it in AS_USERS[tool]]
+    home = environment | {"HOME": str(tmp_path / "home"), "NO_COLOR": "1", "PYTHONPATH": ""}
+    result = subprocess.run(
+        [uv, "tool", "run", *command], cwd=tmp_path, env=home, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    if tool == "twine":
+        assert result.stdout.count("PASSED") == 2
+    else:
+        assert (tmp_path / "demo/Makefile").is_file()
+        assert (tmp_path / "home/.local/share/fastproj/template.bundle").is_file()

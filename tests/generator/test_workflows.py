@@ -12,7 +12,7 @@ from matrix import HARDWARE, ROOT
 from program import Fastproj, Project
 
 INSTALLERS = re.compile(r"(?:.*/)?(?:pip[\d.]*|pipx|uv|uvx|npm|npx)")
-PINNED = re.compile(r"git\+https://\S+@[0-9a-f]{40}|https://\S+\.whl#sha256=[0-9a-f]{64}|\.{0,2}/.*|\.(\[\w+\])?")
+PINNED = re.compile(r"git\+https://\S+@[0-9a-f]{40}|https://\S+\.whl#sha256=[0-9a-f]{64}|\.{0,2}/.*|\.")
 WITH_VALUE = {"-r", "-c", "--requirement", "--constraint", "--group"}
 """Options whose next argument is a local file."""
 VERBS = {"ci", "install", "pip", "run", "sync", "tool"}
@@ -151,7 +151,7 @@ def test_what_is_pinned_passes() -> None:
     clone = f'git clone https://h.example/o/r "$RUNNER_TEMP/r"\ngit -C "$RUNNER_TEMP/r" checkout --detach {"a" * 40}\n'
     for run in [
         f"{PIP} .",
-        f"{PIP} --quiet --editable '.[dev]' -c constraints.txt",
+        f"{PIP} --quiet --editable . --group dev -c constraints.txt",
         f"{PIP} -r requirements.txt",
         f"{PIP} 'https://h.example/a.whl#sha256={'a' * 64}'",
         f"{PIP} git+https://h.example/o/r@{'a' * 40}",

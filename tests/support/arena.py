@@ -94,7 +94,9 @@ class Attempt(Observed):
 
     def _run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
         home = self.place / "home"
-        variables = {key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_"))}
+        variables = {
+            key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_", "XDG_"))
+        }
         variables |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), "TMPDIR": str(self.place / "tmp")}
         variables |= {"OMP_NUM_THREADS": "1"}
         if (home / "environment").exists():

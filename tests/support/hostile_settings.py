@@ -133,5 +133,6 @@ def read_only_home(project: Path) -> None:
 
 
 def corrupt_home(project: Path) -> None:
-    (project.parent / "home/.fastproj").mkdir()
-    (project.parent / "home/.fastproj/template.bundle").write_bytes(os.urandom(100))
+    for folder in ("home/.fastproj", "home/.local/share/fastproj"):
+        (project.parent / folder).mkdir(parents=True)
+        (project.parent / folder / "template.bundle").write_bytes(os.urandom(100))

@@ -25,7 +25,7 @@ _OVERRIDES = {
 
 def harness() -> dict[str, str]:
     """Return the environment of our own git calls, which no setting of a project under attack may affect."""
-    found = {key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_"))}
+    found = {key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_", "XDG_"))}
     found |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": str(len(_OVERRIDES))}
     for number, (key, value) in enumerate(_OVERRIDES.items()):
         found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
@@ -67,7 +67,8 @@ class Observed:
 
     def outside(self) -> dict[str, bytes]:
         """Return the files that do not belong to the project."""
-        skipped = {"proj", "tmp", "hacked", "large/proj", "home/.fastproj", "home/.cache", "out", "main", "deep"}
+        homes = {"home/.fastproj", "home/.local", "home/.cache"}
+        skipped = {"proj", "tmp", "hacked", "large/proj", "out", "main", "deep", *homes}
         found = {}
         for root, folders, names in os.walk(self.place):
             inside = Path(root).relative_to(self.place)

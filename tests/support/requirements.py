@@ -20,8 +20,8 @@ def main() -> None:
             subprocess.run(
                 [sys.executable, "-m", "fastproj", "new", name, *answers], check=True, stdout=subprocess.DEVNULL
             )
-            project = tomllib.loads(Path(folder, name, "pyproject.toml").read_text())["project"]
-            found |= {*project["dependencies"], *project["optional-dependencies"]["dev"]}
+            declared = tomllib.loads(Path(folder, name, "pyproject.toml").read_text())
+            found |= {*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]}
     print("\n".join(sorted(found)))
 
 

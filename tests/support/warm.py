@@ -17,7 +17,7 @@ PRELOADED = ["torch", "torch._dynamo", "lightning.pytorch", "accelerate", "jsona
 
 
 def run_python(
-    folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **changes: str
+    folder: Path, *command: str, ranks: int = 1, nodes: int = 1, timeout_s: float = 300, **changes: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `python COMMAND` in a rendered project, whose package is found without being installed.
 
@@ -47,7 +47,7 @@ def run_python(
         for process in processes:
             process.start()
         for process in processes:
-            process.join(300)
+            process.join(timeout_s)
             process.kill()
             process.join()
         stdout, stderr = (

@@ -5,7 +5,7 @@ import re
 import sys
 
 from ..shared.answers import package_of
-from ..shared.errors import FastprojError
+from ..shared.errors import UsageError
 
 LONGEST = 60
 
@@ -40,12 +40,12 @@ def check(name: str) -> None:
     """Check that a project may have this name.
 
     Raises:
-        FastprojError: it may not; says why, and suggests another one if it can.
+        UsageError: it may not; says why, and suggests another one if it can.
     """
     if problem := _problem(name):
         plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
         suggestion = "" if _problem(plain) else f", for example {plain}"
-        raise FastprojError(f"the project's name {name[:LONGEST]!r} is {problem}{suggestion}")
+        raise UsageError(f"the project's name {name[:LONGEST]!r} is {problem}{suggestion}")
 
 
 def _problem(name: str) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import git
-from ..shared.answers import ANSWERS_FILE
+from ..shared.answers import ANSWERS_FILE, shown_name
 from ..shared.errors import FastprojError
-from ..shared.rendering import copy
+from ..shared.rendering import Asking, copy
 from ..shared.scratch import scratch_folder
 from ..shared.source import Source
 from ..shared.yaml_file import read_yaml
@@ -67,7 +67,8 @@ def create(
     try:
         with scratch_folder(target.parent, target.name) as scratch:
             stage = scratch / "project"
-            copy(scratch, stage, source, answers | {"project_name": target.name}, defaults, ask)
+            asking = Asking(f"Create {target.name}?", {"project_name"}) if ask else None
+            copy(scratch, stage, source, answers | {"project_name": target.name}, defaults, asking)
             recorded = _recorded_answers(stage, set(answers))
             files = sum(len(found) for _, _, found in os.walk(stage))
             repository = _commit(stage, target) if commit else "no git repository, as requested"
@@ -96,7 +97,7 @@ def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
         )
     answers = {key: value for key, value in recorded.items() if not key.startswith("_")}
     for unknown in sorted(given - set(answers) - {"tensor_cores"}):  # not asked for without GPUs
-        raise FastprojError(f"the template has no question {unknown!r}: it asks {', '.join(answers)}")
+        raise FastprojError(f"the template has no question {unknown!r}: it asks {', '.join(map(shown_name, answers))}")
     return answers
 
 

@@ -1,10 +1,10 @@
 """The answers to the template's questions: which ones are command-line options, and how they are checked."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import FastprojError
+from .errors import UsageError
 
 ANSWERS_FILE = ".copier-answers.yml"
 """File of a project in which copier records the answers."""
@@ -32,13 +32,16 @@ ANSWERS = (
     Answer("framework", str, "Framework of the training loop."),
     Answer("model", str, "Model, with its data and training recipe."),
     Answer("launchers", list, "Additional launch scripts, separated by commas."),
-    Answer("author", str, "Your name, for the licence and the package."),
-    Answer("licence", str, "Licence of the project."),
+    Answer("author", str, "Your name, for the license and the package."),
+    Answer("licence", str, "License of the project."),
     Answer("update_workflow", bool, "GitHub workflow that opens a pull request when the template has a new release."),
     Answer(
         "update_source", str, "Where that workflow gets fastproj: git+https://HOST/OWNER/REPO@TAG, or a wheel's URL."
     ),
 )
+
+# Questions are never renamed; this one is named as in the first release, but shown as package metadata spells it.
+SPELLINGS = {"licence": "license"}
 
 
 def package_of(project_name: str) -> str:
@@ -46,9 +49,14 @@ def package_of(project_name: str) -> str:
     return project_name.replace("-", "_")
 
 
+def shown_name(name: str) -> str:
+    """Return the name of an answer as users see it."""
+    return SPELLINGS.get(name, name)
+
+
 def option(name: str) -> str:
     """Return the command-line option of an answer."""
-    return f"--{name.replace('_', '-')}"
+    return f"--{shown_name(name).replace('_', '-')}" if any(name == it.name for it in ANSWERS) else f"--data {name}"
 
 
 def as_text(value: Any) -> str:
@@ -62,7 +70,7 @@ def as_options(answers: Mapping[str, Any]) -> list[str]:
     for name in (it.name for it in ANSWERS if it.name in answers):
         value = answers[name]
         if isinstance(value, bool):
-            options.append(option(name if value else f"no_{name}"))
+            options.append(option(name) if value else option(name).replace("--", "--no-"))
         else:
             options += [option(name), as_text(value)]
     return options
@@ -85,30 +93,49 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
     They are checked before any prompt, as far as possible without copier.
 
     Raises:
-        FastprojError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
+        UsageError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
     """
     combined = {key: value for key, value in answers.items() if value is not None}
     for name in (it.name for it in ANSWERS if it.type is list and it.name in combined):
         combined[name] = [it for it in combined[name].replace(" ", "").split(",") if it not in ("", "none")]
+    combined = {_spelled(key, questions or {}): value for key, value in combined.items()}
     for pair in data:
         name, equals, value = pair.partition("=")
+        name = _spelled(name, questions or {})
         if not equals or not name.isidentifier():
-            raise FastprojError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
+            raise UsageError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
         if name in combined:
-            raise FastprojError(f"{name} is given twice: keep one of its options")
+            raise UsageError(f"{shown_name(name)} is given twice: keep one of its options")
         combined[name] = value
         if questions is None:
             continue
         asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
         if name not in asked:
-            raise FastprojError(f"--data {name}: the template has no such question; it asks {', '.join(asked)}")
+            hint = _did_you_mean(name, asked)
+            raise UsageError(
+                f"--data {name}: the template has no such question; {hint}it asks {', '.join(map(shown_name, asked))}"
+            )
         if questions[name].get("type") == "int" and not value.removeprefix("-").isdecimal():
-            raise FastprojError(f"--data {name} is {value!r}: it must be an integer")
+            raise UsageError(f"--data {name} is {value!r}: it must be an integer")
     for name, value in combined.items():
         allowed = choices(questions or {}, name)
         for single in map(str, value if isinstance(value, list) else [value]):
             if any("\ud800" <= letter <= "\udfff" for letter in single):
-                raise FastprojError(f"{option(name)} is not valid text in this terminal's encoding: use UTF-8")
+                raise UsageError(f"{option(name)} is not valid text in this terminal's encoding: use UTF-8")
             if allowed and single not in allowed:
-                raise FastprojError(f"{option(name)} {single!r} is unknown: choose from {', '.join(allowed)}")
+                hint = _did_you_mean(single, allowed)
+                raise UsageError(f"{option(name)} {single!r} is unknown: {hint}choose from {', '.join(allowed)}")
     return combined
+
+
+def _spelled(name: str, questions: Mapping[str, Any]) -> str:
+    """Return the name of a question of the template that may be spelled in another way."""
+    others = [it for pair in SPELLINGS.items() if name in pair for it in pair if it in questions]
+    return others[0] if others and name not in questions else name
+
+
+def _did_you_mean(given: str, known: Collection[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(given, known, n=1)
+    return f"did you mean {close[0]}? Otherwise " if close else ""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from .errors import FastprojError
+from .errors import FastprojError, UsageError
 
 # A template takes a second, a few MB and files of some KB.
 CPU_S, MEMORY_BYTES, FILE_BYTES = 30, 1 << 30, 1 << 28
@@ -49,7 +49,7 @@ def _run(task: Callable[[], Any], writing: int) -> NoReturn:
         try:
             output = {"result": task()}
         except FastprojError as error:
-            output = {"error": str(error)}
+            output = {"usage" if isinstance(error, UsageError) else "error": str(error)}
         except MemoryError:
             output = {"error": f"the template needs more than {MEMORY_BYTES >> 30} GiB of memory: simplify it"}
         except OSError as error:
@@ -90,6 +90,8 @@ def _result(output: bytes) -> Any:
         raise KeyboardInterrupt
     if "os" in found:
         raise OSError(*found["os"])
+    if "usage" in found:
+        raise UsageError(found["usage"])
     if "error" in found:
         raise FastprojError(found["error"])
     return found["result"]

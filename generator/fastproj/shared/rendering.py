@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ from threading import Thread
 from typing import Any
 
 from . import git
+from .answers import option
 from .child import in_child
-from .errors import FastprojError
+from .errors import FastprojError, UsageError
 from .imports import import_copier
 from .inspection import check_rendered
 from .source import Source
@@ -37,6 +38,16 @@ def preload(ask: bool) -> Thread:
 
 
 @dataclass(frozen=True)
+class Asking:
+    """How questions without an answer are asked."""
+
+    confirmation: str
+    """The last question, with all answers: whether to go on."""
+    fixed: Collection[str]
+    """Answers that cannot be changed there."""
+
+
+@dataclass(frozen=True)
 class Rendered:
     """What a template says about the files that it rendered."""
 
@@ -48,7 +59,9 @@ class Rendered:
     """Whether it has `_migrations`."""
 
 
-def copy(scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: bool) -> Rendered:
+def copy(
+    scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: Asking | None
+) -> Rendered:
     """Render into `stage`, with temporary files in `scratch`.
 
     An answers file in `stage` provides the answers that are not in `answers`.
@@ -63,16 +76,17 @@ def copy(scratch: Path, stage: Path, source: Source, answers: Answers, defaults:
 
 @contextmanager
 def rendering(
-    scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: bool
+    scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: Asking | None
 ) -> Iterator[Callable[[], Rendered]]:
     """Start what `copy` does in a process with limited resources, and yield a function that waits for the result."""
     checkout = source.checkout
     if checkout is None and source.own:
         with git.reading_templates(source.own):
             checkout = _clone(source, scratch / "template")
-    preload(ask).join()  # only one thread may import modules that import each other, and only this one is forked
-    options = {"data": answers, "user_defaults": defaults, "vcs_ref": source.revision, "defaults": not ask}
-    with in_child(lambda: _render(scratch / "tmp", stage, source, checkout, options)) as result:
+    # Only one thread may import modules that import each other, and only this one is forked.
+    preload(ask is not None).join()
+    options = {"data": answers, "user_defaults": defaults, "vcs_ref": source.revision, "defaults": ask is None}
+    with in_child(lambda: _render(scratch / "tmp", stage, source, checkout, ask, options)) as result:
 
         def finish() -> Rendered:
             rendered = Rendered(**result())
@@ -82,7 +96,9 @@ def rendering(
         yield finish
 
 
-def _render(temporary: Path, stage: Path, source: Source, checkout: Path | None, options: Answers) -> Answers:
+def _render(
+    temporary: Path, stage: Path, source: Source, checkout: Path | None, ask: Asking | None, options: Answers
+) -> Answers:
     """Run copier in this process, which is for nothing else, and return the fields of `Rendered`."""
     from copier.errors import CopierError, InteractiveSessionError
     from plumbum import ProcessExecutionError, local
@@ -95,8 +111,8 @@ def _render(temporary: Path, stage: Path, source: Source, checkout: Path | None,
         with git.reading_templates(source.own), redirect_stderr(io.StringIO()):
             local.env.clear()  # plumbum copied the environment when it was imported
             local.env.update(os.environ)
-            worker = run_copy(source.location, stage, checkout, quiet=True, **options)
-    except InteractiveSessionError as error:
+            worker = run_copy(source.location, stage, checkout, _prompts(ask), quiet=True, **options)
+    except (InteractiveSessionError, EOFError) as error:
         raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
     except ProcessExecutionError as error:
         raise FastprojError(
@@ -115,9 +131,11 @@ def _render(temporary: Path, stage: Path, source: Source, checkout: Path | None,
         message = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, CopierError | ValueError | TypeError | KeyError) and not _is_of_a_library(error):
             if required := re.fullmatch(r'Question "(\w+)" is required', message):
-                option = required[1].replace("_", "-")
-                message = f"{required[1]} has no default: answer it with --{option} or --data {required[1]}="
-            message = message.removeprefix("Validation error for question ").removeprefix("Invalid choice for ")
+                name = required[1]
+                raise UsageError(f"{name} has no default: answer it with {option(name)}") from error
+            refused = re.match(r"(?:Validation error for question|Invalid choice for) '(\w+)': ", message)
+            if refused and refused[1] in options["data"]:
+                raise UsageError(f"{option(refused[1])}: {message[refused.end() :]}") from error
             raise FastprojError(f"{message} (fastproj new --help lists what is allowed)") from error
         raise FastprojError(f"the template {source.location} is broken: {message}") from error
     renamed = worker.answers.combined.get("renamed")
@@ -127,6 +145,17 @@ def _render(temporary: Path, stage: Path, source: Source, checkout: Path | None,
         "own": [str(file) for file in files if worker.match_skip(file)],
         "migrates": bool(worker.template.config_data.get("migrations")),
     }
+
+
+def _prompts(ask: Asking | None) -> Any:
+    """Return our prompts; None if nothing is asked, or if a library of copier's prompts is built differently."""
+    if ask is None:
+        return None
+    try:
+        from .prompts import Prompts
+    except ImportError:
+        return None
+    return Prompts(ask)
 
 
 def _is_of_a_library(error: Exception) -> bool:

@@ -1,6 +1,7 @@
 """The source of a template: the one embedded in this program, or the user's folder, bundle or repository."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,10 @@ from .yaml_file import read_yaml
 _PACKAGE = Path(__file__).parents[1]
 _CHECKOUT = _PACKAGE.parent.parent
 _PACKED = _PACKAGE / "_template.bundle"
-_COPY = "~/.fastproj/template.bundle"
+_NAME = "template.bundle"
+_FORMER = f"~/.fastproj/{_NAME}"
+_RECORDED = (_FORMER, f"~/.local/share/fastproj/{_NAME}", f"~/Library/Application Support/fastproj/{_NAME}")
+"""What projects record for the embedded template: until 0.3, and since then on Linux and on macOS."""
 _LOCK_TIMEOUT_S = 30.0
 
 
@@ -25,7 +29,7 @@ class Source:
     """A template as copier takes it."""
 
     location: str
-    """What a project records for updates; for the embedded template, the same text on every machine."""
+    """What a project records for updates; for the embedded template, a path that every machine knows."""
     revision: str | None
     """A tag, branch or commit; None for the newest release."""
     own: bool = False
@@ -46,26 +50,46 @@ def template_version() -> str:
 
 
 def home() -> Path:
-    """Return the folder for the copy of the template; FASTPROJ_HOME overrides it."""
-    return Path(os.path.expanduser(os.environ.get("FASTPROJ_HOME") or "~/.fastproj")).absolute()
+    """Return the folder for the copy of the template: the platform's for data of the user, or FASTPROJ_HOME."""
+    if chosen := os.environ.get("FASTPROJ_HOME"):
+        return Path(os.path.expanduser(chosen)).absolute()
+    from platformdirs import user_data_path  # `--help` does not need it
+
+    return user_data_path("fastproj", appauthor=False).absolute()
 
 
-def embedded() -> Source:
+def embedded_location() -> str:
+    """Return what a project records for the embedded template: the copy's path, from `~` if it is below."""
+    copy, user = home() / _NAME, os.path.expanduser("~")
+    below = copy.is_relative_to(user) and not os.environ.get("FASTPROJ_HOME")
+    return f"~/{copy.relative_to(user)}" if below else str(copy)
+
+
+def embedded(recorded: str | None = None) -> Source:
     """Copy the embedded template to its permanent location and return it.
+
+    Plain `copier update` reads the location that a project recorded: if possible, a copy is put there too, and copies
+    in other such places are updated.
 
     Raises:
         FastprojError: the folder is not writable, the installation is damaged, or git is missing or fails.
     """
     git.require()
-    target = home() / "template.bundle"
+    target = home() / _NAME
     try:
         ours = _refresh(target)
     except OSError as error:
+        if not _in_checkout() and _packed().items() <= _held(Path(os.path.expanduser(_FORMER))).items():
+            return Source(_FORMER, tag_of(newest(_packed())), own=True)
         raise FastprojError(
             f"cannot write the template's copy {target} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
         ) from error
-    location = str(target) if os.environ.get("FASTPROJ_HOME") else _COPY
-    return Source(location, tag_of(newest(ours)), own=True)
+    for place in _RECORDED if not os.environ.get("FASTPROJ_HOME") else ():
+        copy = Path(os.path.expanduser(place))
+        if (place == recorded or copy.exists()) and not ours.items() <= _held(copy).items():
+            with suppress(OSError, FastprojError):
+                _refresh(copy)
+    return Source(embedded_location(), tag_of(newest(ours)), own=True)
 
 
 def from_location(location: str) -> Source:
@@ -78,14 +102,18 @@ def from_location(location: str) -> Source:
     """
     git.require()
     path = os.path.abspath(os.path.expanduser(location))
-    if path in (os.path.expanduser(_COPY), str(home() / "template.bundle")):
+    if path == str(home() / _NAME):
         return embedded()
+    if own := next((it for it in _RECORDED if path == os.path.expanduser(it)), None):
+        return embedded(own)
     if location and os.path.exists(path):
         return Source(os.path.realpath(path), None if os.path.isfile(path) else "HEAD")
+    if location.startswith("~/") and path.endswith(f"/fastproj/{_NAME}"):
+        return embedded()  # recorded with another XDG_DATA_HOME
     if ":" not in location:
         raise FastprojError(
             f"the template {location} is not on this machine (no such folder or bundle): pass an existing one, or a "
-            f"URL, with --template; {_COPY} is the one of this program"
+            f"URL, with --template; {embedded_location()} is the one of this program"
         )
     return Source(location, None)
 

@@ -6,14 +6,18 @@ compiles each path component, and builds a new context to render it; and runs ni
 
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .prompts import Prompts  # imports the libraries of prompts
 
 
-def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -> Any:
+def run_copy(source: str, target: Path, checkout: Path | None, prompts: "Prompts | None" = None, **options: Any) -> Any:
     """Render a template into a folder that git does not track, with copier's `options`, and return its worker.
 
-    `checkout` has the wanted version checked out; without it, copier clones the template. With a copier that is built
-    differently, this is copier's own `run_copy`.
+    `checkout` has the wanted version checked out; without it, copier clones the template. `prompts` ask the questions,
+    from now on in this process; without them, copier does. With a copier that is built differently, this is copier's
+    own `run_copy`.
     """
     import copier
 
@@ -23,7 +27,15 @@ def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -
     except ImportError:
         return copier.run_copy(source, target, settings=copier.Settings(), **options)
 
+    if prompts is not None and not _replace_prompts(prompts):
+        prompts = None
+
     class FastWorker(Worker):
+        def _ask(self) -> None:
+            super()._ask()
+            if prompts is not None:
+                prompts.confirm(self, super()._ask)
+
         @cached_property
         def template(self) -> Any:
             template = super().template
@@ -53,6 +65,25 @@ def run_copy(source: str, target: Path, checkout: Path | None, **options: Any) -
     with FastWorker(src_path=source, dst_path=target, settings=SettingsModel(), **options) as worker:
         worker.run_copy()
     return worker
+
+
+def _replace_prompts(prompts: "Prompts") -> bool:
+    """Let copier ask through `prompts`; returns False if it is built differently, and asks by itself."""
+    from copier import _main
+
+    try:
+        from copier._user_data import Question
+    except ImportError:
+        return False
+    if not {"Question", "unsafe_prompt"} <= vars(_main).keys():
+        return False
+
+    class AskedQuestion(Question):
+        def get_questionary_structure(self) -> dict[str, Any]:
+            return {**super().get_questionary_structure(), "asked": self}
+
+    vars(_main).update(Question=AskedQuestion, unsafe_prompt=prompts.ask)
+    return True
 
 
 def _is_plain(environment: Any, string: Any) -> bool:

@@ -20,10 +20,10 @@ from typing import Any
 from ..shared.answers import ANSWERS_FILE, choices, combine, package_of
 from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder, temporary_folder
+from ..shared.source import embedded_location
 from . import linked, releases
 from .releases import Releases
 
-DEFAULT_TEMPLATE = "~/.fastproj/template.bundle"
 _MARKERS: dict[str, str | int] = {"str": "Qztelling Valuex", "int": 61}  # answers that no project has by chance
 
 
@@ -58,7 +58,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
         raise FastprojError(f"{root / ANSWERS_FILE} links the project already: update it with fastproj update")
     location = template or recorded.get("_src_path")
     with scratch_folder(temporary_folder(), "adopt") as work:
-        found = releases.of(location if isinstance(location, str) else DEFAULT_TEMPLATE, work)
+        found = releases.of(location if isinstance(location, str) else embedded_location(), work)
         questions = found.questions(found.newest) or {}
         options = combine(given, data, questions or None)
         kept = {key: value for key, value in recorded.items() if key in questions}

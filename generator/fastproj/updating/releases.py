@@ -11,7 +11,7 @@ from typing import Any
 from ..shared import git, source
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from ..shared.rendering import Answers, Rendered, rendering
+from ..shared.rendering import Answers, Asking, Rendered, rendering
 from ..shared.source import Source
 from ..shared.versions import version_of
 
@@ -59,7 +59,7 @@ class Releases:
             return finish()
 
     def rendering(
-        self, tag: str, stage: Path, answers: Answers, last: Answers | None = None, ask: bool = False
+        self, tag: str, stage: Path, answers: Answers, last: Answers | None = None, ask: Asking | None = None
     ) -> AbstractContextManager[Callable[[], Rendered]]:
         """Start to render a version into `stage`, and return a context with a function that waits for the result.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
-from ..shared.rendering import preload
+from ..shared.rendering import Asking, preload
 from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.versions import is_older
 from . import apply, journal, linked, releases, trees
@@ -166,7 +166,8 @@ def _checked_new(
     fresh = new.answers.keys() - project.answers.keys() - answers.keys()
     if ask and fresh:
         known = {key: value for key, value in new.answers.items() if key not in fresh}
-        with rendering(project, after, target, work / "asked", known, ask=True) as finish:
+        asking = Asking(f"Update to {target}?", known)
+        with rendering(project, after, target, work / "asked", known, ask=asking) as finish:
             new = finish()
     for key, value in new.answers.items():
         if key in project.answers and key not in answers and str(value) != str(project.answers[key]):

@@ -1,0 +1,57 @@
+"""The command line itself: exit statuses, suggestions for near misses, and the spelling of `--license`."""
+
+from pathlib import Path
+
+import pytest
+from fastproj.shared.answers import combine
+from fastproj.shared.errors import UsageError
+from matrix import ROOT
+from program import Fastproj
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggested"),
+    [
+        (["udpate"], "Did you mean 'update'?"),
+        (["new", "x", "--modle", "gpt"], "--model"),
+        (["new", "x", "--yes", "--model", "restnet"], "did you mean resnet?"),
+        (["new", "x", "--yes", "--data", "modle=gpt"], "did you mean model?"),
+    ],
+)
+def test_near_miss_is_suggested(arguments: list[str], suggested: str, fastproj: Fastproj) -> None:
+    result = fastproj(*arguments)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert suggested in result.stderr
+
+
+def test_exit_statuses_are_documented(fastproj: Fastproj) -> None:
+    """Each is held elsewhere: 1 and 2 by what `new` refuses, 3 by `status`, 128 + N by interrupted commands."""
+    text = " ".join(fastproj("--help").stdout.split())
+    page = (ROOT / "docs/generator.md").read_text()
+    for status, meaning in {
+        "0": "success",
+        "1": "error",
+        "2": "wrong usage",
+        "3": "outdated",
+        "128 + N": "after",
+    }.items():
+        assert f"{status} {meaning}" in text
+        assert f"| {status} | " in page
+
+
+def test_license_has_two_spellings(fastproj: Fastproj, tmp_path: Path) -> None:
+    text = fastproj("new", "--help").stdout
+    assert "--license" in text
+    assert "licence" not in text
+    for options in (["--licence", "none"], ["--data", "license=none"]):
+        result = fastproj("new", options[0].strip("-"), "--yes", "--no-git", *options, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert "--license none" in result.stdout
+        assert "licence: none" in (tmp_path / options[0].strip("-") / ".copier-answers.yml").read_text()
+
+
+def test_license_of_a_custom_template() -> None:
+    assert combine({"licence": "MIT"}, [], {"license": {}}) == {"license": "MIT"}
+    assert combine({}, ["license=MIT"], {"licence": {}}) == {"licence": "MIT"}
+    with pytest.raises(UsageError, match="license is given twice"):
+        combine({"licence": "MIT"}, ["license=MIT"], {"licence": {}})
