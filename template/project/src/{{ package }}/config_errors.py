@@ -87,7 +87,7 @@ def _in_file(name: str) -> Iterator[Given]:
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{name}: this is not a YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(root, yaml.MappingNode):
-        raise UserError(f"{name}: it must contain sections with their options, such as `optim: {{lr: 0.001}}`")
+        raise UserError(f"{name}: it must contain sections with their options, such as `optim:` with `lr: 0.001` in it")
     yield from _in_mapping(root, name, "")
 
 

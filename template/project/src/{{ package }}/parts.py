@@ -58,7 +58,7 @@ class Parts:
             "parameters": f"{weights:,}",
             "samples": f"{plan.samples:,} for training, {len(self.data.val):,} for validation",
             "batch": f"{plan.global_batch:,} samples{division if plan.global_batch != plan.micro_batch else ''}",
-            "steps": f"{plan.total_steps:,} in {plan.total_steps / plan.steps_per_epoch:.6g} epochs",
+            "steps": f"{plan.total_steps:,} in {round(plan.total_steps / plan.steps_per_epoch, 2):,g} epochs",
         }
 
 
