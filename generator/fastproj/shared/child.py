@@ -17,7 +17,7 @@ from .errors import FastprojError, UsageError
 # A template takes a second, a few MB and files of some KB.
 CPU_S, MEMORY_BYTES, FILE_BYTES = 30, 1 << 30, 1 << 28
 _TERMINATION_S = 2.0
-_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM}  # the last delays one of the others
 
 
 @contextmanager
