@@ -45,15 +45,14 @@ def for_index(readme: str, repository: str | None) -> str:
 
     Images without an address are left out.
     """
-    relative = r"(?![a-z]+:|#)([^)\s\"]+)"
-    images, links = (
-        (rf"!\[([^]]*)\]\({relative}\)", rf'<img\b[^>]*?src="{relative}"[^>]*>'),
-        rf"\[([^]]+)\]\({relative}\)",
+    path = r"(?![a-z]+:|#)([^)\s\"]+)"  # no address, and no heading of the same page
+    image, html_image, link = (
+        rf"!\[([^]]*)\]\({path}\)",
+        rf'(<img\b[^>]*?src="){path}("[^>]*>)',
+        rf"\[([^]]+)\]\({path}\)",
     )
     if repository is None:
-        for image in images:
-            readme = re.sub(image, "", readme)
-        return re.sub(links, r"\1", readme)
-    readme = re.sub(images[0], rf"![\1]({repository}/raw/HEAD/\2)", readme)
-    readme = re.sub(rf'(<img\b[^>]*?src="){relative}', rf"\1{repository}/raw/HEAD/\2", readme)
-    return re.sub(links, rf"[\1]({repository}/blob/HEAD/\2)", readme)
+        return re.sub(link, r"\1", re.sub(f"{image}|{html_image}", "", readme))
+    readme = re.sub(image, rf"![\1]({repository}/raw/HEAD/\2)", readme)
+    readme = re.sub(html_image, rf"\1{repository}/raw/HEAD/\2\3", readme)
+    return re.sub(link, rf"[\1]({repository}/blob/HEAD/\2)", readme)

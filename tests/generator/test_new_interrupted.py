@@ -101,3 +101,22 @@ def test_ignored_hangup_stays_ignored(environment: dict[str, str]) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "not interrupted\n"), done.stderr
+
+
+def test_signal_during_a_fork_is_not_dropped(environment: dict[str, str]) -> None:
+    code = """
+import os, signal
+from fastproj.shared.child import in_child
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    with in_child(lambda: 1) as result:
+        print(result())
+except KeyboardInterrupt:
+    print("interrupted")
+try:
+    os.wait()
+except ChildProcessError:
+    print("no child is left")
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted\nno child is left\n", "")

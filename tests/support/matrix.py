@@ -22,7 +22,7 @@ ENGINE_MODEL = next(name for name, entry in ENTRIES.items() if entry["data"] == 
 COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [(framework, ENGINE_MODEL) for framework in FRAMEWORKS[1:]]
 PROJECTS = PAIRS if EVERY else COVER
 """Each model and each framework: other pairs have no file that none of these has."""
-WITHOUT_TORCHRUN = ["--deselect", "src/proj/tests/test_train.py::test_error_on_ranks_is_reported_and_ends_them"]
+WITHOUT_TORCHRUN = ["--deselect", "src/proj/tests/test_train.py::test_error_on_ranks_is_reported_once_and_ends_them"]
 """Pytest options for a project whose test with torchrun shows nothing new: torch is imported for it three times."""
 UPDATE_SOURCE = "git+https://git.example.org/owner/fastproj@v0.3.0"
 HARDWARE: dict[str, list[str]] = {

@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from .errors import FastprojError, UsageError
 # A template takes a second, a few MB and files of some KB.
 CPU_S, MEMORY_BYTES, FILE_BYTES = 30, 1 << 30, 1 << 28
 _TERMINATION_S = 2.0
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM}  # the last delays one of the others
 
 
 @contextmanager
@@ -26,18 +27,21 @@ def in_child(task: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     Other threads must have ended, as only this one is copied.
     """
     reading, writing = os.pipe()
+    # Python drops an exception that a signal raises in what its modules do around a fork.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     child = os.fork()
     if child == 0:
-        _run(task, writing)
-    os.close(writing)
+        _run(task, writing, mask)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(writing)
         with os.fdopen(reading, "rb") as output:
             yield lambda: _result(output.read())
     finally:
         _end(child)
 
 
-def _run(task: Callable[[], Any], writing: int) -> NoReturn:
+def _run(task: Callable[[], Any], writing: int, mask: Collection[int]) -> NoReturn:
     """Do the task, send its result, and exit without the clean-up that the parent does."""
     try:
         os.dup2(writing, 3)
@@ -47,6 +51,7 @@ def _run(task: Callable[[], Any], writing: int) -> NoReturn:
         _limit(resource.RLIMIT_FSIZE, FILE_BYTES)
         _limit(resource.RLIMIT_AS, _size() + MEMORY_BYTES)
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             output = {"result": task()}
         except FastprojError as error:
             output = {"usage" if isinstance(error, UsageError) else "error": str(error)}

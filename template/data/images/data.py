@@ -16,6 +16,8 @@ from .config_base import Section, within
 from .errors import UserError
 from .readers.digits import load_digits
 
+UNIT = "img"  # the word for a sample in the log
+
 Batch = tuple[Tensor, Tensor]
 """Images (n, channels, size, size), uint8 as loaded, float32 as prepared; labels (n,), int64, or mixed (n, classes)."""
 

@@ -18,6 +18,8 @@ from .readers.segmentation import IGNORED, Data, Samples, Spec, split
 
 __all__ = ["IGNORED", "Data", "Samples", "Spec"]  # what `load` returns, with the type of `Data.spec`
 
+UNIT = "img"  # the word for a sample in the log
+
 Batch = tuple[Tensor, Tensor]
 """Images (n, channels, size, size), uint8 as loaded and float32 as prepared; class indices (n, size, size), uint8
 as loaded and int64 as prepared."""

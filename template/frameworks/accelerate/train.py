@@ -10,6 +10,11 @@ Start it on one process, on four, to resume, and to list every option:
 torchrun starts it as well. The config overrides the answers to `accelerate config`.
 """
 
+if __name__ == "__main__":
+    from .console import begin
+
+    begin(__spec__.name, "Train the model.")  # before torch is imported, which takes seconds
+
 import math
 import os
 import sys

@@ -8,6 +8,11 @@ Start it on one process, on four, to resume, and to list every option:
     python -m <package>.train --help
 """
 
+if __name__ == "__main__":
+    from .console import begin
+
+    begin(__spec__.name, "Train the model.")  # before torch is imported, which takes seconds
+
 import logging
 import os
 import signal
@@ -197,7 +202,9 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             try:
                 trainer.fit(Module(run), TrainBatches(run), run.val_loader)
             except SystemExit as end:  # status 1 after Ctrl-C; 0 after SIGTERM, as if the run were complete
-                sys.exit(128 + (signal.SIGINT if end.code else signal.SIGTERM))
+                if end.code:
+                    raise KeyboardInterrupt from None
+                sys.exit(128 + signal.SIGTERM)
         run.finish()
     return run.results
 

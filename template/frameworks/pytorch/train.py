@@ -8,6 +8,11 @@ Start it on one process, on four, to resume, and to list every option:
     python -m <package>.train --help
 """
 
+if __name__ == "__main__":
+    from .console import begin
+
+    begin(__spec__.name, "Train the model.")  # before torch is imported, which takes seconds
+
 from torch import Tensor
 
 from . import distributed, optim, speed, techniques

@@ -131,9 +131,8 @@ class VAE(nn.Module):
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the loss in nats per dimension, and for each metric its sum over the batch; labels are unused.
 
-        `bits_per_dim` is the negative ELBO, an upper bound on the code length of the pixels. In training, the noise
-        comes from the device's default generator. In validation, it is selected by the content of the image, so that
-        the result for an image is the same in any batch and on any rank.
+        `bits_per_dim` is the negative ELBO, an upper bound on the code length of the pixels. In training, the device's
+        default generator draws the noise. In validation, the image selects it: the same in any batch, on any rank.
         """
         mean, log_variance = self.encode(images)
         levels = ((images * self.std + self.mean) * 255).round()

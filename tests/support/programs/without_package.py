@@ -1,4 +1,4 @@
-"""Ask a rendered project for help where a package has another version, or none: PACKAGE VERSION."""
+"""Ask a rendered project for its config where a package has another version, or none: PACKAGE VERSION."""
 
 import importlib.metadata
 import runpy
@@ -17,5 +17,5 @@ def version(distribution_name: str) -> str:
 
 
 importlib.metadata.version = version
-sys.argv = ["proj.train", "--help"]
+sys.argv = ["proj.train", "--print_config"]
 runpy.run_module("proj.train", run_name="__main__")

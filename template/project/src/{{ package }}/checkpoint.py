@@ -82,17 +82,6 @@ def save(
             shutil.rmtree(old, ignore_errors=True)
 
 
-def set_aside_after(checkpoint: Path) -> None:
-    """Rename checkpoints newer than the one that a run resumes from, as they are not of the run that now begins."""
-    for newer in all_checkpoints(checkpoint.parent):
-        if newer.name > checkpoint.name:
-            aside = newer.with_name(f"abandoned-{newer.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            newer.rename(aside)
-    if best_of(checkpoint.parent) is None:
-        (checkpoint.parent / BEST).unlink(missing_ok=True)
-
-
 def all_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in the folder, oldest first."""
     return sorted(folder.glob(f"{PREFIX}*"))
@@ -160,27 +149,6 @@ def read_state(checkpoint: Path, merge: Callable[[list[Any]], Any] = torch.cat, 
             place = place[key]
         place[name] = merge([shard[path] for shard in shards])
     return state
-
-
-def check_same(checkpoint: Path, identity: dict[str, Any]) -> None:
-    """Compare what must not change within a run with the checkpoint's values.
-
-    Raises:
-        UserError: some differ; names the first three.
-    """
-    here = _leaves(json.loads(json.dumps(identity, default=str)))
-    there = _leaves(read_manifest(checkpoint).get("fixed", {}))
-    keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-    if keys:
-        differing = ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in keys[:3])
-        raise UserError(f"{checkpoint} is of another model or run ({differing}): use its values, or start a new run")
-
-
-def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Path) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from jsonargparse import ArgumentParser, set_parsing_settings
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from .config_base import Section, within
 from .data import DataConfig
+from .errors import UsageError
 from .model import ModelConfig
 
 
@@ -263,20 +264,23 @@ class Parser(ArgumentParser):
     """jsonargparse's parser, with one-line errors."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        line = re.sub(
-            r"<class '(\w+)'>|typing\.(?=Literal)|Parser key \"([\w.]+)\"", r"\1\2", " ".join(message.split())
-        )
-        print(f"{self.prog}: error: {line} (see --help)", file=sys.stderr)
-        sys.exit(2)
+        from .config_errors import explain
+
+        raise UsageError(explain(message, getattr(self, "args", []))) from None
 
 
 def parse(module: str, description: str, argv: list[str] | None = None) -> Config:
     """Read a `Config` from the command line of `python -m module` and the YAML files that it names.
 
     Raises:
-        UserError: a value is out of range.
-        SystemExit: an unknown key, a wrong type, an unreadable file; or --help and --print_config, after printing.
+        UserError: an unknown key, a wrong type, a value out of range, an unreadable file.
+        SystemExit: after printing for --help and --print_config.
     """
+    argv = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & {*argv}:
+        from .config_help import show
+
+        show(module, description, argv)
     return read(make_parser(module, description), argv)
 
 
@@ -290,7 +294,10 @@ def make_parser(module: str, description: str) -> Parser:
 
 def read(parser: Parser, argv: list[str] | None = None) -> Config:
     """Parse the command line, or `argv`, and the YAML files that it names."""
-    values = parser.instantiate(parser.parse_args(argv))
+    parsed = parser.parse_args(argv)
+    if not all(isinstance(parsed[section.name], Namespace) for section in dataclasses.fields(Config)):
+        parser.error("a section without options")  # jsonargparse accepts it in a file
+    values = parser.instantiate(parsed)
     return Config(**{name: value for name, value in vars(values).items() if name != "config"})
 
 

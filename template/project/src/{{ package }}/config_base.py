@@ -25,7 +25,7 @@ class Section:
             value, interval = getattr(self, item.name), item.metadata.get("interval")
             if interval and isinstance(value, int | float) and not _contains(interval, value):
                 others = "".join(f", or {word}" for word in _words(item.type))
-                self.refuse(item.name, f"it must be {_describe(interval)}{others}")
+                self.refuse(item.name, f"it must be {describe(interval)}{others}")
 
     def take(self, size: Mapping[str, object]) -> None:
         """Set the fields that are at their default to the values of a named size."""
@@ -53,7 +53,8 @@ def _contains(interval: str, value: float) -> bool:
     )
 
 
-def _describe(interval: str) -> str:
+def describe(interval: str) -> str:
+    """Return an interval in words, such as `from 1 to 64`."""
     low, high = _ends(interval)
     start = f"{'from' if interval[0] == '[' else 'above'} {low:.10g}"
     if math.isinf(high):

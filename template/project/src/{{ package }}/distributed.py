@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -89,6 +89,17 @@ def _device(wanted: str, local_rank: int) -> torch.device:
     return torch.device(kind, local_rank)
 
 
+def describe(world: World) -> str:
+    """Return what the run is on, such as `cpu, 2 threads` or `NVIDIA H200, 8 ranks`."""
+    if world.device.type == "cpu":
+        threads = torch.get_num_threads()
+        name = f"cpu, {threads} thread{'s' * (threads > 1)}"
+    else:
+        get_name = getattr(torch.get_device_module(world.device), "get_device_name", lambda device: device.type)
+        name = get_name(world.device)
+    return f"{name}, {world.world_size} ranks" if world.world_size > 1 else name
+
+
 def has_streams(device: torch.device) -> bool:
     """Whether the device copies and computes on streams, asynchronously: GPUs but Apple's."""
     return device.type not in ("cpu", "mps") and hasattr(torch.get_device_module(device), "Stream")
@@ -129,14 +140,6 @@ def end(world: World) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def leave(message: str) -> NoReturn:
-    """Exit with a line on stderr and status 1, at once if there are other ranks."""
-    if not dist.is_initialized():
-        sys.exit(message)
-    print(message, file=sys.stderr, flush=True)
-    os._exit(1)
 
 
 def seeded_generator(device: torch.device, seed: int, step: int, index: int) -> torch.Generator:

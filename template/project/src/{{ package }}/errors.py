@@ -1,8 +1,17 @@
-"""The error that ends a program with one line instead of a traceback."""
+"""The errors that end a program with one line instead of a traceback."""
 
 
 class UserError(Exception):
     """One line: what is wrong, where, and the way out."""
+
+    status = 1
+    """Exit status of the program."""
+
+
+class UsageError(UserError):
+    """The command line, or a YAML file that it names, is wrong."""
+
+    status = 2
 
 
 def in_one_line(error: UserError) -> str:

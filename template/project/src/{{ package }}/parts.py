@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import data, loaders, optim, speed, techniques
+from . import data, distributed, loaders, optim, speed, techniques
 from .config import Config
 from .contracts import Batch, Data, no_weight_decay
 from .distributed import World
@@ -46,6 +46,20 @@ class Parts:
         if no_weight_decay(self.model):  # the parameter groups that the optimizer's state belongs to
             run["no_weight_decay"] = sorted(no_weight_decay(self.model))
         return run | {"run.seed": self.cfg.run.seed, "optim.name": self.cfg.optim.name}
+
+    def describe(self) -> dict[str, str]:
+        """Return what the run consists of, for its first lines."""
+        plan, weights = self.plan, sum(parameter.numel() for parameter in self.model.parameters())
+        compiled = "" if self.cfg.speed.compile == "off" else "; torch.compile makes the first steps slow"
+        division = f": {plan.world_size} ranks x {plan.accumulate} micro-batches x {plan.micro_batch}"
+        return {
+            "device": distributed.describe(self.world),
+            "precision": f"{self.precision.format}{compiled}",
+            "parameters": f"{weights:,}",
+            "samples": f"{plan.samples:,} for training, {len(self.data.val):,} for validation",
+            "batch": f"{plan.global_batch:,} samples{division if plan.global_batch != plan.micro_batch else ''}",
+            "steps": f"{plan.total_steps:,} in {round(plan.total_steps / plan.steps_per_epoch, 2):,g} epochs",
+        }
 
 
 def build(cfg: Config, world: World) -> Parts:

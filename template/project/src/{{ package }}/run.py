@@ -2,7 +2,6 @@
 
 import gc
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -11,11 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from . import checkpoint, distributed, loaders, optim, run_folder, speed, techniques
+from . import checkpoint, data, distributed, loaders, optim, run_folder, speed, techniques
 from .config import Config, as_dict, parse
+from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
-from .errors import UserError, in_one_line
+from .errors import UserError
 from .loaders import Loader, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
@@ -43,14 +43,25 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     )
     run_folder.create(cfg, folder, world)  # from here on files change, as nothing above refused the run
     if resumed and world.is_main:
-        checkpoint.set_aside_after(resumed)
+        from .resume import set_aside_after
+
+        set_aside_after(resumed)
     with ExitStack() as opened:
-        log = RunLog(folder, cfg.log, world.is_main, progress.step, progress.total_steps)
-        opened.enter_context(closing(log))
+        unit = getattr(data, "UNIT", "samples")
+        console = Console(world.is_main, progress.total_steps, parts.plan.steps_per_epoch, unit, cfg.train.monitor)
+        start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
+        console.facts({**parts.describe(), "run": shown(folder), **start})
+        log = opened.enter_context(closing(RunLog(folder, cfg.log, console, progress.step)))
         opened.enter_context(speed.frozen_gc())
         for hook in parts.hooks:
             opened.enter_context(hook.running(parts.model, folder))
-        yield Run(parts, progress, folder, log, iter(train_loader), val_loader, results)
+        try:
+            yield Run(parts, progress, folder, log, iter(train_loader), val_loader, results)
+        except KeyboardInterrupt:
+            from .resume import after_interrupt
+
+            console.facts(after_interrupt(folder, progress.step))
+            raise
 
 
 def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, float]:
@@ -218,12 +229,14 @@ class Run:
         """Report how the run ended."""
         for hook in self.parts.hooks:
             hook.finish(self.folder, self.parts.world.is_main)
-        best = self.progress.best
+        best, facts = self.progress.best, {}
         if self.progress.stopped_early:
-            reached = f"{best.monitor} has not improved on {best.value:.4g}"
-            self.log.say(f"stopped early: {reached} for {self.progress.patience} validations")
+            facts["stopped"] = f"early: no better {best.monitor} for {self.progress.patience} validations"
         if self.results:
-            self.log.finish(self.results)
+            facts["validation"] = ", ".join(f"{name} {value:.4g}" for name, value in self.results.items())
+            facts["best"] = f"{best.monitor} {best.value:.4g} at step {best.step}"
+        facts |= {"time": f"{time.perf_counter() - self.log.started:.1f} s", "files": f"in {shown(self.folder)}"}
+        self.log.console.facts(facts)
 
 
 def _check_finite(row: Mapping[str, float], step: int, precision: str) -> None:
@@ -234,13 +247,13 @@ def _check_finite(row: Mapping[str, float], step: int, precision: str) -> None:
 
 
 def main(train: Callable[[Config, World], object], argv: list[str] | None = None) -> None:
-    """Read the command line and train; an expected error is one line on stderr and status 1."""
+    """Read the command line and train; an expected error is one line on stderr."""
     try:
         cfg = parse(f"{__package__}.train", "Train the model.", argv)
         with distributed.start(cfg.run.device) as world:
             train(cfg, world)
         distributed.end(world)
-    except UserError as error:
-        distributed.leave(in_one_line(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except BaseException as error:
+        from .failure import leave
+
+        leave(error, argv)

@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint
 from .config import Config, as_dict
 from .distributed import World
 from .errors import UserError
@@ -30,7 +29,9 @@ def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[.
     if found and cfg.optim.schedule == "range":
         cfg.optim.refuse("schedule", "a range test cannot resume; drop run.resume, or give another run.name")
     if found:
-        checkpoint.check_same(Path(found), identity)
+        from .resume import check_same
+
+        check_same(Path(found), identity)
     if cfg.run.resume not in (None, "auto"):
         if not found:
             raise UserError(f"run.resume={cfg.run.resume} has no good checkpoint: give a run's folder or a checkpoint")

@@ -6,8 +6,10 @@ Here it grows exponentially, so that one short run covers all orders of magnitud
 
 import json
 import math
+import textwrap
 from pathlib import Path
 
+from ..console import shown
 from ..errors import UserError
 from ..hooks import Hook
 
@@ -72,9 +74,8 @@ class RangeTest(Hook):
                 f"cannot write the range test's results to {folder} ({error.strerror}): free some space; they are "
                 f"{json.dumps(found)}"
             ) from error
-        print(
-            f"suggested: --optim.lr {found['optim.lr']:.2g}\n{reason}\ncurve in {folder / 'lr_range.png'}", flush=True
-        )
+        print(f"suggested   --optim.lr {found['optim.lr']:.2g}\n{textwrap.fill(reason, 80)}")
+        print(f"curve       in {shown(folder / 'lr_range.png')}", flush=True)
 
     def suggestion(self) -> dict[str, float]:
         """Return the learning rates at the lowest smoothed loss and at its steepest fall, and the `optim.lr` to use.

@@ -151,7 +151,7 @@ def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         guarded.append(len(guarded) + 1)
         if len(guarded) == 2:
             mode.enter_context(NoSynchronization())
-        if len(guarded) == self.total_steps - 1:
+        if len(guarded) == self.console.total_steps - 1:
             mode.close()
 
     # The host computes the indices: before the run, so that they do not count as synchronization.
@@ -162,8 +162,8 @@ def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str]:
-    """Train with torchrun."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    """Train with torchrun, as the launch scripts do."""
+    torchrun = ["-m", f"{PACKAGE}.tools.launch", "--standalone", f"--nproc-per-node={ranks}"]
     return subprocess.run(
         [sys.executable, *torchrun, "-m", f"{PACKAGE}.train", *SMALL, "--log.tensorboard=false", *options],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

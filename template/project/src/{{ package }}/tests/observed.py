@@ -22,6 +22,7 @@ class Observed:
     modes: set[str] = field(default_factory=set)
     """Debugging modes of torch while the model ran."""
     printed: str = ""
+    logged: str = ""
     graphs: int = 0
     """Number of compiled graphs."""
     model: nn.Module = field(default_factory=nn.Module)

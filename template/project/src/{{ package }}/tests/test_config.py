@@ -1,12 +1,13 @@
 """A bad value is a one-line error that names the key and a valid value."""
 
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from .. import model
+from .. import config_help, model
 from ..config import Config, as_dict, from_dict, parse
 from ..errors import UserError
 from ..model import ModelConfig
@@ -15,21 +16,23 @@ from .conftest import SMALL, main, unsupported
 BAD = [
     (["--optim.lr=-1"], "optim.lr is -1.0: it must be above 0"),
     (["--optim.lr=.nan"], "optim.lr is nan"),
-    (["--optim.lr=fast"], "optim.lr: Expected a float. Got value: fast"),
-    (["--optim.lrr=1"], "optim.lrr"),
-    (["--optim=3"], "optim"),
-    (["--nonsense=1"], "nonsense"),
+    (["--optim.lr=fast"], "optim.lr is fast: expected float above 0"),
+    (["--optim.lr"], "--optim.lr needs a value, float above 0"),
+    (["--optim.lrr=1"], "there is no option --optim.lrr; did you mean optim.lr?"),
+    (["--train.lr", "-1"], "there is no option --train.lr; did you mean optim.lr?"),
+    (["--optim=3"], "optim is a section: give its options, such as optim.name"),
+    (["--nonsense=1"], "there is no option --nonsense; --help lists them"),
     (["--train.steps=0"], "train.steps is 0"),
     (["--train.epochs=-2"], "train.epochs is -2"),
     (["--train.micro_batch=0"], "train.micro_batch is 0"),
     (["--train.micro_batch=2.5"], "train.micro_batch"),
     (["--train.micro_batch=100000000"], "larger than the"),
     (["--train.accumulate=0"], "train.accumulate is 0"),
-    (["--loader.workers=many"], "loader.workers"),
+    (["--loader.workers=many"], "loader.workers is many: expected int from 0 to 256 or auto"),
     (["--loader.workers=-1"], "loader.workers is -1"),
     (["--optim.clip=0"], "optim.clip is 0.0: it must be above 0, or null"),
     (["--optim.clip=.inf"], "optim.clip is inf"),
-    (["--optim.name=adam"], "optim.name"),
+    (["--optim.name=adam"], "lars or novograd; did you mean adamw?"),
     (["--optim.schedule=linear"], "optim.schedule"),
     (["--optim.warmup_steps=-1"], "optim.warmup_steps is -1: it must be 0 or above, or null"),
     (["--optim.schedule=cosine", "--optim.warmup_steps=20"], "optim.warmup_steps is 20: the run has only 20 steps"),
@@ -82,7 +85,7 @@ BAD = [
     (["--run.seed=-1"], "run.seed is -1"),
     (["--log.every=0"], "log.every is 0"),
     (["--checkpoint.keep=0"], "checkpoint.keep is 0"),
-    (["--config=no-such-file.yaml"], "no-such-file.yaml"),
+    (["--config=no-such-file.yaml"], "cannot read the config no-such-file.yaml: No such file or directory"),
     (["--data.path=/no/such/place"], "data.path=/no/such/place"),
     (["--data.val_fraction=1"], "data.val_fraction is 1"),
 ]
@@ -130,23 +133,49 @@ def test_every_key_refuses_wrong_values(key: str, value: str, capsys: pytest.Cap
     assert printed.count("\n") == 1
 
 
-def test_bad_config_file_is_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for text, message in (("optim: {lrr: 1}", "lrr"), ("optim: [", "parsing"), ("- 1", ""), ("\x00", "")):
-        (tmp_path / "bad.yaml").write_text(text)
-        with pytest.raises(SystemExit):
-            main([f"--config={tmp_path}/bad.yaml"])
-        printed = capsys.readouterr().err
-        assert message in printed
-        assert printed.count("\n") == 1
+BAD_FILES = [
+    ("optim:\n  lr: 1\n  lrr: 1", ":3: there is no option optim.lrr; did you mean optim.lr?"),
+    ("optm: {lr: 1}", ":1: there is no option optm; did you mean optim?"),
+    ("train: {steps: 3}\noptim:\n  lr: fast", ":3: optim.lr is fast: expected float above 0"),
+    ("optim:\n  lr: [1]", ":2: optim.lr is a list or mapping: expected float above 0"),
+    ("optim:\n\n  lr: -1", ":3: optim.lr is -1.0: it must be above 0"),
+    ("speed:\n  precision: fp8", ":2: speed.precision is fp8: this run is on cpu"),
+    ("train:\noptim:\n  lr: 1", ":1: train is a section: give its options, such as train.epochs"),
+    ("optim: 3", ":1: optim is a section"),
+    ("optim: {lr: 1}\n\tname: sgd", ":2: this is not valid YAML: found character '\\t'"),
+    ("- 1", ": it must contain sections with their options"),
+    ("", ": it must contain sections with their options"),
+    ("\x00", ": this is not a YAML file: unacceptable character"),
+]
 
 
-def test_help_lists_every_value(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("text", "message"), BAD_FILES)
+def test_bad_config_file_error_names_file_and_line(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
     with pytest.raises(SystemExit) as stop:
-        main(["--help"])
-    assert stop.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "--optim.lr LR Peak learning rate" in text
-    assert "--train.micro_batch MICRO_BATCH Samples per forward pass" in text
+        main([*SMALL, f"--config={file}"])
+    printed = capsys.readouterr().err or f"{stop.value}\n"
+    assert printed.startswith(f"error: {file}{message}")
+    assert printed.count("\n") == 1
+
+
+def test_help_is_that_of_the_config() -> None:
+    """It is read from the source."""
+    found = {option.key: option for option in config_help.options().values()}
+    shown: dict[str, object] = {"null": None, "true": True, "false": False, '""': "", "[]": []}
+    expected = {}
+    for section in fields(Config):
+        for item in fields(type(getattr(Config(), section.name))):
+            expected[f"{section.name}.{item.name}"] = json.loads(json.dumps(item.default, default=str))
+    assert list(found) == list(expected)
+    for key, default in expected.items():
+        text = found[key].default
+        number = isinstance(default, float | int) and text not in shown
+        assert shown.get(text, type(default)(text) if number else text) == default, key
+        assert found[key].about
 
 
 @pytest.mark.parametrize("size", getattr(model, "SIZES", {}))

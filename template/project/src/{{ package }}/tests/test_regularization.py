@@ -111,7 +111,7 @@ def test_patience_stops_the_run_and_keeps_the_best(
     assert [row["step"] for row in read_rows(tmp_path / "a", "val")] == [1, 2, 3, 4, 5], (
         "it stops after three no better"
     )
-    assert "stopped early: loss has not improved on 2 for 3 validations" in capsys.readouterr().out
+    assert "stopped     early: no better loss for 3 validations\n" in capsys.readouterr().out
     folder = tmp_path / "a/checkpoints"
     assert (folder / "best").read_text() == "step-00000002\n"
     assert [path.name for path in checkpoint.all_checkpoints(folder)] == ["step-00000002", "step-00000005"]

@@ -88,6 +88,7 @@ def run(
         observed.printed = capsys.readouterr().out
         observed.graphs = counters["stats"]["unique_graphs"]
         folder = tmp_path / str(cfg.run.name)
+        observed.logged = (folder / "metrics.jsonl").read_text()
         observed.rows, observed.val = read_rows(folder, "train"), read_rows(folder, "val")
         return observed
 
@@ -152,7 +153,7 @@ TECHNIQUES: dict[str, tuple[list[str], float, Check]] = {
         lambda on, off: len(on.fetched) > 2 * STEPS and on.rows[-1]["loss"] != off.rows[-1]["loss"],
     ),
     "ema": (["--train.ema=0.9"], BITS, lambda on, off: on.val != off.val),
-    "mfu": (["--log.mfu=true"], BITS, lambda on, off: "tflops" in on.printed and "tflops" not in off.printed),
+    "mfu": (["--log.mfu=true"], BITS, lambda on, off: "tflops" in on.logged and "tflops" not in off.logged),
     "nan detection": (["--debug.nan=true"], BITS, lambda on, off: hooks(on) > hooks(off)),
     "anomaly detection": (["--debug.anomaly=true"], BITS, lambda on, off: on.modes == {"anomaly"} and not off.modes),
     "deterministic": (["--debug.deterministic=true"], BITS, lambda on, off: on.modes == {"deterministic"}),

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ..errors import UserError
-from ..tools import evaluate, report, show
+from ..tools import evaluate, launch, report, show
 from .conftest import SMALL
 
 ROWS = [{"split": "train", "step": 1, "loss": 2.0}]
@@ -27,8 +28,8 @@ def test_data_are_shown(
     ("options", "message"),
     [
         (["--output"], "--output: expected one argument"),
-        (["--out", "a.png"], "error: .*--out"),
-        (["--data.cach", "disk"], "error: .*--data.cach"),
+        (["--out", "a.png"], "^error: there is no option --out; --help lists them"),
+        (["--data.cach", "disk"], "^error: there is no option --data.cach; did you mean data.cache?"),
         (["--output", "a.txt"], r"^error: --output a.txt: its name must end with .png$"),
         ([*SMALL, "--output", "no/a.png"], "^error: cannot write no/a.png .*: give another --output$"),
     ],
@@ -43,6 +44,25 @@ def test_show_refuses_bad_options(
     assert ended.value.code
     assert re.search(message, said)
     assert not list(tmp_path.glob("*.*"))
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "exit_status", "printed"),
+    [
+        (2, {"message": "error: it has said why"}, 2, ""),
+        (3, "", 3, "error: rank 5 ended with status 3; see above\n"),
+        (-9, "", 137, "error: rank 5 ended by SIGKILL, as happens when the machine is out of memory"),
+        (-11, "", 139, "error: rank 5 ended by SIGSEGV; resume with --run.resume"),
+    ],
+)
+def test_launch_reports_the_first_rank_that_failed(
+    status: int, message: object, exit_status: int, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, killed = SimpleNamespace(timestamp=1, exitcode=status, message=message), SimpleNamespace(timestamp=2)
+    assert launch.report({4: killed, 5: first}) == exit_status
+    said = capsys.readouterr().err
+    assert said.startswith(printed)
+    assert bool(said) == bool(printed)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,9 @@
 """Complete runs: the loss decreases, a resumed run is bit-identical, and errors are one line."""
 
+import re
+import signal
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +15,12 @@ from .. import train as framework
 from ..config import Config, parse
 from ..contracts import blocks_of
 from ..distributed import World
+from ..log import RunLog
 from ..techniques import fp8
 from ..tools import report
 from ..train import train
 from .conftest import NO_COMPILE, OTHER_WIDTH, SMALL, evaluate_run, main, read_rows, read_weights, run_ranks
+from .terminal import terminal
 
 
 def test_loss_decreases_and_files_are_written(
@@ -24,11 +30,13 @@ def test_loss_decreases_and_files_are_written(
     losses = [row["loss"] for row in read_rows(tmp_path / "a", "train")]
     assert losses[-1] < 0.85 * losses[0]
     assert read_rows(tmp_path / "a", "val")[-1]["loss"] == results["loss"]
-    assert "validation:" in capsys.readouterr().out
+    assert "validation  " in capsys.readouterr().out
     assert Config(run=config(f"--config={tmp_path}/a/config.json").run).run.name == "a"
 
     found = evaluate_run(tmp_path / "a")
-    assert f"loss            {results['loss']:.6g}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"loss            {results['loss']:.6g}" in printed
+    assert re.search(r"^evaluation.json and evaluation.png in .*a/checkpoints/step-00000060$", printed, re.MULTILINE)
     assert {name: found[name] for name in results} == pytest.approx(results, rel=1e-5)
     report.main([str(tmp_path / "a")])
     assert (tmp_path / "a" / "report.png").stat().st_size > 10_000
@@ -91,6 +99,61 @@ def test_resume_of_a_different_run_is_refused(
         main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a"])
 
 
+KNOWN = [
+    r"(device|precision|parameters|samples|batch|steps|run|resumed) {2,}\S.*",
+    r"(interrupted|kept|to continue|validation|best|time|files) +\S.*",
+    r" {12}\S.*",
+    r" {7,}epoch +step +loss +\w+ +lr +\w+/s",
+    r"train +[\d.]+ +\d+/16( +[\d.,e+-]+){4}",
+    r"val +[\d.]+ +\d+/16( +[\d.e+-]+){2}",
+    "a line of another program",
+]
+"""Lines that a run prints."""
+
+
+def test_terminal_shows_whole_lines_of_an_interrupted_and_a_resumed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_validation: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    step, handler = RunLog.step, signal.signal(signal.SIGINT, signal.default_int_handler)
+    options = [*SMALL, "--log.tensorboard=false", "--run.dir=runs", "--run.name=a", "--run.resume=auto"]
+    options += ["--train.steps=16", "--train.eval_every=4", "--log.every=3"]
+
+    def interrupt(self: RunLog) -> None:
+        step(self)
+        monkeypatch.setattr(RunLog, "step", step)
+        print("a line of another program", file=sys.stderr)
+        self.console.bar.bar.fp.write("^C")  # as a terminal does
+        signal.raise_signal(signal.SIGINT)
+
+    def wait(self: RunLog) -> None:
+        step(self)
+        time.sleep(0.02)  # so that the progress bar is drawn
+        if self.console.train_row.split()[2:3] == ["8/16"]:
+            monkeypatch.setattr(RunLog, "step", interrupt)
+
+    monkeypatch.setattr(RunLog, "step", wait)
+    with terminal() as first, pytest.raises(SystemExit) as stop:
+        main(options)
+    signal.signal(signal.SIGINT, handler)
+    assert stop.value.code == 130
+    with terminal() as second:
+        main(options)
+    for lines in (first, second):
+        strange = [line for line in lines[:-1] if not any(re.fullmatch(known, line) for known in KNOWN)]
+        assert strange == []
+        assert lines[-1] == "", "the cursor is below"
+    steps = [line.split()[2] for line in first + second if line.startswith("val ")]
+    assert steps == ["4/16", "8/16", "12/16", "16/16"]
+    assert first[-4:-1] == [
+        "interrupted after step 10",
+        "kept        runs/a/checkpoints/step-00000008",
+        "to continue the same command with --run.resume runs/a",
+    ]
+    assert "resumed     at step 8, from runs/a/checkpoints/step-00000008" in second
+    assert [line.split()[0] for line in second[-5:-1]] == ["validation", "best", "time", "files"]
+
+
 def test_non_finite_loss_stops_the_run_unsaved(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="at step"):
         main(
@@ -106,11 +169,11 @@ def test_non_finite_loss_stops_the_run_unsaved(tmp_path: Path) -> None:
     assert checkpoint.find(tmp_path / "a") is None
 
 
-def test_error_on_ranks_is_reported_and_ends_them(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    done = run_ranks(2, [f"--run.dir={tmp_path}", "--run.name=a"])
-    assert done.returncode != 0
-    assert "exists: resume it with --run.resume auto" in done.stderr
+def test_error_on_ranks_is_reported_once_and_ends_them(tmp_path: Path) -> None:
+    done = run_ranks(2, [f"--run.dir={tmp_path}", "--train.global_batch=40"])
+    assert done.returncode == 1
+    why = "it must be a multiple of 2 ranks x train.micro_batch=16; the nearest is 32 or 64"
+    assert done.stderr == f"error: train.global_batch is 40: {why}\n", "nothing from the other rank, nor from torchrun"
 
 
 def lacking(kind: str) -> set[str]:

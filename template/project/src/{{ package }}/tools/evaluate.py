@@ -19,9 +19,11 @@ import torch
 
 from .. import data, distributed, loaders
 from ..config import LoaderConfig
+from ..console import shown
 from ..contracts import Batch, can_predict
 from ..distributed import World
-from ..errors import UserError, in_one_line
+from ..errors import UserError
+from ..failure import leave
 from ..metrics import evaluate
 from . import task
 from .atomic_file import atomic_write
@@ -95,9 +97,11 @@ def main(argv: list[str] | None = None) -> None:
                 write({**found.metrics, **found.details}, trained.checkpoint / "evaluation.json")
                 if found.batch is not None:
                     draw(trained, found.batch, trained.checkpoint / "evaluation.png")
+                plotted = " and evaluation.png" if found.batch is not None else ""
+                print(f"evaluation.json{plotted} in {shown(trained.checkpoint)}")
         distributed.end(world)
     except UserError as error:
-        distributed.leave(in_one_line(error))
+        leave(error)
 
 
 def draw(trained: TrainedModel, batch: Any, target: Path) -> None:

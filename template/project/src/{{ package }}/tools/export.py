@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import distributed
-from ..errors import UserError, in_one_line
+from ..errors import UserError
+from ..failure import leave
 from . import task
 from .trained_model import TrainedModel, open_trained, parser, require_predict
 
@@ -134,7 +135,7 @@ def main(argv: list[str] | None = None) -> None:
             difference = export(trained, args.format, target)
             print(f"{target}: maximum difference from the original outputs {difference:.2g}")
     except UserError as error:
-        distributed.leave(in_one_line(error))
+        leave(error)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ python -m <package>.tools.predict runs/first --help
 import torch
 
 from .. import distributed
-from ..errors import UserError, in_one_line
+from ..errors import UserError
+from ..failure import leave
 from . import task
 from .trained_model import open_trained, parser, require_predict
 
@@ -20,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
         with distributed.start(args.device) as world, torch.inference_mode():
             task.predict(require_predict(open_trained(args.path, world.device, args.precision)), args)
     except UserError as error:
-        distributed.leave(in_one_line(error))
+        leave(error)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ python -m <package>.tools.show --data.path my/files --output data.png
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 import torch
 
 from .. import data
 from ..config import Config, parse
-from ..errors import UserError, in_one_line
+from ..errors import UserError
+from ..failure import leave
 from ..loaders import Plan, TrainOrder
 from . import view
 from .atomic_file import atomic_write
@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         show(parse(name, "Show the data; --output names the file of the plot.", keys), args.output)
     except UserError as error:
-        sys.exit(in_one_line(error))
+        leave(error, keys)
 
 
 if __name__ == "__main__":

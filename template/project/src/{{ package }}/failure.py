@@ -1,0 +1,58 @@
+"""How a program ends that cannot go on: with one line for an expected error, which one of several ranks prints."""
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from .config_errors import with_place
+from .errors import UserError, in_one_line
+
+
+def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
+    """Report the error that is being handled, and exit; `arguments` are those of the program, without its name.
+
+    An expected error has the place of the option that it is about, if a file sets it. One of several ranks exits at
+    once: Python's teardown would wait for ranks that wait for this one.
+    """
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if isinstance(error, UserError):
+        error = with_place(error, sys.argv[1:] if arguments is None else arguments)
+        message, status = in_one_line(error), error.status
+    elif isinstance(error, KeyboardInterrupt):
+        message, status = "", 128 + signal.SIGINT
+    elif several and not isinstance(error, SystemExit):
+        message, status = "".join(traceback.format_exception(error)), 1
+    else:
+        raise error
+    if status == 1 and not several:
+        sys.exit(message)
+    if several and not _is_first(message or "interrupted"):
+        message = ""
+    if message:
+        print(message, file=sys.stderr, flush=True)
+    if several:
+        sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _is_first(message: str) -> bool:
+    """Whether no other rank that torchrun started on this machine has failed yet, which may be why this one does.
+
+    torchrun shows the message at the end of its own report.
+    """
+    file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))  # .../attempt_0/<local rank>/error.json
+    if not file.name:
+        return True
+    record = {"message": message, "extraInfo": {"timestamp": str(int(time.time()))}}
+    try:
+        (file.parents[1] / "failed").touch(exist_ok=False)
+        file.write_text(json.dumps({"message": record}), encoding="utf-8")
+    except OSError as error:
+        return not isinstance(error, FileExistsError)
+    return True

@@ -1,0 +1,67 @@
+"""What only an interrupted or a resumed run needs, besides loading its checkpoint."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from .checkpoint import BEST, all_checkpoints, best_of, read_manifest
+from .console import shown
+from .errors import UserError
+
+
+def check_same(checkpoint: Path, identity: dict[str, Any]) -> None:
+    """Compare what must not change within a run with the checkpoint's values.
+
+    Raises:
+        UserError: some differ; names the first three.
+    """
+    here = _leaves(json.loads(json.dumps(identity, default=str)))
+    there = _leaves(read_manifest(checkpoint).get("fixed", {}))
+    keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    if keys:
+        differing = ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in keys[:3])
+        raise UserError(f"{checkpoint} is of another model or run ({differing}): use its values, or start a new run")
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def set_aside_after(checkpoint: Path) -> None:
+    """Rename checkpoints newer than the one that a run resumes from, as they are not of the run that now begins."""
+    for newer in all_checkpoints(checkpoint.parent):
+        if newer.name > checkpoint.name:
+            aside = newer.with_name(f"abandoned-{newer.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            newer.rename(aside)
+    if best_of(checkpoint.parent) is None:
+        (checkpoint.parent / BEST).unlink(missing_ok=True)
+
+
+def drop_rows_after(step: int, file: Path) -> None:
+    """Drop the rows of later steps, which the resumed run repeats, from metrics.jsonl."""
+    kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+    partial = file.with_suffix(".partial")
+    partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    partial.replace(file)
+
+
+def _step_of(line: str) -> float:
+    """The step of a row; infinity for a row that was only partly written."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+def after_interrupt(folder: Path, step: int) -> dict[str, str]:
+    """Return what is left of a run that was interrupted after `step` optimizer steps, and how to continue it."""
+    facts = {"interrupted": f"after step {step}"}
+    kept = all_checkpoints(folder / "checkpoints")
+    if not kept:
+        return facts | {"kept": "no checkpoint yet; --checkpoint.every N saves more often"}
+    return facts | {"kept": shown(kept[-1]), "to continue": f"the same command with --run.resume {shown(folder)}"}
