@@ -19,7 +19,7 @@ DEVICE ?= cpu
 PYTHON_VERSION ?= 3.12
 PLATFORM ?= manylinux_2_28_x86_64
 
-.PHONY: help demo test test-all try gpu gpu-bundle gpu-smoke check format docs bench release clean
+.PHONY: help demo test test-all try gpu gpu-bundle gpu-smoke check format docs docs-check bench release clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -84,7 +84,12 @@ format: $(VENV)/.ready  ## apply automatic fixes
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.ready  ## build the documentation: build/site/index.html
+	$(BIN)/python docs/programs/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+docs-check: docs  ## check all links, and open every page in headless Chromium; screenshots are in build/screenshots
+	$(BIN)/python docs/programs/links.py
+	$(BIN)/python docs/programs/browse.py --screenshots build/screenshots
 
 bench: $(VENV)/.ready  ## measure fastproj's commands; with PAGES='channels-last' or PAGES=all, techniques, on DEVICE=cuda too
 	$(BIN)/python $(if $(PAGES),benchmarks/techniques.py --device $(DEVICE) $(filter-out all,$(PAGES)),benchmarks/commands.py)

@@ -21,11 +21,3 @@ class Comparison:
     frameworks: tuple[str, str] = ("pytorch", "pytorch")
     changes: tuple[str, str] = ("", "")
     """What programs/technique_run.py changes in the code, as no option does."""
-
-
-def open_row(comparison: Comparison, device: str) -> str:
-    """Return the row of a comparison that was not made yet: it names the command that fills it."""
-    command = f"make bench PAGES={comparison.page}" + (f" DEVICE={device}" if device != "cpu" else "")
-    return (
-        f"| {comparison.what} | not measured: `{command}` | not measured | not measured | not measured | not measured |"
-    )

@@ -1,6 +1,6 @@
 """Measure the overhead per step of each framework, on a network so small that little else matters.
 
-    .venv/bin/python benchmarks/frameworks.py
+    .venv/bin/python benchmarks/frameworks.py          # --keep writes the result to docs/frameworks.md
 
 The mlp of each framework is rendered and trained on the CPU, with one thread and the same config and samples, each run
 in a separate process. Each round runs every row once, so that a slow phase of the machine affects all of them. The
@@ -16,7 +16,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
+
+import pages
+from techniques import machine
 
 PROGRAMS = Path(__file__).parent / "programs"
 EVERY = 250
@@ -45,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the overhead per step of each framework.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="only the rows of this framework")
+    parser.add_argument("--keep", action="store_true", help="write the result to the docs")
     args = parser.parse_args()
     rows = {row: how for row, how in ROWS.items() if args.only in how[0]}
     times: dict[str, list[float]] = {row: [] for row in [*BASELINES, *rows]}
@@ -61,6 +66,19 @@ def main() -> None:
     for row, found in times.items():
         median = statistics.median(found)
         print(f"{row:56}{median:7.0f} us  ({min(found):.0f} to {max(found):.0f})  {median / bare:.2f}")
+    if args.keep:
+        keep(times)
+
+
+def keep(times: dict[str, list[float]]) -> None:
+    """Write frameworks.json, and the pages that show it."""
+    rows = {
+        row: [round(statistics.median(found)), round(min(found)), round(max(found))] for row, found in times.items()
+    }
+    versions = ", ".join(f"{name} {version(name.lower())}" for name in ("torch", "Lightning", "Accelerate"))
+    shown = {"machine": f"{machine('cpu')}, one thread", "versions": versions, "rows": rows}
+    pages.FRAMEWORKS.write_text(json.dumps(shown, indent=2) + "\n")
+    pages.main()
 
 
 def render(folder: Path, framework: str) -> Path:

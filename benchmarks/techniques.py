@@ -1,4 +1,4 @@
-"""Measure the effect of each technique with the real training command, and write the tables in docs/techniques/.
+"""Measure the effect of each technique with the real training command, and write tables and charts in docs/techniques/.
 
     python benchmarks/techniques.py                                 all pages, about 30 minutes on 2 cores
     python benchmarks/techniques.py channels-last                   one page
@@ -23,26 +23,23 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
-import comparisons_cpu
-import comparisons_gpu
 import numpy as np
+import pages
 import torch
 from comparison import Comparison
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-PAGES = ROOT / "docs" / "techniques"
 PROGRAM = ROOT / "benchmarks" / "programs" / "technique_run.py"
-COMPARISONS = {"cpu": comparisons_cpu.COMPARISONS, "cuda": comparisons_gpu.COMPARISONS}
 
 
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description="Measure techniques, and write their tables.")
     parser.add_argument("pages", nargs="*", help="names of pages; none for all")
-    parser.add_argument("--device", choices=list(COMPARISONS), default="cpu")
+    parser.add_argument("--device", choices=list(pages.COMPARISONS), default="cpu")
     args = parser.parse_args()
-    listed = COMPARISONS[args.device]
+    listed = pages.COMPARISONS[args.device]
     unknown = set(args.pages) - {comparison.page for comparison in listed}
     if unknown:
         sys.exit(f"unknown page {', '.join(sorted(unknown))}: choose from those in comparisons_{args.device}.py")
@@ -124,29 +121,18 @@ def _write_images(folder: Path) -> None:
 
 
 def _write(comparison: Comparison, device: str, without: list[float], with_it: list[float]) -> None:
-    """Replace the row on the page, or add it at the top of the table."""
-    before, after = statistics.median(without), statistics.median(with_it)
-    ratio = before / after if comparison.smaller_is_better else after / before
-    shown = f"{ratio:.2f}" if not comparison.value.startswith("val:") else "-"
-    cells = [comparison.what, machine(device), f"torch {version('torch')}, Python {platform.python_version()}"]
-    row = f"| {' | '.join([*cells, _cell(without), _cell(with_it), shown])} |"
-    page = PAGES / f"{comparison.page}.md"
-    text = page.read_text()
-    old = re.search(rf"^\| {re.escape(comparison.what)} \|.*$", text, re.MULTILINE)
-    if old:
-        text = text.replace(old[0], row)
-    else:
-        text = re.sub(r"(\| comparison \|.*\n\|[-|]+\|\n)", lambda head: f"{head[1]}{row}\n", text, count=1)
-    text = text.replace("Not measured yet.", "Medians of interleaved rounds, lowest and highest in parentheses.")
-    page.write_text(text)
-    print(row, flush=True)
-
-
-def _cell(values: list[float]) -> str:
-    middle, low, high = statistics.median(values), min(values), max(values)
-    digits = 0 if middle >= 100 else 4 if middle < 10 else 1
-    spread = f" ({low:,.{digits}f} to {high:,.{digits}f})" if len(values) > 1 else ""
-    return f"{middle:,.{digits}f}{spread}"
+    """Keep the values in techniques.json, in place of earlier ones, and write the pages."""
+    row = pages.Measured(
+        comparison.what,
+        machine(device),
+        f"torch {version('torch')}, Python {platform.python_version()}",
+        [float(f"{value:.5g}") for value in without],
+        [float(f"{value:.5g}") for value in with_it],
+        comparison.smaller_is_better,
+        comparison.value.startswith("val:"),
+    )
+    pages.keep(comparison.page, row)
+    print(f"{row.what}: {pages.cell(row.without)}, {pages.cell(row.with_it)}, {row.ratio}", flush=True)
 
 
 def machine(device: str) -> str:

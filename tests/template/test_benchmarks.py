@@ -24,16 +24,28 @@ def comparisons(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     return {"cpu": comparisons_cpu.COMPARISONS, "cuda": comparisons_gpu.COMPARISONS}
 
 
-def test_every_comparison_has_a_row_and_every_open_row_a_command(comparisons: dict[str, list[Any]]) -> None:
-    from comparison import open_row
+def test_pages_and_charts_show_what_was_measured(comparisons: dict[str, list[Any]]) -> None:
+    import pages
 
-    pages = {page.stem: page.read_text() for page in (ROOT / "docs/techniques").glob("*.md")}
-    wanted = {open_row(row, device): row for device, rows in comparisons.items() for row in rows}
-    for row in wanted.values():
-        assert f"\n| {row.what} | " in pages[row.page]
-    for name, text in pages.items():
-        for line in re.findall(r"^\| .*not measured.*$", text, re.MULTILINE):
-            assert wanted[line].page == name
+    for file, text in pages.files().items():
+        assert file.read_text() == text, f"{file.name}: run python benchmarks/pages.py"
+    texts = {page.stem: page.read_text() for page in (ROOT / "docs/techniques").glob("*.md")}
+    for row in (row for rows in comparisons.values() for row in rows):
+        assert f"| {row.what} |" in texts[row.page] or f"\n- {row.what}\n" in texts[row.page]
+
+
+def test_measurement_replaces_an_earlier_one(
+    comparisons: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pages
+
+    written: dict[Path, str] = {}
+    monkeypatch.setattr(Path, "write_text", lambda file, text: written.update({file: text}))
+    row = pages.measured()["compile"][0]
+    pages.keep("compile", pages.Measured(row.what, "a GPU", "torch 3", [1.0], [4.0, 2.0, 3.0]))
+    kept = json.loads(written[pages.TECHNIQUES])
+    assert [it["with_it"] for it in kept["compile"] if it["what"] == row.what] == [[4.0, 2.0, 3.0]]
+    assert kept["debugging"] == json.loads(pages.TECHNIQUES.read_text())["debugging"]
 
 
 @pytest.mark.parametrize("model", ["gpt", "resnet"])

@@ -3,18 +3,25 @@
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
+import links
 import pytest
+import recording
+import reference
 import yaml
-from matrix import FRAMEWORKS, MODELS, ROOT
-from program import Project
+from fastproj.cli import app
+from matrix import ENGINE_MODEL, FRAMEWORKS, MODELS, ROOT
+from program import Fastproj, Project
+from typer.main import get_command
 from warm import run_python
 
 PAGES = sorted(page for page in (ROOT / "docs/techniques").glob("*.md") if page.name != "index.md")
-OTHERS = [ROOT / "docs/techniques/index.md", *sorted((ROOT / "docs/models").glob("*.md"))]
+OTHERS = [file for file in sorted((ROOT / "docs").rglob("*.md")) if file not in PAGES and file.name != "changelog.md"]
 HEADINGS = [
     "What it does",
     "When to use it",
@@ -34,22 +41,31 @@ NOT_KEYS = (
         for file in [*PACKAGE.glob("*.py"), *PACKAGE.glob("techniques/*.py"), *ROOT.glob("template/data/*/data.py")]
         for name in ["py", *re.findall(r"^def (\w+)", file.read_text(), re.MULTILINE)]
     }
-    | {"data.py", "model.py", "train.py"}
+    | {"data.py", "model.py", "train.py", "data.png"}
 )
 """Files and functions whose names look like keys."""
 
 
 @pytest.fixture(scope="session")
-def defaults(project: Project) -> dict[str, object]:
-    """Every key of the rendered projects with its default, for all models."""
-    found: dict[str, object] = {}
-    for model in MODELS:
-        folder = project(FRAMEWORKS[0], model)
-        result = run_python(folder, "-m", "proj.train", "--print_config")
-        assert result.returncode == 0, result.stderr
-        for section, values in yaml.safe_load(result.stdout).items():
-            found |= {f"{section}.{key}": value for key, value in values.items()}
+def defaults() -> dict[str, set[str]]:
+    """Every key of the rendered projects with its defaults in all models."""
+    found: dict[str, set[str]] = {}
+    for file in [PACKAGE / "config.py", *reference.modules("data"), *reference.modules("model")]:
+        for section, _, keys in reference.sections(file):
+            for key in keys:
+                found.setdefault(f"{section}.{key.name}", set()).add(key.default)
     return found
+
+
+def test_keys_are_those_of_a_project(project: Project, defaults: dict[str, set[str]]) -> None:
+    result = run_python(project(FRAMEWORKS[0], ENGINE_MODEL), "-m", "proj.train", "--print_config")
+    assert result.returncode == 0, result.stderr
+    printed = yaml.safe_load(result.stdout)
+    shown = {f"{section}.{key}": value for section, values in printed.items() for key, value in values.items()}
+    assert shown.keys() <= defaults.keys()
+    assert {key for key in defaults if not key.startswith(("data.", "model."))} <= shown.keys()
+    for key, value in shown.items():  # `off` is a word here, and false to YAML
+        assert any(yaml.safe_load(text) == value or _same(text, str(value)) for text in defaults[key]), key
 
 
 def test_site_builds_without_warnings(tmp_path: Path) -> None:
@@ -64,6 +80,73 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "WARNING" not in result.stderr
     assert (tmp_path / "site/techniques/compile.html").exists()
+    assert not (tmp_path / "site/programs").exists()
+    assert links.broken(tmp_path / "site") == []
+
+
+def test_checker_finds_broken_links(tmp_path: Path) -> None:
+    page = '<p id="here"><a href="#here">1</a><a href="#gone">2</a><a href="b.html#there">3</a><img src="no.svg">'
+    (tmp_path / "a.html").write_text(page + '<a href="http://example.org">4</a><a href="https://example.org">5</a>')
+    (tmp_path / "b.html").write_text('<p id="there"><a href="a.html#where">6</a><a href="gone.html">7</a>')
+    found = [
+        "a.html: #gone",
+        "a.html: no.svg",
+        "a.html: http://example.org",
+        "b.html: a.html#where",
+        "b.html: gone.html",
+    ]
+    assert links.broken(tmp_path) == found
+    (tmp_path / "R.md").write_text("# One two\n[1](#one-two) [2](#three) [3](gone.md) `[4](code)` [5](a.html)\n")
+    assert links.broken_in(tmp_path / "R.md") == ["R.md: #three", "R.md: gone.md"]
+
+
+def test_links_of_markdown_files_in_the_top_folder_work() -> None:
+    assert [link for file in ROOT.glob("*.md") for link in links.broken_in(file)] == []
+
+
+def test_changelog_has_no_links() -> None:
+    """It is printed in a terminal by `fastproj update`, and is a page of the site, from which links would differ."""
+    assert "](" not in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_reference_is_current() -> None:
+    for file, text in reference.files().items():
+        assert file.read_text() == text, f"{file.name}: run python docs/programs/reference.py"
+
+
+def test_quoted_messages_exist() -> None:
+    """In the source of the program or of the template, between the parts that differ."""
+    files = [file for folder in ("generator", "template") for file in (ROOT / folder).rglob("*.py")]
+    source = " ".join(_texts(file) for file in files if "test" not in file.name)
+    messages = re.findall(
+        r"^```output\n(.*?)\n```$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(messages) > 25
+    for message in messages:
+        for part in re.split(r"<[\w ]+>|\.copier-answers\.yml", message):
+            assert part.strip() in source, f"{message}: {part!r}"
+
+
+def _texts(file: Path) -> str:
+    """Return the strings of a module; adjacent ones are one, and values in them are left out."""
+    tree = ast.parse(file.read_text())
+    return " ".join(str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant))
+
+
+def test_recording_shows_current_texts(fastproj: Fastproj, tmp_path: Path) -> None:
+    shown = [unescape(line) for line in re.findall(r">(.*)</text>", recording.FILE.read_text())]
+    assert [line for line in shown if line.startswith("$ ")] == [
+        f"$ {command}" for command in recording.COMMANDS[:2]
+    ] + [recording.SETUP, f"$ {recording.COMMANDS[2]}"]
+    end = shown.index(f"$ {recording.COMMANDS[1]}")
+    result = fastproj(*recording.COMMANDS[0].split()[1:], "--gpus", "0", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    wanted = " ".join(result.stdout.split())
+    assert recording.kind(" ".join(" ".join(shown[1:end]).split())) == recording.kind(wanted)
+    source = " ".join(file.read_text() for file in (ROOT / "template").rglob("*.*") if file.suffix in (".py", ".jinja"))
+    for line in shown[end + 3 :]:
+        assert "Traceback" not in line
+        assert [word for word in re.findall(r"[a-z]{4,}", line) if word not in source + "more rows left"] == []
 
 
 def test_index_links_every_technique_page() -> None:
@@ -76,22 +159,38 @@ def test_index_links_every_technique_page() -> None:
 def test_technique_page_has_all_sections(page: Path) -> None:
     text = page.read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS
-    table = re.search(r"^\| comparison \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    assert table is not None, "a table of measurements"
-    for row in table[1].splitlines():
-        cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert len(cells) == 6
-        assert all(cells)
+    assert "<!-- measurements: written by benchmarks/pages.py -->" in text
 
 
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.stem)
-def test_documented_keys_and_defaults_exist(page: Path, defaults: dict[str, object]) -> None:
+def test_documented_keys_and_defaults_exist(page: Path, defaults: dict[str, set[str]]) -> None:
     text = page.read_text()
-    named = set(re.findall(rf"`((?:{SECTIONS})\.[a-z][a-z0-9_]*)(?=[`:= ])", text))
+    named = set(re.findall(rf"(?:`|--)((?:{SECTIONS})\.[a-z][a-z0-9_]*)(?=[`:= ])", text))
     assert {key for key in named if key not in defaults} - NOT_KEYS == set()
-    for key, shown in re.findall(rf"^\| `((?:{SECTIONS})\.\w+)` \| `([^`]*)` \|", text, re.MULTILINE):
-        expected = defaults[key]  # `off` is a word here, and false to YAML
-        assert shown == expected or yaml.safe_load(shown) == expected, f"{page.name}: {key}"
+    for table in re.findall(r"^\| key \| default \|.*\n((?:\|.*\n)+)", text, re.MULTILINE):
+        for key, shown in re.findall(rf"^\| `((?:{SECTIONS})\.\w+)` \| `([^`]*)` \|", table, re.MULTILINE):
+            assert any(_same(shown, default) for default in defaults[key]), f"{page.name}: {key}"
+
+
+def _same(first: str, second: str) -> bool:
+    """Whether two values are written equally, or are the same number."""
+    numbers = all(re.fullmatch(r"[-+\d.e]+", text) for text in (first, second))
+    return float(first) == float(second) if numbers else first == second
+
+
+def test_documented_commands_exist() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    allowed = {
+        name: {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
+        for name, command in commands.items()
+    }
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    blocks = [block for page in pages for block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.M | re.S)]
+    lines = [line for kind, block in blocks if not kind for line in block.splitlines() if line.startswith("fastproj ")]
+    assert len(lines) > 20
+    for line in lines:
+        _, name, *words = shlex.split(line, comments=True)
+        assert {word.split("=")[0] for word in words if word.startswith("-")} <= allowed[name], line
 
 
 def test_every_technique_is_documented() -> None:
