@@ -58,7 +58,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         return f"{error.format_message()} (fastproj --help lists the commands and options)", error.exit_code
     if isinstance(error, FastprojError):
-        return str(error), 1
+        return str(error), error.status
     if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.filename is None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python does not fail to flush it at exit
         return f"cannot write the output ({error.strerror}): check where stdout goes", 1

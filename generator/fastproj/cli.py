@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from .shared.answers import ANSWERS, SPELLINGS, Answer, choices, combine, option
 from .shared.errors import UsageError, without_passwords
@@ -17,21 +17,8 @@ from .shared.errors import UsageError, without_passwords
 _EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 wrong usage; 3 outdated (status); 128 + N after signal N."
 
 
-class Program(TyperGroup):
-    """The program. Wrong usage that typer does not know of ends with the same exit status."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except UsageError as error:
-            print(f"fastproj: {without_passwords(' '.join(str(error).split()))}", file=sys.stderr)
-            raise typer.Exit(2) from error
-
-
 app = typer.Typer(
     name="fastproj",
-    cls=Program,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog=_EXITS,

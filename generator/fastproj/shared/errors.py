@@ -1,4 +1,4 @@
-"""The error that ends a command with one line instead of a traceback."""
+"""The errors that end a command with one line instead of a traceback."""
 
 import re
 
@@ -6,9 +6,14 @@ import re
 class FastprojError(Exception):
     """An expected failure: what is wrong, where, and how to fix it, in one line."""
 
+    status = 1
+    """Exit status of the program."""
+
 
 class UsageError(FastprojError):
     """The command line has to be corrected: a value is not allowed, or an option is missing."""
+
+    status = 2
 
 
 def without_passwords(text: str) -> str:
