@@ -137,5 +137,5 @@ def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Pat
     assert not workflow.exists()
     assert "update_source" not in (folder / ".copier-answers.yml").read_text()
     result = fastproj("update", "--yes", "--update-workflow", cwd=folder)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "update_source has no default: answer it with --update-source" in result.stderr

@@ -31,9 +31,10 @@ def main(argv: list[str] | None = None) -> None:
 
 def report(failures: Mapping[int, Any]) -> int:
     """Print which rank failed first, unless it has said why, and return the exit status."""
+    for failure in failures.values():
+        if isinstance(failure.message, Mapping):  # what a rank recorded when it printed its error
+            return int(failure.exitcode)
     rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
-    if isinstance(first.message, Mapping):  # what the rank recorded when it printed its error
-        return int(first.exitcode)
     if first.exitcode >= 0:
         print(f"error: rank {rank} ended with status {first.exitcode}; see above", file=sys.stderr)
         return int(first.exitcode)
