@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matrix import EVERY
 from program import PROGRAMS, Fastproj
 from updating import commit, git, read_answers
 from warm import run_python
@@ -45,11 +46,10 @@ Update = Callable[[Path, Fastproj, dict[str, str]], None]
 @pytest.mark.parametrize(
     ("version", "update", "moved"),
     [
-        ("0.1.0", update_with_fastproj, MOVED),
-        ("0.2.0", update_with_fastproj, MOVED),
-        ("0.2.0", update_with_copier, {}),  # which loses edits in moved files
+        pytest.param("0.1.0", update_with_fastproj, MOVED, id="0.1.0-fastproj"),
+        *([pytest.param("0.2.0", update_with_fastproj, MOVED, id="0.2.0-fastproj")] if EVERY else []),
+        pytest.param("0.2.0", update_with_copier, {}, id="0.2.0-copier"),  # it loses edits in moved files
     ],
-    ids=["0.1.0-fastproj", "0.2.0-fastproj", "0.2.0-copier"],
 )
 def test_updated_project_resumes_bit_identically(
     version: str,
