@@ -277,7 +277,7 @@ def parse(module: str, description: str, argv: list[str] | None = None) -> Confi
         SystemExit: after printing for --help and --print_config.
     """
     argv = sys.argv[1:] if argv is None else argv
-    if {"-h", "--help"} & {*argv}:
+    if {"-h", "--help"} & {word.partition("=")[0] for word in argv}:
         from .config_help import show
 
         show(module, description, argv)
@@ -294,7 +294,10 @@ def make_parser(module: str, description: str) -> Parser:
 
 def read(parser: Parser, argv: list[str] | None = None) -> Config:
     """Parse the command line, or `argv`, and the YAML files that it names."""
-    parsed = parser.parse_args(argv)
+    try:
+        parsed = parser.parse_args(argv)
+    except UnicodeDecodeError as error:
+        parser.error(str(error))
     if not all(isinstance(parsed[section.name], Namespace) for section in dataclasses.fields(Config)):
         parser.error("a section without options")  # jsonargparse accepts it in a file
     values = parser.instantiate(parsed)

@@ -23,6 +23,8 @@ class Section:
     def __post_init__(self) -> None:
         for item in fields(self):
             value, interval = getattr(self, item.name), item.metadata.get("interval")
+            if value is None and type(None) not in get_args(item.type):
+                self.refuse(item.name, "it needs a value")
             if interval and isinstance(value, int | float) and not _contains(interval, value):
                 others = "".join(f", or {word}" for word in _words(item.type))
                 self.refuse(item.name, f"it must be {describe(interval)}{others}")

@@ -43,7 +43,7 @@ def explain(message: str, arguments: list[str]) -> str:
     if option is None:
         return f"{' '.join(message.split())} (see --help)"
     if "expected one argument" in message:
-        return f"--{option.key} needs a value, {_either(option)}"
+        return f"--{option.key} needs a value, {_either(option)}; a negative one as --{option.key}=-1"
     return _wrong_value(option, message, [one for one in given if one.key == option.key])
 
 
@@ -93,6 +93,8 @@ def _in_file(name: str) -> Iterator[Given]:
 
 def _in_mapping(node: yaml.MappingNode, file: str, prefix: str) -> Iterator[Given]:
     for key, value in node.value:
+        if key.value == "<<":
+            continue  # what it merges has a name elsewhere
         name, place = f"{prefix}{key.value}", f"{file}:{key.start_mark.line + 1}: "
         if isinstance(value, yaml.MappingNode) and name in groups():
             yield from _in_mapping(value, file, f"{name}.")
@@ -102,6 +104,8 @@ def _in_mapping(node: yaml.MappingNode, file: str, prefix: str) -> Iterator[Give
 
 def _check_name(given: Given) -> None:
     """Refuse a name that is no option, by a UserError."""
+    if not given.place and not given.name.startswith("--"):
+        raise UserError(f"{given.name} is not an option; did you mean --{given.name}?")
     section, _, key = given.key.partition(".")
     group = groups().get(section)
     if group is None or (key and group.options and given.key not in options()):
@@ -113,7 +117,8 @@ def _check_name(given: Given) -> None:
 
 
 def _wrong_value(option: Option, message: str, given: list[Given]) -> str:
-    found = next((one for one in given if f"alue: {one.value}" in message), given[-1] if given else None)
+    named = (one for one in given if re.search(rf"alue: {re.escape(one.value)}(?!\S)", message))
+    found = next(named, given[-1] if given else None)
     value, place = (found.value or "empty", found.place) if found else ("wrong", "")
     near = closest(value, [word for word in option.values.split(", ") if " " not in word])
     return f"{place}{option.key} is {value}: expected {_either(option)}{near}"

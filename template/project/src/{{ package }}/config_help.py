@@ -3,6 +3,7 @@
 import ast
 import difflib
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -59,8 +60,10 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 def show(program: str, about: str, arguments: list[str]) -> None:
     """Print all options in a line each; after `--help SECTION` or `--help KEY`, what these do. Then exit."""
-    place = min(arguments.index(flag) for flag in ("-h", "--help") if flag in arguments)
-    wanted = "".join(arguments[place + 1 : place + 2]).removeprefix("--")
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of `| head`
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--help=") else [word])]
+    place = min(words.index(flag) for flag in ("-h", "--help") if flag in words)
+    wanted = "".join(words[place + 1 : place + 2]).removeprefix("--")
     if not wanted or wanted.startswith("-") or wanted.partition("=")[0] == "config":
         print(_overview(program, about))
         sys.exit()

@@ -13,11 +13,14 @@ NAMES_EVERY = 20  # rows between the lines with the names of the table's columns
 
 def begin(module: str, about: str) -> None:
     """Answer `--help`, or print that the program starts: before torch is imported, as that takes seconds."""
-    if {"-h", "--help"} & {*sys.argv}:
+    first, words = os.environ.get("RANK", "0") == "0", {word.partition("=")[0] for word in sys.argv}
+    if words & {"-h", "--help", "--print_config"} and not first:
+        sys.exit()  # one rank answers
+    if words & {"-h", "--help"}:
         from .config_help import show
 
         show(module, about, sys.argv[1:])
-    if os.environ.get("RANK", "0") == "0" and not any(word.startswith("--print_config") for word in sys.argv):
+    if first and "--print_config" not in words:
         print("starting: importing torch, loading the data, building the model", flush=True)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it may be ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a run: an exception in an import may get lost
@@ -63,6 +66,8 @@ class Console:
             self.names = self._line("", "epoch", "step", "loss", self.metric, "lr", self.rate)
             print(self.names, flush=True)
         forms = {"loss": "#.4g", self.metric: "#.4g", "lr": ".2e", "samples_per_second": ",.1f"}
+        if values.get("samples_per_second", 0) >= 1000:
+            forms["samples_per_second"] = ",.0f"
         numbers = [f"{values[name]:{form}}" if name in values else "" for name, form in forms.items()]
         row = self._line(split, f"{step / self.steps_per_epoch:.2f}", f"{step}/{self.total_steps}", *numbers)
         if self.bar is not None and split == "train":
@@ -85,7 +90,7 @@ class Console:
     def _line(self, *cells: str) -> str:
         """Align the cells of a row within 80 columns, for which a long name of the metric is cut."""
         step = max(4, 2 * len(str(self.total_steps)) + 1)
-        metric = min(max(len(self.metric), 9), 32 - step)
-        widths = (8, step + 2, 10, metric + 2, 10, 11)
+        metric = min(max(len(self.metric), 9), 30 - step)
+        widths = (8, step + 2, 11, metric + 2, 10, 12)
         others = (f"{cell[: width - 1]:>{width}}" for cell, width in zip(cells[1:], widths, strict=True))
         return f"{cells[0]:5}{''.join(others)}".rstrip()

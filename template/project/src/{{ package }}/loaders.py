@@ -44,7 +44,7 @@ class Plan:
         global_batch = one_pass * accumulate
         if cfg.global_batch not in (None, global_batch):
             nearest = f"{global_batch} or {global_batch + one_pass}" if accumulate else f"{one_pass}"
-            parts = f"{world_size} ranks x train.micro_batch={cfg.micro_batch}"
+            parts = f"{world_size} ranks x " * (world_size > 1) + f"train.micro_batch={cfg.micro_batch}"
             cfg.refuse("global_batch", f"it must be a multiple of {parts}; the nearest is {nearest}")
         if cfg.global_batch is not None and cfg.accumulate not in (1, accumulate):
             cfg.refuse(
@@ -193,5 +193,8 @@ def worker_count(cfg: LoaderConfig, in_memory: bool) -> int:
         return 0 if in_memory else max(1, min(16, cores // ranks_here - 1))
     if cfg.workers * ranks_here > max(cores, ranks_here):
         most = max(cores // ranks_here, 1)
-        cfg.refuse("workers", f"{ranks_here} ranks share the {cores} cores here; use auto, or at most {most}")
+        cfg.refuse(
+            "workers",
+            f"the ranks here share {cores} cores; use auto, or at most {most}",
+        )
     return cfg.workers

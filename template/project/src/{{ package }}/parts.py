@@ -49,16 +49,17 @@ class Parts:
 
     def describe(self) -> dict[str, str]:
         """Return what the run consists of, for its first lines."""
-        plan, weights = self.plan, sum(parameter.numel() for parameter in self.model.parameters())
+        plan, epochs = self.plan, round(self.plan.total_steps / self.plan.steps_per_epoch, 2)
+        weights = sum(parameter.numel() for parameter in self.model.parameters())
         compiled = "" if self.cfg.speed.compile == "off" else "; torch.compile makes the first steps slow"
-        division = f": {plan.world_size} ranks x {plan.accumulate} micro-batches x {plan.micro_batch}"
+        division = f": {plan.world_size} x {plan.accumulate} x {plan.micro_batch} (ranks x accumulate x micro_batch)"
         return {
             "device": distributed.describe(self.world),
             "precision": f"{self.precision.format}{compiled}",
             "parameters": f"{weights:,}",
             "samples": f"{plan.samples:,} for training, {len(self.data.val):,} for validation",
             "batch": f"{plan.global_batch:,} samples{division if plan.global_batch != plan.micro_batch else ''}",
-            "steps": f"{plan.total_steps:,} in {round(plan.total_steps / plan.steps_per_epoch, 2):,g} epochs",
+            "steps": f"{plan.total_steps:,} in {epochs:,g} epoch{'s' * (epochs != 1)}",
         }
 
 

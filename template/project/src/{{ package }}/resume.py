@@ -63,5 +63,5 @@ def after_interrupt(folder: Path, step: int) -> dict[str, str]:
     facts = {"interrupted": f"after step {step}"}
     kept = all_checkpoints(folder / "checkpoints")
     if not kept:
-        return facts | {"kept": "no checkpoint yet; --checkpoint.every N saves more often"}
+        return facts | {"kept": "no checkpoint, as none was saved yet"}
     return facts | {"kept": shown(kept[-1]), "to continue": f"the same command with --run.resume {shown(folder)}"}

@@ -50,12 +50,12 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
         unit = getattr(data, "UNIT", "samples")
         console = Console(world.is_main, progress.total_steps, parts.plan.steps_per_epoch, unit, cfg.train.monitor)
         start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
-        console.facts({**parts.describe(), "run": shown(folder), **start})
-        log = opened.enter_context(closing(RunLog(folder, cfg.log, console, progress.step)))
-        opened.enter_context(speed.frozen_gc())
-        for hook in parts.hooks:
-            opened.enter_context(hook.running(parts.model, folder))
         try:
+            console.facts({**parts.describe(), "run": shown(folder), **start})
+            log = opened.enter_context(closing(RunLog(folder, cfg.log, console, progress.step)))
+            opened.enter_context(speed.frozen_gc())
+            for hook in parts.hooks:
+                opened.enter_context(hook.running(parts.model, folder))
             yield Run(parts, progress, folder, log, iter(train_loader), val_loader, results)
         except KeyboardInterrupt:
             from .resume import after_interrupt

@@ -43,7 +43,7 @@ BAD = [
     (["--optim.fused=maybe"], "optim.fused"),
     (["--optim.base_batch=0"], "optim.base_batch is 0"),
     (["--optim.weight_decay=-0.1"], "optim.weight_decay is -0.1"),
-    (["--train.global_batch=40"], "train.global_batch is 40: it must be a multiple of 1 ranks x train.micro_batch=16"),
+    (["--train.global_batch=40"], "train.global_batch is 40: it must be a multiple of train.micro_batch=16"),
     (["--train.global_batch=32", "--train.accumulate=4"], "train.accumulate is 4: train.global_batch=32 makes it 2"),
     (["--train.ema=1"], "train.ema is 1.0: it must be above 0 to below 1, or null"),
     (["--train.patience=0"], "train.patience is 0"),
@@ -72,7 +72,7 @@ BAD = [
     (["--debug.sync=error"], "debug.sync is error: only CUDA reports synchronizations"),
     (["--debug.nan=true", "--speed.compile=model"], "debug.nan is true: compiled code has no modules"),
     (["--debug.profile=true", "--train.steps=12"], "debug.profile is true: it needs 13 steps, and the run has 12"),
-    (["--loader.workers=256"], "loader.workers is 256: 1 ranks share the"),
+    (["--loader.workers=256"], "loader.workers is 256: the ranks here share"),
     (["--loader.prefetch_factor=0"], "loader.prefetch_factor is 0: it must be from 1 to 64"),
     (["--optim.pct_start=1"], "optim.pct_start is 1"),
     (["--optim.beta2=1"], "optim.beta2 is 1"),
@@ -146,6 +146,9 @@ BAD_FILES = [
     ("- 1", ": it must contain sections with their options"),
     ("", ": it must contain sections with their options"),
     ("\x00", ": this is not a YAML file: unacceptable character"),
+    ("optim: {lr: 1}  # caf\xe9", ": this is not a YAML file: 'utf-8' codec can't decode"),
+    ("optim:\n  lr:", ":2: optim.lr is null: it needs a value"),
+    ("optim: {<<: {lr: 1}}\ntrain: {steps: x}", ":2: train.steps is x: expected"),
 ]
 
 
@@ -154,7 +157,7 @@ def test_bad_config_file_error_names_file_and_line(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "bad.yaml"
-    file.write_text(text)
+    file.write_text(text, encoding="latin-1")
     with pytest.raises(SystemExit) as stop:
         main([*SMALL, f"--config={file}"])
     printed = capsys.readouterr().err or f"{stop.value}\n"

@@ -49,7 +49,9 @@ def test_table_is_within_80_columns(monitor: str, capsys: pytest.CaptureFixture[
     assert max(map(len, lines)) <= 80
     assert lines[0].split()[:3] == ["epoch", "step", "loss"]
     assert [number for number, line in enumerate(lines) if line == lines[0]] == [0, 21], "the names are repeated"
-    assert all(len(line.split()) == 7 for line in lines[1:21])
+    rate = "9,999,999"
+    assert all(len(line.split()) == 7 and line.endswith(rate) for line in lines[1:21])
+    assert "-1.235e-12" in lines[1] if monitor != "loss" else "1.235e+12" in lines[1]
 
 
 def test_other_ranks_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def test_workers_are_limited_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> No
     count = partial(worker_count, in_memory=False)
     assert count(LoaderConfig()) == 3
     assert count(LoaderConfig(workers=4)) == 4
-    with pytest.raises(UserError, match="loader.workers is 5: 1 ranks share the 4 cores here; use auto, or at most 4"):
+    with pytest.raises(UserError, match="loader.workers is 5: the ranks here share 4 cores; use auto, or at most 4"):
         count(LoaderConfig(workers=5))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert count(LoaderConfig()) == 1

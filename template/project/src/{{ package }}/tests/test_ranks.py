@@ -270,7 +270,7 @@ REFUSED = [
     ([FSDP, "--optim.name=sgd"], "optim.fused is true: torch has no fused sgd for dist.strategy=fsdp"),
     ([FSDP, "--speed.compile=model"], "use off" if NO_COMPILE else "use speed.compile=blocks"),
     ([FSDP, "--dist.bf16_gradients=true"], "need ddp"),
-    (["--loader.workers=200"], "loader.workers is 200: 2 ranks share the"),
+    (["--loader.workers=200"], "loader.workers is 200: the ranks here share"),
     (["--train.global_batch=17"], "a multiple of 2 ranks x train.micro_batch=4; the nearest is 16 or 24"),
     (["--train.global_batch=3"], "a multiple of 2 ranks x train.micro_batch=4; the nearest is 8"),
     (["--train.global_batch=16", "--train.accumulate=3"], "train.accumulate is 3: train.global_batch=16 makes it 2"),

@@ -58,8 +58,12 @@ def test_show_refuses_bad_options(
 def test_launch_reports_the_first_rank_that_failed(
     status: int, message: object, exit_status: int, printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, killed = SimpleNamespace(timestamp=1, exitcode=status, message=message), SimpleNamespace(timestamp=2)
-    assert launch.report({4: killed, 5: first}) == exit_status
+    first, killed = (
+        SimpleNamespace(timestamp=1, exitcode=status, message=message),
+        SimpleNamespace(timestamp=2, exitcode=-15, message=""),
+    )
+    silent = SimpleNamespace(timestamp=1, exitcode=abs(status), message="")  # in the same second
+    assert launch.report({3: silent, 4: killed, 5: first} if exit_status != 3 else {4: killed, 5: first}) == exit_status
     said = capsys.readouterr().err
     assert said.startswith(printed)
     assert bool(said) == bool(printed)

@@ -22,7 +22,12 @@ def main(argv: list[str] | None = None) -> None:
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     logging.getLogger("torch.distributed.elastic.agent.server.api").setLevel(logging.ERROR)
     try:
-        run.run(run.parse_args(argv))
+        options = run.parse_args(argv)
+        run.config_from_args(options)  # refuses values
+    except ValueError as error:
+        sys.exit(f"error: torchrun: {error}")
+    try:
+        run.run(options)
     except ChildFailedError as error:
         sys.exit(report(error.failures))
     except SignalException as error:
@@ -31,10 +36,15 @@ def main(argv: list[str] | None = None) -> None:
 
 def report(failures: Mapping[int, Any]) -> int:
     """Print which rank failed first, unless it has said why, and return the exit status."""
-    for failure in failures.values():
-        if isinstance(failure.message, Mapping):  # what a rank recorded when it printed its error
-            return int(failure.exitcode)
-    rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
+
+    def moment(item: tuple[int, Any]) -> tuple[int, bool, bool]:
+        """Sort by time, in whole seconds: first a rank that a signal ended, then one that says why."""
+        failure = item[1]
+        return failure.timestamp, failure.exitcode >= 0, not isinstance(failure.message, Mapping)
+
+    rank, first = min(failures.items(), key=moment)
+    if isinstance(first.message, Mapping):  # what the rank recorded when it printed its error
+        return int(first.exitcode)
     if first.exitcode >= 0:
         print(f"error: rank {rank} ended with status {first.exitcode}; see above", file=sys.stderr)
         return int(first.exitcode)
