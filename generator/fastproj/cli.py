@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 from .shared.answers import ANSWERS, SPELLINGS, Answer, choices, combine, option
 from .shared.errors import UsageError, without_passwords
 
-_EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 wrong usage; 3 outdated (status); 128 + N after signal N."
+_EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); 128 + N after signal N."
 
 
 app = typer.Typer(
@@ -208,4 +208,5 @@ def _report(text: str, done: str) -> None:
 
 
 def _interactive() -> bool:
-    return bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())
+    terminal = bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())
+    return terminal and os.environ.get("TERM") != "dumb"

@@ -61,7 +61,7 @@ def created(project: Project, machine: Machine, output: Path, template: str | No
     again += ["--output", str(output)] if output != Path() else []
     again += ["--no-git"] if no_git else []
     content = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
-    lines = [f"Created {project.path}: {content}, {project.files} files; {project.git}."]
+    lines = [f"Created {project.path}: {content}, {_count(project.files, 'file')}; {project.git}."]
     lines += [f"Note: {note}." for note in machine.notes]
     lines += ["", "Next:", f"  cd {shlex.quote(str(project.path))}", "  make setup", "  make train"]
     return "\n".join([*lines, "", "To render it again:", f"  {shlex.join([*again, '--yes'])}"])

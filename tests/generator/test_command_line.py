@@ -16,6 +16,7 @@ from program import Fastproj
         (["new", "x", "--modle", "gpt"], "--model"),
         (["new", "x", "--yes", "--model", "restnet"], "did you mean resnet?"),
         (["new", "x", "--yes", "--data", "modle=gpt"], "did you mean model?"),
+        (["new", "x", "--yes", "--license", "bsd"], "did you mean BSD-3-Clause?"),
     ],
 )
 def test_near_miss_is_suggested(arguments: list[str], suggested: str, fastproj: Fastproj) -> None:
@@ -31,7 +32,7 @@ def test_exit_statuses_are_documented(fastproj: Fastproj) -> None:
     for status, meaning in {
         "0": "success",
         "1": "error",
-        "2": "wrong usage",
+        "2": "usage error",
         "3": "outdated",
         "128 + N": "after",
     }.items():

@@ -179,8 +179,9 @@ token: {type: str, secret: true, default: hidden}
 rate: {type: float, default: 0.5}
 table: {type: yaml, default: {a: 1}}
 note: {type: str, default: "", placeholder: optional}
-sure: {type: bool, default: true}
+sure: {type: bool, default: true, validator: "{% if sure %}it must be no{% endif %}"}
 pick: {type: int, choices: {one: 1, two: 2}}
+limit: {type: int, default: 1, validator: "{% if limit < rate %}at least {{ rate }}{% endif %}"}
 """
 
 
@@ -197,8 +198,10 @@ def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: P
     for question, keys in {
         "table": ENTER,
         "optional": ENTER,
-        "sure": "n",
+        "sure": "y",
+        "it must be no": "n",
         "pick": DOWN + ENTER,
+        "limit (int)": "3" + ENTER,
         "Create proj?": ENTER,
     }.items():
         terminal.expect_exact(question)
@@ -209,8 +212,24 @@ def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: P
     recorded = yaml.safe_load((tmp_path / "proj/.copier-answers.yml").read_text())
     assert {it: recorded[it] for it in recorded if not it.startswith("_")} == {
         **{"project_name": "proj", "rate": 2.0, "table": {"a": 1}},
-        **{"note": "", "sure": False, "pick": 2},
+        **{"note": "", "sure": False, "pick": 2, "limit": 3},
     }
+
+
+@pytest.mark.parametrize(
+    ("keys", "status", "message"), [("n" + ENTER, 130, "interrupted"), (CTRL_D, 1, "the input ended before")]
+)
+def test_last_question_can_be_declined(
+    keys: str, status: int, message: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    given = ["--gpus=0", "--framework=pytorch", "--model=mlp", "--launchers=none", "--author=A", "--license=MIT"]
+    terminal = start(environment, tmp_path, "new", "proj", *given, "--no-update-workflow")
+    terminal.expect_exact("Create proj?")
+    terminal.send(keys)
+    ended, output = finish(terminal)
+    assert ended == status
+    assert f"fastproj: {message}" in output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_copier_asks_if_it_is_built_differently(environment: dict[str, str], tmp_path: Path) -> None:

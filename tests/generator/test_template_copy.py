@@ -182,6 +182,7 @@ def test_recorded_locations_stay_valid(programs: dict[str, dict[str, str]], home
     assert source("~/Library/Application Support/fastproj/template.bundle") == own
     assert held_versions(macos) == held_versions(former) == [*RELEASES]
     assert source("~/snap/code/1/.local/share/fastproj/template.bundle") == own, "of another XDG_DATA_HOME"
+    assert source("/scratch/ada/fastproj/template.bundle") == own, "of one outside of the home folder"
     assert not (home / "snap").exists()
     assert source("~/data/template.bundle").endswith(
         "~/.local/share/fastproj/template.bundle is the one of this program"

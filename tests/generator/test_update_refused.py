@@ -40,7 +40,7 @@ BAD = [
     (["--to", "--help"], "has no version --help"),
     (["--template", "/no/where"], "is not on this machine"),
     (["--template", ""], "is not on this machine"),
-    (["nowhere"], "is no folder"),
+    (["nowhere"], "is not a folder"),
     (["/"], "no .copier-answers.yml"),
 ]
 

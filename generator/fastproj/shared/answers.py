@@ -137,5 +137,6 @@ def _spelled(name: str, questions: Mapping[str, Any]) -> str:
 def _did_you_mean(given: str, known: Collection[str]) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(given, known, n=1)
-    return f"did you mean {close[0]}? Otherwise " if close else ""
+    lower = {name.lower(): name for name in known}
+    close = [it for it in lower if given and it.startswith(given.lower())] or get_close_matches(given.lower(), lower, 1)
+    return f"did you mean {lower[close[0]]}? Otherwise " if close else ""

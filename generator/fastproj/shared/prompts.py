@@ -10,7 +10,7 @@ from .answers import as_text, shown_name
 from .rendering import Asking
 
 _WANTED = {"int": "enter a whole number", "float": "enter a number"}
-_SELECT = "Arrow keys: move, typing: filter, Enter: select"
+_NO = "-"  # no question's name
 _CONFIRM = "Enter: yes, or select an answer to change. Ctrl-C: cancel"
 
 
@@ -36,8 +36,11 @@ class Prompts:
             return {name: self._answered[name]}
         if structure["type"] not in _WIDGETS or structure.get("multiline"):
             return dict(questionary.unsafe_prompt([structure], answers))
-        title, *details = (line.strip() for line in structure["message"].strip().splitlines())
-        answer = structure["filter"](_WIDGETS[structure["type"]](question, structure, title, details))
+        title, *details = (line.strip() for line in structure["message"].strip().splitlines() or [name])
+        ask = _WIDGETS[structure["type"]]
+        answer = structure["filter"](ask(question, structure, title, details))
+        while structure["type"] in ("confirm", "select") and (wrong := problem(question, answer)):
+            answer = structure["filter"](ask(question, structure, title, [*details, wrong]))
         widgets.print_answer(title, "****" if question.secret else _shown(answer))
         return {name: answer}
 
@@ -61,14 +64,18 @@ class Prompts:
         width = max(map(len, answers), default=0)
         shown = {name: "****" if name in secret else _shown(answer) for name, answer in answers.items()}
         lines = [questionary.Choice(f"{shown_name(name):{width}}  {answer}", name) for name, answer in shown.items()]
-        choices = [questionary.Choice("yes", ""), *lines]
-        chosen = str(widgets.select(self._asking.confirmation, [_CONFIRM], choices))
+        choices = [questionary.Choice("yes", ""), questionary.Choice("no", _NO), *lines]
+        chosen = str(widgets.select(self._asking.confirmation, [], choices, keys=_CONFIRM))
+        if chosen == _NO:
+            raise KeyboardInterrupt
         widgets.print_answer(self._asking.confirmation, f"change {shown_name(chosen)}" if chosen else "yes")
         return chosen
 
 
 def problem(question: Any, answer: Any) -> str:
     """Return what is wrong with an answer to a question of copier; empty if nothing is."""
+    if any("\ud800" <= letter <= "\udfff" for letter in str(answer)):
+        return "this is not valid text in the terminal's encoding: use UTF-8"
     try:
         parsed = question.parse_answer(answer)
     except Exception as error:
@@ -95,7 +102,7 @@ def _ask_yes_or_no(question: Any, structure: dict[str, Any], title: str, details
 
 
 def _select(question: Any, structure: dict[str, Any], title: str, details: list[str]) -> Any:
-    return widgets.select(title, [*details, _SELECT], structure["choices"], structure.get("default"))
+    return widgets.select(title, details, structure["choices"], structure.get("default"))
 
 
 def _check_off(question: Any, structure: dict[str, Any], title: str, details: list[str]) -> list[Any]:

@@ -108,7 +108,7 @@ def from_location(location: str) -> Source:
         return embedded(own)
     if location and os.path.exists(path):
         return Source(os.path.realpath(path), None if os.path.isfile(path) else "HEAD")
-    if location.startswith("~/") and path.endswith(f"/fastproj/{_NAME}"):
+    if path.endswith(f"/fastproj/{_NAME}"):
         return embedded()  # recorded with another XDG_DATA_HOME
     if ":" not in location:
         raise FastprojError(

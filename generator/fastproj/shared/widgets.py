@@ -45,7 +45,7 @@ def ask_text(title: str, details: list[str], default: str, hint: str, check: Che
     @keys.add("enter")
     @keys.add("escape", "enter")
     def accept(event: KeyPressEvent) -> None:
-        event.current_buffer.document = Document(event.current_buffer.text or default)
+        event.current_buffer.document = Document(event.current_buffer.text.strip("\r\n") or default)
         event.current_buffer.validate_and_handle()
 
     prompt = questionary.text(
@@ -68,21 +68,27 @@ def ask_yes_or_no(title: str, details: list[str], default: bool) -> bool:
     return bool(_run(questionary.confirm(wrapped(title, 2), default, qmark="?", instruction=instruction, style=_STYLE)))
 
 
-def select(title: str, details: list[str], choices: list[questionary.Choice], default: Any = None) -> Any:
-    """Ask for one of the choices, which typing filters, and return its value."""
+def select(
+    title: str, details: list[str], choices: list[questionary.Choice], default: Any = None, keys: str = ""
+) -> Any:
+    """Ask for one of the choices, which typing filters, and return its value; `keys` replaces their description."""
     _wrap_titles(choices, 5)
+    filtered = not any(choice.disabled for choice in choices)  # questionary could select one of these
+    keys = keys or f"Arrow keys: move,{' typing: filter,' * filtered} Enter: select"
     prompt = questionary.select(
         wrapped(title, 2),
         choices,
         default,
         qmark="?",
-        instruction=_below(details),
+        instruction=_below([*details, keys]),
         use_jk_keys=False,
-        use_search_filter=True,
+        use_search_filter=filtered,
         style=_STYLE,
     )
     control = next(it for it in prompt.application.layout.find_all_controls() if isinstance(it, InquirerControl))
-    _refuse_without_match(prompt.application, control)
+    control.selected_options = []  # the pointer shows the default
+    if filtered:
+        _refuse_without_match(prompt.application, control)
     return _run(prompt)
 
 
@@ -90,7 +96,7 @@ def check_off(title: str, details: list[str], choices: list[questionary.Choice],
     """Ask for any number of the choices, and return their values."""
     _wrap_titles(choices, 7)
     validate: Any = lambda answer: wrapped(check(answer), 0) or True  # noqa: E731 - questionary declares its argument too narrowly
-    instruction = _below([*details, "Arrow keys: move, Space: check, Enter: continue"])
+    instruction = _below([*details, "Arrow keys: move, Space: toggle, Enter: continue"])
     prompt = questionary.checkbox(
         wrapped(title, 2), choices, validate=validate, qmark="?", instruction=instruction, style=_STYLE
     )
@@ -144,4 +150,7 @@ def _run(prompt: Any) -> Any:
         if window.height == 1:  # what is wrong with an answer
             window.height = Dimension(min=1)
     prompt.application.erase_when_done = True
+    keys = prompt.application.key_bindings
+    if isinstance(keys, KeyBindings):  # those of a list, which ignore Ctrl-D
+        keys.add("c-d", eager=True)(lambda event: event.app.exit(exception=EOFError))
     return prompt.unsafe_ask()

@@ -72,6 +72,7 @@ def _replace_prompts(prompts: "Prompts") -> bool:
     from copier import _main
 
     try:
+        from copier._types import MISSING
         from copier._user_data import Question
     except ImportError:
         return False
@@ -79,6 +80,12 @@ def _replace_prompts(prompts: "Prompts") -> bool:
         return False
 
     class AskedQuestion(Question):
+        def get_default(self) -> Any:
+            try:
+                return super().get_default()
+            except ValueError:  # it does not fit the answers before, so the question is asked
+                return MISSING
+
         def get_questionary_structure(self) -> dict[str, Any]:
             return {**super().get_questionary_structure(), "asked": self}
 

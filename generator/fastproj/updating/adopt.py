@@ -52,7 +52,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
     """
     root = where.absolute()
     if not os.path.isdir(root):
-        raise FastprojError(f"{where} is no folder: pass the project's folder")
+        raise FastprojError(f"{where} is not a folder: pass the project's folder")
     recorded = linked.read_answers(root)
     if template is None and isinstance(recorded.get("_src_path"), str) and isinstance(recorded.get("_commit"), str):
         raise FastprojError(f"{root / ANSWERS_FILE} links the project already: update it with fastproj update")

@@ -39,7 +39,7 @@ def read(where: Path) -> Linked:
     """
     start = Path(os.path.realpath(where))  # the parent of a link is not what its path says
     if not os.path.isdir(start):
-        raise FastprojError(f"{where} is no folder: pass the project's folder")
+        raise FastprojError(f"{where} is not a folder: pass the project's folder")
     root = next((folder for folder in (start, *start.parents) if os.path.lexists(folder / ANSWERS_FILE)), None)
     if root is None:
         raise FastprojError(
