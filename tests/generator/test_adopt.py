@@ -67,7 +67,7 @@ def test_adopt_restores_a_missing_version(make_project: MakeProject, fastproj: F
     [
         (["--model", "three"], "three"),
         (["--template", "/no/where"], "not on this machine"),
-        (["/nowhere"], "no folder"),
+        (["/nowhere"], "not a folder"),
         ([], "does not look like a rendering"),
     ],
 )

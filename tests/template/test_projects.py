@@ -31,6 +31,10 @@ SHOWN_BY_OTHERS = [
     *("-k", "not (exported and (torch or text))"),  # ONNX is written from what torch.export returns, also for series
 ]
 """Pytest options for a model that is not the engine's."""
+GRAPH_BREAKS = "test_techniques.py::test_no_graph_breaks_or_recompiles_after_the_first_validation"
+SHOWN_BY_THE_LOOP = ["--deselect", f"src/proj/tests/{GRAPH_BREAKS}[blocks]"]
+"""Pytest options for a framework that is not the first: compiling a block does not depend on the loop."""
+EXPORT = "test_task.py::test_exported_model_equals_the_original"
 
 
 def rendered_tests(framework: str, model: str) -> list[str]:
@@ -54,9 +58,9 @@ def rendered_tests(framework: str, model: str) -> list[str]:
         ]
         place = FRAMEWORKS.index(framework) - 1
         files = sorted({*loop, *training[place :: len(FRAMEWORKS) - 1]})
-        return [*files, *WITHOUT_TORCHRUN]
+        return [*files, *WITHOUT_TORCHRUN, *SHOWN_BY_THE_LOOP]
     if model == ENGINE_MODEL:
-        return sorted({*engine, *about})
+        return [*sorted({*engine, *about}), "--deselect", f"src/proj/tests/{EXPORT}[price-onnx]"]  # as of a label
     parts = ["test_model.py", "test_network.py", *SHOWN_BY_OTHERS]
     parts += ["test_data.py", "test_readers.py"] if first_with("data", model) else []
     parts += ["test_task.py"] if first_with("task", model) else []
