@@ -32,11 +32,18 @@ def test_help_has_a_line_for_each_option_and_does_not_import_torch() -> None:
     assert max(map(len, lines)) <= 80
     assert "  --optim.lr                0.001     float above 0" in lines
     assert "  --run.device  auto  auto, accelerator, cpu, cuda, mps, xpu" in lines
-    section = run_without_torch("--help", "optim").stdout
+    section = run_without_torch("--help=optim").stdout
     assert "  --optim.clip: float above 0, null (default 1.0)\n      Maximum global gradient norm" in section
     assert "run.dir" not in section
     wrong = run_without_torch("--help", "optm")
     assert (wrong.returncode, wrong.stderr) == (2, "error: no section or option optm; did you mean optim?\n")
+
+
+@pytest.mark.parametrize("option", ["--help", "--help=optim", "--print_config"])
+def test_one_rank_answers_a_question(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    done = run_without_torch(option)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("monitor", ["loss", "a_metric_whose_name_is_much_too_long_for_a_column"])

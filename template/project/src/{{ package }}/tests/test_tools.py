@@ -69,6 +69,11 @@ def test_launch_reports_the_first_rank_that_failed(
     assert bool(said) == bool(printed)
 
 
+def test_launch_refuses_wrong_options_of_torchrun() -> None:
+    with pytest.raises(SystemExit, match="error: torchrun: Unsupported nproc_per_node value: x"):
+        launch.main(["--nproc-per-node", "x", "-m", "nothing"])
+
+
 @pytest.mark.parametrize(
     ("write", "way_out"),
     [
