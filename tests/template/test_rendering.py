@@ -36,8 +36,11 @@ def python_parts(framework: str, model: str) -> dict[str, Path]:
     parts |= {f"src/proj/readers/{name}.py": TEMPLATE / f"readers/{name}.py" for name in READERS[data]}
     if "text" in READERS[data]:
         parts["src/proj/tools/text_generation.py"] = TEMPLATE / "tasks/text_generation.py"
-    if "needs" in QUESTIONS["frameworks"]["default"][framework]:
+    chosen = QUESTIONS["frameworks"]["default"][framework]
+    parts |= {f"src/proj/{name}.py": TEMPLATE / f"frameworks/{framework}/{name}.py" for name in chosen["modules"]}
+    if "needs" in chosen:
         parts["src/proj/framework.py"] = TEMPLATE / "frameworks/framework.py"
+        parts["src/proj/tests/test_framework.py"] = TEMPLATE / f"frameworks/{framework}/test_framework.py"
     return parts | {
         "src/proj/model.py": TEMPLATE / f"models/{model}/model.py",
         "src/proj/data.py": TEMPLATE / f"data/{data}/data.py",
@@ -60,7 +63,12 @@ def parts_on_disk(folder: str) -> dict[str, set[str]]:
 def test_parts_on_disk_match_the_choices() -> None:
     kinds, tasks = ({entry[key] for entry in ENTRIES.values()} for key in ("data", "task"))
     assert parts_on_disk("models") == {name: {"model.py", "default.yaml", "test_network.py"} for name in MODELS}
-    assert parts_on_disk("frameworks") == {name: {"train.py"} for name in FRAMEWORKS}
+    assert parts_on_disk("frameworks") == {
+        name: {"train.py"}
+        | {f"{module}.py" for module in entry["modules"]}
+        | {"test_framework.py" for key in entry if key == "needs"}
+        for name, entry in QUESTIONS["frameworks"]["default"].items()
+    }
     assert parts_on_disk("data") == {
         name: {"data.py", "view.py", "test_data.py", "test_readers.py", "requirements"} for name in kinds
     }

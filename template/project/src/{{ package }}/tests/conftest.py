@@ -39,7 +39,9 @@ PARSER = kept_parser("test", "")
 def _own() -> list[str]:
     """Return the project's data, model and learning rate as options; all other keys keep the code's defaults."""
     values = as_dict(read(PARSER, [f"--config={ROOT}/configs/default.yaml"]))
-    kept = {f"{section}.{key}": value for section in ("data", "model") for key, value in values[section].items()}
+    kept = {
+        f"{section}.{key}": value for section in ("data", "model") for key, value in values.get(section, {}).items()
+    }
     kept |= {f"optim.{key}": values["optim"][key] for key in ("lr", "base_batch")}
     options = {key: value if isinstance(value, str) else json.dumps(value) for key, value in kept.items()}
     return [f"--{key}={value}" for key, value in options.items() if key != "data.cache"]

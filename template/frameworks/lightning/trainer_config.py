@@ -1,0 +1,93 @@
+"""The config section `trainer`: arguments of Lightning's Trainer, by their names there."""
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning.pytorch as lightning
+
+from .config import Config
+from .errors import UserError
+
+
+@dataclass(frozen=True)
+class LightningConfig(Config):
+    """All sections of a run, and the arguments of the Trainer."""
+
+    trainer: dict[str, Any] = field(default_factory=dict)
+    """Any argument of Lightning's Trainer that no other option decides, such as `profiler: simple`,
+    `limit_val_batches: 10` or `enable_progress_bar: true`; callbacks and other objects are set in extras.py."""
+
+
+DECIDED = {
+    "accelerator": "run.device",
+    "strategy": "dist.strategy",
+    "devices": "run.processes",
+    "num_nodes": "torchrun's --nnodes",
+    "precision": "speed.precision",
+    "fast_dev_run": "train.steps, as in configs/smoke.yaml",
+    "max_epochs": "train.epochs",
+    "min_epochs": "train.epochs",
+    "max_steps": "train.steps",
+    "min_steps": "train.steps",
+    "limit_train_batches": "train.steps and train.eval_every",
+    "overfit_batches": "train.steps",
+    "val_check_interval": "train.eval_every",
+    "check_val_every_n_epoch": "train.eval_every",
+    "log_every_n_steps": "log.every",
+    "accumulate_grad_batches": "train.accumulate",
+    "gradient_clip_val": "optim.clip",
+    "gradient_clip_algorithm": "optim.clip",
+    "deterministic": "debug.deterministic",
+    "benchmark": "speed.cudnn_benchmark",
+    "use_distributed_sampler": "run.seed, as the sample order is the run's",
+    "detect_anomaly": "debug.anomaly",
+    "barebones": "log.every and checkpoint.every, as the Trainer has nothing else on",
+    "sync_batchnorm": "dist.sync_batchnorm",
+    "reload_dataloaders_every_n_epochs": "run.seed, as the sample order is the run's",
+}
+"""The Trainer's arguments that follow from the config, and the options to use instead."""
+
+REFUSED_CALLBACKS = {
+    "StochasticWeightAveraging": "it sets the learning rate, as optim.schedule does; use train.ema, or WeightAveraging",
+    "GradientAccumulationScheduler": "it changes the global batch; use train.accumulate",
+    "LearningRateFinder": "use optim.schedule=range, or Lightning's Tuner before the run",
+    "BatchSizeFinder": "use Lightning's Tuner before the run",
+}
+"""Callbacks that would change what the config decides, and what to use instead."""
+
+
+def check_arguments(arguments: Mapping[str, Any], place: str) -> None:
+    """Refuse arguments of the Trainer that are unknown, or that the config decides; `place` is where they are set.
+
+    Raises:
+        UserError: says what to use instead.
+    """
+    known = inspect.signature(lightning.Trainer).parameters
+    for name, value in arguments.items():
+        if name in DECIDED:
+            raise UserError(f"{place}{name} is {value}: use {DECIDED[name]}, which decides it")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UserError(f"{place}{name}: Lightning's Trainer has no such argument{hint}")
+
+
+def check_trainer(trainer: Any, accumulate: int) -> None:
+    """Refuse a Trainer that differs from the config in what would be ignored, or change the losses.
+
+    Raises:
+        UserError: says what to use instead.
+    """
+    if trainer.gradient_clip_val is not None:
+        raise UserError(f"the Trainer's gradient_clip_val is {trainer.gradient_clip_val}: use optim.clip")
+    if trainer.accumulate_grad_batches != accumulate:
+        raise UserError(
+            f"the Trainer's accumulate_grad_batches is {trainer.accumulate_grad_batches}: use train.accumulate"
+        )
+    for callback in trainer.callbacks:
+        for kind in type(callback).__mro__:
+            if kind.__name__ in REFUSED_CALLBACKS and kind.__module__.startswith("lightning."):
+                raise UserError(f"the callback {kind.__name__} is not supported: {REFUSED_CALLBACKS[kind.__name__]}")
