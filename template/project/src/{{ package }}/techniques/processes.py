@@ -52,7 +52,7 @@ def _count(cfg: RunConfig) -> int:
     if cfg.processes == "auto" or cfg.processes is None:
         return max(gpus, 1)
     if 0 < gpus < cfg.processes:
-        cfg.refuse("processes", f"this machine has {gpus} GPU{'s' * (gpus > 1)}; use auto, or run.device=cpu")
+        cfg.refuse("processes", f"it must be at most {gpus}, one per GPU of this machine; use auto, or run.device=cpu")
     return cfg.processes
 
 

@@ -116,7 +116,7 @@ def test_processes_are_one_per_gpu(
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
     cfg = RunConfig(processes=wanted, device=device)
     if number == 0:
-        why = "run.processes is 5: this machine has 4 GPUs; use auto, or run.device=cpu"
+        why = "run.processes is 5: it must be at most 4, one per GPU of this machine; use auto, or run.device=cpu"
         with pytest.raises(UserError, match=why):
             techniques.start_processes(cfg, None)
     elif number == 1:
