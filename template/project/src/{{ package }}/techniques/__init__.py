@@ -27,7 +27,7 @@ def start_processes(cfg: RunConfig, argv: list[str] | None) -> None:
     """`run.processes`: start the program with this command line in several processes, and exit when they have ended.
 
     Raises:
-        UserError: there are fewer GPUs.
+        UserError: there are fewer GPUs, or the config comes from a pipe.
     """
     if cfg.processes is not None:
         from . import processes

@@ -4,6 +4,7 @@ The processes are torchrun's, through `tools/launch.py`, whose reports, exit sta
 It runs in this process, which has imported torch already.
 """
 
+import itertools
 import os
 import runpy
 import sys
@@ -19,19 +20,19 @@ def start(cfg: RunConfig, argv: list[str] | None) -> None:
     """Start the processes with the same command line, wait for them, and exit; return if this is to be the only one.
 
     Raises:
-        UserError: there are fewer GPUs.
+        UserError: there are fewer GPUs, or the config comes from a pipe.
         SystemExit: all processes have ended; with status 0, or as `tools/launch.py` describes.
     """
     if "RANK" in os.environ:
         _compare(cfg)
         return
-    number = _count(cfg)
+    number, options = _count(cfg), sys.argv[1:] if argv is None else argv
     if number == 1:
         return
+    _refuse_pipes(cfg, options)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # ranks that compete for cores are many times slower
     os.environ["RUN_PROCESSES"] = str(number)  # so that rank 0 does not say again that it starts
-    command = [_program(), *(sys.argv[1:] if argv is None else argv)]
-    sys.argv[1:] = ["--standalone", f"--nproc-per-node={number}", "-m", *command]
+    sys.argv[1:] = ["--standalone", f"--nproc-per-node={number}", *_program(argv), *options]
     runpy.run_module(f"{ROOT}.tools.launch", run_name="__main__")
     sys.exit()
 
@@ -56,7 +57,19 @@ def _count(cfg: RunConfig) -> int:
     return cfg.processes
 
 
-def _program() -> str:
-    """Return the module that runs: `train`, or a copy of it."""
-    name = str(getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", ""))
-    return name if name.startswith(f"{ROOT}.") else f"{ROOT}.train"
+def _refuse_pipes(cfg: RunConfig, options: list[str]) -> None:
+    """Refuse a config that the processes cannot read again."""
+    configs = [word for before, word in itertools.pairwise(options) if before == "--config"]
+    configs += [word.removeprefix("--config=") for word in options if word.startswith("--config=")]
+    for config in configs:  # which may be YAML as well
+        if config == "-" or (os.path.exists(config) and not os.path.isfile(config)):
+            cfg.refuse("processes", f"--config {config} can only be read once; write it to a file")
+
+
+def _program(argv: list[str] | None) -> list[str]:
+    """Return what torchrun is to start: the module or script that runs, or `train` if that is no program of a run."""
+    program = sys.modules["__main__"]
+    spec, file = getattr(program, "__spec__", None), getattr(program, "__file__", None)
+    if spec is not None and spec.name.startswith(f"{ROOT}."):
+        return ["-m", spec.name]
+    return [file] if spec is None and file and argv is None else ["-m", f"{ROOT}.train"]

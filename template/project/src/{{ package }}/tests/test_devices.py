@@ -4,6 +4,7 @@ import ctypes
 import os
 import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,6 +84,11 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
         distributed._device("auto", 1)
 
 
+def program(name: str = "", file: str = "") -> Any:
+    """What Python's `__main__` is, for a module or a script."""
+    return SimpleNamespace(__spec__=SimpleNamespace(name=name) if name else None, __file__=file)
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The arguments of the launcher, once `run.processes` has called it."""
@@ -90,6 +96,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     outside = {name: value for name, value in os.environ.items() if name not in ("RANK", "OMP_NUM_THREADS")}
     monkeypatch.setattr(os, "environ", outside)
     monkeypatch.setattr(sys, "argv", ["train.py", "--run.seed=1"])
+    monkeypatch.setitem(sys.modules, "__main__", program(f"{PARENT}.train"))
     monkeypatch.setattr(runpy, "run_module", lambda name, run_name: arguments.extend([name, *sys.argv[1:]]))
     return arguments
 
@@ -131,12 +138,36 @@ def test_processes_are_one_per_gpu(
     assert os.environ.get("OMP_NUM_THREADS") == ("1" if number > 1 else None)
 
 
-def test_program_is_started_with_its_own_arguments(monkeypatch: pytest.MonkeyPatch, started: list[str]) -> None:
-    copy = SimpleNamespace(__spec__=SimpleNamespace(name=f"{PARENT}.train_otherwise"))
-    monkeypatch.setitem(sys.modules, "__main__", copy)
+@pytest.mark.parametrize(
+    ("main", "argv", "command"),
+    [
+        (program(f"{PARENT}.train_copy"), None, ["-m", f"{PARENT}.train_copy", "--run.seed=1"]),
+        (program(file="a/script.py"), None, ["a/script.py", "--run.seed=1"]),
+        (program(file="a/tool.py"), ["--run.seed=2"], ["-m", f"{PARENT}.train", "--run.seed=2"]),
+        (program("cProfile"), None, ["-m", f"{PARENT}.train", "--run.seed=1"]),
+    ],
+)
+def test_program_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, started: list[str], main: Any, argv: list[str] | None, command: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", main)
     with pytest.raises(SystemExit):
-        techniques.start_processes(RunConfig(processes=2, device="cpu"), ["--run.seed=2"])
-    assert started[-2:] == [f"{PARENT}.train_otherwise", "--run.seed=2"]
+        techniques.start_processes(RunConfig(processes=2, device="cpu"), argv)
+    assert started[3:] == command
+
+
+def test_config_from_a_pipe_is_refused_for_processes(started: list[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for options in (["--config", f"{tmp_path}/pipe"], [f"--config={tmp_path}/pipe"], ["--config=-"]):
+        with pytest.raises(
+            UserError, match="run.processes is 2: --config .* can only be read once; write it to a file"
+        ):
+            techniques.start_processes(RunConfig(processes=2, device="cpu"), options)
+    assert started == []
+    with pytest.raises(SystemExit):
+        techniques.start_processes(
+            RunConfig(processes=2, device="cpu"), ["--config", f"{{run: {{name: {'a' * 300}}}}}"]
+        )
 
 
 @pytest.mark.parametrize(("wanted", "note"), [("auto", False), (4, False), (2, True)])
