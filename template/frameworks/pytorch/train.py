@@ -6,8 +6,6 @@ Start it on one process, on four, to resume, and to list every option:
     python -m <package>.train --config configs/default.yaml --run.processes 4
     python -m <package>.train --config configs/default.yaml --run.name first --run.resume auto
     python -m <package>.train --help
-
-torchrun starts it as well.
 """
 
 if __name__ == "__main__":
