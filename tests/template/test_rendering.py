@@ -210,6 +210,23 @@ def test_readme_lists_every_file(project: Project) -> None:
         assert file.name == "__init__.py" or f"| `{file.relative_to(folder)}` |" in readme
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_options_in_the_readme_are_accepted(project: Project, model: str) -> None:
+    """With this model's recipe, on the GPUs that the project is for."""
+    ranks = {"cpu": 1, "gpu": 1, "gpus": 4, "nodes": 16}
+    rendered = [(ranks[hardware], project(framework, model, hardware)) for framework, _, hardware in of_model(model)]
+    places = [f"{number}={folder}" for number, folder in rendered]
+    result = run_python(rendered[0][1], str(PROGRAMS / "check_readme.py"), *places)
+    assert result.returncode == 0, result.stderr
+    assert all(re.fullmatch(r"[789] lines", line) for line in result.stdout.splitlines()), result.stdout
+    for number, folder in rendered:
+        assert ("--dist.strategy fsdp" in (folder / "README.md").read_text()) == (number > 1)
+
+
+def of_model(model: str) -> list[tuple[str, str, str]]:
+    return [combination for combination in ALL if combination[1] == model]
+
+
 @pytest.mark.slow
 def test_python_is_formatted_and_typed(project: Project, tmp_path: Path) -> None:
     """That of this repository, as `make check` does, and of all projects.
