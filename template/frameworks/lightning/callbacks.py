@@ -35,8 +35,6 @@ class Log(lightning.Callback):
         size, planned = getattr(trainer.datamodule, "batch_size", None), module.run.parts.plan.micro_batch
         if size not in (None, planned):
             raise UserError(f"batch_size is {size} and train.micro_batch {planned}: set train.micro_batch to {size}")
-        if trainer.progress_bar_callback is not None:
-            module.run.log.console.close_bar()  # one is enough
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         run: Run = module.run

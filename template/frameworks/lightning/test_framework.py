@@ -79,10 +79,7 @@ def test_fit_continues_from_a_checkpoint_of_lightning(
     options = [*STEPS, "--train.accumulate=2", "--train.ema=0.9"]
     fit(config("--run.name=whole", *options), world)
     whole, kept = tmp_path / "whole", tmp_path / "kept"
-    with_extras(
-        callbacks=lambda: ModelCheckpoint(kept, "{step}", save_top_k=-1, every_n_train_steps=2),
-        enable_checkpointing=lambda: True,
-    )
+    with_extras(callbacks=lambda: ModelCheckpoint(kept, "{step}", save_top_k=-1, every_n_train_steps=2))
     fit(config("--run.name=cut", *options), world)
     for step in (4, 6):
         for name, resume in (("cut", ["--run.resume=auto"]), (f"from-{step}", [])):

@@ -41,6 +41,7 @@ try:
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
     from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
     from lightning.pytorch.plugins import MixedPrecision
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
@@ -80,8 +81,8 @@ class ShardedStrategy(DDPStrategy):
             part.teardown()
 
 
-OFF = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-"""What the run has of its own, and the Trainer has on unless told otherwise."""
+OWN = {"enable_checkpointing": Checkpoint, "enable_progress_bar": ProgressBar, "enable_model_summary": ModelSummary}
+"""What the Trainer has on unless told otherwise, and is off here without a callback of the type."""
 
 
 def make_trainer(run: Run) -> lightning.Trainer:
@@ -98,6 +99,11 @@ def make_trainer(run: Run) -> lightning.Trainer:
     check_arguments(yours)
     if not yours:
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    callbacks = _listed(yours.get("callbacks"))
+    options: dict[str, Any] = {name: any(isinstance(it, kind) for it in callbacks) for name, kind in OWN.items()}
+    options |= {"logger": False, "num_sanity_val_steps": 0, "default_root_dir": run.folder, **yours}
+    if options["enable_progress_bar"]:
+        run.log.console.close_bar()  # one is enough
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     decided: dict[str, Any] = {
         "accelerator": world.device.type,
@@ -113,15 +119,13 @@ def make_trainer(run: Run) -> lightning.Trainer:
         "benchmark": torch.backends.cudnn.benchmark,
         "detect_anomaly": cfg.debug.anomaly,
         "use_distributed_sampler": False,  # the sample order is the run's
-        "callbacks": [Log(), *_listed(yours.get("callbacks")), Save()],
+        "callbacks": [Log(), *callbacks, Save()],
         "plugins": [*_plugins(run.parts), *_listed(yours.get("plugins"))],
     }
     if cfg.optim.schedule == "range":
         decided["limit_val_batches"] = 0
     try:
-        trainer = lightning.Trainer(
-            **{**OFF, "num_sanity_val_steps": 0, "default_root_dir": run.folder, **yours, **decided}
-        )
+        trainer = lightning.Trainer(**{**options, **decided})
     except (MisconfigurationException, TypeError, ValueError) as error:
         raise UserError(f"Lightning's Trainer refuses its arguments: {' '.join(str(error).split())}") from error
     _continue_counting(trainer.fit_loop, run.progress.step, plan)
