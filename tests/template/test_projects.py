@@ -92,13 +92,13 @@ def test_rendered_tests_pass(project: Project, framework: str, model: str) -> No
 TEXT = ["--train.steps=150", "--train.eval_every=150", "--data.val_fraction=0.005"]
 SHORTER = {
     "resnet": (["--train.epochs=4"], 0.92),  # three seeds: 0.967 to 0.983
-    "unet": (["--train.epochs=2"], 0.12),  # 0.22 to 0.29, untrained 0.01
+    "unet": (["--train.epochs=2"], 0.17),  # 0.22 to 0.29, untrained 0.01
     "vit": (["--train.epochs=6"], 0.8),  # 0.886 to 0.950
     "gpt": (TEXT, 3.5),  # 3.36 to 3.39; byte pairs have 3.6
     "lstm": (TEXT, 3.1),  # 2.94 to 2.96
     "vae": (["--train.epochs=3"], 4.3),  # 4.07 to 4.12; a Gaussian per pixel has 4.6
 }
-"""Shorter forms of recipes, and what they reach at least. `make demo` trains resnet's recipe to its end."""
+"""Shorter forms of recipes, and what they reach at least, but not with a tenth of the learning rate. `make demo` trains resnet's recipe to its end."""
 
 
 @pytest.mark.slow
