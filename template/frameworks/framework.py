@@ -1,11 +1,18 @@
-"""Checks at the start of a `train.py` that uses a framework."""
+"""What the frameworks share: checks at the start of `train.py`, and the run's state in their own checkpoints."""
 
+import json
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
+from . import techniques
 from .config import Config
 from .config_base import Section
 from .errors import UserError
+from .log import RunLog
+from .metrics import Meter
+from .resume import check_same, drop_rows_after, set_aside_after
+from .run import Run
 
 
 def require(package: str, minimum: str) -> None:
@@ -37,3 +44,48 @@ def refuse(cfg: Config, unsupported: Mapping[str, str]) -> None:
         value = getattr(section, field)
         if (str(value) == refused) if refused else (value != getattr(type(section), field)):
             section.refuse(field, why)
+
+
+class RunState:
+    """The state of a run in a checkpoint of the framework, which itself keeps weights, optimizer and scaler."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, as plain values and tensors.
+
+        Raises:
+            UserError: the weights are sharded.
+        """
+        cfg = self.run.parts.cfg
+        if cfg.dist.strategy == "fsdp":
+            cfg.dist.refuse("strategy", "only the run's own checkpoints, in its folder, can hold sharded weights")
+        fixed = json.loads(json.dumps(self.run.parts.identity, default=str))
+        return {**self.run.state_dict(), "results": self.run.results, "fixed": fixed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the state's step; later rows of metrics are dropped, and later checkpoints set aside.
+
+        The weights are those of the model, unless the state has others as `model`.
+
+        Raises:
+            UserError: it is of another model or run.
+        """
+        run, progress = self.run, self.run.progress
+        check_same("the checkpoint", state["fixed"], run.parts.identity)
+        for hook in run.parts.hooks:
+            hook.load_state_dict({"model": run.parts.model.state_dict(), **state})
+        progress.load_state_dict(state)
+        run.results = state["results"]
+        run.meter = Meter(run.parts.world)
+        run.order.first_step = run.row_first_step = progress.step
+        run.train_batches, run.micro_step = iter(run.train_loader), 0
+        run.skipped_before = progress.step - progress.updates - techniques.skipped_steps(run.parts.scaler)
+        sinks = run.log.sinks
+        run.log.close()
+        if run.parts.world.is_main:
+            drop_rows_after(progress.step, run.log.file, state.get("validated", True))
+            set_aside_after(progress.step, run.folder)
+        run.log = RunLog(run.folder, run.parts.cfg.log, run.log.console, progress.step)
+        run.log.sinks = sinks

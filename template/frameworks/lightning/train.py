@@ -3,8 +3,9 @@
 Start it on one process, on four, to resume, and to list every option:
 
     python -m <package>.train --config configs/default.yaml
-    torchrun --standalone --nproc-per-node 4 -m <package>.train --config configs/default.yaml
+    python -m <package>.train --config configs/default.yaml --run.processes 4
     python -m <package>.train --config configs/default.yaml --run.name first --run.resume auto
+    python -m <package>.train --config configs/default.yaml --trainer.profiler simple
     python -m <package>.train --help
 """
 
@@ -14,25 +15,23 @@ if __name__ == "__main__":
     begin(__spec__.name, "Train the model.")  # before torch is imported, which takes seconds
 
 import logging
+import math
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack
-from itertools import islice
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from . import distributed, optim, speed, techniques
+from . import distributed
 from .config import Config
-from .contracts import Batch
 from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import refuse, require
-from .metrics import Meter
+from .loaders import Plan
 from .parts import Parts
 from .run import Run, main, open_run
 
@@ -41,148 +40,128 @@ try:
     import lightning.pytorch as lightning
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
     from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
     from lightning.pytorch.plugins import MixedPrecision
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+
+    from .callbacks import Log, Save, log_to
+    from .datamodule import DataModule
+    from .extras import extras
+    from .module import Module
+    from .trainer_config import LightningConfig, check_arguments, checkpoint_to_load, trainer_options
 except UserError as error:
     sys.exit(in_one_line(error))
 
 UNSUPPORTED = {
     "speed.step_graph": "Lightning's loop cannot be captured; use false, or the framework pytorch",
-    "dist.strategy=fsdp": "only the framework pytorch supports FSDP2; use ddp",
     "debug.sync": "Lightning itself synchronizes with the device; use off, or the framework pytorch",
 }
 """The options that are refused, and what to use instead."""
 
 
-class Module(lightning.LightningModule):
-    """The model and its optimizer as a LightningModule."""
+class ShardedStrategy(DDPStrategy):
+    """FSDP2 as in plain PyTorch: the model is sharded already, so nothing wraps it."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self.run, self.parts = run, run.parts
-        self.model = speed.compiled(run.parts.model, run.parts.cfg.speed)
-        self.val_meter = Meter(run.parts.world)
-        self.val_generator = torch.Generator()
-        self.eval_weights = ExitStack()
-        self.grad_norm = torch.zeros(())
-
-    def on_train_start(self) -> None:
-        net = self.trainer.strategy.model
-        assert net is not None
-        techniques.compress_gradients(net, self.parts.cfg.dist, self.parts.world)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self.parts.optimizer
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        if self.run.micro_step == 1:  # the first micro-batch of the step has just been prepared
-            self.run.begin_step()
-
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        if self.trainer.training:
-            return self.run.prepare(batch)
-        prepared: Batch = self.parts.prepare(batch, False, self.val_generator)
-        return prepared
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss: Tensor
-        loss, metrics = self.model(*batch)
-        self.run.meter.add(metrics)
-        return loss
-
-    def configure_gradient_clipping(self, optimizer: Any, *limits: Any, **named: Any) -> None:
-        self.run.before_update()  # sets the learning rate
-        if self.parts.scaler.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
-            self.parts.scaler.unscale_(optimizer)  # Lightning leaves it to fused optimizers: too late for clipping
-        self.grad_norm = optim.clip(list(self.parts.model.parameters()), self.parts.cfg.optim.clip)
-
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any = None) -> None:
-        super().optimizer_step(epoch, batch_idx, optimizer, closure)
-        optimizer.zero_grad(set_to_none=self.parts.cfg.optim.set_to_none)
-        self.run.count_step(self.grad_norm)
-
-    def optimizer_zero_grad(self, *step: Any) -> None:
-        pass  # `optimizer_step` does it, so that gradients take no memory in the next forward pass
-
-    def on_validation_model_zero_grad(self) -> None:
+    def configure_ddp(self) -> None:
         pass
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        _, metrics = self.model(*batch)
-        if batch_idx < self.parts.eval_order.counted:
-            self.val_meter.add(metrics)
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Reduce no gradients in the backward pass of a micro-batch but the last."""
+        sharded: Any = self.lightning_module
+        sharded.model.set_requires_gradient_sync(False)
+        yield
+        sharded.model.set_requires_gradient_sync(True)
+
+    def teardown(self) -> None:
+        """End without moving the weights to the CPU, which shards do not support."""
+        for part in (self.cluster_environment, self.precision_plugin, self.accelerator, self.checkpoint_io):
+            assert part is not None
+            part.teardown()
 
 
-class LogAndSave(lightning.Callback):
-    """After a step: metrics, validation, checkpoint."""
-
-    def on_train_batch_end(self, trainer: Any, module: Any, *batch: Any) -> None:
-        run: Run = module.run
-        if run.micro_step == 0 and run.progress.should_log:  # otherwise nothing synchronizes with the device
-            logged = trainer.callback_metrics.items()
-            run.log_metrics({name: value for name, value in logged if not name.startswith("val_")})
-            if run.progress.should_save and not run.progress.should_validate:
-                run.save()
-        trainer.should_stop = trainer.should_stop or run.progress.done  # a callback of yours may have set it
-
-    def on_validation_start(self, trainer: Any, module: Any) -> None:
-        module.val_generator = distributed.seeded_generator(module.parts.world.device, 0, 0, 0)
-        module.eval_weights.enter_context(module.run.eval_weights())
-
-    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
-        results = module.val_meter.read()
-        module.log_dict({f"val_{name}": value for name, value in results.items()}, logger=False, sync_dist=True)
-        module.run.add_results(results)
-
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
-        module.eval_weights.close()
-        module.run.save()
-        trainer.should_stop = trainer.should_stop or module.run.progress.done
+OWN = {"enable_checkpointing": Checkpoint, "enable_progress_bar": ProgressBar, "enable_model_summary": ModelSummary}
+"""What the Trainer has on unless told otherwise, and is off here without a callback of the type."""
 
 
-class TrainBatches:
-    """Micro-batches. An iteration ends at the next validation, and is what Lightning calls an epoch."""
+def make_trainer(run: Run) -> lightning.Trainer:
+    """Return a Trainer set up from the config, the section `trainer`, and extras.py.
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def __iter__(self) -> Iterator[Batch]:
-        progress = self.run.progress
-        every = progress.eval_every or progress.total_steps
-        return islice(self.run.train_batches, (every - progress.step % every) * self.run.parts.plan.accumulate)
-
-
-def make_trainer(parts: Parts, step: int) -> lightning.Trainer:
-    """Return a Trainer set up from the config, from optimizer step `step` on, with nothing on that costs time."""
-    world, format = parts.world, parts.precision.format
+    Raises:
+        UserError: the Trainer does not take an argument, or the config decides it.
+    """
+    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch 2.13, from Lightning 2.6
+    warnings.filterwarnings("ignore", ".*`on_after_batch_transfer` in `LightningModule`")  # where it is on purpose
+    warnings.filterwarnings("ignore", ".*have no logger configured")  # `trainer.validate` returns what could be logged
+    cfg, plan, world = run.parts.cfg, run.parts.plan, run.parts.world
+    yours = {**trainer_options(cfg), **extras(run)}
+    check_arguments(yours)
+    if not yours:
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    callbacks = _listed(yours.get("callbacks"))
+    options: dict[str, Any] = {name: any(isinstance(it, kind) for it in callbacks) for name, kind in OWN.items()}
+    options |= {"logger": False, "num_sanity_val_steps": 0, "default_root_dir": run.folder, **yours}
+    if options["enable_progress_bar"]:
+        run.log.console.close_bar()  # one is enough
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    plugins: list[Any] = [TorchElasticEnvironment() if world.world_size > 1 else LightningEnvironment()]
-    if format in ("bf16", "fp8", "fp16"):
-        name: Literal["16-mixed", "bf16-mixed"] = "16-mixed" if format == "fp16" else "bf16-mixed"
-        plugins.append(MixedPrecision(name, world.device.type, parts.scaler if format == "fp16" else None))
-    strategy: Strategy = SingleDeviceStrategy(world.device)
-    if world.world_size > 1:
-        strategy = DDPStrategy(**distributed.ddp_options(parts.cfg.dist))
-    return lightning.Trainer(
-        accelerator=world.device.type,
-        strategy=strategy,
-        devices=here,
-        num_nodes=world.world_size // here,
-        plugins=plugins,
-        max_epochs=-1,
-        max_steps=parts.plan.total_steps - step,
-        accumulate_grad_batches=parts.plan.accumulate,
-        limit_val_batches=0 if parts.cfg.optim.schedule == "range" else None,
-        callbacks=[LogAndSave()],
-        benchmark=torch.backends.cudnn.benchmark,
-        detect_anomaly=parts.cfg.debug.anomaly,
-        use_distributed_sampler=False,  # the sample order is the run's
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    decided: dict[str, Any] = {
+        "accelerator": world.device.type,
+        "strategy": _strategy(cfg, world),
+        "devices": here,
+        "num_nodes": world.world_size // here,
+        "max_epochs": math.ceil(plan.total_steps / plan.steps_per_epoch),
+        "max_steps": plan.total_steps,
+        "accumulate_grad_batches": plan.accumulate,
+        "val_check_interval": (run.progress.eval_every or plan.total_steps) * plan.accumulate,
+        "check_val_every_n_epoch": None,
+        "log_every_n_steps": cfg.log.every,
+        "benchmark": torch.backends.cudnn.benchmark,
+        "detect_anomaly": cfg.debug.anomaly,
+        "use_distributed_sampler": False,  # the sample order is the run's
+        "callbacks": [Log(), *callbacks, Save()],
+        "plugins": [*_plugins(run.parts), *_listed(yours.get("plugins"))],
+    }
+    if cfg.optim.schedule == "range":
+        decided["limit_val_batches"] = 0
+    try:
+        trainer = lightning.Trainer(**{**options, **decided})
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        raise UserError(f"Lightning's Trainer refuses its arguments: {' '.join(str(error).split())}") from error
+    _continue_counting(trainer.fit_loop, run.progress.step, plan)
+    log_to(trainer, run)
+    return trainer
+
+
+def _strategy(cfg: Config, world: World) -> Strategy:
+    if world.world_size == 1:
+        return SingleDeviceStrategy(world.device)
+    return ShardedStrategy() if cfg.dist.strategy == "fsdp" else DDPStrategy(**distributed.ddp_options(cfg.dist))
+
+
+def _plugins(parts: Parts) -> list[Any]:
+    """Return the environment that started this process, and the autocast of the precision."""
+    environment = TorchElasticEnvironment() if parts.world.world_size > 1 else LightningEnvironment()
+    format = parts.precision.format
+    if format not in ("bf16", "fp8", "fp16"):
+        return [environment]
+    name: Literal["16-mixed", "bf16-mixed"] = "16-mixed" if format == "fp16" else "bf16-mixed"
+    return [environment, MixedPrecision(name, parts.world.device.type, parts.scaler if format == "fp16" else None)]
+
+
+def _continue_counting(loop: Any, step: int, plan: Plan) -> None:
+    """Set the counters of Lightning's loop for a run that was resumed at a step."""
+    for counter in (loop.epoch_progress.total, loop.epoch_progress.current):
+        counter.ready = counter.started = counter.processed = counter.completed = step // plan.steps_per_epoch
+    loop.epoch_loop.batch_progress.total.ready = step * plan.accumulate
+    loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
+    loop.epoch_loop._batches_that_stepped = step
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def train(cfg: Config, world: World) -> dict[str, float]:
@@ -191,16 +170,16 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     Raises:
         UserError: the config does not fit Lightning, the data, the machine or the checkpoint; the loss is not finite.
     """
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch 2.13, from Lightning 2.6
     refuse(cfg, UNSUPPORTED)
     if world.device.type == "xpu":
         cfg.run.refuse("device", "Lightning has no accelerator for Intel GPUs; use cpu, or the framework pytorch")
     with open_run(cfg, world) as run:
         if not run.progress.done:
-            trainer = make_trainer(run.parts, run.progress.step)
+            trainer = make_trainer(run)
             try:
-                trainer.fit(Module(run), TrainBatches(run), run.val_loader)
+                trainer.fit(Module(run), datamodule=DataModule(run), ckpt_path=checkpoint_to_load(cfg))
+            except MisconfigurationException as error:
+                raise UserError(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
             except SystemExit as end:  # status 1 after Ctrl-C; 0 after SIGTERM, as if the run were complete
                 if end.code:
                     raise KeyboardInterrupt from None
@@ -210,4 +189,4 @@ def train(cfg: Config, world: World) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(train)
+    main(train, kind=LightningConfig)

@@ -50,7 +50,7 @@ def save(
     Raises:
         UserError: the disk is full or not writable; older checkpoints are untouched.
     """
-    target = folder / f"{PREFIX}{state['step']:08d}"
+    target = folder / step_name(state["step"])
     partial = folder / f".{target.name}.partial"
     state, files = write_shards(partial, state, world) if write_shards else (state, {})
     if not world.is_main:
@@ -67,8 +67,8 @@ def save(
             flush(partial / name)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
-        if cfg.best and (folder / f"{PREFIX}{best:08d}").is_dir():
-            (folder / ".best").write_text(f"{PREFIX}{best:08d}\n", encoding="utf-8")
+        if cfg.best and (folder / step_name(best)).is_dir():
+            (folder / ".best").write_text(f"{step_name(best)}\n", encoding="utf-8")
             (folder / ".best").rename(folder / BEST)
         flush(folder)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
@@ -80,6 +80,11 @@ def save(
     for old in all_checkpoints(folder)[: -cfg.keep]:
         if old != kept:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def step_name(step: int) -> str:
+    """Return the name of the checkpoint of a step."""
+    return f"{PREFIX}{step:08d}"
 
 
 def all_checkpoints(folder: Path) -> list[Path]:

@@ -34,6 +34,9 @@ class RunConfig(Section):
     """Seed of the initial weights, sample order, augmentation and dropout."""
     device: Literal["auto", "accelerator", "cpu", "cuda", "mps", "xpu"] = "auto"
     """Device to train on; auto uses the accelerator, such as a GPU, if there is one, and accelerator requires it."""
+    processes: int | Literal["auto"] | None = within("[1, 256]", None)
+    """Processes to start on this machine, one per GPU; auto: as many as it has GPUs; null: this process alone. What a
+    launcher such as torchrun has started counts instead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -263,14 +266,17 @@ set_parsing_settings(docstring_parse_attribute_docstrings=True)
 class Parser(ArgumentParser):
     """jsonargparse's parser, with one-line errors."""
 
+    kind: type[Config] = Config
+    """What `read` returns."""
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         from .config_errors import explain
 
         raise UsageError(explain(message, getattr(self, "args", []))) from None
 
 
-def parse(module: str, description: str, argv: list[str] | None = None) -> Config:
-    """Read a `Config` from the command line of `python -m module` and the YAML files that it names.
+def parse(module: str, description: str, argv: list[str] | None = None, kind: type[Config] = Config) -> Config:
+    """Read a config of a `kind` from the command line of `python -m module` and the YAML files that it names.
 
     Raises:
         UserError: an unknown key, a wrong type, a value out of range, an unreadable file.
@@ -281,14 +287,14 @@ def parse(module: str, description: str, argv: list[str] | None = None) -> Confi
         from .config_help import show
 
         show(module, description, argv)
-    return read(make_parser(module, description), argv)
+    return read(make_parser(module, description, kind), argv)
 
 
-def make_parser(module: str, description: str) -> Parser:
+def make_parser(module: str, description: str, kind: type[Config] = Config) -> Parser:
     """Build the parser of `python -m module`, which takes some time; `read` may use it any number of times."""
     parser = Parser(prog=f"python -m {module}", description=description, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="A YAML file of options; later options override it.")
-    _add_sections(parser)
+    _add_sections(parser, kind)
     return parser
 
 
@@ -301,12 +307,13 @@ def read(parser: Parser, argv: list[str] | None = None) -> Config:
     if not all(isinstance(parsed[section.name], Namespace) for section in dataclasses.fields(Config)):
         parser.error("a section without options")  # jsonargparse accepts it in a file
     values = parser.instantiate(parsed)
-    return Config(**{name: value for name, value in vars(values).items() if name != "config"})
+    return parser.kind(**{name: value for name, value in vars(values).items() if name != "config"})
 
 
-def _add_sections(parser: Parser) -> None:
+def _add_sections(parser: Parser, kind: type[Config]) -> None:
     """Add an option for every field, with the field's default: an instance has filled some from others."""
-    parser.add_class_arguments(Config, None)
+    parser.kind = kind
+    parser.add_class_arguments(kind, None)
     for section in dataclasses.fields(Config):
         keys = dataclasses.fields(section.type)  # type: ignore[arg-type]
         parser.set_defaults({f"{section.name}.{key.name}": key.default for key in keys})
@@ -315,10 +322,13 @@ def _add_sections(parser: Parser) -> None:
 def from_dict(values: dict[str, Any]) -> Config:
     """Return the `Config` of values from `as_dict`, such as those in a checkpoint's manifest."""
     parser = Parser(prog="config")
-    _add_sections(parser)
-    return Config(**vars(parser.instantiate(parser.parse_object(values))))
+    _add_sections(parser, Config)
+    known = {section.name for section in dataclasses.fields(Config)}  # Lightning's projects have one more
+    found = parser.parse_object({name: keys for name, keys in values.items() if name in known})
+    return Config(**vars(parser.instantiate(found)))
 
 
 def as_dict(cfg: Config) -> dict[str, dict[str, Any]]:
-    """Return the values by section and key, as JSON and YAML have them."""
-    return dict(json.loads(json.dumps(dataclasses.asdict(cfg), default=str)))
+    """Return the values by section and key, as JSON and YAML have them; without empty sections."""
+    values = json.loads(json.dumps(dataclasses.asdict(cfg), default=str))
+    return {name: keys for name, keys in values.items() if keys}

@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,10 +39,13 @@ class Group:
 @cache
 def groups() -> dict[str, Group]:
     """Return the sections of `Config` by name; one whose class is not found in the source has no options."""
-    config = _find("config", "Config")
-    assert config is not None
-    fields = [node for node in config.body if isinstance(node, ast.AnnAssign)]
-    return {ast.unparse(node.target): _group(ast.unparse(node.target), ast.unparse(node.annotation)) for node in fields}
+    found = {}
+    for module, name in (("config", "Config"), ("trainer_config", "LightningConfig")):  # the second is Lightning's
+        config = _find(module, name)
+        for node, about in _fields(config) if config else ():
+            section = ast.unparse(node.target)
+            found[section] = _group(section, ast.unparse(node.annotation)) or Group(about, ())
+    return found
 
 
 def options() -> dict[str, Option]:
@@ -133,18 +136,24 @@ def _find(module: str, name: str) -> ast.ClassDef | None:
     return None
 
 
-def _group(section: str, class_name: str) -> Group:
+def _group(section: str, class_name: str) -> Group | None:
     found = _find("config", class_name)
     if found is None:
-        return Group("", ())
+        return None
     options = []
+    for node, about in _fields(found):
+        default, interval = _default(node.value)
+        key = f"{section}.{ast.unparse(node.target)}"
+        options.append(Option(key, default, _values(node.annotation, interval), about))
+    return Group((ast.get_docstring(found) or "").partition("\n")[0], tuple(options))
+
+
+def _fields(found: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, str]]:
+    """Return the fields of a class, each with the docstring under it."""
     for node, following in zip(found.body, [*found.body[1:], ast.Pass()], strict=True):
         if isinstance(node, ast.AnnAssign):
-            default, interval = _default(node.value)
             about = ast.literal_eval(following.value) if isinstance(following, ast.Expr) else ""
-            key = f"{section}.{ast.unparse(node.target)}"
-            options.append(Option(key, default, _values(node.annotation, interval), " ".join(str(about).split())))
-    return Group((ast.get_docstring(found) or "").partition("\n")[0], tuple(options))
+            yield node, " ".join(str(about).split())
 
 
 def _default(value: ast.expr | None) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 from .config import LogConfig
 from .console import Console
 from .errors import UserError
+
+Sink = Callable[[str, int, Mapping[str, float]], None]
+"""Takes a row of metrics: its split, the optimizer steps made, and the values by name."""
 
 
 class RunLog:
@@ -20,10 +23,12 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, cfg: LogConfig, console: Console, first_step: int) -> None:
-        self.file = folder / "metrics.jsonl"
+        self.folder, self.file = folder, folder / "metrics.jsonl"
         self.is_main, self.console = console.is_main, console
         self.started = time.perf_counter()
         self.events: Any = None
+        self.sinks: list[Sink] = []
+        """What takes each row besides, on rank 0."""
         if self.is_main and self.file.exists():
             from .resume import drop_rows_after
 
@@ -63,3 +68,5 @@ class RunLog:
             for name, value in values.items():
                 self.events.add_scalar(f"{split}/{name}", value, step)
         self.console.row(split, step, values)
+        for sink in self.sinks:
+            sink(split, step, values)

@@ -5,19 +5,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import BEST, all_checkpoints, best_of, read_manifest
+from .checkpoint import BEST, all_checkpoints, best_of, step_name
 from .console import shown
 from .errors import UserError
 
 
-def check_same(checkpoint: Path, identity: dict[str, Any]) -> None:
-    """Compare what must not change within a run with the checkpoint's values.
+def check_same(checkpoint: object, fixed: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Compare what must not change within a run with what `checkpoint` has as `fixed`.
 
     Raises:
         UserError: some differ; names the first three.
     """
     here = _leaves(json.loads(json.dumps(identity, default=str)))
-    there = _leaves(read_manifest(checkpoint).get("fixed", {}))
+    there = _leaves(fixed)
     keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
     if keys:
         differing = ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in keys[:3])
@@ -31,31 +31,37 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def set_aside_after(checkpoint: Path) -> None:
-    """Rename checkpoints newer than the one that a run resumes from, as they are not of the run that now begins."""
-    for newer in all_checkpoints(checkpoint.parent):
-        if newer.name > checkpoint.name:
+def set_aside_after(step: int, folder: Path) -> None:
+    """Rename a run's checkpoints of later steps than it resumes from, as they are not of the run that now begins."""
+    checkpoints = folder / "checkpoints"
+    for newer in all_checkpoints(checkpoints):
+        if newer.name > step_name(step):
             aside = newer.with_name(f"abandoned-{newer.name}")
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
-    if best_of(checkpoint.parent) is None:
-        (checkpoint.parent / BEST).unlink(missing_ok=True)
+    if best_of(checkpoints) is None:
+        (checkpoints / BEST).unlink(missing_ok=True)
 
 
-def drop_rows_after(step: int, file: Path) -> None:
-    """Drop the rows of later steps, which the resumed run repeats, from metrics.jsonl."""
-    kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+def drop_rows_after(step: int, file: Path, validated: bool = True) -> None:
+    """Drop the rows of later steps, which the resumed run repeats, from metrics.jsonl.
+
+    If it was not `validated`, the validation after `step` is repeated as well.
+    """
+    last = (step, validated)
+    kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _place_of(line) <= last]
     partial = file.with_suffix(".partial")
     partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     partial.replace(file)
 
 
-def _step_of(line: str) -> float:
-    """The step of a row; infinity for a row that was only partly written."""
+def _place_of(line: str) -> tuple[float, bool]:
+    """The step of a row, and whether it is of a validation; infinity for a row that was only partly written."""
     try:
-        return float(json.loads(line)["step"])
+        row = json.loads(line)
+        return float(row["step"]), row["split"] == "val"
     except (ValueError, KeyError, TypeError):
-        return float("inf")
+        return float("inf"), False
 
 
 def after_interrupt(folder: Path, step: int) -> dict[str, str]:

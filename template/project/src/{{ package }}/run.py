@@ -4,19 +4,20 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from . import checkpoint, data, distributed, loaders, optim, run_folder, speed, techniques
+from . import checkpoint, data, distributed, optim, run_folder, speed, techniques
 from .config import Config, as_dict, parse
 from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
 from .errors import UserError
-from .loaders import Loader, TrainOrder
+from .loaders import Batches, Loader, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
 from .parts import Parts, build
@@ -45,18 +46,20 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     if resumed and world.is_main:
         from .resume import set_aside_after
 
-        set_aside_after(resumed)
+        set_aside_after(progress.step, folder)
     with ExitStack() as opened:
         unit = getattr(data, "UNIT", "samples")
         console = Console(world.is_main, progress.total_steps, parts.plan.steps_per_epoch, unit, cfg.train.monitor)
         start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
         try:
             console.facts({**parts.describe(), "run": shown(folder), **start})
-            log = opened.enter_context(closing(RunLog(folder, cfg.log, console, progress.step)))
+            log = RunLog(folder, cfg.log, console, progress.step)
+            run = Run(parts, progress, log, order, train_loader, val_loader, results)
+            opened.callback(lambda: run.log.close())
             opened.enter_context(speed.frozen_gc())
             for hook in parts.hooks:
                 opened.enter_context(hook.running(parts.model, folder))
-            yield Run(parts, progress, folder, log, iter(train_loader), val_loader, results)
+            yield run
         except KeyboardInterrupt:
             from .resume import after_interrupt
 
@@ -85,14 +88,15 @@ class Run:
         self,
         parts: Parts,
         progress: Progress,
-        folder: Path,
         log: RunLog,
-        train_batches: Iterator[Batch],
-        val_loader: loaders.Batches,
+        order: TrainOrder,
+        train_loader: Batches,
+        val_loader: Batches,
         results: dict[str, float],
     ) -> None:
-        self.parts, self.progress, self.folder, self.log = parts, progress, folder, log
-        self.train_batches, self.val_loader = train_batches, val_loader
+        self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
+        self.order, self.train_loader, self.val_loader = order, train_loader, val_loader
+        self.train_batches = iter(train_loader)
         self.results = results
         """Metrics of the last validation."""
         self.meter = Meter(parts.world)
@@ -104,6 +108,9 @@ class Run:
         self.row_start, self.row_first_step = time.perf_counter(), progress.step
         self.skipped_before = progress.step - progress.updates
         """Steps that fp16 skipped before this run was resumed."""
+
+    def __deepcopy__(self, memo: object) -> "Run":
+        return self  # a process has one; Lightning copies what refers to it
 
     def begin_step(self) -> None:
         """Call the hooks at the start of a step."""
@@ -207,6 +214,13 @@ class Run:
         self.log.row("val", self.progress.step, results)
         self.progress.best.add(results, self.progress.step)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps besides the weights, the optimizer and the scaler."""
+        state = self.progress.state_dict()
+        for hook in self.parts.hooks:
+            state |= hook.state_dict()
+        return state
+
     def save(self) -> None:
         """Write a checkpoint.
 
@@ -216,9 +230,7 @@ class Run:
         parts = self.parts
         techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
-        state |= {"scaler": parts.scaler.state_dict(), **self.progress.state_dict()}
-        for hook in parts.hooks:
-            state |= hook.state_dict()
+        state |= {"scaler": parts.scaler.state_dict(), **self.state_dict()}
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
         folder, best, cfg = self.folder / "checkpoints", self.progress.best.step, parts.cfg
         checkpoint.save(folder, state, about, cfg.checkpoint, best, parts.world, techniques.shard_writer(cfg.dist))
@@ -246,10 +258,11 @@ def _check_finite(row: Mapping[str, float], step: int, precision: str) -> None:
         raise UserError(f"{broken[0]} is {row[broken[0]]} at step {step}: lower optim.lr, or resume from a checkpoint")
 
 
-def main(train: Callable[[Config, World], object], argv: list[str] | None = None) -> None:
+def main(train: Callable[[Config, World], object], argv: list[str] | None = None, kind: type[Config] = Config) -> None:
     """Read the command line and train; an expected error is one line on stderr."""
     try:
-        cfg = parse(f"{__package__}.train", "Train the model.", argv)
+        cfg = parse(f"{__package__}.train", "Train the model.", argv, kind)
+        techniques.start_processes(cfg.run, argv)
         with distributed.start(cfg.run.device) as world:
             train(cfg, world)
         distributed.end(world)

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from .checkpoint import read_manifest
 from .config import Config, as_dict
 from .distributed import World
 from .errors import UserError
@@ -31,7 +32,7 @@ def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[.
     if found:
         from .resume import check_same
 
-        check_same(Path(found), identity)
+        check_same(found, read_manifest(Path(found)).get("fixed", {}), identity)
     if cfg.run.resume not in (None, "auto"):
         if not found:
             raise UserError(f"run.resume={cfg.run.resume} has no good checkpoint: give a run's folder or a checkpoint")

@@ -39,7 +39,9 @@ PARSER = kept_parser("test", "")
 def _own() -> list[str]:
     """Return the project's data, model and learning rate as options; all other keys keep the code's defaults."""
     values = as_dict(read(PARSER, [f"--config={ROOT}/configs/default.yaml"]))
-    kept = {f"{section}.{key}": value for section in ("data", "model") for key, value in values[section].items()}
+    kept = {
+        f"{section}.{key}": value for section in ("data", "model") for key, value in values.get(section, {}).items()
+    }
     kept |= {f"optim.{key}": values["optim"][key] for key in ("lr", "base_batch")}
     options = {key: value if isinstance(value, str) else json.dumps(value) for key, value in kept.items()}
     return [f"--{key}={value}" for key, value in options.items() if key != "data.cache"]
@@ -162,11 +164,11 @@ def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str]:
-    """Train with torchrun, as the launch scripts do."""
-    torchrun = ["-m", f"{PACKAGE}.tools.launch", "--standalone", f"--nproc-per-node={ranks}"]
+    """Train in several processes, which the program starts itself."""
+    several = [f"--run.processes={ranks}", "--log.tensorboard=false"]
     return subprocess.run(
-        [sys.executable, *torchrun, "-m", f"{PACKAGE}.train", *SMALL, "--log.tensorboard=false", *options],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", f"{PACKAGE}.train", *SMALL, *several, *options],
+        env={name: value for name, value in os.environ.items() if name not in ("RANK", "OMP_NUM_THREADS")},
         capture_output=True,
         text=True,
         check=False,

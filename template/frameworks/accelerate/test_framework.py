@@ -1,0 +1,1 @@
+"""What users of Accelerate expect of it."""

@@ -1,0 +1,207 @@
+"""The model and its optimizer as a LightningModule."""
+
+import inspect
+import json
+import math
+import warnings
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import Any
+
+import lightning.pytorch as lightning
+import torch
+from torch import Tensor
+
+from . import data, distributed, model, optim, speed, techniques
+from .config import as_dict, from_dict
+from .contracts import Batch, can_predict
+from .data import Spec
+from .distributed import World
+from .errors import UserError
+from .framework import RunState
+from .metrics import Meter
+from .readers.common import lists_to_tuples
+from .run import Run
+
+
+class Module(lightning.LightningModule):
+    """A run's model, to train; or, by `Module.load_from_checkpoint(path)`, a trained one, for predictions."""
+
+    model: Any
+
+    def __init__(
+        self, run: Run | None = None, config: dict[str, Any] | None = None, spec: dict[str, Any] | None = None
+    ) -> None:
+        """`config` and `spec` are the hyperparameters in a checkpoint, which describe the model without a run."""
+        super().__init__()
+        if run is not None:
+            config, spec = as_dict(run.parts.cfg), asdict(run.parts.data.spec)
+        assert config is not None
+        assert spec is not None
+        self.save_hyperparameters({"config": config, "spec": json.loads(json.dumps(spec, default=str))})
+        self.run = run
+        if run is not None:
+            self.model, prepare = run.parts.model, run.parts.prepare
+            self.lr = optim.peak_lr(run.parts.cfg.optim, run.parts.plan.global_batch)
+            """The peak learning rate, which `Tuner.lr_find` sets."""
+            self.settings = [{**group, "params": []} for group in run.parts.optimizer.param_groups]
+        else:
+            cfg, its_spec = from_dict(config), Spec(**{key: lists_to_tuples(value) for key, value in spec.items()})
+            self.model = speed.place(model.build(cfg.model, its_spec), cfg.speed, torch.device("cpu"))
+            prepare = data.Prepare(its_spec, cfg.data)
+        # In tuples, as they are not part of the module: their weights would be in checkpoints, and twice.
+        self.prepare = (prepare,)
+        self.net = (speed.compiled(self.model, run.parts.cfg.speed) if run is not None else self.model,)
+        self.meter = Meter(World(0, 1, torch.device("cpu")))
+        self.counted: float = math.inf
+        """Batches of this rank to count; one more than others have is repeated samples."""
+        self.generator = torch.default_generator
+        self.results: dict[str, float] = {}
+        """Metrics of the last validation or test."""
+        self.validated = 0
+        """The step of the last validation."""
+        self.eval_weights = ExitStack()
+        self.grad_norm = torch.zeros(())
+        self.own_names: dict[str, set[str]] = {"train": set(), "val": set()}
+        """Names of the values that you log in training steps, and in validation."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.run is not None:
+            state = RunState(self.run).state_dict()
+            if self.run.micro_step > 0 and next(self.model.buffers(), None) is not None:
+                warnings.warn("saved within a step: a resumed run counts some batches twice in buffers", stacklevel=2)
+            state.pop("lightning", None)  # the states of callbacks, which Lightning saves itself
+            checkpoint["run"] = {**state, "validated": not self.validation_due}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.run is None or not self.trainer.training:
+            return
+        if "run" not in checkpoint:
+            raise UserError("the checkpoint has no state of a run: it was not written by this project")
+        weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
+        RunState(self.run).load_state_dict({**checkpoint["run"], "model": weights})  # they are loaded after this
+        self.validated = self.run.progress.step if checkpoint["run"]["validated"] else 0
+        loops, due = checkpoint["loops"]["fit_loop"], int(self.validation_due)
+        batches = loops["epoch_loop.val_loop.batch_progress"]
+        for counter in (batches["total"], batches["current"]):  # a validation that is due was begun: it is not skipped
+            counter |= {"ready": due, "started": due, "processed": 0, "completed": 0}
+        batches = loops["epoch_loop.batch_progress"]
+        begun = batches["total"]["ready"] % self.run.parts.plan.accumulate
+        if begun > 0:  # it was saved within a step, which the run begins again
+            for counter in (batches["total"], batches["current"]):
+                counter |= dict.fromkeys(("ready", "started", "processed", "completed"), counter["ready"] - begun)
+        for group, settings in zip(checkpoint["optimizer_states"][0]["param_groups"], self.settings, strict=True):
+            group.update(settings, params=group["params"])  # they are those of the config
+
+    @property
+    def validation_due(self) -> bool:
+        """Whether the validation after the last step is still to be made."""
+        assert self.run is not None
+        progress = self.run.progress
+        return progress.step > 0 and progress.should_validate and self.validated != progress.step
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Return the model's predictions for prepared inputs.
+
+        Raises:
+            UserError: the model has no `predict`.
+        """
+        if not can_predict(self.model):
+            raise UserError("the model has no `predict` method for new inputs: add one in model.py")
+        return self.model.predict(*inputs)
+
+    def on_train_start(self) -> None:
+        assert self.run is not None
+        assert self.trainer.strategy.model is not None
+        parts = self.run.parts
+        techniques.compress_gradients(self.trainer.strategy.model, parts.cfg.dist, parts.world)
+        if self.lr != optim.peak_lr(parts.cfg.optim, parts.plan.global_batch):  # it was set
+            schedule = techniques.build_schedule(parts.cfg.optim, self.lr, parts.plan.total_steps)
+            self.run.parts = replace(parts, schedule=schedule)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        assert self.run is not None
+        return self.run.parts.optimizer
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        if self.run is not None and self.trainer.training:
+            return self.run.prepare(batch)
+        prepared: Batch = self.prepare[0].to(self.device)(batch, False, self.generator)
+        return prepared
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        assert self.run is not None
+        loss: Tensor
+        loss, metrics = self.net[0](*batch)
+        self.run.meter.add(metrics)
+        return loss
+
+    def configure_gradient_clipping(self, optimizer: Any, *limits: Any, **named: Any) -> None:
+        assert self.run is not None
+        parts = self.run.parts
+        if parts.scaler.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
+            parts.scaler.unscale_(optimizer)  # Lightning leaves it to fused optimizers: too late for clipping
+        self.grad_norm = optim.clip(list(self.model.parameters()), parts.cfg.optim.clip)
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any = None) -> None:
+        assert self.run is not None
+        super().optimizer_step(epoch, batch_idx, optimizer, closure)
+        optimizer.zero_grad(set_to_none=self.run.parts.cfg.optim.set_to_none)
+        self.run.count_step(self.grad_norm)
+
+    def optimizer_zero_grad(self, *step: Any) -> None:
+        pass  # `optimizer_step` does it, so that gradients take no memory in the next forward pass
+
+    def on_validation_model_zero_grad(self) -> None:
+        pass
+
+    def on_validation_epoch_start(self) -> None:
+        parts = self.run.parts if self.run is not None else None
+        self.meter = Meter(parts.world if parts else World(self.global_rank, self.trainer.world_size, self.device))
+        self.counted = parts.eval_order.counted if parts else math.inf
+        self.generator = distributed.seeded_generator(self.device, 0, 0, 0)
+        if self.run is not None:
+            self.eval_weights.enter_context(self.run.eval_weights())
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        _, metrics = self.net[0](*batch)
+        if batch_idx < self.counted:
+            self.meter.add(metrics)
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_results("val")
+
+    def on_test_epoch_start(self) -> None:
+        self.on_validation_epoch_start()
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx)
+
+    def on_test_epoch_end(self) -> None:
+        self._log_results("test")
+
+    def _log_results(self, split: str) -> None:
+        """Log the metrics of a whole split; while the run trains, it passes them to the loggers itself."""
+        self.eval_weights.close()
+        self.results = self.meter.read()
+        named = {f"{split}_{name}": value for name, value in self.results.items()}
+        super().log_dict(named, logger=self.trainer.state.fn != "fit", sync_dist=True)
+
+    def on_predict_epoch_start(self) -> None:
+        self.on_validation_epoch_start()
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Any:
+        """Return the predictions for the inputs of a batch, which come before its targets."""
+        inputs = inspect.signature(getattr(self.model, "predict", self.forward)).parameters
+        return self(*batch[: len(inputs)])
+
+    def on_predict_epoch_end(self) -> None:
+        self.eval_weights.close()
+
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        """Log a value, as Lightning does; the run adds it to its own rows of metrics."""
+        super().log(name, value, *args, **options)
+        if self._trainer is not None and not self.trainer.training:
+            self.own_names["val"].add(name)
+        elif options.get("on_step") is not False:
+            self.own_names["train"].add(name)
