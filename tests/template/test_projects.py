@@ -98,7 +98,10 @@ SHORTER = {
     "lstm": (TEXT, 3.1),  # 2.94 to 2.96
     "vae": (["--train.epochs=3"], 4.3),  # 4.07 to 4.12; a Gaussian per pixel has 4.6
 }
-"""Shorter forms of recipes, and what they reach at least, but not with a tenth of the learning rate. `make demo` trains resnet's recipe to its end."""
+"""Shorter forms of recipes, and what they reach, but not with a tenth of the learning rate.
+
+`make demo` trains resnet's recipe to its end.
+"""
 
 
 @pytest.mark.slow
