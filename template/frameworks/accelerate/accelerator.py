@@ -121,7 +121,7 @@ def open_accelerator(run: Run) -> Iterator[Accelerator]:
             accelerator.init_trackers(
                 **{"project_name": __package__, **of_trackers}, config=_flat(as_dict(run.parts.cfg))
             )
-    except (ValueError, TypeError, ImportError, OSError) as error:
+    except (ValueError, TypeError, AttributeError, ImportError, OSError) as error:
         raise UserError(f"Accelerate refuses what extras.py returns: {' '.join(str(error).split())}") from error
     SavedRun(run, accelerator)
     if accelerator.trackers:
