@@ -73,7 +73,7 @@ class RunState:
         run, progress = self.run, self.run.progress
         check_same("the checkpoint", state["fixed"], run.parts.identity)
         for hook in run.parts.hooks:
-            hook.load_state_dict(state)
+            hook.load_state_dict({"model": run.parts.model.state_dict(), **state})
         progress.load_state_dict(state)
         run.results = state["results"]
         run.meter = Meter(run.parts.world)
