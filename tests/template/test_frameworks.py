@@ -112,6 +112,27 @@ def test_accelerate_counts_steps_that_fp16_skipped(project: Project, tmp_path: P
     assert len({*rates[:5]}) == 3
 
 
+def test_accelerate_state_is_loaded_on_any_number_of_ranks(project: Project, tmp_path: Path) -> None:
+    """By the two lines that the documentation adds to the loop; of two ranks to the bit."""
+    folder = shutil.copytree(project("accelerate", ENGINE_MODEL), tmp_path / "project")
+    train = folder / "src/proj/train.py"
+    text = train.read_text()
+    state = f'"{tmp_path}/state"'
+    load, save = f"if cfg.run.name != 'whole': accelerator.load_state({state})", f"accelerator.save_state({state})"
+    text = text.replace("        while not", f"        {load}\n        while not", 1)
+    train.write_text(
+        text.replace("        run.finish()", f"            if run.progress.step == 5: {save}\n        run.finish()")
+    )
+    for ranks, names in ((2, ["whole", "two"]), (1, ["one"])):
+        options = [*SETTINGS, FP32, "--train.eval_every=4", f"--train.accumulate={4 // ranks}", f"--run.dir={tmp_path}"]
+        every = json.dumps([[*options, f"--run.name={name}"] for name in names])
+        result = run_python(folder, str(PROGRAMS / "train_in_turn.py"), every, ranks=ranks)
+        assert result.returncode == 0, result.stderr
+    whole, two, one = (read_rows(tmp_path / name) for name in ("whole", "two", "one"))
+    assert two == [row for row in whole if row["step"] > 5]
+    assert [row["loss"] for row in one] == pytest.approx([row["loss"] for row in two], rel=1e-3)
+
+
 def test_lightning_logs_and_callbacks_work(project: Project, tmp_path: Path) -> None:
     options = [
         *SETTINGS,

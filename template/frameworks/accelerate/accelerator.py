@@ -48,8 +48,6 @@ DECIDED = {
     "TERecipeKwargs": "speed.precision=fp8",
     "MSAMPRecipeKwargs": "speed.precision=fp8",
     "FP8RecipeKwargs": "speed.precision=fp8",
-    "GradientAccumulationPlugin": "train.accumulate",
-    "TorchDynamoPlugin": "speed.compile",
 }
 """Arguments of the Accelerator and kinds of `kwargs_handlers` that follow from the config, and what to use instead."""
 
@@ -93,7 +91,7 @@ def check_arguments(arguments: object) -> dict[str, Any]:
         if name in DECIDED:
             raise UserError(f"extras.py sets {name}: use {DECIDED[name]}")
         if name not in known and name not in handlers:
-            near = difflib.get_close_matches(str(name), known - DECIDED.keys(), 1)
+            near = difflib.get_close_matches(str(name), known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UserError(f"extras.py: Accelerator has no argument {name}{hint}")
     for handler in _listed(arguments.get("kwargs_handlers")):

@@ -31,7 +31,7 @@ from .conftest import OTHER_WIDTH, read_rows, read_weights
 STEPS = ["--train.steps=8", "--train.eval_every=4", "--log.every=1"]
 
 
-class Recorder(GeneralTracker):
+class Recorder(GeneralTracker):  # type: ignore[misc]  # Accelerate has no annotations
     """A tracker that keeps what it receives."""
 
     name = "recorder"
@@ -67,6 +67,16 @@ def with_extras(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return set_extras
 
 
+class Hostile:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
+
+
 class Loop:
     """Adds calls to the training loop: at the end of each step, and before the first."""
 
@@ -74,7 +84,7 @@ class Loop:
         self.before: Callable[[Accelerator], object] = lambda accelerator: None
         self.after_step: Callable[[Accelerator, int], object] = lambda accelerator, step: None
         self.run: Any = None
-        opened, end_step = train.open_accelerator, Run.end_step
+        opened, end_step = own.open_accelerator, Run.end_step
 
         @contextmanager
         def open_accelerator(run: Run) -> Iterator[Accelerator]:
@@ -149,10 +159,13 @@ def test_unsuitable_state_is_refused_before_anything_is_loaded(
         with pytest.raises(UserError, match=r"is of another model or run \(model.width is"):
             train.train(config("--run.name=wide", OTHER_WIDTH, *options), world)
     state = tmp_path / "state/custom_checkpoint_0.pkl"
-    for number, content in enumerate((pickle.dumps(print, 2), b"", pickle.dumps({"step": 1}, 2), None)):
+    for number, content in enumerate(
+        (pickle.dumps(Hostile(tmp_path / "executed"), 2), b"", pickle.dumps({"step": 1}, 2), None)
+    ):
         state.unlink() if content is None else state.write_bytes(content)
         with pytest.raises(UserError, match=rf"^{tmp_path}/state has no state of a run: give a folder that save_state"):
             train.train(config(f"--run.name=bad{number}", *options), world)
+    assert not (tmp_path / "executed").exists()
 
     def save_within_a_step(accelerator: Accelerator) -> None:
         loop.run.seed_batch()
