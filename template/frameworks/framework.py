@@ -11,7 +11,7 @@ from .config_base import Section
 from .errors import UserError
 from .log import RunLog
 from .metrics import Meter
-from .resume import check_same, set_aside_after
+from .resume import check_same, drop_rows_after, set_aside_after
 from .run import Run
 
 
@@ -67,6 +67,8 @@ class RunState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state's step; later rows of metrics are dropped, and later checkpoints set aside.
 
+        The weights are those of the model, unless the state has others as `model`.
+
         Raises:
             UserError: it is of another model or run.
         """
@@ -80,9 +82,10 @@ class RunState:
         run.order.first_step = run.row_first_step = progress.step
         run.train_batches, run.micro_step = iter(run.train_loader), 0
         run.skipped_before = progress.step - progress.updates - techniques.skipped_steps(run.parts.scaler)
-        if run.parts.world.is_main:
-            set_aside_after(progress.step, run.folder)
         sinks = run.log.sinks
         run.log.close()
+        if run.parts.world.is_main:
+            drop_rows_after(progress.step, run.log.file, state.get("validated", True))
+            set_aside_after(progress.step, run.folder)
         run.log = RunLog(run.folder, run.parts.cfg.log, run.log.console, progress.step)
         run.log.sinks = sinks

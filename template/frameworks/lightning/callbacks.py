@@ -1,24 +1,35 @@
 """What the run does around the steps of Lightning's loop."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as lightning
 
+from . import checkpoint
 from .errors import UserError
 from .hooks import Hook
 from .run import Run
 from .trainer_config import check_trainer
 
 
-class LogAndSave(lightning.Callback):
-    """The hooks of the run before a step; metrics, validation and checkpoints after it.
+class Log(lightning.Callback):
+    """The first callback: the hooks and the learning rate of a step before it, the rows of metrics after it.
 
-    Lightning's Tuner removes all callbacks while it tries steps, which then have no effect on the run.
+    Lightning's Tuner removes all callbacks while it tries steps, so that these have no effect on the run.
     """
 
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        if stage == "fit":
+            check_trainer(trainer, module.run.parts.cfg, module.run.parts.plan.accumulate)
+
     def on_fit_start(self, trainer: Any, module: Any) -> None:
-        check_trainer(trainer, module.run.parts.plan.accumulate)
+        run: Run = module.run
+        states = CallbackStates(trainer, run)
+        if states.callbacks:
+            run.parts = replace(run.parts, hooks=(*run.parts.hooks, states))
+            if run.progress.step > 0 and trainer.ckpt_path is None:  # Lightning restores them from its own checkpoints
+                states.restore()
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         size, planned = getattr(trainer.datamodule, "batch_size", None), module.run.parts.plan.micro_batch
@@ -38,23 +49,43 @@ class LogAndSave(lightning.Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, *batch: Any) -> None:
         run: Run = module.run
-        progress = run.progress
-        if run.micro_step == 0 and progress.should_log:  # otherwise nothing synchronizes with the device
+        if run.micro_step == 0 and run.progress.should_log:  # otherwise nothing synchronizes with the device
             logged = trainer.callback_metrics
             run.log_metrics({name: logged[name] for name in module.own_names["train"] if name in logged})
-            if progress.should_save and not (progress.should_validate and trainer.enable_validation):
-                run.save()
-        trainer.should_stop = trainer.should_stop or progress.done  # a callback of yours may have set it
+        trainer.should_stop = trainer.should_stop or run.progress.done  # a callback of yours may have set it
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        if trainer.state.fn != "fit" or trainer.sanity_checking:
-            return
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            logged = trainer.callback_metrics
+            names = module.own_names["val"] - {f"val_{name}" for name in module.results}
+            own = {name: float(logged[name]) for name in sorted(names) if name in logged}
+            module.run.add_results({**own, **module.results})
+            module.validated = module.run.progress.step
+            trainer.should_stop = trainer.should_stop or module.run.progress.done
+
+
+class Save(lightning.Callback):
+    """The last callback but Lightning's own checkpoints: a checkpoint of the run has what all others did before."""
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        for callback in trainer.checkpoint_callbacks:  # it would save again in the first micro-batch, within a step
+            callback._last_global_step_saved = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *batch: Any) -> None:
+        progress = module.run.progress
+        validates = progress.should_validate and trainer.enable_validation
+        if module.run.micro_step == 0 and progress.should_save and not validates:
+            module.run.save()
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            module.run.save()
+
+    def on_fit_end(self, trainer: Any, module: Any) -> None:
         run: Run = module.run
-        logged = trainer.callback_metrics
-        names = module.own_names["val"] - {f"val_{name}" for name in module.results}
-        run.add_results({**{name: float(logged[name]) for name in sorted(names) if name in logged}, **module.results})
-        run.save()
-        trainer.should_stop = trainer.should_stop or run.progress.done
+        if run.progress.done and module.validation_due and trainer.enable_validation:  # resumed between the two
+            run.validate(module.model.to(run.parts.world.device))
+            run.save()
 
 
 def log_to(trainer: lightning.Trainer, run: Run) -> None:
@@ -69,16 +100,35 @@ def log_to(trainer: lightning.Trainer, run: Run) -> None:
 
 
 class CallbackStates(Hook):
-    """The states of your callbacks in the checkpoints of the run."""
+    """The states of your callbacks, in the checkpoints of the run."""
 
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-        self.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, LogAndSave)]
+    def __init__(self, trainer: Any, run: Run) -> None:
+        self.trainer, self.run = trainer, run
+        self.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, Log | Save)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states, and what callbacks add to a checkpoint of Lightning."""
+        """Return the states, and what callbacks add to a checkpoint; averaged weights as those of `train.ema`."""
         module = self.trainer.lightning_module
         added: dict[str, Any] = {"state_dict": module.state_dict()}
         for callback in self.callbacks:
             callback.on_save_checkpoint(self.trainer, module, added)
-        return {"callbacks": {callback.state_key: callback.state_dict() for callback in self.callbacks}, "added": added}
+        weights = added.pop("state_dict")
+        averaged = {name.removeprefix("model."): value for name, value in weights.items()}
+        found = {"ema": averaged} if added.pop("current_model_state", None) else {}
+        states = {callback.state_key: callback.state_dict() for callback in self.callbacks}
+        return {**found, "lightning": {"callbacks": states, "added": added}}
+
+    def restore(self) -> None:
+        """Restore them from the checkpoint that the run was resumed from."""
+        module = self.trainer.lightning_module
+        file = self.run.folder / "checkpoints" / checkpoint.step_name(self.run.progress.step)
+        state = checkpoint.read_state(file)
+        if "lightning" not in state:
+            return
+        current = module.state_dict()
+        averaged = {f"model.{name}": value for name, value in state.get("ema", {}).items()} or current
+        loaded = {"state_dict": averaged, "current_model_state": current, **state["lightning"]["added"]}
+        for callback in self.callbacks:
+            if callback.state_key in state["lightning"]["callbacks"]:
+                callback.on_load_checkpoint(self.trainer, module, loaded)
+                callback.load_state_dict(state["lightning"]["callbacks"][callback.state_key])

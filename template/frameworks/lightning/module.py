@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import warnings
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
@@ -57,6 +58,8 @@ class Module(lightning.LightningModule):
         self.generator = torch.default_generator
         self.results: dict[str, float] = {}
         """Metrics of the last validation or test."""
+        self.validated = 0
+        """The step of the last validation."""
         self.eval_weights = ExitStack()
         self.grad_norm = torch.zeros(())
         self.own_names: dict[str, set[str]] = {"train": set(), "val": set()}
@@ -64,16 +67,38 @@ class Module(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is not None:
-            checkpoint["run"] = RunState(self.run).state_dict()
+            state = RunState(self.run).state_dict()
+            if self.run.micro_step > 0 and next(self.model.buffers(), None) is not None:
+                warnings.warn("saved within a step: a resumed run counts some batches twice in buffers", stacklevel=2)
+            state.pop("lightning", None)  # the states of callbacks, which Lightning saves itself
+            checkpoint["run"] = {**state, "validated": not self.validation_due}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is None or not self.trainer.training:
             return
         if "run" not in checkpoint:
             raise UserError("the checkpoint has no state of a run: it was not written by this project")
-        RunState(self.run).load_state_dict(checkpoint["run"])
+        weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
+        RunState(self.run).load_state_dict({**checkpoint["run"], "model": weights})  # they are loaded after this
+        self.validated = self.run.progress.step if checkpoint["run"]["validated"] else 0
+        loops, due = checkpoint["loops"]["fit_loop"], int(self.validation_due)
+        batches = loops["epoch_loop.val_loop.batch_progress"]
+        for counter in (batches["total"], batches["current"]):  # a validation that is due was begun: it is not skipped
+            counter |= {"ready": due, "started": due, "processed": 0, "completed": 0}
+        batches = loops["epoch_loop.batch_progress"]
+        begun = batches["total"]["ready"] % self.run.parts.plan.accumulate
+        if begun > 0:  # it was saved within a step, which the run begins again
+            for counter in (batches["total"], batches["current"]):
+                counter |= dict.fromkeys(("ready", "started", "processed", "completed"), counter["ready"] - begun)
         for group, settings in zip(checkpoint["optimizer_states"][0]["param_groups"], self.settings, strict=True):
             group.update(settings, params=group["params"])  # they are those of the config
+
+    @property
+    def validation_due(self) -> bool:
+        """Whether the validation after the last step is still to be made."""
+        assert self.run is not None
+        progress = self.run.progress
+        return progress.step > 0 and progress.should_validate and self.validated != progress.step
 
     def forward(self, *inputs: Tensor) -> Any:
         """Return the model's predictions for prepared inputs.

@@ -39,7 +39,7 @@ try:
     from lightning.pytorch.plugins import MixedPrecision
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
-    from .callbacks import LogAndSave, log_to
+    from .callbacks import Log, Save, log_to
     from .datamodule import DataModule
     from .extras import extras
     from .module import Module
@@ -65,6 +65,9 @@ def make_trainer(run: Run) -> lightning.Trainer:
     Raises:
         UserError: the Trainer does not take an argument, or the config decides it.
     """
+    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch 2.13, from Lightning 2.6
+    warnings.filterwarnings("ignore", ".*`on_after_batch_transfer` in `LightningModule`")  # where it is on purpose
+    warnings.filterwarnings("ignore", ".*have no logger configured")  # `trainer.validate` returns what could be logged
     parts, world, step, cfg = run.parts, run.parts.world, run.progress.step, run.parts.cfg
     plan, format = parts.plan, parts.precision.format
     configured = cfg.trainer if isinstance(cfg, LightningConfig) else {}
@@ -88,7 +91,7 @@ def make_trainer(run: Run) -> lightning.Trainer:
         "default_root_dir": run.folder,
         **configured,
         **yours,
-        "callbacks": [LogAndSave(), *_listed(yours.get("callbacks"))],
+        "callbacks": [Log(), *_listed(yours.get("callbacks")), Save()],
         "plugins": [*plugins, *_listed(yours.get("plugins"))],
         "accelerator": world.device.type,
         "strategy": strategy,
@@ -130,7 +133,6 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     Raises:
         UserError: the config does not fit Lightning, the data, the machine or the checkpoint; the loss is not finite.
     """
-    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch 2.13, from Lightning 2.6
     refuse(cfg, UNSUPPORTED)
     if world.device.type == "xpu":
         cfg.run.refuse("device", "Lightning has no accelerator for Intel GPUs; use cpu, or the framework pytorch")

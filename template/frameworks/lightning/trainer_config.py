@@ -53,10 +53,14 @@ DECIDED = {
 REFUSED_CALLBACKS = {
     "StochasticWeightAveraging": "it sets the learning rate, as optim.schedule does; use train.ema, or WeightAveraging",
     "GradientAccumulationScheduler": "it changes the global batch; use train.accumulate",
-    "LearningRateFinder": "use optim.schedule=range, or Lightning's Tuner before the run",
-    "BatchSizeFinder": "use Lightning's Tuner before the run",
 }
 """Callbacks that would change what the config decides, and what to use instead."""
+
+NEED_WHOLE_WEIGHTS = {
+    "ModelCheckpoint": "with dist.strategy=fsdp, only the run's own checkpoints can hold sharded weights",
+    "WeightAveraging": "with dist.strategy=fsdp, use train.ema",
+}
+"""Callbacks that FSDP2 has no place for."""
 
 
 def check_arguments(arguments: Mapping[str, Any], place: str) -> None:
@@ -75,7 +79,7 @@ def check_arguments(arguments: Mapping[str, Any], place: str) -> None:
             raise UserError(f"{place}{name}: Lightning's Trainer has no such argument{hint}")
 
 
-def check_trainer(trainer: Any, accumulate: int) -> None:
+def check_trainer(trainer: Any, cfg: Config, accumulate: int) -> None:
     """Refuse a Trainer that differs from the config in what would be ignored, or change the losses.
 
     Raises:
@@ -87,7 +91,8 @@ def check_trainer(trainer: Any, accumulate: int) -> None:
         raise UserError(
             f"the Trainer's accumulate_grad_batches is {trainer.accumulate_grad_batches}: use train.accumulate"
         )
+    refused = REFUSED_CALLBACKS | (NEED_WHOLE_WEIGHTS if cfg.dist.strategy == "fsdp" else {})
     for callback in trainer.callbacks:
         for kind in type(callback).__mro__:
-            if kind.__name__ in REFUSED_CALLBACKS and kind.__module__.startswith("lightning."):
-                raise UserError(f"the callback {kind.__name__} is not supported: {REFUSED_CALLBACKS[kind.__name__]}")
+            if kind.__name__ in refused and kind.__module__.startswith("lightning."):
+                raise UserError(f"the callback {kind.__name__} is not supported: {refused[kind.__name__]}")

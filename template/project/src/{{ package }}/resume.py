@@ -43,20 +43,25 @@ def set_aside_after(step: int, folder: Path) -> None:
         (checkpoints / BEST).unlink(missing_ok=True)
 
 
-def drop_rows_after(step: int, file: Path) -> None:
-    """Drop the rows of later steps, which the resumed run repeats, from metrics.jsonl."""
-    kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+def drop_rows_after(step: int, file: Path, validated: bool = True) -> None:
+    """Drop the rows of later steps, which the resumed run repeats, from metrics.jsonl.
+
+    If it was not `validated`, the validation after `step` is repeated as well.
+    """
+    last = (step, validated)
+    kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _place_of(line) <= last]
     partial = file.with_suffix(".partial")
     partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     partial.replace(file)
 
 
-def _step_of(line: str) -> float:
-    """The step of a row; infinity for a row that was only partly written."""
+def _place_of(line: str) -> tuple[float, bool]:
+    """The step of a row, and whether it is of a validation; infinity for a row that was only partly written."""
     try:
-        return float(json.loads(line)["step"])
+        row = json.loads(line)
+        return float(row["step"]), row["split"] == "val"
     except (ValueError, KeyError, TypeError):
-        return float("inf")
+        return float("inf"), False
 
 
 def after_interrupt(folder: Path, step: int) -> dict[str, str]:

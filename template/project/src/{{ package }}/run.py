@@ -109,6 +109,9 @@ class Run:
         self.skipped_before = progress.step - progress.updates
         """Steps that fp16 skipped before this run was resumed."""
 
+    def __deepcopy__(self, memo: object) -> "Run":
+        return self  # a process has one; Lightning copies what refers to it
+
     def begin_step(self) -> None:
         """Call the hooks at the start of a step."""
         for hook in self.parts.hooks:

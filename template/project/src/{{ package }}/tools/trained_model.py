@@ -1,6 +1,8 @@
 """Opens a trained model: a checkpoint, with everything needed to run the model on new inputs."""
 
 import argparse
+import pickle  # only for its error
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,13 +36,18 @@ class TrainedModel:
 def open_trained(path: Path, device: torch.device, precision: Any = None) -> TrainedModel:
     """Open the folder of a run or of one checkpoint, with the averaged weights if the run kept some.
 
+    A file `*.ckpt`, which Lightning writes, is opened as well; the tools write into a folder of its name.
+
     Raises:
         UserError: there is no valid checkpoint, or it belongs to another model.
     """
-    found = checkpoint.find(path)
-    if found is None:
-        raise UserError(f"{path} contains no valid checkpoint: give the folder of a run, or of a checkpoint")
-    manifest = checkpoint.read_manifest(found)
+    if path.suffix == ".ckpt":
+        found, manifest, state = _read_lightning(path)
+    else:
+        folder = checkpoint.find(path)
+        if folder is None:
+            raise UserError(f"{path} contains no valid checkpoint: give the folder of a run, or of a checkpoint")
+        found, manifest, state = folder, checkpoint.read_manifest(folder), checkpoint.read_state(folder)
     cfg = from_dict(manifest["config"])
     # Only these options of the run matter here, whatever its device and number of ranks were.
     plain = replace(SpeedConfig(channels_last=cfg.speed.channels_last), precision=precision or cfg.speed.precision)
@@ -50,9 +57,24 @@ def open_trained(path: Path, device: torch.device, precision: Any = None) -> Tra
     except (KeyError, TypeError) as error:
         raise UserError(f"{found} belongs to another data.py ({error}): restore that file, or train again") from error
     net: nn.Module = speed.place(model.build(cfg.model, spec), plain, device)
-    state = checkpoint.read_state(found)
     checkpoint.load_weights(net, {**state["model"], **state.get("ema", {})}, found)
     return TrainedModel(found, cfg, spec, net.eval(), data.Prepare(spec, cfg.data).to(device), chosen_precision, device)
+
+
+def _read_lightning(file: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """Return the folder for results, the manifest and the state of a checkpoint that Lightning has written."""
+    try:
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+        described, weights = loaded["hyper_parameters"], loaded["state_dict"]
+        manifest = {"config": described["config"], "fixed": {"data": described["spec"]}}
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}") from error
+    except (RuntimeError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
+        raise UserError(f"{file} is not a checkpoint that this project wrote with Lightning") from error
+    with suppress(OSError):
+        file.with_suffix("").mkdir(exist_ok=True)
+    state = {"model": {name.removeprefix("model."): value for name, value in weights.items()}}
+    return file.with_suffix(""), manifest, state | {"ema": loaded.get("run", {}).get("ema", {})}
 
 
 def require_predict(trained: TrainedModel) -> TrainedModel:
@@ -69,7 +91,7 @@ def require_predict(trained: TrainedModel) -> TrainedModel:
 def parser(tool: str, description: str) -> argparse.ArgumentParser:
     """An argument parser with the options that all tools for trained models share."""
     options = argparse.ArgumentParser(prog=f"python -m {__package__}.{tool}", description=description)
-    options.add_argument("path", type=Path, help="folder of a run, or of one checkpoint")
+    options.add_argument("path", type=Path, help="folder of a run or of one checkpoint, or a .ckpt file of Lightning")
     options.add_argument(
         "--device", default="auto", choices=["auto", "cpu", "cuda", "mps", "xpu"], help="device to run on"
     )
