@@ -10,10 +10,12 @@ from program import Project
 LAYERS: list[set[str]] = [
     {"tools"},
     {"train"},
+    {"callbacks", "datamodule", "extras", "module", "trainer_config"},
+    {"framework"},
     {"run"},
     {"parts", "progress"},
     {"techniques"},
-    {"loaders", "run_folder", "metrics", "log", "hooks", "framework"},
+    {"loaders", "run_folder", "metrics", "log", "hooks"},
     {"resume"},
     {"checkpoint", "console"},
     {"optim", "speed", "grad_scaler", "distributed"},

@@ -19,6 +19,8 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -49,10 +51,30 @@ except UserError as error:
 
 UNSUPPORTED = {
     "speed.step_graph": "Lightning's loop cannot be captured; use false, or the framework pytorch",
-    "dist.strategy=fsdp": "only the framework pytorch supports FSDP2; use ddp",
     "debug.sync": "Lightning itself synchronizes with the device; use off, or the framework pytorch",
 }
 """The options that are refused, and what to use instead."""
+
+
+class ShardedStrategy(DDPStrategy):
+    """FSDP2 as in plain PyTorch: the model is sharded already, so nothing wraps it."""
+
+    def configure_ddp(self) -> None:
+        pass
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Reduce no gradients in the backward pass of a micro-batch but the last."""
+        sharded: Any = self.lightning_module
+        sharded.model.set_requires_gradient_sync(False)
+        yield
+        sharded.model.set_requires_gradient_sync(True)
+
+    def teardown(self) -> None:
+        """End without moving the weights to the CPU, which shards do not support."""
+        for part in (self.cluster_environment, self.precision_plugin, self.accelerator, self.checkpoint_io):
+            assert part is not None
+            part.teardown()
 
 
 OFF = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -83,7 +105,9 @@ def make_trainer(run: Run) -> lightning.Trainer:
         plugins.append(MixedPrecision(name, world.device.type, parts.scaler if format == "fp16" else None))
     strategy: Strategy = SingleDeviceStrategy(world.device)
     if world.world_size > 1:
-        strategy = DDPStrategy(**distributed.ddp_options(cfg.dist))
+        strategy = (
+            ShardedStrategy() if cfg.dist.strategy == "fsdp" else DDPStrategy(**distributed.ddp_options(cfg.dist))
+        )
     arguments: dict[str, Any] = {
         **OFF,
         "num_sanity_val_steps": 0,

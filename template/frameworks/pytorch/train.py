@@ -3,7 +3,7 @@
 Start it on one process, on four, to resume, and to list every option:
 
     python -m <package>.train --config configs/default.yaml
-    torchrun --standalone --nproc-per-node 4 -m <package>.train --config configs/default.yaml
+    python -m <package>.train --config configs/default.yaml --run.processes 4
     python -m <package>.train --config configs/default.yaml --run.name first --run.resume auto
     python -m <package>.train --help
 """

@@ -34,6 +34,9 @@ class RunConfig(Section):
     """Seed of the initial weights, sample order, augmentation and dropout."""
     device: Literal["auto", "accelerator", "cpu", "cuda", "mps", "xpu"] = "auto"
     """Device to train on; auto uses the accelerator, such as a GPU, if there is one, and accelerator requires it."""
+    processes: int | Literal["auto"] | None = within("[1, 256]", None)
+    """Processes to start on this machine, one per GPU; auto: as many as it has GPUs; null: this process alone. What a
+    launcher such as torchrun has started counts instead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

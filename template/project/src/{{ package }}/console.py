@@ -20,7 +20,7 @@ def begin(module: str, about: str) -> None:
         from .config_help import show
 
         show(module, about, sys.argv[1:])
-    if first and "--print_config" not in words:
+    if first and "--print_config" not in words and "RUN_PROCESSES" not in os.environ:
         print("starting: importing torch, loading the data, building the model", flush=True)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it may be ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a run: an exception in an import may get lost

@@ -262,6 +262,7 @@ def main(train: Callable[[Config, World], object], argv: list[str] | None = None
     """Read the command line and train; an expected error is one line on stderr."""
     try:
         cfg = parse(f"{__package__}.train", "Train the model.", argv, kind)
+        techniques.start_processes(cfg.run, argv)
         with distributed.start(cfg.run.device) as world:
             train(cfg, world)
         distributed.end(world)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import checkpoint, distributed, optim, speed
-from ..config import Config, DebugConfig, DistConfig, OptimConfig
+from ..config import Config, DebugConfig, DistConfig, OptimConfig, RunConfig
 from ..contracts import Batch, no_compile_reason
 from ..data import DataConfig
 from ..distributed import GradientSync, World
@@ -21,6 +21,18 @@ from ..loaders import Batches, Loader
 from ..metrics import Meter
 from ..model import build
 from ..speed import Precision
+
+
+def start_processes(cfg: RunConfig, argv: list[str] | None) -> None:
+    """`run.processes`: start the program with this command line in several processes, and exit when they have ended.
+
+    Raises:
+        UserError: there are fewer GPUs, or the config comes from a pipe.
+    """
+    if cfg.processes is not None:
+        from . import processes
+
+        processes.start(cfg, argv)
 
 
 def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> None:

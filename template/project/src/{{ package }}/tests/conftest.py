@@ -164,11 +164,11 @@ def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str]:
-    """Train with torchrun, as the launch scripts do."""
-    torchrun = ["-m", f"{PACKAGE}.tools.launch", "--standalone", f"--nproc-per-node={ranks}"]
+    """Train in several processes, which the program starts itself."""
+    several = [f"--run.processes={ranks}", "--log.tensorboard=false"]
     return subprocess.run(
-        [sys.executable, *torchrun, "-m", f"{PACKAGE}.train", *SMALL, "--log.tensorboard=false", *options],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", f"{PACKAGE}.train", *SMALL, *several, *options],
+        env={name: value for name, value in os.environ.items() if name not in ("RANK", "OMP_NUM_THREADS")},
         capture_output=True,
         text=True,
         check=False,

@@ -1,13 +1,20 @@
 """The device of a run: what torch cannot use is refused, and nothing trains on the CPU by accident."""
 
 import ctypes
+import os
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from .. import cuda, distributed
+from .. import cuda, distributed, techniques
+from ..config import RunConfig
 from ..errors import UserError
+from .conftest import PARENT
 
 GPU = torch.device("cuda", 0)
 CUDA_12 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -75,6 +82,103 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     use_gpu(monkeypatch, (9, 0), CUDA_13)
     with pytest.raises(UserError, match="process 1 has no GPU, as this machine has 1: start one per GPU"):
         distributed._device("auto", 1)
+
+
+def program(name: str = "", file: str = "") -> Any:
+    """What Python's `__main__` is, for a module or a script."""
+    return SimpleNamespace(__spec__=SimpleNamespace(name=name) if name else None, __file__=file)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The arguments of the launcher, once `run.processes` has called it."""
+    arguments: list[str] = []
+    outside = {name: value for name, value in os.environ.items() if name not in ("RANK", "OMP_NUM_THREADS")}
+    monkeypatch.setattr(os, "environ", outside)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--run.seed=1"])
+    monkeypatch.setitem(sys.modules, "__main__", program(f"{PARENT}.train"))
+    monkeypatch.setattr(runpy, "run_module", lambda name, run_name: arguments.extend([name, *sys.argv[1:]]))
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "gpus", "number"),
+    [
+        ("auto", "accelerator", 4, 4),
+        ("auto", "cpu", 4, 1),
+        ("auto", "auto", 0, 1),
+        (2, "cuda", 4, 2),
+        (2, "cpu", 1, 2),
+        (3, "auto", 0, 3),
+        (1, "auto", 4, 1),
+        (2, "cuda", 0, 1),  # which is refused afterwards
+        (5, "auto", 4, 0),
+    ],
+)
+def test_processes_are_one_per_gpu(
+    monkeypatch: pytest.MonkeyPatch, started: list[str], wanted: Any, device: Any, gpus: int, number: int
+) -> None:
+    found = torch.device("cuda") if gpus else None
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
+    cfg = RunConfig(processes=wanted, device=device)
+    if number == 0:
+        why = "run.processes is 5: it must be at most 4, one per GPU of this machine; use auto, or run.device=cpu"
+        with pytest.raises(UserError, match=why):
+            techniques.start_processes(cfg, None)
+    elif number == 1:
+        techniques.start_processes(cfg, None)
+    else:
+        with pytest.raises(SystemExit) as end:
+            techniques.start_processes(cfg, None)
+        assert end.value.code is None
+    launch, train = (f"{PARENT}.{module}" for module in ("tools.launch", "train"))
+    options = ["--standalone", f"--nproc-per-node={number}", "-m", train, "--run.seed=1"]
+    assert started == ([launch, *options] if number > 1 else [])
+    assert os.environ.get("OMP_NUM_THREADS") == ("1" if number > 1 else None)
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "command"),
+    [
+        (program(f"{PARENT}.train_copy"), None, ["-m", f"{PARENT}.train_copy", "--run.seed=1"]),
+        (program(file="a/script.py"), None, ["a/script.py", "--run.seed=1"]),
+        (program(file="a/tool.py"), ["--run.seed=2"], ["-m", f"{PARENT}.train", "--run.seed=2"]),
+        (program("cProfile"), None, ["-m", f"{PARENT}.train", "--run.seed=1"]),
+    ],
+)
+def test_program_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, started: list[str], main: Any, argv: list[str] | None, command: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with pytest.raises(SystemExit):
+        techniques.start_processes(RunConfig(processes=2, device="cpu"), argv)
+    assert started[3:] == command
+
+
+def test_config_from_a_pipe_is_refused_for_processes(started: list[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for options in (["--config", f"{tmp_path}/pipe"], [f"--config={tmp_path}/pipe"], ["--config=-"]):
+        with pytest.raises(
+            UserError, match="run.processes is 2: --config .* can only be read once; write it to a file"
+        ):
+            techniques.start_processes(RunConfig(processes=2, device="cpu"), options)
+    assert started == []
+    with pytest.raises(SystemExit):
+        techniques.start_processes(
+            RunConfig(processes=2, device="cpu"), ["--config", f"{{run: {{name: {'a' * 300}}}}}"]
+        )
+
+
+@pytest.mark.parametrize(("wanted", "note"), [("auto", False), (4, False), (2, True)])
+def test_what_a_launcher_started_counts(
+    started: list[str], capsys: pytest.CaptureFixture[str], wanted: Any, note: bool
+) -> None:
+    os.environ |= {"RANK": "0", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}
+    techniques.start_processes(RunConfig(processes=wanted), None)
+    assert started == []
+    said = "run.processes=2 has no effect: a launcher has started 4 here\n"
+    assert capsys.readouterr().out == (said if note else "")
 
 
 def use_driver(monkeypatch: pytest.MonkeyPatch, version: int | None, built: str | None = "13.0") -> None:

@@ -60,9 +60,9 @@ def test_launch_reports_the_first_rank_that_failed(
 ) -> None:
     first, killed = (
         SimpleNamespace(timestamp=1, exitcode=status, message=message),
-        SimpleNamespace(timestamp=2, exitcode=-15, message=""),
+        SimpleNamespace(timestamp=1, exitcode=-15, message=""),  # by torchrun, in the same second
     )
-    silent = SimpleNamespace(timestamp=1, exitcode=abs(status), message="")  # in the same second
+    silent = SimpleNamespace(timestamp=1, exitcode=abs(status), message="")
     assert launch.report({3: silent, 4: killed, 5: first} if exit_status != 3 else {4: killed, 5: first}) == exit_status
     said = capsys.readouterr().err
     assert said.startswith(printed)

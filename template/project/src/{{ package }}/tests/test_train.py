@@ -67,7 +67,12 @@ def test_resume_from_an_older_checkpoint_sets_newer_ones_aside(
     options = ["--train.eval_every=2", "--train.steps=4", "--run.name=a"]
     train(config(*options), world)
     checkpoints = tmp_path / "a" / "checkpoints"
-    changed = ["--train.steps=3", "--optim.weight_decay=0.7", f"--run.resume={checkpoints}/step-00000002"]
+    changed = [
+        "--train.steps=3",
+        "--optim.weight_decay=0.7",
+        "--run.processes=2",
+        f"--run.resume={checkpoints}/step-00000002",
+    ]
     train(config(*options, *changed), world)
     names = sorted(path.name for path in checkpoints.iterdir() if path.is_dir())
     assert names == ["abandoned-step-00000004", "step-00000002", "step-00000003"]
@@ -174,6 +179,7 @@ def test_error_on_ranks_is_reported_once_and_ends_them(tmp_path: Path) -> None:
     assert done.returncode == 1
     why = "it must be a multiple of 2 ranks x train.micro_batch=16; the nearest is 32 or 64"
     assert done.stderr == f"error: train.global_batch is 40: {why}\n", "nothing from the other rank, nor from torchrun"
+    assert [line.partition(" ")[0] for line in done.stdout.splitlines()] == ["starting:", "starting"]
 
 
 def lacking(kind: str) -> set[str]:

@@ -37,10 +37,15 @@ def main(argv: list[str] | None = None) -> None:
 def report(failures: Mapping[int, Any]) -> int:
     """Print which rank failed first, unless it has said why, and return the exit status."""
 
-    def moment(item: tuple[int, Any]) -> tuple[int, bool, bool]:
-        """Sort by time, in whole seconds: first a rank that a signal ended, then one that says why."""
+    def moment(item: tuple[int, Any]) -> tuple[int, bool, bool, bool]:
+        """Sort by time, in whole seconds: first a rank that a signal ended, then one that says why.
+
+        torchrun ends the others with SIGTERM when one has failed.
+        """
         failure = item[1]
-        return failure.timestamp, failure.exitcode >= 0, not isinstance(failure.message, Mapping)
+        stopped = failure.exitcode == -signal.SIGTERM
+        unexplained = not isinstance(failure.message, Mapping)
+        return failure.timestamp, failure.exitcode >= 0 or stopped, unexplained, stopped
 
     rank, first = min(failures.items(), key=moment)
     if isinstance(first.message, Mapping):  # what the rank recorded when it printed its error
