@@ -18,7 +18,9 @@ def test_accelerate_launch_options_outside_the_config_are_refused(project: Proje
     command = ["-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs"]
     result = run_python(project("accelerate", ENGINE_MODEL), *command, ACCELERATE_USE_DEEPSPEED="true")
     assert result.returncode == 1
-    assert result.stderr.startswith("error: accelerate launch asks for DeepSpeed, and")
+    assert result.stderr.startswith(
+        "error: accelerate launch asks for DeepSpeed: launch without it, and use dist.strategy=fsdp,"
+    )
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
