@@ -191,8 +191,9 @@ class Module(lightning.LightningModule):
         self.on_validation_epoch_start()
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Return the predictions for the inputs of a batch."""
-        return self(*batch[: len(inspect.signature(self.model.predict).parameters)])
+        """Return the predictions for the inputs of a batch, which come before its targets."""
+        inputs = inspect.signature(getattr(self.model, "predict", self.forward)).parameters
+        return self(*batch[: len(inputs)])
 
     def on_predict_epoch_end(self) -> None:
         self.eval_weights.close()
@@ -200,7 +201,7 @@ class Module(lightning.LightningModule):
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Log a value, as Lightning does; the run adds it to its own rows of metrics."""
         super().log(name, value, *args, **options)
-        if not self.trainer.training:
+        if self._trainer is not None and not self.trainer.training:
             self.own_names["val"].add(name)
         elif options.get("on_step") is not False:
             self.own_names["train"].add(name)
