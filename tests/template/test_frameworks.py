@@ -124,7 +124,14 @@ def test_accelerate_state_is_loaded_on_any_number_of_ranks(project: Project, tmp
         text.replace("        run.finish()", f"            if run.progress.step == 5: {save}\n        run.finish()")
     )
     for ranks, names in ((2, ["whole", "two"]), (1, ["one"])):
-        options = [*SETTINGS, FP32, "--train.eval_every=4", f"--train.accumulate={4 // ranks}", f"--run.dir={tmp_path}"]
+        options = [
+            *SETTINGS,
+            FP32,
+            "--train.eval_every=4",
+            "--log.every=3",
+            f"--train.accumulate={4 // ranks}",
+            f"--run.dir={tmp_path}",
+        ]
         every = json.dumps([[*options, f"--run.name={name}"] for name in names])
         result = run_python(folder, str(PROGRAMS / "train_in_turn.py"), every, ranks=ranks)
         assert result.returncode == 0, result.stderr

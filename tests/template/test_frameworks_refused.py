@@ -56,8 +56,10 @@ def _unsupported(framework: str) -> dict[str, str]:
 def documented() -> list[list[str]]:
     """The rows of the page's table: key, and a cell for each framework."""
     page = (ROOT / "docs/frameworks.md").read_text()
-    assert f"| key | {' | '.join(FRAMEWORKS)} |" in page
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+    _, head, rest = page.partition(f"| key | {' | '.join(FRAMEWORKS)} |")
+    assert head
+    rows = rest.partition("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in rows if line.startswith("| `")]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -116,8 +116,15 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
 def test_load_state_continues_bit_identical(
     config: Callable[..., Config], world: World, tmp_path: Path, loop: Loop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the run's own folder, where what was later is dropped, and in a new one; by the config's optimizer."""
-    options = [*STEPS, "--train.accumulate=2", "--train.ema=0.9", "--train.patience=9", "--optim.weight_decay=0.1"]
+    """In the run's own folder, where what was later is dropped, and in a new one; also between two rows of metrics."""
+    options = [
+        *STEPS,
+        "--log.every=2",
+        "--train.accumulate=2",
+        "--train.ema=0.9",
+        "--train.patience=9",
+        "--optim.weight_decay=0.1",
+    ]
     loop.after_step = lambda accelerator, step: step == 5 and accelerator.save_state(tmp_path / "state")
     train.train(config("--run.name=whole", *options), world)
     best = loop.run.progress.best
