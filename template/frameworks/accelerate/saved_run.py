@@ -44,21 +44,9 @@ class SavedRun(RunState):
         check_same(folder, fixed, self.run.parts.identity)
         self.run.log.console.facts({"resumed": f"at step {step}, from {folder}"})
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, with sums and counts of the metrics since the last row, over all ranks."""
-        meter, world = self.run.meter, self.run.parts.world
-        both = {
-            name: (meter.on_device(total), meter.on_device(meter.counts[name])) for name, total in meter.sums.items()
-        }
-        row = {name: [world.all_reduce(value.clone()) for value in both[name]] for name in sorted(both)}
-        return {**super().state_dict(), "row": row}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state's step, with the optimizer's hyperparameters of the config."""
         super().load_state_dict(state)
-        if self.run.parts.world.is_main:
-            add, on_device = self.run.meter.add, self.run.meter.on_device
-            add({name: (on_device(total), on_device(count)) for name, (total, count) in state["row"].items()})
         for group, settings in zip(self.run.parts.optimizer.param_groups, self.settings, strict=True):
             group.update(settings)
         self.accelerator.step = 0  # micro-batches; another number of ranks may accumulate others
