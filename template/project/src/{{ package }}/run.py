@@ -64,7 +64,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             yield run
         except UserError:
             if cfg.run.resume is None and progress.step == 0 and world.is_main:
-                shutil.rmtree(folder)  # refused by a framework: the name is free again
+                shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
             raise
         except KeyboardInterrupt:
             from .resume import after_interrupt
