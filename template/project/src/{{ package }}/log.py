@@ -51,9 +51,13 @@ class RunLog:
         with suppress(OSError):  # on a full disk, the failed write was reported already
             self.stream.close()
         if self.events is not None:
-            closing = Thread(target=self.events.close, daemon=True)
+            closing = Thread(target=self._close_events, daemon=True)
             closing.start()
             closing.join(CLOSE_SECONDS)
+
+    def _close_events(self) -> None:
+        with suppress(OSError):  # as above
+            self.events.close()
 
     def step(self) -> None:
         """Advance the progress bar by one optimizer step."""

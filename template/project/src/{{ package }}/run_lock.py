@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -31,7 +31,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike `flock`, not inherited by loader workers
             held = _is_touched(file, owner)
-        except BlockingIOError:
+        except (BlockingIOError, PermissionError):  # which one depends on the system
             held = True
         except OSError:  # a file system without locks
             held = _is_touched(file, owner)
@@ -71,4 +71,5 @@ def _is_touched(file: Path, owner: dict[str, object]) -> bool:
 
 def _touch(file: Path, ended: Event) -> None:
     while not ended.wait(BEAT_SECONDS):
-        os.utime(file)
+        with suppress(OSError):  # a network that fails for a moment
+            os.utime(file)
