@@ -1,10 +1,13 @@
 """What the run does around the steps of Lightning's loop."""
 
+import io
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as lightning
+import torch
 
 from . import checkpoint, techniques
 from .errors import UserError
@@ -116,6 +119,7 @@ class CallbackStates(Hook):
         averaged = {name.removeprefix("model."): value for name, value in weights.items()}
         found = {"ema": averaged} if added.pop("current_model_state", None) else {}
         states = {callback.state_key: callback.state_dict() for callback in self.callbacks if callback.state_dict()}
+        states, added = ({name: kept[name] for name in kept if _can_load(name, kept[name])} for kept in (states, added))
         return {**found, "lightning": {"callbacks": states, "added": added}} if states or added else found
 
     def restore(self) -> None:
@@ -127,9 +131,27 @@ class CallbackStates(Hook):
         if "lightning" not in state:
             return
         current = module.state_dict()
-        averaged = {f"model.{name}": value for name, value in state.get("ema", {}).items()} or current
-        loaded = {"state_dict": averaged, "current_model_state": current, **state["lightning"]["added"]}
+        states, loaded = state["lightning"]["callbacks"], {"state_dict": current, **state["lightning"]["added"]}
+        if "averaging_state" in loaded:  # of WeightAveraging
+            averaged = {f"model.{name}": value for name, value in state["ema"].items()}
+            loaded |= {"state_dict": averaged, "current_model_state": current}
         for callback in self.callbacks:
-            if callback.state_key in state["lightning"]["callbacks"]:
-                callback.on_load_checkpoint(self.trainer, module, loaded)
-                callback.load_state_dict(state["lightning"]["callbacks"][callback.state_key])
+            callback.on_load_checkpoint(self.trainer, module, loaded)
+            if callback.state_key in states:
+                callback.load_state_dict(states[callback.state_key])
+
+
+def _can_load(name: str, state: Any) -> bool:
+    """Whether a checkpoint with this state can be loaded, which executes nothing; warn if not."""
+    stream = io.BytesIO()
+    try:
+        torch.save(state, stream)
+        stream.seek(0)
+        torch.load(stream, weights_only=True)
+    except Exception as error:  # whatever an object of yours raises
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        warnings.warn(
+            f"the state of {name} is not saved, as it is more than tensors and plain values: {why}", stacklevel=2
+        )
+        return False
+    return True

@@ -159,14 +159,33 @@ def test_rows_of_metrics_reach_the_loggers(
     assert rates == {row["step"] - 1: pytest.approx(row["lr"]) for row in train_rows}
 
 
-def test_average_of_weights_is_kept_when_a_run_resumes(
+class AddsToCheckpoints(lightning.Callback):
+    """Has a state that cannot be loaded without executing something, and adds to checkpoints what can."""
+
+    added = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": Path()}
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint["added"] = module.run.progress.step
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        self.added = checkpoint["added"]
+
+
+@pytest.mark.filterwarnings("ignore:the state of AddsToCheckpoints")
+def test_states_of_callbacks_are_kept_when_a_run_resumes(
     config: Callable[..., Config], world: World, tmp_path: Path, with_extras: Callable[..., None]
 ) -> None:
-    with_extras(callbacks=lambda: [WeightAveraging(), EarlyStopping("val_loss", patience=9)])
+    """And the averaged weights."""
+    adds = AddsToCheckpoints()
+    with_extras(callbacks=lambda: [WeightAveraging(), EarlyStopping("val_loss", patience=9), adds])
     for name in ("whole", "cut"):
         fit(config(f"--run.name={name}", *STEPS), world)
     at = tmp_path / "cut/checkpoints/step-00000008"
     fit(config(*STEPS, f"--run.resume={at}"), world)
+    assert adds.added == 8
     assert read_rows(tmp_path / "cut", "val") == read_rows(tmp_path / "whole", "val")
     assert_same(state_of(tmp_path / "cut"), state_of(tmp_path / "whole"))
     evaluate.main([str(tmp_path / "cut"), "--device=cpu"])
