@@ -4,12 +4,13 @@ import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
 import torch
 
-from . import checkpoint, techniques
+from . import techniques
 from .errors import UserError
 from .hooks import Hook
 from .run import Run
@@ -31,8 +32,8 @@ class Log(lightning.Callback):
         states = CallbackStates(trainer, run)
         if states.callbacks:
             run.parts = replace(run.parts, hooks=(*run.parts.hooks, states))
-            if run.progress.step > 0 and trainer.ckpt_path is None:  # Lightning restores them from its own checkpoints
-                states.restore()
+            if run.resumed and trainer.ckpt_path is None:  # Lightning restores them from its own checkpoints
+                states.restore(run.resumed)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         size, planned = getattr(trainer.datamodule, "batch_size", None), module.run.parts.plan.micro_batch
@@ -122,12 +123,10 @@ class CallbackStates(Hook):
         states, added = ({name: kept[name] for name in kept if _can_load(name, kept[name])} for kept in (states, added))
         return {**found, "lightning": {"callbacks": states, "added": added}} if states or added else found
 
-    def restore(self) -> None:
+    def restore(self, resumed: Path) -> None:
         """Restore them from the checkpoint that the run was resumed from."""
-        module = self.trainer.lightning_module
-        file = self.run.folder / "checkpoints" / checkpoint.step_name(self.run.progress.step)
-        parts = self.run.parts
-        state = techniques.read_state(file, parts.model, parts.optimizer, parts.cfg.dist)
+        module, parts = self.trainer.lightning_module, self.run.parts
+        state = techniques.read_state(resumed, parts.model, parts.optimizer, parts.cfg.dist)
         if "lightning" not in state:
             return
         current = module.state_dict()

@@ -183,8 +183,9 @@ def test_states_of_callbacks_are_kept_when_a_run_resumes(
     with_extras(callbacks=lambda: [WeightAveraging(), EarlyStopping("val_loss", patience=9), adds])
     for name in ("whole", "cut"):
         fit(config(f"--run.name={name}", *STEPS), world)
-    at = tmp_path / "cut/checkpoints/step-00000008"
-    fit(config(*STEPS, f"--run.resume={at}"), world)
+    at = tmp_path / "cut/checkpoints"
+    (at / "step-00000008").rename(at / "abandoned-step-00000008")
+    fit(config(*STEPS, f"--run.resume={at}/abandoned-step-00000008"), world)
     assert adds.added == 8
     assert read_rows(tmp_path / "cut", "val") == read_rows(tmp_path / "whole", "val")
     assert_same(state_of(tmp_path / "cut"), state_of(tmp_path / "whole"))
