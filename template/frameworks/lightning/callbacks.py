@@ -36,6 +36,8 @@ class Log(lightning.Callback):
                 states.restore(run.resumed)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
+        if trainer.progress_bar_callback is not None:
+            module.run.log.console.close_bar()  # one is enough; loading a checkpoint opened it again
         size, planned = getattr(trainer.datamodule, "batch_size", None), module.run.parts.plan.micro_batch
         if size not in (None, planned):
             raise UserError(f"batch_size is {size} and train.micro_batch {planned}: set train.micro_batch to {size}")

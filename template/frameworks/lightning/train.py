@@ -102,8 +102,6 @@ def make_trainer(run: Run) -> lightning.Trainer:
     callbacks = _listed(yours.get("callbacks"))
     options: dict[str, Any] = {name: any(isinstance(it, kind) for it in callbacks) for name, kind in OWN.items()}
     options |= {"logger": False, "num_sanity_val_steps": 0, "default_root_dir": run.folder, **yours}
-    if options["enable_progress_bar"]:
-        run.log.console.close_bar()  # one is enough
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     decided: dict[str, Any] = {
         "accelerator": world.device.type,
