@@ -6,7 +6,7 @@ from typing import Any
 
 import lightning.pytorch as lightning
 
-from . import checkpoint
+from . import checkpoint, techniques
 from .errors import UserError
 from .hooks import Hook
 from .run import Run
@@ -115,14 +115,15 @@ class CallbackStates(Hook):
         weights = added.pop("state_dict")
         averaged = {name.removeprefix("model."): value for name, value in weights.items()}
         found = {"ema": averaged} if added.pop("current_model_state", None) else {}
-        states = {callback.state_key: callback.state_dict() for callback in self.callbacks}
-        return {**found, "lightning": {"callbacks": states, "added": added}}
+        states = {callback.state_key: callback.state_dict() for callback in self.callbacks if callback.state_dict()}
+        return {**found, "lightning": {"callbacks": states, "added": added}} if states or added else found
 
     def restore(self) -> None:
         """Restore them from the checkpoint that the run was resumed from."""
         module = self.trainer.lightning_module
         file = self.run.folder / "checkpoints" / checkpoint.step_name(self.run.progress.step)
-        state = checkpoint.read_state(file)
+        parts = self.run.parts
+        state = techniques.read_state(file, parts.model, parts.optimizer, parts.cfg.dist)
         if "lightning" not in state:
             return
         current = module.state_dict()

@@ -8,7 +8,7 @@ from typing import Any
 import lightning.pytorch as lightning
 
 from .contracts import Batch
-from .loaders import Batches, Loader, TrainOrder
+from .loaders import Loader, TrainOrder
 from .run import Run
 
 
@@ -31,6 +31,19 @@ class TrainBatches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Do nothing, as `state_dict`; that both exist tells Lightning that it can resume within an epoch."""
+
+
+class ValBatches:
+    """The validation batches of this rank."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.run.val_loader)
+
+    def __len__(self) -> int:
+        return self.run.parts.eval_order.rounds
 
 
 class TrialBatches:
@@ -64,11 +77,11 @@ class DataModule(lightning.LightningDataModule):
             return TrainBatches(self.run)
         return TrialBatches(self.run, self.batch_size)
 
-    def val_dataloader(self) -> Batches:
-        return self.run.val_loader
+    def val_dataloader(self) -> ValBatches:
+        return ValBatches(self.run)
 
-    def test_dataloader(self) -> Batches:
-        return self.run.val_loader
+    def test_dataloader(self) -> ValBatches:
+        return ValBatches(self.run)
 
-    def predict_dataloader(self) -> Batches:
-        return self.run.val_loader
+    def predict_dataloader(self) -> ValBatches:
+        return ValBatches(self.run)

@@ -68,8 +68,9 @@ class Module(lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is not None:
             state = RunState(self.run).state_dict()
-            if self.run.micro_step > 0 and next(self.model.buffers(), None) is not None:
-                warnings.warn("saved within a step: a resumed run counts some batches twice in buffers", stacklevel=2)
+            if self.run.micro_step > 0:
+                twice = "a resumed run counts some batches twice, in its next row of metrics and in BatchNorm"
+                warnings.warn(f"saved within a step: {twice}", stacklevel=2)
             state.pop("lightning", None)  # the states of callbacks, which Lightning saves itself
             checkpoint["run"] = {**state, "validated": not self.validation_due}
 
@@ -191,8 +192,9 @@ class Module(lightning.LightningModule):
         self.on_validation_epoch_start()
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Return the predictions for the inputs of a batch."""
-        return self(*batch[: len(inspect.signature(self.model.predict).parameters)])
+        """Return the predictions for the inputs of a batch, which come before its targets."""
+        inputs = inspect.signature(getattr(self.model, "predict", self.forward)).parameters
+        return self(*batch[: len(inputs)])
 
     def on_predict_epoch_end(self) -> None:
         self.eval_weights.close()
@@ -200,7 +202,7 @@ class Module(lightning.LightningModule):
     def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """Log a value, as Lightning does; the run adds it to its own rows of metrics."""
         super().log(name, value, *args, **options)
-        if not self.trainer.training:
+        if self._trainer is not None and not self.trainer.training:
             self.own_names["val"].add(name)
         elif options.get("on_step") is not False:
             self.own_names["train"].add(name)

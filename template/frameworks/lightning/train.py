@@ -3,8 +3,9 @@
 Start it on one process, on four, to resume, and to list every option:
 
     python -m <package>.train --config configs/default.yaml
-    torchrun --standalone --nproc-per-node 4 -m <package>.train --config configs/default.yaml
+    python -m <package>.train --config configs/default.yaml --run.processes 4
     python -m <package>.train --config configs/default.yaml --run.name first --run.resume auto
+    python -m <package>.train --config configs/default.yaml --trainer.profiler simple
     python -m <package>.train --help
 """
 
@@ -30,6 +31,8 @@ from .config import Config
 from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import refuse, require
+from .loaders import Plan
+from .parts import Parts
 from .run import Run, main, open_run
 
 try:
@@ -38,6 +41,7 @@ try:
     from lightning.fabric.plugins.environments.lightning import LightningEnvironment
     from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
     from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
     from lightning.pytorch.plugins import MixedPrecision
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
@@ -45,7 +49,7 @@ try:
     from .datamodule import DataModule
     from .extras import extras
     from .module import Module
-    from .trainer_config import LightningConfig, check_arguments
+    from .trainer_config import LightningConfig, check_arguments, checkpoint_to_load, trainer_options
 except UserError as error:
     sys.exit(in_one_line(error))
 
@@ -77,8 +81,8 @@ class ShardedStrategy(DDPStrategy):
             part.teardown()
 
 
-OFF = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-"""What the run has of its own, and the Trainer has on unless told otherwise."""
+OWN = {"enable_checkpointing": Checkpoint, "enable_progress_bar": ProgressBar, "enable_model_summary": ModelSummary}
+"""What the Trainer has on unless told otherwise, and is off here without a callback of the type."""
 
 
 def make_trainer(run: Run) -> lightning.Trainer:
@@ -90,35 +94,20 @@ def make_trainer(run: Run) -> lightning.Trainer:
     warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch 2.13, from Lightning 2.6
     warnings.filterwarnings("ignore", ".*`on_after_batch_transfer` in `LightningModule`")  # where it is on purpose
     warnings.filterwarnings("ignore", ".*have no logger configured")  # `trainer.validate` returns what could be logged
-    parts, world, step, cfg = run.parts, run.parts.world, run.progress.step, run.parts.cfg
-    plan, format = parts.plan, parts.precision.format
-    configured = cfg.trainer if isinstance(cfg, LightningConfig) else {}
-    yours = extras(run)
-    check_arguments(configured, "trainer.")
-    check_arguments(yours, "extras.py: ")
-    if not {**configured, **yours}:
+    cfg, plan, world = run.parts.cfg, run.parts.plan, run.parts.world
+    yours = {**trainer_options(cfg), **extras(run)}
+    check_arguments(yours)
+    if not yours:
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    callbacks = _listed(yours.get("callbacks"))
+    options: dict[str, Any] = {name: any(isinstance(it, kind) for it in callbacks) for name, kind in OWN.items()}
+    options |= {"logger": False, "num_sanity_val_steps": 0, "default_root_dir": run.folder, **yours}
+    if options["enable_progress_bar"]:
+        run.log.console.close_bar()  # one is enough
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    plugins: list[Any] = [TorchElasticEnvironment() if world.world_size > 1 else LightningEnvironment()]
-    if format in ("bf16", "fp8", "fp16"):
-        name: Literal["16-mixed", "bf16-mixed"] = "16-mixed" if format == "fp16" else "bf16-mixed"
-        plugins.append(MixedPrecision(name, world.device.type, parts.scaler if format == "fp16" else None))
-    strategy: Strategy = SingleDeviceStrategy(world.device)
-    if world.world_size > 1:
-        strategy = (
-            ShardedStrategy() if cfg.dist.strategy == "fsdp" else DDPStrategy(**distributed.ddp_options(cfg.dist))
-        )
-    arguments: dict[str, Any] = {
-        **OFF,
-        "num_sanity_val_steps": 0,
-        "limit_val_batches": 0 if cfg.optim.schedule == "range" else None,
-        "default_root_dir": run.folder,
-        **configured,
-        **yours,
-        "callbacks": [Log(), *_listed(yours.get("callbacks")), Save()],
-        "plugins": [*plugins, *_listed(yours.get("plugins"))],
+    decided: dict[str, Any] = {
         "accelerator": world.device.type,
-        "strategy": strategy,
+        "strategy": _strategy(cfg, world),
         "devices": here,
         "num_nodes": world.world_size // here,
         "max_epochs": math.ceil(plan.total_steps / plan.steps_per_epoch),
@@ -130,19 +119,43 @@ def make_trainer(run: Run) -> lightning.Trainer:
         "benchmark": torch.backends.cudnn.benchmark,
         "detect_anomaly": cfg.debug.anomaly,
         "use_distributed_sampler": False,  # the sample order is the run's
+        "callbacks": [Log(), *callbacks, Save()],
+        "plugins": [*_plugins(run.parts), *_listed(yours.get("plugins"))],
     }
+    if cfg.optim.schedule == "range":
+        decided["limit_val_batches"] = 0
     try:
-        trainer = lightning.Trainer(**arguments)
+        trainer = lightning.Trainer(**{**options, **decided})
     except (MisconfigurationException, TypeError, ValueError) as error:
         raise UserError(f"Lightning's Trainer refuses its arguments: {' '.join(str(error).split())}") from error
-    loop: Any = trainer.fit_loop  # of a resumed run, it continues to count
+    _continue_counting(trainer.fit_loop, run.progress.step, plan)
+    log_to(trainer, run)
+    return trainer
+
+
+def _strategy(cfg: Config, world: World) -> Strategy:
+    if world.world_size == 1:
+        return SingleDeviceStrategy(world.device)
+    return ShardedStrategy() if cfg.dist.strategy == "fsdp" else DDPStrategy(**distributed.ddp_options(cfg.dist))
+
+
+def _plugins(parts: Parts) -> list[Any]:
+    """Return the environment that started this process, and the autocast of the precision."""
+    environment = TorchElasticEnvironment() if parts.world.world_size > 1 else LightningEnvironment()
+    format = parts.precision.format
+    if format not in ("bf16", "fp8", "fp16"):
+        return [environment]
+    name: Literal["16-mixed", "bf16-mixed"] = "16-mixed" if format == "fp16" else "bf16-mixed"
+    return [environment, MixedPrecision(name, parts.world.device.type, parts.scaler if format == "fp16" else None)]
+
+
+def _continue_counting(loop: Any, step: int, plan: Plan) -> None:
+    """Set the counters of Lightning's loop for a run that was resumed at a step."""
     for counter in (loop.epoch_progress.total, loop.epoch_progress.current):
         counter.ready = counter.started = counter.processed = counter.completed = step // plan.steps_per_epoch
     loop.epoch_loop.batch_progress.total.ready = step * plan.accumulate
     loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
     loop.epoch_loop._batches_that_stepped = step
-    log_to(trainer, run)
-    return trainer
 
 
 def _listed(value: Any) -> list[Any]:
@@ -164,7 +177,9 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         if not run.progress.done:
             trainer = make_trainer(run)
             try:
-                trainer.fit(Module(run), datamodule=DataModule(run))
+                trainer.fit(Module(run), datamodule=DataModule(run), ckpt_path=checkpoint_to_load(cfg))
+            except MisconfigurationException as error:
+                raise UserError(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
             except SystemExit as end:  # status 1 after Ctrl-C; 0 after SIGTERM, as if the run were complete
                 if end.code:
                     raise KeyboardInterrupt from None

@@ -2,11 +2,14 @@
 
 import difflib
 import inspect
+import pickle  # only for its error
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
+import torch
 
 from .config import Config
 from .errors import UserError
@@ -18,7 +21,8 @@ class LightningConfig(Config):
 
     trainer: dict[str, Any] = field(default_factory=dict)
     """Any argument of Lightning's Trainer that no other option decides, such as `profiler: simple`,
-    `limit_val_batches: 10` or `enable_progress_bar: true`; callbacks and other objects are set in extras.py."""
+    `limit_val_batches: 10` or `enable_progress_bar: true`; and `ckpt_path` of `fit`, a checkpoint of Lightning to
+    continue from. Callbacks and other objects are set in extras.py."""
 
 
 DECIDED = {
@@ -63,8 +67,39 @@ NEED_WHOLE_WEIGHTS = {
 """Callbacks that FSDP2 has no place for."""
 
 
-def check_arguments(arguments: Mapping[str, Any], place: str) -> None:
-    """Refuse arguments of the Trainer that are unknown, or that the config decides; `place` is where they are set.
+def trainer_options(cfg: Config) -> dict[str, Any]:
+    """Return the arguments of the Trainer among the options.
+
+    Raises:
+        UserError: one takes objects, which an option cannot have.
+    """
+    found = dict(cfg.trainer) if isinstance(cfg, LightningConfig) else {}
+    found.pop("ckpt_path", None)
+    for name in found.keys() & {"callbacks", "plugins"}:
+        raise UserError(f"trainer.{name} is {found[name]}: set it in extras.py, as it takes objects")
+    return found
+
+
+def checkpoint_to_load(cfg: Config) -> Path | None:
+    """Return `trainer.ckpt_path`, the checkpoint of Lightning to continue from.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    path = cfg.trainer.get("ckpt_path") if isinstance(cfg, LightningConfig) else None
+    if path is None:
+        return None
+    try:
+        torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except OSError as error:
+        raise UserError(f"trainer.ckpt_path is {path}: {error.strerror or error}") from error
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise UserError(f"trainer.ckpt_path is {path}: this is not a checkpoint of Lightning") from error
+    return Path(path)
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of the Trainer that are unknown, or that the config decides.
 
     Raises:
         UserError: says what to use instead.
@@ -72,11 +107,11 @@ def check_arguments(arguments: Mapping[str, Any], place: str) -> None:
     known = inspect.signature(lightning.Trainer).parameters
     for name, value in arguments.items():
         if name in DECIDED:
-            raise UserError(f"{place}{name} is {value}: use {DECIDED[name]}, which decides it")
+            raise UserError(f"trainer.{name} is {value}: the config decides it; use {DECIDED[name]}")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"{place}{name}: Lightning's Trainer has no such argument{hint}")
+            raise UserError(f"trainer.{name} is {value}: Lightning's Trainer has no such argument{hint}")
 
 
 def check_trainer(trainer: Any, cfg: Config, accumulate: int) -> None:
@@ -86,11 +121,9 @@ def check_trainer(trainer: Any, cfg: Config, accumulate: int) -> None:
         UserError: says what to use instead.
     """
     if trainer.gradient_clip_val is not None:
-        raise UserError(f"the Trainer's gradient_clip_val is {trainer.gradient_clip_val}: use optim.clip")
+        raise UserError(f"trainer.gradient_clip_val is {trainer.gradient_clip_val}: use optim.clip")
     if trainer.accumulate_grad_batches != accumulate:
-        raise UserError(
-            f"the Trainer's accumulate_grad_batches is {trainer.accumulate_grad_batches}: use train.accumulate"
-        )
+        raise UserError(f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}: use train.accumulate")
     refused = REFUSED_CALLBACKS | (NEED_WHOLE_WEIGHTS if cfg.dist.strategy == "fsdp" else {})
     for callback in trainer.callbacks:
         for kind in type(callback).__mro__:
