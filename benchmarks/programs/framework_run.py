@@ -20,7 +20,7 @@ def main() -> None:
         train.Module = logging_module(train.Module)
     if "csv" in changes:
         loggers = importlib.import_module("lightning.pytorch.loggers")
-        train.extras = lambda run: {"logger": loggers.CSVLogger("logs")}  # as in extras.py
+        train.extras = lambda run: {"logger": loggers.CSVLogger(run.folder)}  # as in extras.py
     kind = getattr(train, "LightningConfig", config.Config)
     flags = {"bar": "enable_progress_bar", "checkpoints": "enable_checkpointing"}
     options = [f"--trainer.{flag}=true" for change, flag in flags.items() if change in changes]
