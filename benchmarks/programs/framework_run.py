@@ -11,9 +11,8 @@ from typing import Any
 def main() -> None:
     """Change the framework as the first argument says, then train with the options that follow."""
     changes = set(sys.argv[1].split(","))
-    train, config, distributed = (
-        importlib.import_module(f"proj.{name}") for name in ("train", "config", "distributed")
-    )
+    modules: list[Any] = [importlib.import_module(f"proj.{name}") for name in ("train", "config", "distributed")]
+    train, config, distributed = modules
     if "no-lomo" in changes:  # Accelerate looks for the package lomo_optim in every step
         importlib.import_module("accelerate.optimizer").is_lomo_available = lambda: False  # type: ignore[attr-defined]
     if "log" in changes:
