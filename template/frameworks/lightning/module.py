@@ -81,17 +81,28 @@ class Module(lightning.LightningModule):
         weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
         RunState(self.run).load_state_dict({**checkpoint["run"], "model": weights})  # they are loaded after this
         self.validated = self.run.progress.step if checkpoint["run"]["validated"] else 0
-        loops, due = checkpoint["loops"]["fit_loop"], int(self.validation_due)
-        batches = loops["epoch_loop.val_loop.batch_progress"]
-        for counter in (batches["total"], batches["current"]):  # a validation that is due was begun: it is not skipped
-            counter |= {"ready": due, "started": due, "processed": 0, "completed": 0}
-        batches = loops["epoch_loop.batch_progress"]
-        begun = batches["total"]["ready"] % self.run.parts.plan.accumulate
-        if begun > 0:  # it was saved within a step, which the run begins again
-            for counter in (batches["total"], batches["current"]):
-                counter |= dict.fromkeys(("ready", "started", "processed", "completed"), counter["ready"] - begun)
+        checkpoint["loops"]["fit_loop"] |= self._loops()
         for group, settings in zip(checkpoint["optimizer_states"][0]["param_groups"], self.settings, strict=True):
             group.update(settings, params=group["params"])  # they are those of the config
+
+    def _loops(self) -> dict[str, Any]:
+        """Return the state of Lightning's loops after the last step, whatever hook has saved the checkpoint."""
+        assert self.run is not None
+        step, plan, due = self.run.progress.step, self.run.parts.plan, int(self.validation_due)
+        epoch, inside = divmod(step, plan.steps_per_epoch)
+        begun = epoch + (inside > 0)
+        epochs = _counts(epoch) | {"ready": begun, "started": begun}
+        validation = _counts(0) | {"ready": due, "started": due}  # one that was begun is not skipped
+        stepped = {"total": _counts(step), "current": _counts(inside)}
+        batches = {"total": _counts(step * plan.accumulate), "current": _counts(inside * plan.accumulate)}
+        passed = self.trainer.enable_validation and step % (self.run.progress.eval_every or plan.total_steps) == 0
+        return {
+            "epoch_progress": {"total": epochs, "current": epochs},
+            "epoch_loop.state_dict": {"_batches_that_stepped": step - passed},  # the loop then counts this one again
+            "epoch_loop.batch_progress": {**batches, "is_last_batch": False},
+            "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": stepped, "zero_grad": stepped}},
+            "epoch_loop.val_loop.batch_progress": {"total": validation, "current": validation, "is_last_batch": False},
+        }
 
     @property
     def validation_due(self) -> bool:
@@ -205,3 +216,7 @@ class Module(lightning.LightningModule):
             self.own_names["val"].add(name)
         elif options.get("on_step") is not False:
             self.own_names["train"].add(name)
+
+
+def _counts(number: int) -> dict[str, int]:
+    return dict.fromkeys(("ready", "started", "processed", "completed"), number)

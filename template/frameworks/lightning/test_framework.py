@@ -24,6 +24,7 @@ from ..config import Config
 from ..datamodule import DataModule
 from ..distributed import World
 from ..errors import UserError
+from ..loaders import Plan
 from ..module import Module
 from ..run import Run, main, open_run
 from ..tools import evaluate
@@ -71,28 +72,49 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+class SavesWithinStep(lightning.Callback):
+    """Saves when the first micro-batch of the 8th step has been prepared."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_batch_start(self, trainer: Any, module: Any, *batch: Any) -> None:
+        if trainer.global_step == 7 and module.run.micro_step == 1:
+            trainer.save_checkpoint(self.folder / "step=7.ckpt")
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:saved within a step")
 def test_fit_continues_from_a_checkpoint_of_lightning(
-    config: Callable[..., Config], world: World, tmp_path: Path, with_extras: Callable[..., None]
+    config: Callable[..., Config],
+    world: World,
+    tmp_path: Path,
+    with_extras: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the same folder and in a new one; step 4 was saved before its validation, and step 6 within an epoch."""
-    options = [*STEPS, "--train.accumulate=2", "--train.ema=0.9"]
+    """Saved before a validation (4), at the end of an epoch (5), within an epoch (6), and within a step (7)."""
+    monkeypatch.setattr(Plan, "steps_per_epoch", 5)
+    options = [*STEPS, "--log.every=1", "--train.accumulate=2", "--train.ema=0.9"]
     fit(config("--run.name=whole", *options), world)
     whole, kept = tmp_path / "whole", tmp_path / "kept"
-    with_extras(callbacks=lambda: ModelCheckpoint(kept, "{step}", save_top_k=-1, every_n_train_steps=2))
+    at_ends = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
+    makers: list[Callable[[], Any]] = [
+        lambda: ModelCheckpoint(kept, "{step}", save_top_k=-1, every_n_train_steps=2),
+        lambda: ModelCheckpoint(kept, "{step}", save_top_k=-1, **at_ends),
+        lambda: SavesWithinStep(kept),
+    ]
+    with_extras(callbacks=lambda: [make() for make in makers])
     fit(config("--run.name=cut", *options), world)
-    for step in (4, 6):
-        for name, resume in (("cut", ["--run.resume=auto"]), (f"from-{step}", [])):
-            cfg = config(f"--run.name={name}", *resume, *options)
-            _, trainer, _ = fit(cfg, world, ckpt_path=kept / f"step={step}.ckpt")
-            assert trainer.global_step == 12
-            for split in ("train", "val"):
-                first = 0 if resume else step + (split == "train")
-                expected = [row for row in read_rows(whole, split) if row["step"] >= first]
-                assert read_rows(tmp_path / name, split) == expected
-            ours, theirs = state_of(tmp_path / name), state_of(whole)
-            ours.pop("lightning")
-            assert_same(ours, theirs)
+    for name, step in (("cut", 4), ("from-4", 4), ("from-5", 5), ("from-6", 6), ("from-7", 7)):
+        resume = ["--run.resume=auto"] if name == "cut" else []
+        _, trainer, _ = fit(config(f"--run.name={name}", *resume, *options), world, ckpt_path=kept / f"step={step}.ckpt")
+        assert (trainer.global_step, trainer.current_epoch) == (12, 3)
+        for split in ("train", "val"):
+            first = 0 if resume else step + (split == "train")
+            expected = [row for row in read_rows(whole, split) if row["step"] >= first]
+            assert read_rows(tmp_path / name, split) == expected
+        ours, theirs = state_of(tmp_path / name), state_of(whole)
+        ours.pop("lightning")
+        assert_same(ours, theirs)
     evaluate.main([str(kept / "step=12.ckpt"), "--device=cpu"])
     evaluate.main([str(whole), "--device=cpu"])
     evaluated = [folder / "evaluation.json" for folder in (kept / "step=12", whole / "checkpoints" / "step-00000012")]
