@@ -10,7 +10,7 @@ from program import Project
 LAYERS: list[set[str]] = [
     {"tools"},
     {"train"},
-    {"callbacks", "datamodule", "extras", "module", "trainer_config"},
+    {"accelerator", "callbacks", "datamodule", "extras", "module", "saved_run", "trainer_config"},
     {"framework"},
     {"run"},
     {"parts", "progress"},
@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"model"},
     {"data"},
     {"readers", "sources"},
-    {"failure", "progress_bar"},
+    {"failure", "progress_bar", "run_lock"},
     {"config_errors"},
     {"config_help"},
     {"config_base", "ranges"},

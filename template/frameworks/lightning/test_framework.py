@@ -91,9 +91,9 @@ def test_fit_continues_from_a_checkpoint_of_lightning(
     with_extras: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Saved before a validation (4), at the end of an epoch (5), within an epoch (6), and within a step (7)."""
+    """Saved before a validation (4), at the end of an epoch (5), between two rows (6), and within a step (7)."""
     monkeypatch.setattr(Plan, "steps_per_epoch", 5)
-    options = [*STEPS, "--log.every=1", "--train.accumulate=2", "--train.ema=0.9"]
+    options = [*STEPS, "--log.every=4", "--train.accumulate=2", "--train.ema=0.9"]
     fit(config("--run.name=whole", *options), world)
     whole, kept = tmp_path / "whole", tmp_path / "kept"
     at_ends = {"every_n_epochs": 1, "save_on_train_epoch_end": True}

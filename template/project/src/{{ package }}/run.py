@@ -42,12 +42,13 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     val_loader = techniques.cache_on_device(
         Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
     )
-    run_folder.create(cfg, folder, world)  # from here on files change, as nothing above refused the run
-    if resumed and world.is_main:
-        from .resume import set_aside_after
-
-        set_aside_after(progress.step, folder)
     with ExitStack() as opened:
+        # From here on files change, as nothing above refused the run.
+        opened.enter_context(run_folder.create(cfg, folder, world))
+        if cfg.run.resume and world.is_main:
+            from .resume import set_aside_after
+
+            set_aside_after(progress.step, folder)
         unit = getattr(data, "UNIT", "samples")
         console = Console(world.is_main, progress.total_steps, parts.plan.steps_per_epoch, unit, cfg.train.monitor)
         start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}

@@ -165,9 +165,7 @@ def test_config_from_a_pipe_is_refused_for_processes(started: list[str], tmp_pat
             techniques.start_processes(RunConfig(processes=2, device="cpu"), options)
     assert started == []
     with pytest.raises(SystemExit):
-        techniques.start_processes(
-            RunConfig(processes=2, device="cpu"), ["--config", f"{{run: {{name: {'a' * 300}}}}}"]
-        )
+        techniques.start_processes(RunConfig(processes=2, device="cpu"), ["--config", "run: {name: " + "a" * 300 + "}"])
 
 
 @pytest.mark.parametrize(("wanted", "note"), [("auto", False), (4, False), (2, True)])
