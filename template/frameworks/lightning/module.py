@@ -77,8 +77,8 @@ class Module(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is None or not self.trainer.training:
             return
-        if "run" not in checkpoint:
-            raise UserError("the checkpoint has no state of a run: it was not written by this project")
+        if not {"run", "optimizer_states"} <= checkpoint.keys():
+            raise UserError("the checkpoint has no state of a run: this project did not write it, or only the weights")
         weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
         RunState(self.run).load_state_dict({**checkpoint["run"], "model": weights})  # they are loaded after this
         self.validated = self.run.progress.step if checkpoint["run"]["validated"] else 0

@@ -106,7 +106,9 @@ def test_fit_continues_from_a_checkpoint_of_lightning(
     fit(config("--run.name=cut", *options), world)
     for name, step in (("cut", 4), ("from-4", 4), ("from-5", 5), ("from-6", 6), ("from-7", 7)):
         resume = ["--run.resume=auto"] if name == "cut" else []
-        _, trainer, _ = fit(config(f"--run.name={name}", *resume, *options), world, ckpt_path=kept / f"step={step}.ckpt")
+        _, trainer, _ = fit(
+            config(f"--run.name={name}", *resume, *options), world, ckpt_path=kept / f"step={step}.ckpt"
+        )
         assert (trainer.global_step, trainer.current_epoch) == (12, 3)
         for split in ("train", "val"):
             first = 0 if resume else step + (split == "train")
@@ -222,6 +224,7 @@ def test_tuner_has_no_effect_on_the_run(
         ("profiler=fast", "Lightning's Trainer refuses its arguments: .*profiler"),
         ("callbacks=[a]", "trainer.callbacks is .*: set it in extras.py"),
         ("ckpt_path=none.ckpt", "trainer.ckpt_path is none.ckpt: No such file"),
+        ("logger=csv", "trainer.logger is csv: it must be bool; set objects in extras.py"),
         ("limit_val_batches=1.5", "Lightning's Trainer refuses its arguments: .*limit_val_batches"),
     ],
 )
@@ -229,6 +232,7 @@ def test_argument_that_the_config_decides_is_refused(tmp_path: Path, argument: s
     options = [*SMALL, f"--run.dir={tmp_path}", "--train.steps=1", "--log.tensorboard=false"]
     with pytest.raises(SystemExit, match=message):
         main(train.train, [*options, f"--trainer.{argument}"], LightningConfig)
+    assert list(tmp_path.iterdir()) == [] or "Lightning's Trainer refuses" in message
 
 
 def test_trainer_and_callbacks_that_the_config_decides_are_refused(
