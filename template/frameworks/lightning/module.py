@@ -44,7 +44,8 @@ class Module(lightning.LightningModule):
             self.model, prepare = run.parts.model, run.parts.prepare
             self.lr = optim.peak_lr(run.parts.cfg.optim, run.parts.plan.global_batch)
             """The peak learning rate, which `Tuner.lr_find` sets."""
-            self.settings = [{**group, "params": []} for group in run.parts.optimizer.param_groups]
+            groups = run.parts.optimizer.param_groups
+            self.settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         else:
             cfg, its_spec = from_dict(config), Spec(**{key: lists_to_tuples(value) for key, value in spec.items()})
             self.model = speed.place(model.build(cfg.model, its_spec), cfg.speed, torch.device("cpu"))
@@ -75,6 +76,9 @@ class Module(lightning.LightningModule):
             checkpoint["run"] = {**state, "validated": not self.validation_due}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.run is None:  # to predict, with the averaged weights if the run kept some
+            averaged = checkpoint.get("run", {}).get("ema", {})
+            checkpoint["state_dict"] |= {f"model.{name}": value for name, value in averaged.items()}
         if self.run is None or not self.trainer.training:
             return
         if not {"run", "optimizer_states"} <= checkpoint.keys():
@@ -83,8 +87,6 @@ class Module(lightning.LightningModule):
         RunState(self.run).load_state_dict({**checkpoint["run"], "model": weights})  # they are loaded after this
         self.validated = self.run.progress.step if checkpoint["run"]["validated"] else 0
         checkpoint["loops"]["fit_loop"] |= self._loops()
-        for group, settings in zip(checkpoint["optimizer_states"][0]["param_groups"], self.settings, strict=True):
-            group.update(settings, params=group["params"])  # they are those of the config
 
     def _loops(self) -> dict[str, Any]:
         """Return the state of Lightning's loops after the last step, whatever hook has saved the checkpoint."""
@@ -126,13 +128,16 @@ class Module(lightning.LightningModule):
         assert self.run is not None
         assert self.trainer.strategy.model is not None
         parts = self.run.parts
+        for group, settings in zip(parts.optimizer.param_groups, self.settings, strict=True):
+            group.update(settings)  # those of the config, and not of a checkpoint
         techniques.compress_gradients(self.trainer.strategy.model, parts.cfg.dist, parts.world)
         if self.lr != optim.peak_lr(parts.cfg.optim, parts.plan.global_batch):  # it was set
             schedule = techniques.build_schedule(parts.cfg.optim, self.lr, parts.plan.total_steps)
             self.run.parts = replace(parts, schedule=schedule)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        assert self.run is not None
+        if self.run is None:
+            raise UserError("this module was loaded to predict: train with Module(run), as train.py does")
         return self.run.parts.optimizer
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
@@ -215,7 +220,7 @@ class Module(lightning.LightningModule):
         super().log(name, value, *args, **options)
         if self._trainer is not None and not self.trainer.training:
             self.own_names["val"].add(name)
-        elif options.get("on_step") is not False:
+        elif options.get("on_step") is not False and "epoch" not in (self._current_fx_name or ""):
             self.own_names["train"].add(name)
 
 

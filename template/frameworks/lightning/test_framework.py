@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from csv import DictReader
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,9 @@ def test_fit_continues_from_a_checkpoint_of_lightning(
     options = [*STEPS, "--log.every=4", "--train.accumulate=2", "--train.ema=0.9"]
     fit(config("--run.name=whole", *options), world)
     whole, kept = tmp_path / "whole", tmp_path / "kept"
-    at_ends = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
-    makers: list[Callable[[], Any]] = [
-        lambda: ModelCheckpoint(kept, "{step}", save_top_k=-1, every_n_train_steps=2),
-        lambda: ModelCheckpoint(kept, "{step}", save_top_k=-1, **at_ends),
-        lambda: SavesWithinStep(kept),
-    ]
-    with_extras(callbacks=lambda: [make() for make in makers])
+    every_2 = partial(ModelCheckpoint, kept, "{step}", save_top_k=-1, every_n_train_steps=2)
+    at_ends = partial(ModelCheckpoint, kept, "{step}", save_top_k=-1, save_on_train_epoch_end=True)
+    with_extras(callbacks=lambda: [every_2(), at_ends(), SavesWithinStep(kept)])
     fit(config("--run.name=cut", *options), world)
     for name, step in (("cut", 4), ("from-4", 4), ("from-5", 5), ("from-6", 6), ("from-7", 7)):
         resume = ["--run.resume=auto"] if name == "cut" else []
@@ -137,7 +134,7 @@ def test_checkpoint_of_another_run_is_refused(config: Callable[..., Config], wor
 def test_validate_test_and_predict_have_no_effect_on_the_run(
     config: Callable[..., Config], world: World, tmp_path: Path
 ) -> None:
-    run, trainer, module = fit(config("--run.name=a", "--train.steps=4"), world)
+    run, trainer, module = fit(config("--run.name=a", "--train.steps=4", "--train.ema=0.9"), world)
     before = sorted((tmp_path / "a").rglob("*")), (tmp_path / "a" / "metrics.jsonl").read_text()
     loss, data = run.results["loss"], DataModule(run)
     assert trainer.validate(module, data, verbose=False)[0]["val_loss"] == pytest.approx(loss, rel=1e-6)
@@ -157,6 +154,9 @@ class LogsItself(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         self.log("step_number", float(self.global_step))
         return super().training_step(batch, batch_idx)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("epoch_number", 1.0)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         super().validation_step(batch, batch_idx)
