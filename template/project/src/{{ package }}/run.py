@@ -2,6 +2,7 @@
 
 import gc
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -61,6 +62,10 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             for hook in parts.hooks:
                 opened.enter_context(hook.running(parts.model, folder))
             yield run
+        except UserError:
+            if cfg.run.resume is None and progress.step == 0 and world.is_main:
+                shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
+            raise
         except KeyboardInterrupt:
             from .resume import after_interrupt
 
