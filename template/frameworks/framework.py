@@ -53,7 +53,7 @@ class RunState:
         self.run = run
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, as plain values and tensors.
+        """Return the state, as plain values and tensors. All ranks must call it.
 
         Raises:
             UserError: the weights are sharded.
@@ -62,7 +62,12 @@ class RunState:
         if cfg.dist.strategy == "fsdp":
             cfg.dist.refuse("strategy", "only the run's own checkpoints, in its folder, can hold sharded weights")
         fixed = json.loads(json.dumps(self.run.parts.identity, default=str))
-        return {**self.run.state_dict(), "results": self.run.results, "fixed": fixed}
+        meter, world = self.run.meter, self.run.parts.world
+        since = {
+            name: (meter.on_device(total), meter.on_device(meter.counts[name])) for name, total in meter.sums.items()
+        }
+        row = {name: [world.all_reduce(value.clone()) for value in since[name]] for name in sorted(since)}
+        return {**self.run.state_dict(), "results": self.run.results, "fixed": fixed, "row": row}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state's step; later rows of metrics are dropped, and later checkpoints set aside.
@@ -78,7 +83,10 @@ class RunState:
             hook.load_state_dict({"model": run.parts.model.state_dict(), **state})
         progress.load_state_dict(state)
         run.results = state["results"]
-        run.meter = Meter(run.parts.world)
+        run.meter, row = Meter(run.parts.world), state["row"]  # sums and counts since the last row, over all ranks
+        if run.parts.world.is_main:
+            on_device = run.meter.on_device
+            run.meter.add({name: (on_device(total), on_device(count)) for name, (total, count) in row.items()})
         run.order.first_step = run.row_first_step = progress.step
         run.train_batches, run.micro_step = iter(run.train_loader), 0
         run.skipped_before = progress.step - progress.updates - techniques.skipped_steps(run.parts.scaler)

@@ -18,11 +18,15 @@ VARIANTS: dict[str, tuple[list[str], float]] = {
     "bf16": (["--speed.precision=bf16"], 1e-3),
 }
 """Options, and the relative tolerance of the losses."""
+SHARDED = [FP32, "--dist.strategy=fsdp", "--optim.name=adamw", "--optim.clip=0.3"]
+RANKS = {name: VARIANTS[name] for name in ("plain", "accumulated")}
+RANKS |= {"sharded": ([*SHARDED, "--train.accumulate=2", "--train.micro_batch=2"], 1e-6)}
+"""The same for several ranks."""
 
 
 def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1, nodes: int = 1) -> None:
     """Train the variants of a project into `runs`."""
-    every = [[*SETTINGS, *VARIANTS[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
+    every = [[*SETTINGS, *(VARIANTS | RANKS)[name][0], f"--run.dir={runs}", f"--run.name={name}"] for name in variants]
     result = run_python(folder, str(PROGRAMS / "train_in_turn.py"), json.dumps(every), ranks=ranks, nodes=nodes)
     assert result.returncode == 0, result.stderr[-4000:]
 

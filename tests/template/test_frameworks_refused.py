@@ -18,7 +18,9 @@ def test_accelerate_launch_options_outside_the_config_are_refused(project: Proje
     command = ["-m", "proj.train", "--run.device=cpu", f"--run.dir={tmp_path}/runs"]
     result = run_python(project("accelerate", ENGINE_MODEL), *command, ACCELERATE_USE_DEEPSPEED="true")
     assert result.returncode == 1
-    assert result.stderr.startswith("error: accelerate launch asks for DeepSpeed, and")
+    assert result.stderr.startswith(
+        "error: accelerate launch asks for DeepSpeed: launch without it, and use dist.strategy=fsdp,"
+    )
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
@@ -54,8 +56,10 @@ def _unsupported(framework: str) -> dict[str, str]:
 def documented() -> list[list[str]]:
     """The rows of the page's table: key, and a cell for each framework."""
     page = (ROOT / "docs/frameworks.md").read_text()
-    assert f"| key | {' | '.join(FRAMEWORKS)} |" in page
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+    _, head, rest = page.partition(f"| key | {' | '.join(FRAMEWORKS)} |")
+    assert head
+    rows = rest.partition("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in rows if line.startswith("| `")]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

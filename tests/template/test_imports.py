@@ -10,7 +10,7 @@ from program import Project
 LAYERS: list[set[str]] = [
     {"tools"},
     {"train"},
-    {"callbacks", "datamodule", "extras", "module", "trainer_config"},
+    {"accelerator", "callbacks", "datamodule", "extras", "module", "saved_run", "trainer_config"},
     {"framework"},
     {"run"},
     {"parts", "progress"},

@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from matrix import ENGINE_MODEL, EVERY, ROOT, WITHOUT_TORCHRUN
 from program import Fastproj, run_in
+from warm import run_python
 
 SUPPORT = ROOT / "tests/support"
 
@@ -40,7 +40,7 @@ def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastpr
     assert last["accuracy"] >= 0.9
     names = ["model", *(["techniques", "train", "regularization"] if EVERY else [])]
     tests = [f"src/proj/tests/test_{name}.py" for name in names]
-    result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert result.returncode == 0, result.stdout
 
 
@@ -53,7 +53,7 @@ def test_rendered_tests_pass_with_other_options(fastproj: Fastproj, tmp_path: Pa
     names = ["config", "train", *(["optim", "schedule", "regularization"] if EVERY else [])]
     tests = [f"src/proj/tests/test_{name}.py" for name in names]
     skipped = [] if EVERY else WITHOUT_TORCHRUN
-    result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, *skipped)
+    result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, *skipped)
     assert result.returncode == 0, result.stdout
 
 

@@ -68,8 +68,9 @@ class Module(lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is not None:
             state = RunState(self.run).state_dict()
-            if self.run.micro_step > 0 and next(self.model.buffers(), None) is not None:
-                warnings.warn("saved within a step: a resumed run counts some batches twice in buffers", stacklevel=2)
+            if self.run.micro_step > 0:
+                twice = "a resumed run counts some batches twice, in its next row of metrics and in BatchNorm"
+                warnings.warn(f"saved within a step: {twice}", stacklevel=2)
             state.pop("lightning", None)  # the states of callbacks, which Lightning saves itself
             checkpoint["run"] = {**state, "validated": not self.validation_due}
 

@@ -75,8 +75,8 @@ def assert_same(ours: Any, theirs: Any) -> None:
 def test_fit_continues_from_a_checkpoint_of_lightning(
     config: Callable[..., Config], world: World, tmp_path: Path, with_extras: Callable[..., None]
 ) -> None:
-    """In the same folder and in a new one; step 4 was saved before its validation, and step 6 within an epoch."""
-    options = [*STEPS, "--train.accumulate=2", "--train.ema=0.9"]
+    """In the same folder and in a new one; step 4 was saved before its validation, step 6 between two rows."""
+    options = [*STEPS, "--train.accumulate=2", "--train.ema=0.9", "--log.every=4"]
     fit(config("--run.name=whole", *options), world)
     whole, kept = tmp_path / "whole", tmp_path / "kept"
     with_extras(callbacks=lambda: ModelCheckpoint(kept, "{step}", save_top_k=-1, every_n_train_steps=2))

@@ -76,8 +76,8 @@ def save(
             raise
         shutil.rmtree(partial, ignore_errors=True)
         raise UserError(f"cannot save {target} ({error}): free some space; older checkpoints are untouched") from error
-    kept = best_of(folder)
-    for old in all_checkpoints(folder)[: -cfg.keep]:
+    kept, complete = best_of(folder), [it for it in all_checkpoints(folder) if (it / "manifest.json").exists()]
+    for old in complete[: -cfg.keep]:
         if old != kept:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -116,15 +116,21 @@ def find(path: Path, check: Callable[[Path], str | None] | None = None) -> Path 
 
 
 def damage(checkpoint: Path, first: int = 0, step: int = 1) -> str | None:
-    """Return what is wrong with a checkpoint's files, or with every `step`-th from `first`; None if nothing is."""
+    """Return what is wrong with a checkpoint's files, or with every `step`-th from `first`; None if nothing is.
+
+    Raises:
+        UserError: a file is there, and cannot be read now.
+    """
     try:
         for name, expected in sorted(read_manifest(checkpoint)["files"].items())[first::step]:
             if (checkpoint / name).stat().st_size != expected["bytes"]:
                 return f"{name} does not have its {expected['bytes']} bytes"
             if fingerprint(checkpoint / name) != expected:
                 return f"{name} does not match its checksum"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
+    except OSError as error:  # a disk or network that fails is no reason to fall back, and lose steps
+        raise UserError(f"cannot read {error.filename or checkpoint} ({error.strerror}): try again") from error
     return None
 
 

@@ -6,11 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from .config import LogConfig
 from .console import Console
 from .errors import UserError
+
+CLOSE_SECONDS = 5.0
+"""How long TensorBoard's writer may take to close: after an interrupt while it queued a value, it never ends."""
 
 Sink = Callable[[str, int, Mapping[str, float]], None]
 """Takes a row of metrics: its split, the optimizer steps made, and the values by name."""
@@ -47,7 +51,9 @@ class RunLog:
         with suppress(OSError):  # on a full disk, the failed write was reported already
             self.stream.close()
         if self.events is not None:
-            self.events.close()
+            closing = Thread(target=self.events.close, daemon=True)
+            closing.start()
+            closing.join(CLOSE_SECONDS)
 
     def step(self) -> None:
         """Advance the progress bar by one optimizer step."""

@@ -43,7 +43,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
         Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
     )
     run_folder.create(cfg, folder, world)  # from here on files change, as nothing above refused the run
-    if resumed and world.is_main:
+    if cfg.run.resume and world.is_main:
         from .resume import set_aside_after
 
         set_aside_after(progress.step, folder)

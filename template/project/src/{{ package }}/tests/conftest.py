@@ -185,7 +185,8 @@ def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, *changes:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    every = [[*SMALL, "--log.tensorboard=false", f"--run.dir={folder}", *options] for options in runs]
+    fixed = [*SMALL, "--log.tensorboard=false", f"--run.dir={folder}"]
+    every = [read(PARSER, [*fixed, *options]) for options in runs]
     arguments = (ranks, port, every, VALIDATED, changes)
     method = "forkserver" if sys.platform == "linux" else "spawn"
     started: Any = start_processes(train_in_turn.main, arguments, ranks, join=False, start_method=method)

@@ -1,5 +1,6 @@
 """Checkpoints are complete or skipped, and never run code."""
 
+import errno
 import json
 import os
 import resource
@@ -83,6 +84,15 @@ def test_damaged_checkpoint_is_skipped_with_a_warning(run: Path, damage: str) ->
     DAMAGES[damage](run / "checkpoints" / "step-00000002")
     with pytest.warns(UserWarning, match="skipping the damaged checkpoint .*step-00000002"):
         assert checkpoint.find(run) == run / "checkpoints" / "step-00000001"
+
+
+def test_disk_that_fails_is_no_damage(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+
+    monkeypatch.setattr(checkpoint, "fingerprint", fail)
+    with pytest.raises(UserError, match="cannot read .*step-00000002/state.pt .Input/output error.: try again"):
+        checkpoint.find(run)
 
 
 def test_checkpoint_of_another_model_names_the_difference(run: Path) -> None:

@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from .. import log
+from ..config import LogConfig
 from ..console import Console
 from .conftest import PACKAGE
 from .terminal import screen
@@ -70,3 +73,11 @@ def test_other_ranks_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_screen_of_the_tests_is_that_of_a_terminal() -> None:
     assert screen("abc\rx\r\nd\r\x1b[Ke\r\n" + 81 * "f") == ["xbc", "e", 80 * "f", "f"]
+
+
+def test_log_closes_after_an_interrupt_within_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which leaves the lock of its queue taken."""
+    monkeypatch.setattr(log, "CLOSE_SECONDS", 0.1)
+    opened = log.RunLog(tmp_path, LogConfig(tensorboard=True), Console(True, 1, 1, "img", "loss"), 0)
+    opened.events.file_writer.event_writer._async_writer._byte_queue.mutex.acquire()
+    opened.close()

@@ -95,6 +95,12 @@ def run(
     return go
 
 
+@pytest.fixture(scope="module")
+def kept() -> list[Observed]:
+    """The run without techniques, once it has been made: all tests compare with the same."""
+    return []
+
+
 Check = Callable[[Observed, Observed], bool]
 BITS = 0.0
 ROUNDING = 2e-3
@@ -177,7 +183,7 @@ def hooks(observed: Observed) -> int:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from dynamo itself
 @pytest.mark.parametrize("name", TECHNIQUES)
-def test_technique_acts_and_losses_agree(run: Callable[..., Observed], name: str) -> None:
+def test_technique_acts_and_losses_agree(run: Callable[..., Observed], kept: list[Observed], name: str) -> None:
     options, tolerance, check = TECHNIQUES[name]
     if unsupported(options):
         with pytest.raises(UserError, match=re.escape(unsupported(options))):
@@ -191,7 +197,9 @@ def test_technique_acts_and_losses_agree(run: Callable[..., Observed], name: str
         with pytest.raises(UserError, match="speed.compile is .*; use off"):
             run(*options)
         return
-    off, on = run(), run("--run.name=on", *options)
+    if not kept:
+        kept.append(run())
+    off, on = kept[0], run("--run.name=on", *options)
     if name == "channels_last" and memory_format(off) is None:
         check = lambda on, off: True  # noqa: E731
     assert len(on.rows) == len(off.rows) == STEPS

@@ -79,6 +79,12 @@ def test_resume_from_an_older_checkpoint_sets_newer_ones_aside(
     assert [row["step"] for row in read_rows(tmp_path / "a", "val")] == [2, 3]
     groups = checkpoint.read_state(checkpoints / "step-00000003")["optimizer"]["param_groups"]
     assert groups[0]["weight_decay"] == 0.7
+    for state in checkpoints.glob("step-*/state.pt"):
+        state.write_bytes(b"")
+    with pytest.warns(UserWarning, match="skipping the damaged checkpoint"):
+        train(config("--run.name=a", "--train.steps=2", "--checkpoint.keep=1", "--run.resume=auto"), world)
+    names = sorted(path.name for path in checkpoints.iterdir() if path.is_dir())
+    assert names == [f"abandoned-step-0000000{step}" for step in (2, 3, 4)] + ["step-00000002"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ What is refused is written to the run folder's parent, and so is what `observe`,
 """
 
 import contextlib
+import gc
 import os
 import warnings
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.futures import Future
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -68,6 +71,26 @@ def observe(cfg: config.Config, world: distributed.World) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def count(cfg: config.Config, world: distributed.World) -> Iterator[None]:
+    """Note how many times DDP reduces a bucket of gradients."""
+    reductions = 0
+    change_reduction = techniques.compress_gradients
+
+    def reduce(group: Any, bucket: Any) -> Future[Tensor]:
+        nonlocal reductions
+        reductions += 1
+        return allreduce_hook(group, bucket)
+
+    def register(net: Any, *others: Any) -> None:
+        change_reduction(net, *others)
+        net.register_comm_hook(None, lambda group, bucket: reduce(group, bucket))  # DDP checks annotations
+
+    with mock.patch.object(techniques, "compress_gradients", register):
+        yield
+    (cfg.run.dir / f"{cfg.run.name}-reductions-{world.rank}").write_text(str(reductions))
+
+
 def save_buffers(world: distributed.World, file: Path) -> None:
     """Save the buffers of a network that has seen other batches on each rank: before they are made equal, and after."""
     torch.manual_seed(world.rank)
@@ -82,8 +105,8 @@ def save_buffers(world: distributed.World, file: Path) -> None:
     torch.save(states, file)
 
 
-def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int, changes: tuple[str, ...]) -> None:
-    """Train with each command line in turn, as torchrun would start this rank.
+def main(rank: int, ranks: int, port: int, runs: list[config.Config], validated: int, changes: tuple[str, ...]) -> None:
+    """Train with each config in turn, as torchrun would start this rank.
 
     A validation has `validated` micro-batches at most, over all ranks.
     """
@@ -102,22 +125,17 @@ def main(rank: int, ranks: int, port: int, runs: list[list[str]], validated: int
         speed.Precision.scaler = overflow  # type: ignore[method-assign]
     if "two_cores" in changes:
         os.sched_getaffinity = lambda _: {0, 1}
-    parser = config.make_parser("test", "")
+    gc.collect = lambda generation=2: 0  # as in conftest.py
     with distributed.start("cpu") as world:
-        for options in runs:
-            cfg = config.read(parser, options)
+        for cfg in runs:
             if f"buffers:{cfg.run.name}" in changes:
                 save_buffers(world, cfg.run.dir / f"buffers-{rank}.pt")
-            profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
-            counts = f"count:{cfg.run.name}" in changes
             try:
-                noted = observe(cfg, world) if f"observe:{cfg.run.name}" in changes else contextlib.nullcontext()
-                with profiler if counts else contextlib.nullcontext(), noted:
+                with contextlib.ExitStack() as noted:
+                    for change in (count, observe):
+                        if f"{change.__name__}:{cfg.run.name}" in changes:
+                            noted.enter_context(change(cfg, world))
                     train.train(cfg, world)
             except errors.UserError as error:
                 (cfg.run.dir / f"{cfg.run.name}-refused-{world.rank}").write_text(str(error))
-                continue
-            if counts:
-                reductions = sum(event.count for event in profiler.key_averages() if event.key == "gloo:all_reduce")
-                (cfg.run.dir / f"{cfg.run.name}-reductions-{world.rank}").write_text(str(reductions))
     distributed.end(world)
