@@ -29,13 +29,12 @@ class SavedRun(RunState):
         accelerator.register_load_state_pre_hook(self.before_load)
 
     def before_save(self, models: list[nn.Module], weights: list[dict[str, Tensor]], folder: str) -> None:
-        """Replace the weights of DistributedDataParallel by those of the model, with the same buffers on every rank."""
+        """Make the buffers of all ranks equal, of which rank 0's are saved."""
         self._check("save_state")
         techniques.sync_buffers(self.run.parts.model, self.run.parts.world)
-        weights[0] = self.run.parts.model.state_dict()
 
     def before_load(self, models: list[nn.Module], folder: str) -> None:
-        """Refuse a state of another run before anything is loaded, and load the weights into the model itself."""
+        """Refuse a state of another run before anything is loaded."""
         self._check("load_state")
         try:
             state = torch.load(Path(folder) / "custom_checkpoint_0.pkl", map_location="cpu", weights_only=True)
@@ -44,7 +43,6 @@ class SavedRun(RunState):
             raise UserError(f"{folder} has no state of a run: give a folder that save_state has written") from error
         check_same(folder, fixed, self.run.parts.identity)
         self.run.log.console.facts({"resumed": f"at step {step}, from {folder}"})
-        models[0] = self.run.parts.model
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state's step, with the optimizer's hyperparameters of the config."""

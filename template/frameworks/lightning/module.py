@@ -68,6 +68,7 @@ class Module(lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is not None:
             state = RunState(self.run).state_dict()
+            techniques.sync_buffers(self.model, self.run.parts.world)  # of the weights in the checkpoint, too
             if self.run.micro_step > 0:
                 twice = "a resumed run counts some batches twice, in its next row of metrics and in BatchNorm"
                 warnings.warn(f"saved within a step: {twice}", stacklevel=2)

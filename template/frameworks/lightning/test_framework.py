@@ -207,6 +207,7 @@ def test_argument_that_the_config_decides_is_refused(tmp_path: Path, argument: s
     options = [*SMALL, f"--run.dir={tmp_path}", "--train.steps=1", "--log.tensorboard=false"]
     with pytest.raises(SystemExit, match=message):
         main(train.train, [*options, f"--trainer.{argument}"], LightningConfig)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_trainer_and_callbacks_that_the_config_decides_are_refused(

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -42,12 +43,13 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     val_loader = techniques.cache_on_device(
         Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
     )
-    run_folder.create(cfg, folder, world)  # from here on files change, as nothing above refused the run
-    if cfg.run.resume and world.is_main:
-        from .resume import set_aside_after
-
-        set_aside_after(progress.step, folder)
     with ExitStack() as opened:
+        # From here on files change, as nothing above refused the run.
+        opened.enter_context(run_folder.create(cfg, folder, world))
+        if cfg.run.resume and world.is_main:
+            from .resume import set_aside_after
+
+            set_aside_after(progress.step, folder)
         unit = getattr(data, "UNIT", "samples")
         console = Console(world.is_main, progress.total_steps, parts.plan.steps_per_epoch, unit, cfg.train.monitor)
         start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
@@ -60,6 +62,10 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             for hook in parts.hooks:
                 opened.enter_context(hook.running(parts.model, folder))
             yield run
+        except UserError:
+            if cfg.run.resume is None and progress.step == 0 and world.is_main:
+                shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
+            raise
         except KeyboardInterrupt:
             from .resume import after_interrupt
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from .checkpoint import read_manifest
 from .config import Config, as_dict
 from .distributed import World
 from .errors import UserError
+from .run_lock import locked
 
 
 def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[..., str]) -> tuple[Path, Path | None]:
@@ -41,17 +43,21 @@ def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[.
     return folder, Path(found) if found else None
 
 
-def create(cfg: Config, folder: Path, world: World) -> None:
-    """Create a run's folder with the config in it; nothing is done for one that `run.resume` named by its path.
+def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[None]:
+    """Create a run's folder with the config in it, and return its lock; one that `run.resume` names keeps its config.
 
     Raises:
-        UserError: it exists and is not to be resumed, or cannot be written.
+        UserError: it exists and is not to be resumed, cannot be written, or another process uses it.
     """
-    if not world.is_main or cfg.run.resume not in (None, "auto"):
-        return
+    if not world.is_main:
+        return nullcontext()
+    held = ExitStack()
     try:
-        folder.mkdir(parents=True, exist_ok=cfg.run.resume == "auto")
-        (folder / "config.json").write_text(json.dumps(as_dict(cfg), indent=2) + "\n", encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=cfg.run.resume is not None)
+        held.enter_context(locked(folder))
+        if cfg.run.resume in (None, "auto"):
+            (folder / "config.json").write_text(json.dumps(as_dict(cfg), indent=2) + "\n", encoding="utf-8")
+        return held
     except FileExistsError as error:
         raise UserError(f"{folder} exists: resume it with --run.resume auto, or give another --run.name") from error
     except OSError as error:

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import resource
+import signal
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from .. import checkpoint, resume
+from .. import checkpoint, resume, run_lock
 from ..config import CheckpointConfig
 from ..distributed import World
 from ..errors import UserError
+from ..run_lock import locked
 
 WEIGHTS = {"w": torch.arange(1000.0)}
 
@@ -138,3 +141,40 @@ def test_hostile_checkpoint_runs_no_code(run: Path) -> None:
     with pytest.raises(UserError, match="cannot load"):
         checkpoint.read_state(folder)
     assert not (run / "touched").exists()
+
+
+def hold_the_lock(folder: Path, host: str | None = None) -> int:
+    """Hold a run's lock in another process, until that is killed; return its number."""
+    holder = os.fork()
+    if holder == 0:
+        with locked(folder):
+            if host is not None:
+                (folder / ".lock").write_text(json.dumps({"pid": 1, "host": host}))
+            (folder / "held").touch()
+            signal.pause()
+    while not (folder / "held").exists():
+        time.sleep(0.01)
+    (folder / "held").unlink()
+    return holder
+
+
+def test_run_is_locked_until_its_process_is_killed(run: Path) -> None:
+    holder = hold_the_lock(run)
+    with pytest.raises(UserError, match=rf"is in use by process {holder} on .*: wait for it or stop it"), locked(run):
+        pass
+    os.kill(holder, signal.SIGKILL)
+    os.waitpid(holder, 0)
+    with locked(run):
+        assert (run / ".lock").read_text()
+    assert (run / ".lock").read_text() == ""
+
+
+def test_lock_of_another_machine_holds_while_it_is_touched(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_lock, "BEAT_SECONDS", 0.05)
+    holder = hold_the_lock(run, "elsewhere")  # which, by closing the file, has released the lock of this machine
+    with pytest.raises(UserError, match="is in use by process 1 on elsewhere"), locked(run):
+        pass
+    os.kill(holder, signal.SIGKILL)
+    os.waitpid(holder, 0)
+    with locked(run):
+        pass
