@@ -43,6 +43,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     val_loader = techniques.cache_on_device(
         Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
     )
+    new = not folder.exists()
     with ExitStack() as opened:
         # From here on files change, as nothing above refused the run.
         opened.enter_context(run_folder.create(cfg, folder, world))
@@ -63,7 +64,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
                 opened.enter_context(hook.running(parts.model, folder))
             yield run
         except UserError:
-            if cfg.run.resume is None and progress.step == 0 and world.is_main:
+            if new and progress.step == 0 and world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
             raise
         except KeyboardInterrupt:
