@@ -9,6 +9,8 @@ from .checkpoint import BEST, all_checkpoints, best_of, step_name
 from .console import shown
 from .errors import UserError
 
+UNFINISHED = "unfinished-"
+
 
 def check_same(checkpoint: object, fixed: dict[str, Any], identity: dict[str, Any]) -> None:
     """Compare what must not change within a run with what `checkpoint` has as `fixed`.
@@ -41,6 +43,20 @@ def set_aside_after(step: int, folder: Path) -> None:
             newer.rename(aside)
     if best_of(checkpoints) is None:
         (checkpoints / BEST).unlink(missing_ok=True)
+
+
+def set_aside_unfinished(folder: Path) -> None:
+    """Move the files of a run without checkpoints into its subfolder `unfinished-<n>`, if it has logged rows."""
+    rows = folder / "metrics.jsonl"
+    if not rows.is_file() or not rows.stat().st_size:
+        return
+    number = 1 + len(list(folder.glob(f"{UNFINISHED}*")))
+    aside = folder / f"{UNFINISHED}{number}"
+    aside.mkdir()
+    for path in sorted(folder.iterdir()):
+        if path.name != ".lock" and not path.name.startswith(UNFINISHED):
+            path.rename(aside / path.name)
+    print(f"{shown(folder)} has no checkpoint: its files are in {shown(aside)} now")
 
 
 def drop_rows_after(step: int, file: Path, validated: bool = True) -> None:
