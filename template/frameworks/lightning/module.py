@@ -61,6 +61,8 @@ class Module(lightning.LightningModule):
         """Metrics of the last validation or test."""
         self.validated = 0
         """The step of the last validation."""
+        self.save_due = False
+        """Whether the run saves a checkpoint as soon as all callbacks have seen the step or the validation."""
         self.eval_weights = ExitStack()
         self.grad_norm = torch.zeros(())
         self.own_names: dict[str, set[str]] = {"train": set(), "val": set()}
@@ -172,6 +174,18 @@ class Module(lightning.LightningModule):
 
     def on_validation_model_zero_grad(self) -> None:
         pass
+
+    def on_train_batch_end(self, *step: Any) -> None:
+        self._save_if_due()
+
+    def on_validation_end(self) -> None:
+        self._save_if_due()
+
+    def _save_if_due(self) -> None:
+        """Write a checkpoint of the run, after all callbacks, whose states are in it."""
+        if self.save_due and self.run is not None:
+            self.save_due = False
+            self.run.save()
 
     def on_validation_epoch_start(self) -> None:
         parts = self.run.parts if self.run is not None else None

@@ -45,7 +45,7 @@ try:
     from lightning.pytorch.plugins import MixedPrecision
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
-    from .callbacks import Log, Save, log_to
+    from .callbacks import Log, log_to
     from .datamodule import DataModule
     from .extras import extras
     from .module import Module
@@ -119,7 +119,7 @@ def make_trainer(run: Run) -> lightning.Trainer:
         "benchmark": torch.backends.cudnn.benchmark,
         "detect_anomaly": cfg.debug.anomaly,
         "use_distributed_sampler": False,  # the sample order is the run's
-        "callbacks": [Log(), *callbacks, Save()],
+        "callbacks": [Log(), *callbacks],
         "plugins": [*_plugins(run.parts), *_listed(yours.get("plugins"))],
     }
     if cfg.optim.schedule == "range":
