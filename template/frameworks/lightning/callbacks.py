@@ -79,8 +79,10 @@ def log_to(trainer: lightning.Trainer, run: Run) -> None:
     """Pass the rows of metrics to the loggers of the Trainer, as `train/loss` and so on."""
 
     def log(split: str, step: int, values: Mapping[str, float]) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics({f"{split}/{name}": value for name, value in values.items()}, step)
+        module: Any = trainer.lightning_module
+        own = {f"{split}/{name}": value for name, value in values.items() if name not in module.own_names[split]}
+        for logger in trainer.loggers:  # they have what you log from Lightning
+            logger.log_metrics(own, step)
             logger.save()
 
     run.log.sinks.append(log)

@@ -52,7 +52,8 @@ def start(device: str = "auto") -> Iterator[World]:
         UserError: the device is not available, there are more processes than GPUs, or they do not find each other.
     """
     rank, local_rank, world_size = 0, 0, 1
-    if os.environ.keys() & {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}:
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    if any(os.environ.get(name, value) != value for name, value in alone.items()):
         from . import launched
 
         rank, local_rank, world_size = launched.ranks()

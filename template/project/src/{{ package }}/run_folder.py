@@ -43,7 +43,7 @@ def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[.
     return folder, Path(found) if found else None
 
 
-def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[None]:
+def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[Any]:
     """Create a run's folder with the config in it, and return its lock; one that `run.resume` names keeps its config.
 
     The folder of a run that ended before its first checkpoint is used again, and its rows are set aside.
@@ -55,13 +55,12 @@ def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[No
         return nullcontext()
     held = ExitStack()
     try:
-        unfinished = cfg.run.resume is None and folder.is_dir() and _is_unfinished(folder)
-        folder.mkdir(parents=True, exist_ok=unfinished or cfg.run.resume is not None)
-        held.enter_context(locked(folder))
-        if unfinished:
-            from .resume import set_aside_unfinished
+        if cfg.run.resume is None and folder.exists():
+            from .resume import take_over
 
-            set_aside_unfinished(folder)
+            take_over(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        held.enter_context(locked(folder))
         if cfg.run.resume in (None, "auto"):
             (folder / "config.json").write_text(json.dumps(as_dict(cfg), indent=2) + "\n", encoding="utf-8")
         return held
@@ -69,12 +68,3 @@ def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[No
         raise UserError(f"{folder} exists: resume it with --run.resume auto, or give another --run.name") from error
     except OSError as error:
         raise UserError(f"cannot write the run's folder {folder} ({error.strerror}): give another --run.dir") from error
-
-
-def _is_unfinished(folder: Path) -> bool:
-    """Whether a folder is empty, or of a run without any checkpoint, as it ended before the first."""
-    names = {path.name for path in folder.iterdir()}
-    checkpoints = [path for path in (folder / "checkpoints").glob("*") if not path.name.startswith(".")]
-    return not names or (
-        not checkpoints and "config.json" in names and not names.isdisjoint({".lock", "metrics.jsonl"})
-    )
