@@ -76,10 +76,7 @@ def read_table(cfg: TableConfig, path: Path) -> Data:
     settings = {key: value for key, value in vars(cfg).items() if key not in ("builtin", "cache", "cache_dir")}
     settings |= {"files": [str(file.absolute()) for file in files], "version": 1}
     folder, manifest = build_once(cfg.cache_dir, "table", settings, files, partial(_build, cfg, files))
-    try:
-        arrays = {name: [np.load(folder / f"{name}-{part}.npy") for part in PARTS] for name in ("train", "val")}
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"cannot read the cache {folder} ({error}): remove that folder") from error
+    arrays = {name: [np.load(folder / f"{name}-{part}.npy") for part in PARTS] for name in ("train", "val")}
     train, val = (Rows(*map(torch.from_numpy, arrays[name])) for name in ("train", "val"))
     spec = Spec(**{key: lists_to_tuples(value) for key, value in manifest["spec"].items()})
     return Data(train, val, spec, in_memory=True, problems=tuple(manifest["problems"]))

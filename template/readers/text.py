@@ -191,9 +191,4 @@ def _memory_mapped(file: Path, vocabulary: int, count: int) -> Tensor:
     dtype = {np.uint8: torch.uint8, np.uint16: torch.int16, np.int32: torch.int32}[_storage_type(vocabulary)]
     if not count:
         return torch.empty(0, dtype=dtype)
-    try:
-        return torch.from_file(str(file), shared=False, size=count, dtype=dtype)
-    except RuntimeError as error:
-        raise UserError(
-            f"the cache {file.parent} is damaged ({file.name} is missing or too short): remove it"
-        ) from error
+    return torch.from_file(str(file), shared=False, size=count, dtype=dtype)

@@ -19,7 +19,7 @@ LAYERS: list[set[str]] = [
     {"resume"},
     {"checkpoint", "console"},
     {"optim", "speed", "grad_scaler", "distributed"},
-    {"cuda"},
+    {"cuda", "launched"},
     {"config"},
     {"model"},
     {"data"},

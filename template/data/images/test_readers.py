@@ -1,6 +1,8 @@
 """Image folders: formats, splits, unreadable images, caches, and errors."""
 
 import pickle
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,36 @@ def test_memory_mapped_images_equal_decoded_ones_and_are_built_once(
     Image.new("RGB", (9, 9), (200, 200, 200)).save(root / "class0" / "0.png")
     rebuilt = data.load(make_config(root, cache="disk"))
     assert 200 in torch.cat([load_all(rebuilt.train)[0], load_all(rebuilt.val)[0]]).amax((1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("images-*/images.u8", lambda file: file.write_bytes(file.read_bytes()[:100])),
+        ("images-*/images.u8", lambda file: file.write_bytes(file.read_bytes()[:-1] + b"?")),
+        ("images-*/images.u8", lambda file: file.unlink()),
+        ("images-*/manifest.json", lambda file: file.write_text("[1]")),
+        ("images-*/manifest.json", lambda file: file.write_text(file.read_text().replace('"left_out"', '"leftout"'))),
+        ("image-statistics-*/manifest.json", lambda file: file.write_text(file.read_text()[:40])),
+        ("image-statistics-*/manifest.json", lambda file: file.unlink()),
+        ("images-*", lambda folder: (shutil.rmtree(folder), folder.write_text("a file"))),
+    ],
+)
+def test_damaged_cache_is_built_again(
+    tmp_path: Path, name: str, change: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg = make_config(make_folder(tmp_path / "own", 2, 6), cache="disk")
+    whole = data.load(cfg)
+    expected = [part.clone() for part in load_all(whole.train)]
+    (damaged,) = (path for path in cfg.cache_dir.glob(name) if path.suffix != ".lock")
+    change(damaged)
+    found = data.load(cfg)
+    assert found.spec == whole.spec
+    assert all(torch.equal(a, b) for a, b in zip(load_all(found.train), expected, strict=True))
+    said = capsys.readouterr().err.splitlines()
+    assert [line.endswith("building it again") for line in said if "is damaged" in line] == [True]
+    data.load(cfg)
+    assert "damaged" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["val", "valid", "validation", "test"])

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+import yaml  # type: ignore[import-untyped,unused-ignore]
+from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader, set_parsing_settings
 
 from .config_base import Section, within
 from .data import DataConfig
@@ -42,6 +43,8 @@ class RunConfig(Section):
         super().__post_init__()
         if self.name is not None and (self.name in ("", ".", "..") or Path(self.name).name != self.name):
             self.refuse("name", "it must be the name of a folder, without a slash")
+        if self.name is not None and not self.name.isprintable():
+            self.refuse("name", "it must be the name of a folder, of printable characters")
         if self.resume == "auto" and self.name is None:
             self.refuse("name", "run.resume=auto needs it")
 
@@ -261,6 +264,33 @@ class Config:
 
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
+load_yaml = get_loader("yaml")
+
+
+def _load(text: str) -> Any:
+    """Read YAML; `off`, `on`, `yes` and `no` in a mapping are text, which an option takes as its type says.
+
+    Raises:
+        yaml.YAMLError: it is not valid, or a mapping has a key twice.
+    """
+    values = load_yaml(text)
+    if isinstance(values, dict):
+        _keep_words(yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), values)
+    return values
+
+
+def _keep_words(node: yaml.MappingNode, values: dict[Any, Any]) -> None:
+    names = [str(key.value) for key, _ in node.value]
+    if len(set(names)) < len(names):
+        raise yaml.YAMLError("a mapping has a key twice")
+    for name, (_, part) in zip(names, node.value, strict=True):
+        if isinstance(part, yaml.MappingNode) and isinstance(values.get(name), dict):
+            _keep_words(part, values[name])
+        elif isinstance(values.get(name), bool) and part.value.lower() in ("off", "on", "yes", "no"):
+            values[name] = part.value  # YAML 1.1 makes it a bool
+
+
+set_loader("yaml", _load, (yaml.YAMLError,))
 
 
 class Parser(ArgumentParser):
@@ -302,7 +332,7 @@ def read(parser: Parser, argv: list[str] | None = None) -> Config:
     """Parse the command line, or `argv`, and the YAML files that it names."""
     try:
         parsed = parser.parse_args(argv)
-    except UnicodeDecodeError as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # of a file: encoding, tags, aliases
         parser.error(str(error))
     if not all(isinstance(parsed[section.name], Namespace) for section in dataclasses.fields(Config)):
         parser.error("a section without options")  # jsonargparse accepts it in a file

@@ -25,6 +25,8 @@ class Section:
             value, interval = getattr(self, item.name), item.metadata.get("interval")
             if value is None and type(None) not in get_args(item.type):
                 self.refuse(item.name, "it needs a value")
+            if "\0" in str(value):
+                self.refuse(item.name, "it must not have a null byte")
             if interval and isinstance(value, int | float) and not _contains(interval, value):
                 others = "".join(f", or {word}" for word in _words(item.type))
                 self.refuse(item.name, f"it must be {describe(interval)}{others}")
@@ -40,7 +42,7 @@ class Section:
         section = type(self).__name__.removesuffix("Config").lower()
         value = getattr(self, key)
         shown = json.dumps(value) if isinstance(value, bool | None) else str(value) or "empty"
-        raise UserError(f"{section}.{key} is {shown}: {why}")
+        raise UserError(f"{section}.{key} is {shown if shown.isprintable() else ascii(shown)}: {why}")
 
 
 def _ends(interval: str) -> tuple[float, float]:

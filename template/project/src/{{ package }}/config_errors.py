@@ -78,13 +78,19 @@ def _in_file(name: str) -> Iterator[Given]:
     if not name:
         raise UserError("--config needs the name of a YAML file")
     try:
-        root = yaml.compose(Path(name).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = Path(name).read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        yaml.safe_load(text)  # which refuses tags, and values that do not fit theirs
     except OSError as error:
         raise UserError(f"cannot read the config {name}: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{name}{line}: this is not valid YAML: {error.problem}") from error
-    except (yaml.YAMLError, ValueError) as error:
+        way_out = "; remove the tag" if "tag" in str(error.problem) else ""
+        raise UserError(f"{name}{line}: this is not valid YAML: {error.problem}{way_out}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{name}:{line}: this is not UTF-8 ({error.reason}): save the file as UTF-8") from error
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:  # the last ones are of a value with a tag
         raise UserError(f"{name}: this is not a YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{name}: it must contain sections with their options, such as `optim:` with `lr: 0.001` in it")
@@ -92,14 +98,23 @@ def _in_file(name: str) -> Iterator[Given]:
 
 
 def _in_mapping(node: yaml.MappingNode, file: str, prefix: str) -> Iterator[Given]:
+    lines: dict[str, int] = {}
     for key, value in node.value:
         if key.value == "<<":
             continue  # what it merges has a name elsewhere
-        name, place = f"{prefix}{key.value}", f"{file}:{key.start_mark.line + 1}: "
+        line = key.start_mark.line + 1
+        name, place = f"{prefix}{_text(key)}", f"{file}:{line}: "
+        if name in lines:
+            raise UserError(f"{place}{name} is there twice, first in line {lines[name]}: make them one")
+        lines[name] = line
         if isinstance(value, yaml.MappingNode) and name in groups():
             yield from _in_mapping(value, file, f"{name}.")
         else:
-            yield Given(name, value.value if isinstance(value, yaml.ScalarNode) else "a list or mapping", place)
+            yield Given(name, _text(value), place)
+
+
+def _text(node: yaml.Node) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else "a list or mapping"
 
 
 def _check_name(given: Given) -> None:

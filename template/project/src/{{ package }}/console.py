@@ -13,7 +13,8 @@ NAMES_EVERY = 20  # rows between the lines with the names of the table's columns
 
 def begin(module: str, about: str) -> None:
     """Answer `--help`, or print that the program starts: before torch is imported, as that takes seconds."""
-    first, words = os.environ.get("RANK", "0") == "0", {word.partition("=")[0] for word in sys.argv}
+    first = os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ
+    words = {word.partition("=")[0] for word in sys.argv}
     if words & {"-h", "--help", "--print_config"} and not first:
         sys.exit()  # one rank answers
     if words & {"-h", "--help"}:

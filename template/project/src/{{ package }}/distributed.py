@@ -46,23 +46,24 @@ class World:
 
 @contextmanager
 def start(device: str = "auto") -> Iterator[World]:
-    """Initialize the process group that torchrun started, with the device's backend, if any; destroy it at the end.
+    """Initialize the process group of a launcher's processes, with the device's backend, if any; destroy it at the end.
 
     Raises:
-        UserError: the device is not available, or there are more processes than GPUs.
+        UserError: the device is not available, there are more processes than GPUs, or they do not find each other.
     """
-    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, local_rank, world_size = 0, 0, 1
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    if any(os.environ.get(name, value) != value for name, value in alone.items()):
+        from . import launched
+
+        rank, local_rank, world_size = launched.ranks()
     place = _device(device, local_rank)
     if place.index is not None:
         torch.accelerator.set_device_index(place)
     if world_size == 1:
         yield World(rank, world_size, place)
         return
-    if place.type == "mps":
-        raise UserError("several processes cannot share an Apple GPU: start one, or use run.device=cpu")
-    backend = dist.get_default_backend_for_device(place)
-    dist.init_process_group(backend, device_id=None if place.type == "cpu" else place)
+    launched.join(place, rank, world_size)
     yield World(rank, world_size, place)
     dist.barrier()  # no rank exits before rank 0 has saved
     dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one

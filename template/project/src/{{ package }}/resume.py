@@ -8,6 +8,9 @@ from typing import Any
 from .checkpoint import BEST, all_checkpoints, best_of, step_name
 from .console import shown
 from .errors import UserError
+from .run_lock import LOCK, locked
+
+UNFINISHED = "unfinished-"
 
 
 def check_same(checkpoint: object, fixed: dict[str, Any], identity: dict[str, Any]) -> None:
@@ -41,6 +44,38 @@ def set_aside_after(step: int, folder: Path) -> None:
             newer.rename(aside)
     if best_of(checkpoints) is None:
         (checkpoints / BEST).unlink(missing_ok=True)
+
+
+def take_over(folder: Path) -> None:
+    """Make room for a new run in the folder of one that ended before its first checkpoint: move its files.
+
+    If it has logged rows, these and its other files are in the subfolder `unfinished-<n>` then.
+
+    Raises:
+        FileExistsError: it has checkpoints, or is not of a run.
+        UserError: the run is not over.
+    """
+    _check_unfinished(folder)
+    with locked(folder):
+        _check_unfinished(folder)
+        rows = folder / "metrics.jsonl"
+        if not rows.is_file() or not rows.stat().st_size:
+            return
+        aside = folder / f"{UNFINISHED}{1 + len(list(folder.glob(f'{UNFINISHED}*')))}"
+        aside.mkdir()
+        for path in sorted(folder.iterdir()):
+            if path.name != LOCK and not path.name.startswith(UNFINISHED):
+                path.rename(aside / path.name)
+    print(f"{shown(folder)} has no checkpoint: its files are in {shown(aside)} now")
+
+
+def _check_unfinished(folder: Path) -> None:
+    """Raise FileExistsError unless a folder is empty, or of a run without any checkpoint."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
+    checkpoints = [path for path in (folder / "checkpoints").glob("*") if not path.name.startswith(".")]
+    is_run = "config.json" in names and not names.isdisjoint({LOCK, "metrics.jsonl"})
+    if not names <= {LOCK} and (checkpoints or not is_run):
+        raise FileExistsError
 
 
 def drop_rows_after(step: int, file: Path, validated: bool = True) -> None:

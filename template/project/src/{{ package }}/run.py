@@ -43,6 +43,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     val_loader = techniques.cache_on_device(
         Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
     )
+    new = not folder.exists()
     with ExitStack() as opened:
         # From here on files change, as nothing above refused the run.
         opened.enter_context(run_folder.create(cfg, folder, world))
@@ -63,7 +64,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
                 opened.enter_context(hook.running(parts.model, folder))
             yield run
         except UserError:
-            if cfg.run.resume is None and progress.step == 0 and world.is_main:
+            if new and progress.step == 0 and world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
             raise
         except KeyboardInterrupt:
@@ -127,7 +128,7 @@ class Run:
     def before_update(self) -> None:
         """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
         if self.parts.scaler.is_enabled():
-            self._count_updates()
+            self.count_updates()
         self.lr, momentum = self.parts.schedule(self.progress.updates)
         optim.set_lr(self.parts.optimizer, self.lr, momentum)
 
@@ -149,10 +150,11 @@ class Run:
         self.grad_norm, self.micro_step = grad_norm, 0
         self.progress.step += 1
         if not self.parts.scaler.is_enabled() or self.parts.cfg.train.ema:  # the average needs to know it at once
-            self._count_updates()
+            self.count_updates()
         self.log.step()
 
-    def _count_updates(self) -> None:
+    def count_updates(self) -> None:
+        """Count the steps that updated the weights; with fp16, this waits for the device."""
         updates = self.progress.step - self.skipped_before - techniques.skipped_steps(self.parts.scaler)
         if updates > self.progress.updates:
             self.progress.updates = updates
@@ -184,7 +186,7 @@ class Run:
         parts, progress = self.parts, self.progress
         for hook in parts.hooks:
             hook.before_log()
-        self._count_updates()
+        self.count_updates()
         row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}), "lr": self.lr}
         seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
         row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds

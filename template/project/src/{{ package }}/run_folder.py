@@ -43,8 +43,10 @@ def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[.
     return folder, Path(found) if found else None
 
 
-def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[None]:
+def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[Any]:
     """Create a run's folder with the config in it, and return its lock; one that `run.resume` names keeps its config.
+
+    The folder of a run that ended before its first checkpoint is used again, and its rows are set aside.
 
     Raises:
         UserError: it exists and is not to be resumed, cannot be written, or another process uses it.
@@ -53,7 +55,11 @@ def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[No
         return nullcontext()
     held = ExitStack()
     try:
-        folder.mkdir(parents=True, exist_ok=cfg.run.resume is not None)
+        if cfg.run.resume is None and folder.exists():
+            from .resume import take_over
+
+            take_over(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         held.enter_context(locked(folder))
         if cfg.run.resume in (None, "auto"):
             (folder / "config.json").write_text(json.dumps(as_dict(cfg), indent=2) + "\n", encoding="utf-8")

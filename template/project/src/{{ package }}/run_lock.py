@@ -12,6 +12,7 @@ from threading import Event, Thread
 
 from .errors import UserError
 
+LOCK = ".lock"
 BEAT_SECONDS = 10.0
 """How often the file of a held lock is touched, for other machines, to which not every file system shows locks."""
 
@@ -24,7 +25,7 @@ def locked(folder: Path) -> Iterator[None]:
         UserError: another process holds it.
         OSError: the folder cannot be written.
     """
-    file = folder / ".lock"
+    file = folder / LOCK
     with file.open("a+", encoding="utf-8") as stream:  # opened once: to close it anywhere releases the lock
         stream.seek(0)
         owner = _owner(stream.read())

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -16,6 +17,9 @@ from filelock import FileLock
 from ..errors import UserError
 
 T = TypeVar("T")
+
+SAMPLES, BLOCK = 256, 4096
+"""Blocks of a cache's file that are compared at each start, and their bytes: all of a file up to 1 MiB."""
 
 
 class UnreadableError(Exception):
@@ -118,8 +122,8 @@ def build_once(
 ) -> tuple[Path, dict[str, Any]]:
     """Return the cache folder that `build` filled from these files, and its manifest with what `build` returned.
 
-    The folder is rebuilt when a file has changed. One process builds it while other ranks and runs wait. A build that
-    is killed leaves nothing that a later run would use.
+    The folder is rebuilt when a file has changed, and when it is damaged itself, which is said. One process builds it
+    while other ranks and runs wait. A build that is killed leaves nothing that a later run would use.
 
     Raises:
         UserError: the cache cannot be written.
@@ -129,17 +133,18 @@ def build_once(
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / f"{kind}-{name}.lock"):
-            manifest = _manifest(folder)
-            if manifest.get("sources") != sources:
+            manifest = _manifest(folder, sources)
+            if not manifest:
                 partial = folder.with_name(f"{folder.name}.partial")
-                shutil.rmtree(partial, ignore_errors=True)
+                _remove(partial)
                 partial.mkdir()
-                manifest = {"sources": sources, "files": len(files), "settings": settings, **build(partial)}
-                text = json.dumps(manifest, indent=1, default=str)
+                built = {"sources": sources, "files": len(files), "settings": settings, **build(partial)}
+                built["data"] = {file.name: _sample(file) for file in partial.iterdir()}
+                manifest = json.loads(json.dumps(built, default=str))
+                text = json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1)
                 (partial / "manifest.json").write_text(text + "\n", encoding="utf-8")
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
                 partial.rename(folder)
-                manifest = json.loads(text)
     except OSError as error:
         raise UserError(
             f"cannot write the cache {folder} ({error.strerror}): free some space, or set another data.cache_dir"
@@ -152,8 +157,46 @@ def lists_to_tuples(value: Any) -> Any:
     return tuple(map(lists_to_tuples, value)) if isinstance(value, list) else value
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path, sources: str) -> dict[str, Any]:
+    """Return the manifest of a cache; empty if it is missing, damaged, or not of these sources."""
     try:
-        return dict(json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
+        manifest = dict(json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
+        checksum = manifest.pop("checksum", "")
+        if manifest.get("sources") != sources or not checksum:  # stale, or of a version before 0.4
+            return {}
+        problem = "" if checksum == _checksum(manifest) else "manifest.json does not match its checksum"
+        for name, sample in manifest["data"].items() if not problem else ():
+            if _sample(folder / name) != sample:
+                problem = f"{name} has changed"
+    except FileNotFoundError as error:
+        if not folder.is_dir():
+            return {}
+        problem = f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, TypeError) as error:
+        problem = f"{error}"
+    if problem:
+        print(f"the cache {folder} is damaged ({problem}): building it again", file=sys.stderr)
+    return {} if problem else manifest
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sample(file: Path) -> str:
+    """A hash of a file's size and of some blocks throughout it, since reading all of a large file takes minutes."""
+    with file.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        digest, count = hashlib.sha256(str(size).encode()), min(SAMPLES, size // BLOCK + 1)
+        for number in range(count):
+            stream.seek(number * max(size - BLOCK, 0) // max(count - 1, 1))
+            digest.update(stream.read(BLOCK))
+    return digest.hexdigest()
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or the file in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

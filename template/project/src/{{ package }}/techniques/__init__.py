@@ -82,13 +82,22 @@ def build_model(cfg: Config, spec: Any, world: World) -> tuple[nn.Module, nn.Mod
 
     For `dist.strategy=fsdp`, the first is on rank 0's CPU, and the second on the meta device until `change_model`
     shards it.
+
+    Raises:
+        UserError: it does not fit into memory.
     """
-    if cfg.dist.strategy == "ddp":
-        model = speed.place(build(cfg.model, spec), cfg.speed, world.device)
-        return model, model
-    with torch.device("meta"):
-        model = build(cfg.model, spec)
-    return build(cfg.model, spec) if world.is_main else model, model
+    try:
+        if cfg.dist.strategy == "ddp":
+            model = speed.place(build(cfg.model, spec), cfg.speed, world.device)
+            return model, model
+        with torch.device("meta"):
+            model = build(cfg.model, spec)
+        return build(cfg.model, spec) if world.is_main else model, model
+    except (MemoryError, RuntimeError, TypeError) as error:
+        from .model_size import check_memory
+
+        check_memory(cfg.model, error)
+        raise
 
 
 def change_model(model: nn.Module, initial: nn.Module, cfg: Config, precision: Precision, world: World) -> nn.Module:
@@ -173,7 +182,7 @@ def hooks(
     if cfg.train.ema is not None:
         from .ema import Ema
 
-        found.append(Ema(model, cfg.train.ema))
+        found.append(Ema(model, cfg.train.ema, world))
     if cfg.optim.schedule == "range":
         from .lr_range import MIN_STEPS, RangeTest
 

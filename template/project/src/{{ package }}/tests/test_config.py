@@ -146,7 +146,20 @@ BAD_FILES = [
     ("- 1", ": it must contain sections with their options"),
     ("", ": it must contain sections with their options"),
     ("\x00", ": this is not a YAML file: unacceptable character"),
-    ("optim: {lr: 1}  # caf\xe9", ": this is not a YAML file: 'utf-8' codec can't decode"),
+    ("optim: {lr: 1}  # caf\xe9", ":1: this is not UTF-8 (unexpected end of data): save the file as UTF-8"),
+    ("optim: {lr: 1}\ntrain: {steps: 3}\noptim: {}", ":3: optim is there twice, first in line 1: make them one"),
+    ("optim: {lr: 1, lr: 2}", ":1: optim.lr is there twice"),
+    ("optim: [1]", ":1: optim is a section"),
+    ("train:", ":1: train is a section: give its options, such as train.epochs"),
+    ("# nothing", ": it must contain sections with their options"),
+    (
+        "optim:\n  lr: !new 1",
+        ":2: this is not valid YAML: could not determine a constructor for the tag '!new'; remove",
+    ),
+    ("optim:\n  lr: !!int fast", ": this is not a YAML file: invalid literal for int"),
+    ("optim:\n  lr: !!timestamp fast", ": this is not a YAML file: 'NoneType'"),
+    ('run:\n  name: "a\\0b"', ":2: run.name is 'a\\x00b': it must not have a null byte"),
+    ('run: {name: "a\\nb"}', ":1: run.name is 'a\\nb': it must be the name of a folder, of printable characters"),
     ("optim:\n  lr:", ":2: optim.lr is null: it needs a value"),
     ("optim: {<<: {lr: 1}}\ntrain: {steps: x}", ":2: train.steps is x: expected"),
 ]
@@ -165,6 +178,19 @@ def test_bad_config_file_error_names_file_and_line(
     assert printed.count("\n") == 1
 
 
+def test_words_that_yaml_makes_bools(tmp_path: Path) -> None:
+    """`off` is a bool in YAML 1.1: here it is what the option takes, and anything else is as before."""
+    file = tmp_path / "words.yaml"
+    file.write_text(
+        "\ufeffspeed: {compile: off, channels_last: Off, cudnn_benchmark: no}\n"
+        "debug:\n  sync: off\n  nan: on\nrun: {name: off}\nlog: {tensorboard: false, mfu: yes}\n"
+    )
+    cfg = parse("test", "", [f"--config={file}"])
+    assert (cfg.speed.compile, cfg.debug.sync, cfg.run.name) == ("off", "off", "off")
+    bools = (cfg.speed.channels_last, cfg.speed.cudnn_benchmark, cfg.debug.nan, cfg.log.tensorboard, cfg.log.mfu)
+    assert bools == (False, False, True, False, True)
+
+
 def test_help_is_that_of_the_config() -> None:
     """It is read from the source."""
     found = {option.key: option for option in config_help.options().values()}
@@ -179,6 +205,16 @@ def test_help_is_that_of_the_config() -> None:
         number = isinstance(default, float | int) and text not in shown
         assert shown.get(text, type(default)(text) if number else text) == default, key
         assert found[key].about
+
+
+@pytest.mark.skipif(not hasattr(ModelConfig(), "width"), reason="the model has no width")
+@pytest.mark.parametrize("width", [2**40, 2**62, 2**80])
+def test_model_that_does_not_fit_into_memory(width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*SMALL, f"--run.dir={tmp_path}/runs", f"--model.width={width}"])
+    assert str(stop.value).startswith(f"error: model.width is {width}: the model does not fit into memory")
+    assert not capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("size", getattr(model, "SIZES", {}))

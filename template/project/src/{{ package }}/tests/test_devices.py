@@ -3,6 +3,7 @@
 import ctypes
 import os
 import runpy
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from .. import cuda, distributed, techniques
+from .. import console, cuda, distributed, launched, techniques
 from ..config import RunConfig
 from ..errors import UserError
-from .conftest import PARENT
+from .conftest import PARENT, SMALL, main
 
 GPU = torch.device("cuda", 0)
 CUDA_12 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -177,6 +178,65 @@ def test_what_a_launcher_started_counts(
     assert started == []
     said = "run.processes=2 has no effect: a launcher has started 4 here\n"
     assert capsys.readouterr().out == (said if note else "")
+
+
+TOGETHER = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": None}, "RANK=1: it must be 0, as WORLD_SIZE is not set; start it with torchrun"),
+        ({"RANK": "x"}, "RANK=x: it must be an integer from 0 to 1, as WORLD_SIZE is 2"),
+        ({"RANK": None}, "WORLD_SIZE=2 and no RANK: start it with torchrun"),
+        ({"RANK": None, "SLURM_PROCID": "0"}, "or for srun set RANK=.SLURM_PROCID and LOCAL_RANK=.SLURM_LOCALID"),
+        ({"RANK": "2"}, "RANK=2: it must be an integer from 0 to 1"),
+        ({"RANK": "-1"}, "RANK=-1: it must be"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0: it must be an integer from 1; start"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE=: it must be an integer"),
+        ({"LOCAL_RANK": "2"}, "LOCAL_RANK=2: it must be an integer from 0 to 1"),
+        ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "1"}, "LOCAL_RANK=1: it must be 0, as LOCAL_WORLD_SIZE is 1"),
+        ({"LOCAL_WORLD_SIZE": "two"}, "LOCAL_WORLD_SIZE=two: it must be an integer from 1 to 2"),
+        ({"LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE=3: it must be"),
+        ({"MASTER_ADDR": None}, "WORLD_SIZE=2 and no MASTER_ADDR"),
+        ({"MASTER_PORT": None}, "WORLD_SIZE=2 and no MASTER_PORT"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT=http: it must be an integer from 1 to 65535"),
+        ({"MASTER_ADDR": "no-machine.invalid"}, "MASTER_ADDR=no-machine.invalid is not known"),
+        ({"MASTER_PORT": "in use"}, "the port is in use; give another MASTER_PORT"),
+        ({}, "rank 0: the meeting of 2 ranks at localhost:.* failed .*: start all ranks"),
+    ],
+)
+def test_wrong_environment_of_a_launcher_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None], message: str
+) -> None:
+    """Instead of a run that does nothing, a traceback, or half an hour of silence."""
+    for name, seconds in (("RESOLVE", 0), ("JOIN", 0.1)):
+        monkeypatch.setattr(launched, name, seconds)
+    with socket.socket() as used, socket.socket() as free:
+        for one in (used, free):
+            one.bind(("", 0))
+        ports = {"29500": str(free.getsockname()[1]), "in use": str(used.getsockname()[1])}
+        used.listen()
+        free.close()
+        values = {name: ports.get(value, value) for name, value in (TOGETHER | changes).items() if value is not None}
+        monkeypatch.setattr(os, "environ", values)
+        with pytest.raises(UserError, match=message) as error, distributed.start("cpu"):
+            pass
+    assert "\n" not in str(error.value)
+
+
+def test_wrong_environment_ends_the_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit) as end:
+        main([*SMALL, f"--run.dir={tmp_path}/runs"])
+    assert str(end.value.code).startswith("error: the environment has RANK=1")
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
+    with pytest.raises(SystemExit):
+        console.begin("proj.train", "Train.")
+    assert "--config FILE" in capsys.readouterr().out
 
 
 def use_driver(monkeypatch: pytest.MonkeyPatch, version: int | None, built: str | None = "13.0") -> None:

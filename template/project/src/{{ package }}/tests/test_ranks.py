@@ -229,6 +229,7 @@ def test_resume_with_other_ranks_and_strategy(
     for name in ("alone", "ddp", "fsdp"):
         tolerance = 0.0 if name == "fsdp" else 1e-4
         assert read_losses(tmp_path / name) == pytest.approx(read_losses(tmp_path / "whole"), rel=tolerance, abs=0)
+    assert read_rows(tmp_path / "fsdp", "val") == read_rows(tmp_path / "whole", "val"), "of the averages"
     resumed, whole = read_weights(tmp_path / "fsdp", 6), read_weights(tmp_path / "whole", 6)
     assert all(torch.equal(value, whole[name]) for name, value in resumed.items())
 

@@ -1,6 +1,7 @@
 """Complete runs: the loss decreases, a resumed run is bit-identical, and errors are one line."""
 
 import re
+import shutil
 import signal
 import sys
 import time
@@ -15,11 +16,22 @@ from .. import train as framework
 from ..config import Config, parse
 from ..contracts import blocks_of
 from ..distributed import World
+from ..errors import UserError
 from ..log import RunLog
 from ..techniques import fp8
 from ..tools import report
 from ..train import train
-from .conftest import NO_COMPILE, OTHER_WIDTH, SMALL, evaluate_run, main, read_rows, read_weights, run_ranks
+from .conftest import (
+    NO_COMPILE,
+    OTHER_WIDTH,
+    SMALL,
+    evaluate_run,
+    main,
+    read_losses,
+    read_rows,
+    read_weights,
+    run_ranks,
+)
 from .terminal import terminal
 
 
@@ -108,6 +120,31 @@ def test_resume_of_a_different_run_is_refused(
     assert config(f"--config={tmp_path}/a/config.json").run.seed == 0, "the run's own config is not overwritten"
     with pytest.raises(SystemExit, match="exists: resume it"):
         main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a"])
+
+
+def test_run_without_a_checkpoint_does_not_block_its_name(
+    config: Callable[..., Config], world: World, tmp_path: Path, short_validation: None
+) -> None:
+    """Its rows are kept, apart from those of the new run. A folder that is no run's is not touched."""
+    options = ["--run.name=a", "--train.steps=2", "--log.every=1"]
+    (tmp_path / "a").mkdir()
+    for number in (1, 2):
+        train(config(*options), world)
+        assert len(read_losses(tmp_path / "a")) == 2
+        shutil.rmtree(tmp_path / "a/checkpoints")
+        (tmp_path / "a/checkpoints/.step-00000002.partial").mkdir(parents=True)
+        assert len(list((tmp_path / "a").glob("unfinished-*"))) == number - 1
+    (tmp_path / "a/metrics.jsonl").write_text("")  # a run that ended before its first row leaves nothing to keep
+    train(config(*options), world)
+    assert len(read_losses(tmp_path / "a")) == 2
+    assert len(read_losses(tmp_path / "a/unfinished-1")) == 2
+    assert not (tmp_path / "a/unfinished-2").exists()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/config.json").write_text("{}")
+    for name in ("a", "b"):
+        with pytest.raises(UserError, match=f"{name} exists: resume it with --run.resume auto, or give another"):
+            train(config(*options, f"--run.name={name}"), world)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["config.json"]
 
 
 KNOWN = [
