@@ -139,9 +139,7 @@ def _can_load(name: str, state: Any) -> bool:
         stream.seek(0)
         torch.load(stream, weights_only=True)
     except Exception as error:  # whatever an object of yours raises
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        warnings.warn(
-            f"the state of {name} is not saved, as it is more than tensors and plain values: {why}", stacklevel=2
-        )
+        why = f"it has more than tensors and plain values ({type(error).__name__})"
+        warnings.warn(f"checkpoints of the run leave out the state of {name}: {why}", stacklevel=2)
         return False
     return True

@@ -198,7 +198,7 @@ class AddsToCheckpoints(lightning.Callback):
         self.added = checkpoint["added"]
 
 
-@pytest.mark.filterwarnings("ignore:the state of AddsToCheckpoints")
+@pytest.mark.filterwarnings("ignore:checkpoints of the run leave out the state of AddsToCheckpoints")
 def test_states_of_callbacks_are_kept_when_a_run_resumes(
     config: Callable[..., Config], world: World, tmp_path: Path, with_extras: Callable[..., None]
 ) -> None:
