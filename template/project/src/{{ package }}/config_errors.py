@@ -120,7 +120,9 @@ def _text(node: yaml.Node) -> str:
 def _check_name(given: Given) -> None:
     """Refuse a name that is no option, by a UserError."""
     if not given.place and not given.name.startswith("--"):
-        raise UserError(f"{given.name} is not an option; did you mean --{given.name}?")
+        known = given.name.partition("=")[0] in {*options(), "config", "print_config", "help"}
+        near = f"did you mean --{given.name}?" if known else "options are given as --optim.lr 0.001"
+        raise UserError(f"{given.name} is not an option; {near}")
     section, _, key = given.key.partition(".")
     group = groups().get(section)
     if group is None or (key and group.options and given.key not in options()):
