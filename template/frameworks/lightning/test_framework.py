@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.tuner.tuning import Tuner
 
 from .. import checkpoint, train
@@ -258,6 +259,9 @@ def test_argument_that_the_config_decides_is_refused(tmp_path: Path, argument: s
 def test_trainer_and_callbacks_that_the_config_decides_are_refused(
     config: Callable[..., Config], world: World, with_extras: Callable[..., None]
 ) -> None:
+    with_extras(plugins=lambda: [DoublePrecision()])
+    with pytest.raises(UserError, match="extras.py sets the plugin DoublePrecision: use speed.precision"):
+        fit(config("--run.name=a", "--train.steps=1"), world)
     with_extras(callbacks=lambda: StochasticWeightAveraging(0.1))
     with pytest.raises(UserError, match="StochasticWeightAveraging is not supported: it sets the learning rate"):
         fit(config("--run.name=a", "--train.steps=1"), world)

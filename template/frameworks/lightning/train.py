@@ -49,7 +49,7 @@ try:
     from .datamodule import DataModule
     from .extras import extras
     from .module import Module
-    from .trainer_config import LightningConfig, check_arguments, checkpoint_to_load, trainer_options
+    from .trainer_config import LightningConfig, check_arguments, check_extras, checkpoint_to_load, trainer_options
 except UserError as error:
     sys.exit(in_one_line(error))
 
@@ -95,7 +95,7 @@ def make_trainer(run: Run) -> lightning.Trainer:
     warnings.filterwarnings("ignore", ".*`on_after_batch_transfer` in `LightningModule`")  # where it is on purpose
     warnings.filterwarnings("ignore", ".*have no logger configured")  # `trainer.validate` returns what could be logged
     cfg, plan, world = run.parts.cfg, run.parts.plan, run.parts.world
-    yours = {**trainer_options(cfg), **extras(run)}
+    yours = {**trainer_options(cfg), **check_extras(extras(run))}
     check_arguments(yours)
     if not yours:
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import lightning.pytorch as lightning
 import torch
+from lightning.pytorch.plugins import Precision
 
 from .config import Config
 from .errors import UserError
@@ -121,6 +122,21 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UserError(f"trainer.{name} is {value}: Lightning's Trainer has no such argument{hint}")
+
+
+def check_extras(returned: object) -> dict[str, Any]:
+    """Return what `extras` in extras.py returned, unless its plugins change the precision.
+
+    Raises:
+        UserError: says what to use instead.
+    """
+    if not isinstance(returned, dict):
+        raise UserError(f"extras.py: extras returns {returned!r}: return a dict of arguments")
+    plugins = returned.get("plugins")
+    for plugin in plugins if isinstance(plugins, list | tuple) else [plugins]:
+        if isinstance(plugin, Precision):
+            raise UserError(f"extras.py sets the plugin {type(plugin).__name__}: use speed.precision")
+    return returned
 
 
 def check_trainer(trainer: Any, cfg: Config, accumulate: int) -> None:
