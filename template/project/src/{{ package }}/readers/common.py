@@ -44,9 +44,9 @@ def list_files(root: Path, pattern: str = "*", suffixes: Collection[str] = ()) -
             raise UserError(
                 f"{path} is a link to {os.path.realpath(path)}, which is missing: correct or remove the link"
             )
-        if (not suffixes or suffix in suffixes) and (
-            pattern == "*" or _matches(Path(path).relative_to(root).parts, wanted)
-        ):
+        if (suffixes and suffix not in suffixes) or not fnmatchcase(os.path.basename(path), wanted[-1]):
+            continue
+        if len(wanted) == 2 or _matches(Path(path).relative_to(root).parts, wanted):
             found.append(Path(path))
     return sorted(found)
 
