@@ -17,6 +17,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
 PACKAGE = ROOT / "template/project/src/{{ package }}"
+LIGHTNING = ROOT / "template/frameworks/lightning/trainer_config.py"
 sys.path.insert(0, str(ROOT / "generator"))
 
 
@@ -91,16 +92,31 @@ def config() -> str:
         "",
         "Every key of a rendered project: in `configs/default.yaml`, or on the command line as",
         "`--section.key value`. `python -m <package>.train --help` prints those that a project has. `data` depends",
-        "on the kind of data, `model` on the model; all other sections are the same in every project. The recipes in",
-        "`configs/default.yaml` set some keys to other values than these defaults.",
+        "on the kind of data, `model` on the model, and `trainer` is a section of Lightning's projects; all others are",
+        "the same in every project. The recipes in `configs/default.yaml` set some keys to other values than these",
+        "defaults.",
     ]
     for section, text, keys in sections(PACKAGE / "config.py"):
         lines += ["", f"## {section}", "", text, "", *table(section, keys)]
+    lines += ["", "## trainer, of Lightning's projects", "", _text_below("trainer", LIGHTNING)]
     for kind in ("data", "model"):
         for file in modules(kind):
             for section, text, keys in sections(file):
                 lines += ["", f"## {section}, {_of(kind, file.parent.name)}", "", text, "", *table(section, keys)]
     return "\n".join([*lines, ""])
+
+
+def _text_below(field: str, file: Path) -> str:
+    """Return the docstring of a field in a module's only class."""
+    (config,) = (node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef))
+    pairs = zip(config.body, config.body[1:], strict=False)
+    (text,) = (
+        below.value
+        for it, below in pairs
+        if isinstance(it, ast.AnnAssign) and ast.unparse(it.target) == field
+        if isinstance(below, ast.Expr)
+    )
+    return " ".join(str(ast.literal_eval(text)).split())
 
 
 def modules(kind: str) -> list[Path]:

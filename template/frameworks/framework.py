@@ -61,6 +61,7 @@ class RunState:
         cfg = self.run.parts.cfg
         if cfg.dist.strategy == "fsdp":
             cfg.dist.refuse("strategy", "only the run's own checkpoints, in its folder, can hold sharded weights")
+        self.run.count_updates()  # of the last step too
         fixed = json.loads(json.dumps(self.run.parts.identity, default=str))
         meter, world = self.run.meter, self.run.parts.world
         since = {

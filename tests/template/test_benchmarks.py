@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matrix import FRAMEWORKS, ROOT
+from matrix import ENGINE_MODEL, FRAMEWORKS, ROOT
 from program import PROGRAMS, Project
 from warm import run_python
 
@@ -55,6 +55,17 @@ def test_options_of_comparisons_exist(comparisons: dict[str, list[Any]], project
     assert len(every) > 20
     result = run_python(project(FRAMEWORKS[0], model), str(PROGRAMS / "parse_options.py"), json.dumps(every))
     assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_defaults_of_lightning_are_enabled(project: Project, tmp_path: Path) -> None:
+    options = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
+    options += ["--log.every=1", "--train.eval_every=2", f"--run.dir={tmp_path}", "--run.name=a"]
+    program = [str(ROOT / "benchmarks/programs/framework_run.py"), "log,csv,bar,checkpoints"]
+    result = run_python(project("lightning", ENGINE_MODEL), *program, *options)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "Epoch 0" in result.stdout
+    assert "logged_loss" in next(tmp_path.rglob("metrics.csv")).read_text()
+    assert list(tmp_path.rglob("*.ckpt"))
 
 
 def test_models_of_comparisons_are_those_tested_here(comparisons: dict[str, list[Any]]) -> None:

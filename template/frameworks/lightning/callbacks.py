@@ -32,6 +32,8 @@ class Log(lightning.Callback):
                 states.restore()
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
+        for callback in trainer.checkpoint_callbacks:  # it would save again in the first micro-batch, within a step
+            callback._last_global_step_saved = trainer.global_step
         size, planned = getattr(trainer.datamodule, "batch_size", None), module.run.parts.plan.micro_batch
         if size not in (None, planned):
             raise UserError(f"batch_size is {size} and train.micro_batch {planned}: set train.micro_batch to {size}")
@@ -52,6 +54,9 @@ class Log(lightning.Callback):
         if run.micro_step == 0 and run.progress.should_log:  # otherwise nothing synchronizes with the device
             logged = trainer.callback_metrics
             run.log_metrics({name: logged[name] for name in module.own_names["train"] if name in logged})
+            module.save_due = run.progress.should_save and not (
+                run.progress.should_validate and trainer.enable_validation
+            )
         trainer.should_stop = trainer.should_stop or run.progress.done  # a callback of yours may have set it
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
@@ -60,26 +65,8 @@ class Log(lightning.Callback):
             names = module.own_names["val"] - {f"val_{name}" for name in module.results}
             own = {name: float(logged[name]) for name in sorted(names) if name in logged}
             module.run.add_results({**own, **module.results})
-            module.validated = module.run.progress.step
+            module.validated, module.save_due = module.run.progress.step, True
             trainer.should_stop = trainer.should_stop or module.run.progress.done
-
-
-class Save(lightning.Callback):
-    """The last callback but Lightning's own checkpoints: a checkpoint of the run has what all others did before."""
-
-    def on_train_start(self, trainer: Any, module: Any) -> None:
-        for callback in trainer.checkpoint_callbacks:  # it would save again in the first micro-batch, within a step
-            callback._last_global_step_saved = trainer.global_step
-
-    def on_train_batch_end(self, trainer: Any, module: Any, *batch: Any) -> None:
-        progress = module.run.progress
-        validates = progress.should_validate and trainer.enable_validation
-        if module.run.micro_step == 0 and progress.should_save and not validates:
-            module.run.save()
-
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            module.run.save()
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
         run: Run = module.run
@@ -92,8 +79,10 @@ def log_to(trainer: lightning.Trainer, run: Run) -> None:
     """Pass the rows of metrics to the loggers of the Trainer, as `train/loss` and so on."""
 
     def log(split: str, step: int, values: Mapping[str, float]) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics({f"{split}/{name}": value for name, value in values.items()}, step)
+        module: Any = trainer.lightning_module
+        own = {f"{split}/{name}": value for name, value in values.items() if name not in module.own_names[split]}
+        for logger in trainer.loggers:  # they have what you log from Lightning
+            logger.log_metrics(own, step)
             logger.save()
 
     run.log.sinks.append(log)
@@ -104,7 +93,7 @@ class CallbackStates(Hook):
 
     def __init__(self, trainer: Any, run: Run) -> None:
         self.trainer, self.run = trainer, run
-        self.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, Log | Save)]
+        self.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, Log)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states, and what callbacks add to a checkpoint; averaged weights as those of `train.ema`."""

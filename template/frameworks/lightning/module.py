@@ -44,7 +44,8 @@ class Module(lightning.LightningModule):
             self.model, prepare = run.parts.model, run.parts.prepare
             self.lr = optim.peak_lr(run.parts.cfg.optim, run.parts.plan.global_batch)
             """The peak learning rate, which `Tuner.lr_find` sets."""
-            self.settings = [{**group, "params": []} for group in run.parts.optimizer.param_groups]
+            groups = run.parts.optimizer.param_groups
+            self.settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         else:
             cfg, its_spec = from_dict(config), Spec(**{key: lists_to_tuples(value) for key, value in spec.items()})
             self.model = speed.place(model.build(cfg.model, its_spec), cfg.speed, torch.device("cpu"))
@@ -60,6 +61,8 @@ class Module(lightning.LightningModule):
         """Metrics of the last validation or test."""
         self.validated = 0
         """The step of the last validation."""
+        self.save_due = False
+        """Whether the run saves a checkpoint as soon as all callbacks have seen the step or the validation."""
         self.eval_weights = ExitStack()
         self.grad_norm = torch.zeros(())
         self.own_names: dict[str, set[str]] = {"train": set(), "val": set()}
@@ -76,24 +79,36 @@ class Module(lightning.LightningModule):
             checkpoint["run"] = {**state, "validated": not self.validation_due}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.run is None:  # to predict, with the averaged weights if the run kept some
+            averaged = checkpoint.get("run", {}).get("ema", {})
+            checkpoint["state_dict"] |= {f"model.{name}": value for name, value in averaged.items()}
         if self.run is None or not self.trainer.training:
             return
-        if "run" not in checkpoint:
-            raise UserError("the checkpoint has no state of a run: it was not written by this project")
+        if not {"run", "optimizer_states"} <= checkpoint.keys():
+            raise UserError("the checkpoint has no state of a run: this project did not write it, or only the weights")
         weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
         RunState(self.run).load_state_dict({**checkpoint["run"], "model": weights})  # they are loaded after this
         self.validated = self.run.progress.step if checkpoint["run"]["validated"] else 0
-        loops, due = checkpoint["loops"]["fit_loop"], int(self.validation_due)
-        batches = loops["epoch_loop.val_loop.batch_progress"]
-        for counter in (batches["total"], batches["current"]):  # a validation that is due was begun: it is not skipped
-            counter |= {"ready": due, "started": due, "processed": 0, "completed": 0}
-        batches = loops["epoch_loop.batch_progress"]
-        begun = batches["total"]["ready"] % self.run.parts.plan.accumulate
-        if begun > 0:  # it was saved within a step, which the run begins again
-            for counter in (batches["total"], batches["current"]):
-                counter |= dict.fromkeys(("ready", "started", "processed", "completed"), counter["ready"] - begun)
-        for group, settings in zip(checkpoint["optimizer_states"][0]["param_groups"], self.settings, strict=True):
-            group.update(settings, params=group["params"])  # they are those of the config
+        checkpoint["loops"]["fit_loop"] |= self._loops()
+
+    def _loops(self) -> dict[str, Any]:
+        """Return the state of Lightning's loops after the last step, whatever hook has saved the checkpoint."""
+        assert self.run is not None
+        step, plan, due = self.run.progress.step, self.run.parts.plan, int(self.validation_due)
+        epoch, inside = divmod(step, plan.steps_per_epoch)
+        begun = epoch + (inside > 0)
+        epochs = _counts(epoch) | {"ready": begun, "started": begun}
+        validation = _counts(0) | {"ready": due, "started": due}  # one that was begun is not skipped
+        stepped = {"total": _counts(step), "current": _counts(inside)}
+        batches = {"total": _counts(step * plan.accumulate), "current": _counts(inside * plan.accumulate)}
+        passed = self.trainer.enable_validation and step % (self.run.progress.eval_every or plan.total_steps) == 0
+        return {
+            "epoch_progress": {"total": epochs, "current": epochs},
+            "epoch_loop.state_dict": {"_batches_that_stepped": step - passed},  # the loop then counts this one again
+            "epoch_loop.batch_progress": {**batches, "is_last_batch": False},
+            "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": stepped, "zero_grad": stepped}},
+            "epoch_loop.val_loop.batch_progress": {"total": validation, "current": validation, "is_last_batch": False},
+        }
 
     @property
     def validation_due(self) -> bool:
@@ -116,13 +131,16 @@ class Module(lightning.LightningModule):
         assert self.run is not None
         assert self.trainer.strategy.model is not None
         parts = self.run.parts
+        for group, settings in zip(parts.optimizer.param_groups, self.settings, strict=True):
+            group.update(settings)  # those of the config, and not of a checkpoint
         techniques.compress_gradients(self.trainer.strategy.model, parts.cfg.dist, parts.world)
         if self.lr != optim.peak_lr(parts.cfg.optim, parts.plan.global_batch):  # it was set
             schedule = techniques.build_schedule(parts.cfg.optim, self.lr, parts.plan.total_steps)
             self.run.parts = replace(parts, schedule=schedule)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        assert self.run is not None
+        if self.run is None:
+            raise UserError("this module was loaded to predict: train with Module(run), as train.py does")
         return self.run.parts.optimizer
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
@@ -156,6 +174,18 @@ class Module(lightning.LightningModule):
 
     def on_validation_model_zero_grad(self) -> None:
         pass
+
+    def on_train_batch_end(self, *step: Any) -> None:
+        self._save_if_due()
+
+    def on_validation_end(self) -> None:
+        self._save_if_due()
+
+    def _save_if_due(self) -> None:
+        """Write a checkpoint of the run, after all callbacks, whose states are in it."""
+        if self.save_due and self.run is not None:
+            self.save_due = False
+            self.run.save()
 
     def on_validation_epoch_start(self) -> None:
         parts = self.run.parts if self.run is not None else None
@@ -205,5 +235,9 @@ class Module(lightning.LightningModule):
         super().log(name, value, *args, **options)
         if self._trainer is not None and not self.trainer.training:
             self.own_names["val"].add(name)
-        elif options.get("on_step") is not False:
+        elif options.get("on_step") is not False and "epoch" not in (self._current_fx_name or ""):
             self.own_names["train"].add(name)
+
+
+def _counts(number: int) -> dict[str, int]:
+    return dict.fromkeys(("ready", "started", "processed", "completed"), number)

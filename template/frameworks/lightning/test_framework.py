@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from csv import DictReader
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..config import Config
 from ..datamodule import DataModule
 from ..distributed import World
 from ..errors import UserError
+from ..loaders import Plan
 from ..module import Module
 from ..run import Run, main, open_run
 from ..tools import evaluate
@@ -71,28 +73,47 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+class SavesWithinStep(lightning.Callback):
+    """Saves when the first micro-batch of the 8th step has been prepared."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_batch_start(self, trainer: Any, module: Any, *batch: Any) -> None:
+        if trainer.global_step == 7 and module.run.micro_step == 1:
+            trainer.save_checkpoint(self.folder / "step=7.ckpt")
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:saved within a step")
 def test_fit_continues_from_a_checkpoint_of_lightning(
-    config: Callable[..., Config], world: World, tmp_path: Path, with_extras: Callable[..., None]
+    config: Callable[..., Config],
+    world: World,
+    tmp_path: Path,
+    with_extras: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the same folder and in a new one; step 4 was saved before its validation, step 6 between two rows."""
-    options = [*STEPS, "--train.accumulate=2", "--train.ema=0.9", "--log.every=4"]
+    """Saved before a validation (4), at the end of an epoch (5), between two rows (6), and within a step (7)."""
+    monkeypatch.setattr(Plan, "steps_per_epoch", 5)
+    options = [*STEPS, "--log.every=4", "--train.accumulate=2", "--train.ema=0.9"]
     fit(config("--run.name=whole", *options), world)
     whole, kept = tmp_path / "whole", tmp_path / "kept"
-    with_extras(callbacks=lambda: ModelCheckpoint(kept, "{step}", save_top_k=-1, every_n_train_steps=2))
+    every_2 = partial(ModelCheckpoint, kept, "{step}", save_top_k=-1, every_n_train_steps=2)
+    at_ends = partial(ModelCheckpoint, kept, "{step}", save_top_k=-1, save_on_train_epoch_end=True)
+    with_extras(callbacks=lambda: [every_2(), at_ends(), SavesWithinStep(kept)])
     fit(config("--run.name=cut", *options), world)
-    for step in (4, 6):
-        for name, resume in (("cut", ["--run.resume=auto"]), (f"from-{step}", [])):
-            cfg = config(f"--run.name={name}", *resume, *options)
-            _, trainer, _ = fit(cfg, world, ckpt_path=kept / f"step={step}.ckpt")
-            assert trainer.global_step == 12
-            for split in ("train", "val"):
-                first = 0 if resume else step + (split == "train")
-                expected = [row for row in read_rows(whole, split) if row["step"] >= first]
-                assert read_rows(tmp_path / name, split) == expected
-            ours, theirs = state_of(tmp_path / name), state_of(whole)
-            ours.pop("lightning")
-            assert_same(ours, theirs)
+    for name, step in (("cut", 4), ("from-4", 4), ("from-5", 5), ("from-6", 6), ("from-7", 7)):
+        resume = ["--run.resume=auto"] if name == "cut" else []
+        _, trainer, _ = fit(
+            config(f"--run.name={name}", *resume, *options), world, ckpt_path=kept / f"step={step}.ckpt"
+        )
+        assert (trainer.global_step, trainer.current_epoch) == (12, 3)
+        for split in ("train", "val"):
+            first = 0 if resume else step + (split == "train")
+            expected = [row for row in read_rows(whole, split) if row["step"] >= first]
+            assert read_rows(tmp_path / name, split) == expected
+        ours, theirs = state_of(tmp_path / name), state_of(whole)
+        ours.pop("lightning")
+        assert_same(ours, theirs)
     evaluate.main([str(kept / "step=12.ckpt"), "--device=cpu"])
     evaluate.main([str(whole), "--device=cpu"])
     evaluated = [folder / "evaluation.json" for folder in (kept / "step=12", whole / "checkpoints" / "step-00000012")]
@@ -113,7 +134,7 @@ def test_checkpoint_of_another_run_is_refused(config: Callable[..., Config], wor
 def test_validate_test_and_predict_have_no_effect_on_the_run(
     config: Callable[..., Config], world: World, tmp_path: Path
 ) -> None:
-    run, trainer, module = fit(config("--run.name=a", "--train.steps=4"), world)
+    run, trainer, module = fit(config("--run.name=a", "--train.steps=4", "--train.ema=0.9"), world)
     before = sorted((tmp_path / "a").rglob("*")), (tmp_path / "a" / "metrics.jsonl").read_text()
     loss, data = run.results["loss"], DataModule(run)
     assert trainer.validate(module, data, verbose=False)[0]["val_loss"] == pytest.approx(loss, rel=1e-6)
@@ -133,6 +154,9 @@ class LogsItself(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         self.log("step_number", float(self.global_step))
         return super().training_step(batch, batch_idx)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("epoch_number", 1.0)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         super().validation_step(batch, batch_idx)
@@ -200,6 +224,7 @@ def test_tuner_has_no_effect_on_the_run(
         ("profiler=fast", "Lightning's Trainer refuses its arguments: .*profiler"),
         ("callbacks=[a]", "trainer.callbacks is .*: set it in extras.py"),
         ("ckpt_path=none.ckpt", "trainer.ckpt_path is none.ckpt: No such file"),
+        ("logger=csv", "trainer.logger is csv: it must be bool; set objects in extras.py"),
         ("limit_val_batches=1.5", "Lightning's Trainer refuses its arguments: .*limit_val_batches"),
     ],
 )

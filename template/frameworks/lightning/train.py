@@ -45,7 +45,7 @@ try:
     from lightning.pytorch.plugins import MixedPrecision
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
-    from .callbacks import Log, Save, log_to
+    from .callbacks import Log, log_to
     from .datamodule import DataModule
     from .extras import extras
     from .module import Module
@@ -119,7 +119,7 @@ def make_trainer(run: Run) -> lightning.Trainer:
         "benchmark": torch.backends.cudnn.benchmark,
         "detect_anomaly": cfg.debug.anomaly,
         "use_distributed_sampler": False,  # the sample order is the run's
-        "callbacks": [Log(), *callbacks, Save()],
+        "callbacks": [Log(), *callbacks],
         "plugins": [*_plugins(run.parts), *_listed(yours.get("plugins"))],
     }
     if cfg.optim.schedule == "range":
@@ -173,17 +173,21 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     refuse(cfg, UNSUPPORTED)
     if world.device.type == "xpu":
         cfg.run.refuse("device", "Lightning has no accelerator for Intel GPUs; use cpu, or the framework pytorch")
+    trainer_options(cfg)  # what is refused is so before the run's folder is created
+    start = checkpoint_to_load(cfg)
     with open_run(cfg, world) as run:
         if not run.progress.done:
             trainer = make_trainer(run)
             try:
-                trainer.fit(Module(run), datamodule=DataModule(run), ckpt_path=checkpoint_to_load(cfg))
+                trainer.fit(Module(run), datamodule=DataModule(run), ckpt_path=start)
             except MisconfigurationException as error:
                 raise UserError(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
-            except SystemExit as end:  # status 1 after Ctrl-C; 0 after SIGTERM, as if the run were complete
-                if end.code:
+            except (
+                SystemExit
+            ) as end:  # Lightning's: status 1 after Ctrl-C; 0 after SIGTERM, as if the run were complete
+                if end.code == 1:
                     raise KeyboardInterrupt from None
-                sys.exit(128 + signal.SIGTERM)
+                sys.exit(end.code or 128 + signal.SIGTERM)
         run.finish()
     return run.results
 

@@ -6,7 +6,7 @@ import pickle  # only for its error
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import lightning.pytorch as lightning
 import torch
@@ -71,12 +71,19 @@ def trainer_options(cfg: Config) -> dict[str, Any]:
     """Return the arguments of the Trainer among the options.
 
     Raises:
-        UserError: one takes objects, which an option cannot have.
+        UserError: one is unknown, is decided by the config, or has a value that the Trainer does not take.
     """
     found = dict(cfg.trainer) if isinstance(cfg, LightningConfig) else {}
     found.pop("ckpt_path", None)
-    for name in found.keys() & {"callbacks", "plugins"}:
-        raise UserError(f"trainer.{name} is {found[name]}: set it in extras.py, as it takes objects")
+    check_arguments(found)
+    hints = get_type_hints(inspect.unwrap(lightning.Trainer.__init__)) if found else {}
+    for name, value in found.items():
+        if name in ("callbacks", "plugins"):
+            raise UserError(f"trainer.{name} is {value}: set it in extras.py, as it takes objects")
+        kinds = {get_origin(kind) or kind for kind in get_args(hints[name]) or (hints[name],)}
+        if type(value) not in (kinds | {int} if float in kinds else kinds):
+            plain = " or ".join(kind.__name__ for kind in (bool, int, float, str, dict) if kind in kinds)
+            raise UserError(f"trainer.{name} is {value}: it must be {plain}; set objects in extras.py")
     return found
 
 
@@ -90,11 +97,13 @@ def checkpoint_to_load(cfg: Config) -> Path | None:
     if path is None:
         return None
     try:
-        torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        loaded = torch.load(str(path), map_location="cpu", mmap=True, weights_only=True)
     except OSError as error:
         raise UserError(f"trainer.ckpt_path is {path}: {error.strerror or error}") from error
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise UserError(f"trainer.ckpt_path is {path}: this is not a checkpoint of Lightning") from error
+    if not isinstance(loaded, dict) or not {"run", "optimizer_states"} <= loaded.keys():
+        raise UserError(f"trainer.ckpt_path is {path}: it has no state of a run, or only weights")
     return Path(path)
 
 
@@ -109,7 +118,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         if name in DECIDED:
             raise UserError(f"trainer.{name} is {value}: the config decides it; use {DECIDED[name]}")
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+            near = difflib.get_close_matches(str(name), known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UserError(f"trainer.{name} is {value}: Lightning's Trainer has no such argument{hint}")
 

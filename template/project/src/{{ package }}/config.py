@@ -279,7 +279,7 @@ def _load(text: str) -> Any:
     return values
 
 
-def _keep_words(node: yaml.MappingNode, values: dict[Any, Any]) -> None:
+def _keep_words(node: Any, values: dict[Any, Any]) -> None:
     names = [str(key.value) for key, _ in node.value]
     if len(set(names)) < len(names):
         raise yaml.YAMLError("a mapping has a key twice")

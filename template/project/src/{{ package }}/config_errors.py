@@ -88,8 +88,8 @@ def _in_file(name: str) -> Iterator[Given]:
         way_out = "; remove the tag" if "tag" in str(error.problem) else ""
         raise UserError(f"{name}{line}: this is not valid YAML: {error.problem}{way_out}") from error
     except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{name}:{line}: this is not UTF-8 ({error.reason}): save the file as UTF-8") from error
+        before = error.object.count(b"\n", 0, error.start)
+        raise UserError(f"{name}:{before + 1}: this is not UTF-8 ({error.reason}): save the file as UTF-8") from error
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:  # the last ones are of a value with a tag
         raise UserError(f"{name}: this is not a YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(root, yaml.MappingNode):
@@ -120,7 +120,9 @@ def _text(node: yaml.Node) -> str:
 def _check_name(given: Given) -> None:
     """Refuse a name that is no option, by a UserError."""
     if not given.place and not given.name.startswith("--"):
-        raise UserError(f"{given.name} is not an option; did you mean --{given.name}?")
+        known = given.name.partition("=")[0] in {*options(), "config", "print_config", "help"}
+        near = f"did you mean --{given.name}?" if known else "options are given as --optim.lr 0.001"
+        raise UserError(f"{given.name} is not an option; {near}")
     section, _, key = given.key.partition(".")
     group = groups().get(section)
     if group is None or (key and group.options and given.key not in options()):

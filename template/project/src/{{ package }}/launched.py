@@ -8,11 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .errors import UserError
+
+stores: Any = dist
+"""The same module: it does not export its stores for type checkers."""
 
 RESOLVE = 10
 """Seconds in which the name of rank 0's machine must become known."""
@@ -87,7 +91,7 @@ def join(place: torch.device, rank: int, world_size: int) -> None:
         why = " ".join(str(error).split())
         raise UserError(f"{_meet(address, port, rank, world_size)} failed ({why}): {_advice(why)}") from error
     dist.init_process_group(
-        backend, store=dist.PrefixStore("default_pg", store), rank=rank, world_size=world_size, device_id=bound
+        backend, store=stores.PrefixStore("default_pg", store), rank=rank, world_size=world_size, device_id=bound
     )
 
 
@@ -105,15 +109,15 @@ def _resolve(address: str, port: int) -> None:
         time.sleep(1)
 
 
-def _store(address: str, port: int, rank: int, world_size: int) -> dist.Store:
+def _store(address: str, port: int, rank: int, world_size: int) -> Any:
     """Connect to rank 0's store, and wait for all ranks."""
     held = None
     if rank == 0:  # which also shows whether MASTER_ADDR is this machine's
         limit = timedelta(seconds=CONNECT)
-        held = dist.TCPStore(address, port, world_size, True, limit, wait_for_workers=False, multi_tenant=True)
+        held = stores.TCPStore(address, port, world_size, True, limit, wait_for_workers=False, multi_tenant=True)
     with _notice(_meet(address, port, rank, world_size)):
         limit = timedelta(seconds=JOIN)
-        store = dist.TCPStore(address, port, world_size, rank == 0, limit, multi_tenant=True)
+        store = stores.TCPStore(address, port, world_size, rank == 0, limit, multi_tenant=True)
     del held
     store.set_timeout(dist.constants.default_pg_timeout)
     return store

@@ -127,7 +127,7 @@ class Run:
     def before_update(self) -> None:
         """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
         if self.parts.scaler.is_enabled():
-            self._count_updates()
+            self.count_updates()
         self.lr, momentum = self.parts.schedule(self.progress.updates)
         optim.set_lr(self.parts.optimizer, self.lr, momentum)
 
@@ -149,10 +149,11 @@ class Run:
         self.grad_norm, self.micro_step = grad_norm, 0
         self.progress.step += 1
         if not self.parts.scaler.is_enabled() or self.parts.cfg.train.ema:  # the average needs to know it at once
-            self._count_updates()
+            self.count_updates()
         self.log.step()
 
-    def _count_updates(self) -> None:
+    def count_updates(self) -> None:
+        """Count the steps that updated the weights; with fp16, this waits for the device."""
         updates = self.progress.step - self.skipped_before - techniques.skipped_steps(self.parts.scaler)
         if updates > self.progress.updates:
             self.progress.updates = updates
@@ -184,7 +185,7 @@ class Run:
         parts, progress = self.parts, self.progress
         for hook in parts.hooks:
             hook.before_log()
-        self._count_updates()
+        self.count_updates()
         row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}), "lr": self.lr}
         seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
         row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds

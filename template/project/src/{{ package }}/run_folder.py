@@ -43,7 +43,7 @@ def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[.
     return folder, Path(found) if found else None
 
 
-def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[None]:
+def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[Any]:
     """Create a run's folder with the config in it, and return its lock; one that `run.resume` names keeps its config.
 
     The folder of a run that ended before its first checkpoint is used again, and its rows are set aside.

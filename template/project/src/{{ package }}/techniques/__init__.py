@@ -182,7 +182,7 @@ def hooks(
     if cfg.train.ema is not None:
         from .ema import Ema
 
-        found.append(Ema(model, cfg.train.ema))
+        found.append(Ema(model, cfg.train.ema, world))
     if cfg.optim.schedule == "range":
         from .lr_range import MIN_STEPS, RangeTest
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from ..distributed import World
 from ..hooks import Hook
 
 
@@ -18,8 +19,8 @@ class Ema(Hook):
     not contain its random start; TensorFlow's ExponentialMovingAverage has the same rule.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay = decay
+    def __init__(self, model: nn.Module, decay: float, world: World) -> None:
+        self.model, self.decay, self.world = model, decay, world
         self.live = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
         self.average = {name: value.detach().clone() for name, value in self.live.items()}
         # Collected once, so that an update is one kernel and no loop over names.
@@ -43,7 +44,15 @@ class Ema(Hook):
             self._load(kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the average, under "ema"."""
+        """Return the average, under "ema", with the same running statistics on every rank."""
+        if self.world.world_size > 1 and next(self.model.buffers(), None) is not None:
+            from .ddp import sync_buffers
+
+            with self.eval_weights():
+                sync_buffers(self.model, self.world)
+                for name, _ in self.model.named_buffers():
+                    if name in self.average:
+                        self.average[name].copy_(self.live[name])
         return {"ema": self.average}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

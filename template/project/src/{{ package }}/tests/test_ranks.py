@@ -257,6 +257,7 @@ def test_resume_with_other_ranks_and_strategy(
         )
         if name == strategies[-1]:
             assert all(torch.equal(ours, theirs) for ours, theirs in values)
+            assert read_rows(tmp_path / name, "val") == read_rows(tmp_path / "whole", "val"), "of the averages"
 
 
 REFUSED = [

@@ -48,7 +48,7 @@ def test_label_smoothing_equals_the_formula_in_training_only(config: Callable[..
 def test_ema_equals_a_reference() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    ema = Ema(net, 0.7)
+    ema = Ema(net, 0.7, World(0, 1, torch.device("cpu")))
     expected = {name: value.clone().double() for name, value in net.state_dict().items() if value.is_floating_point()}
     for update in range(1, 8):
         for value in net.state_dict().values():
