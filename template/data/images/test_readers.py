@@ -35,6 +35,12 @@ def test_memory_mapped_images_equal_decoded_ones_and_are_built_once(
     assert 200 in torch.cat([load_all(rebuilt.train)[0], load_all(rebuilt.val)[0]]).amax((1, 2, 3))
 
 
+def replace_by_file(folder: Path) -> None:
+    """Put a file in the place of a folder."""
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -45,7 +51,7 @@ def test_memory_mapped_images_equal_decoded_ones_and_are_built_once(
         ("images-*/manifest.json", lambda file: file.write_text(file.read_text().replace('"left_out"', '"leftout"'))),
         ("image-statistics-*/manifest.json", lambda file: file.write_text(file.read_text()[:40])),
         ("image-statistics-*/manifest.json", lambda file: file.unlink()),
-        ("images-*", lambda folder: (shutil.rmtree(folder), folder.write_text("a file"))),
+        ("images-*", replace_by_file),
     ],
 )
 def test_damaged_cache_is_built_again(
