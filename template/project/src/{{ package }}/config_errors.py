@@ -129,7 +129,7 @@ def _check_name(given: Given) -> None:
         near = closest(given.key, [*groups(), *options(), *([] if given.place else ["config", "print_config", "help"])])
         raise UserError(f"{given.place}there is no option {given.name}{near or '; --help lists them'}")
     if not key:
-        first = "".join(option.key for option in group.options[:1])
+        first = group.options[0].key if group.options else f"{section}.NAME"
         raise UserError(f"{given.place}{section} is a section: give its options, such as {first}")
 
 
