@@ -1,6 +1,8 @@
 """Reads a CSV or Parquet file with polars, with a clear message if it is invalid."""
 
 from collections import Counter
+from collections.abc import Collection
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from .common import abbreviate
 SUFFIXES = (".csv", ".tsv", ".parquet")
 MISSING = ["NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?"]
 """Spellings of a missing value in CSV, besides an empty cell."""
+NUMBER = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?$"
+"""A number as it is written with a decimal comma, and points between thousands."""
 
 
 def check_file(file: Path, key: str = "") -> Path:
@@ -30,14 +34,14 @@ def check_file(file: Path, key: str = "") -> Path:
     return file
 
 
-def read_frame(file: Path) -> pl.DataFrame:
-    """Read one file; dates are parsed.
+def read_frame(file: Path, decimal: str = "point") -> pl.DataFrame:
+    """Read one file; dates are parsed. `decimal` is what numbers in CSV have before their fraction: point or comma.
 
     Raises:
         UserError: it cannot be read, is not UTF-8, has no rows, or has two columns with the same name.
     """
     try:
-        frame = pl.read_parquet(file, glob=False) if file.suffix.lower() == ".parquet" else _read_csv(file)
+        frame = pl.read_parquet(file, glob=False) if file.suffix.lower() == ".parquet" else _read_csv(file, decimal)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"cannot read {file} ({reason}): fix the file") from error
@@ -46,7 +50,25 @@ def read_frame(file: Path) -> pl.DataFrame:
     return frame
 
 
-def _read_csv(file: Path) -> pl.DataFrame:
+def check_decimals(frame: pl.DataFrame, names: Collection[str], file: Path, way_out: str = "") -> None:
+    """Refuse text that is mostly numbers with a decimal comma.
+
+    Raises:
+        UserError: names the columns.
+    """
+    found = []
+    for name in names:
+        if frame[name].dtype == pl.String:
+            texts = frame[name].drop_nulls().str.strip_chars()
+            numbers = texts.filter(texts.str.contains(NUMBER))
+            commas = numbers.filter(numbers.str.contains(",", literal=True))
+            found += [f"{name} ({commas[0]!r})"] if len(commas) and len(numbers) > len(texts) / 2 else []
+    if found:
+        fix = "write numbers instead of text" if file.suffix.lower() == ".parquet" else "set data.decimal=comma"
+        raise UserError(f"{file} has numbers with a comma in column {abbreviate(found)}: {fix}{way_out}")
+
+
+def _read_csv(file: Path, decimal: str) -> pl.DataFrame:
     with file.open("rb") as stream:
         header = b""
         for number, line in enumerate(stream, 1):
@@ -57,10 +79,22 @@ def _read_csv(file: Path) -> pl.DataFrame:
                 raise UserError(
                     f"{file} is not UTF-8 (line {number}, {error.reason}): convert it, for example with iconv -t UTF-8"
                 ) from error
-    options: dict[str, Any] = {"separator": max(",;\t|", key=header.decode().count), "glob": False}
+    separators = ",;\t|" if decimal == "point" else ";\t|,"  # the first one where there is none in the header
+    options: dict[str, Any] = {"separator": max(separators, key=header.decode().count), "glob": False}
     first_row = pl.read_csv(file, has_header=False, n_rows=1, infer_schema=False, **options).row(0)
     names = [str(name or "") for name in first_row]
     duplicates = [name or "(no name)" for name, count in Counter(names).items() if count > 1]
     if duplicates:
         raise UserError(f"{file} has more than one column named {abbreviate(duplicates)}: rename them")
-    return pl.read_csv(file, null_values=MISSING, infer_schema_length=None, try_parse_dates=True, **options)
+    source: Path | BytesIO = file
+    if decimal == "comma":
+        source = BytesIO()
+        texts = pl.col(pl.String).str.strip_chars()
+        plain = texts.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+        frame = pl.read_csv(file, infer_schema=False, **options)
+        frame.with_columns(pl.when(texts.str.contains(NUMBER)).then(plain).otherwise(pl.col(pl.String))).write_csv(
+            source
+        )
+        source.seek(0)
+        options["separator"] = ","
+    return pl.read_csv(source, null_values=MISSING, infer_schema_length=None, try_parse_dates=True, **options)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import UserError
 from .common import abbreviate
-from .frame import check_file, read_frame
+from .frame import check_decimals, check_file, read_frame
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,19 @@ class Series:
     problems: tuple[str, ...]
 
 
-def read(path: Path, columns: tuple[str, ...] = (), time: str | None = None) -> Series:
+def read(path: Path, columns: tuple[str, ...] = (), time: str | None = None, decimal: str = "point") -> Series:
     """Read the given columns, or all numeric ones but `time`, which must increase; missing values are forward-filled.
+
+    `decimal` is that of `read_frame`.
 
     Raises:
         UserError: the file or a column is missing or unsuitable.
     """
-    frame = read_frame(check_file(path))
+    frame = read_frame(check_file(path), decimal)
     unknown = [name for name in (*columns, *([time] if time else [])) if name not in frame.columns]
     if unknown:
         raise UserError(f"{path} has no column {abbreviate(unknown)}: it has {abbreviate(frame.columns, 20)}")
+    check_decimals(frame, [name for name in frame.columns if not columns or name in (*columns, time)], path)
     if time is not None:
         _check_time(frame[time], path)
     others = [name for name in frame.columns if name != time]

@@ -25,7 +25,7 @@ from .columns import (
     unknown_categories,
 )
 from .common import abbreviate, build_once, lists_to_tuples
-from .frame import check_file, read_frame
+from .frame import check_decimals, check_file, read_frame
 from .tabular import Data, Rows, Spec, split, statistics
 
 MAX_CLASSES = 20
@@ -85,8 +85,11 @@ def read_table(cfg: TableConfig, path: Path) -> Data:
 def _build(cfg: TableConfig, files: list[Path], folder: Path) -> dict[str, Any]:
     """Read, check, split and encode; write the arrays, and return the content of the cache's manifest."""
     problems: list[str] = []
-    frame = read_frame(files[0])
+    frame = read_frame(files[0], getattr(cfg, "decimal", "point"))  # a data.py of before 0.4 has no such option
     target = _check_names(cfg, frame, files[0])
+    as_they_are = {*cfg.categorical, *cfg.ignore, *([target] if cfg.task == "classification" else [])}
+    names = [name for name in frame.columns if name not in as_they_are]
+    check_decimals(frame, names, files[0], ", or name it in data.categorical or data.ignore")
     classifies = _classifies(cfg, frame[target])
     frame = _drop_missing_targets(cfg, frame, target, classifies, files[0], problems)
     classes = tuple(sorted(frame[target].unique().to_list(), key=numbers_first)) if classifies else ()
@@ -123,7 +126,7 @@ def _build(cfg: TableConfig, files: list[Path], folder: Path) -> dict[str, Any]:
 def _read_validation_file(
     cfg: TableConfig, train: pl.DataFrame, target: str, classes: tuple[str, ...], file: Path, problems: list[str]
 ) -> pl.DataFrame:
-    val = read_frame(file)
+    val = read_frame(file, getattr(cfg, "decimal", "point"))
     missing = [name for name in train.columns if name and name not in (*cfg.ignore, *val.columns)]
     if missing:
         raise UserError(f"data.val_path={file} has no column {abbreviate(missing)}, which data.path has: add it")

@@ -35,6 +35,12 @@ def test_memory_mapped_images_equal_decoded_ones_and_are_built_once(
     assert 200 in torch.cat([load_all(rebuilt.train)[0], load_all(rebuilt.val)[0]]).amax((1, 2, 3))
 
 
+def replace_by_file(folder: Path) -> None:
+    """Put a file in the place of a folder."""
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -45,7 +51,7 @@ def test_memory_mapped_images_equal_decoded_ones_and_are_built_once(
         ("images-*/manifest.json", lambda file: file.write_text(file.read_text().replace('"left_out"', '"leftout"'))),
         ("image-statistics-*/manifest.json", lambda file: file.write_text(file.read_text()[:40])),
         ("image-statistics-*/manifest.json", lambda file: file.unlink()),
-        ("images-*", lambda folder: (shutil.rmtree(folder), folder.write_text("a file"))),
+        ("images-*", replace_by_file),
     ],
 )
 def test_damaged_cache_is_built_again(
@@ -81,6 +87,47 @@ def test_unused_folders_and_images_are_reported(tmp_path: Path) -> None:
     Image.new("L", (4, 4)).save(tmp_path / "own" / "train" / "loose.png")
     problems = data.load(make_config(tmp_path / "own")).problems
     assert [line.rpartition(": ")[2] for line in problems] == ["test", "loose.png"]
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    """To classes, to folders in them, and to images, of which one is missing. The labels are those of the names."""
+    whole = make_folder(tmp_path / "elsewhere", 3, 6)
+    expected = data.load(make_config(whole, max_unreadable=0.1))
+    own = tmp_path / "own"
+    (own / "class1").mkdir(parents=True)
+    (own / "class0").symlink_to("../elsewhere/class0")
+    (own / "class1/deep").symlink_to(whole / "class1")
+    (own / "class2").mkdir()
+    for file in (whole / "class2").iterdir():
+        (own / "class2" / file.name).symlink_to(file)
+    (tmp_path / "link").symlink_to(own)
+    found = data.load(make_config(tmp_path / "link", max_unreadable=0.1))
+    for one, other in ((found.train, expected.train), (found.val, expected.val)):
+        assert all(torch.equal(a, b) for a, b in zip(load_all(one), load_all(other), strict=True))
+    (own / "class2/gone.png").symlink_to("nowhere.png")
+    found = data.load(make_config(own, max_unreadable=0.1, cache="disk"))
+    assert (len(found.train) + len(found.val), len(found.problems)) == (18, 1)
+    assert "class2/gone.png" in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "message"),
+    [
+        ("class0/again", "..", "class0/again is a link to .*own, which contains it: remove the link"),
+        ("class0/outside", "../..", "class0/outside is a link to .*, which contains it"),
+        ("class0/there", "../class1", "class0/there/back is a link to .*class0, which contains it"),
+        ("again", ".", "own/again is a link to .*own, which contains it"),
+        ("class2", "nowhere", "own/class2 is a link to .*own/nowhere, which is missing: correct or remove the link"),
+        ("class2", "class2", "own/class2 is a link to .*own/class2, which is missing"),
+    ],
+)
+def test_links_in_circles_and_to_nowhere_are_refused(tmp_path: Path, link: str, target: str, message: str) -> None:
+    root = make_folder(tmp_path / "own", 2, 4)
+    if link == "class0/there":
+        (root / "class1/back").symlink_to("../class0")
+    (root / link).symlink_to(target)
+    with pytest.raises(UserError, match=message):
+        data.load(make_config(root))
 
 
 def test_statistics_are_those_of_the_training_split(tmp_path: Path) -> None:

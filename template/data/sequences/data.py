@@ -50,6 +50,8 @@ class DataConfig(Section):
     """Series: input columns, which are also forecast; empty: all numeric columns."""
     time: str | None = None
     """Series: time column, which must increase and is not an input; null: none."""
+    decimal: Literal["point", "comma"] = "point"
+    """Series: what numbers in CSV files have before their fraction."""
     window: int = within("[2, 1048576]", 64)
     """Series: number of input rows."""
     horizon: int = within("[1, 65536]", 16)
@@ -159,7 +161,7 @@ Table = tuple[NDArray[np.float64], tuple[str, ...], tuple[str, ...]]
 def _own_series(cfg: DataConfig, path: Path) -> Table:
     from .readers import series  # imported here because importing polars takes a while
 
-    found = series.read(path, cfg.columns, cfg.time)
+    found = series.read(path, cfg.columns, cfg.time, cfg.decimal)
     return found.values, found.columns, found.problems
 
 

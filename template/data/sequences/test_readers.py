@@ -41,6 +41,17 @@ def test_constant_column_is_reported_and_stays_finite(tmp_path: Path) -> None:
     assert rows[0, :, 0].tolist() == [0] * 12
 
 
+def test_decimal_commas_are_read_with_the_option(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("\n".join(["load", *(f"{index},5" for index in range(200))]))
+    found = data.load(series(file, decimal="comma"))
+    assert isinstance(found.train, data.Rows)
+    assert found.train.values[:3].tolist() == [[0.5], [1.5], [2.5]]
+    file.write_text(file.read_text().replace("load", "load;").replace(",5", ",5;x"))
+    with pytest.raises(UserError, match=r"numbers with a comma in column load \('0,5'\): set data.decimal=comma"):
+        data.load(series(file))
+
+
 def write_bytes(file: Path, content: bytes) -> Path:
     file.write_bytes(content)
     return file

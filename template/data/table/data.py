@@ -37,6 +37,8 @@ class DataConfig(Section):
     """File with the validation rows; null: use `val_fraction` of the rows of `path`."""
     val_fraction: float = within("(0, 1)", 0.2)
     """Fraction of the rows for validation, stratified by class in classification."""
+    decimal: Literal["point", "comma"] = "point"
+    """What numbers in CSV files have before their fraction."""
     target: str | None = None
     """Column to predict; required with `path`."""
     task: Literal["auto", "classification", "regression"] = "auto"

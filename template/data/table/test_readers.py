@@ -120,13 +120,44 @@ def test_rows_without_target_are_skipped_up_to_a_limit(load: Callable[..., data.
         load({**columns(), "label": labels}, max_unreadable=0.01)
 
 
+def decimal_commas(separator: str = ";") -> tuple[str, str]:
+    """A table with decimal commas, and the same one with points."""
+    rows = [(f"{index},5", f"1.{index:03},25", f"{index}", f"{index % 2}") for index in range(40)]
+    commas, plain = ["a;b;c;note;label"], ["a;b;c;note;label"]
+    for a, b, c, label in rows:
+        commas.append(f'"{a}";"{b}";{c};x.{label};{label}')
+        plain.append(f"{a.replace(',', '.')};{b.replace('.', '').replace(',', '.')};{c};x.{label};{label}")
+    return "\n".join(commas).replace(";", separator), "\n".join(plain)
+
+
+@pytest.mark.parametrize("separator", [";", ",", "\t"])
+def test_decimal_commas_are_read_with_the_option(load: Callable[..., data.Data], separator: str) -> None:
+    """Without it they are refused, and not taken for categories; unless they are named as such."""
+    commas, plain = decimal_commas(separator)
+    why = r"numbers with a comma in column a \('0,5'\), b \('1.000,25'\): set data.decimal=comma, or name"
+    with pytest.raises(UserError, match=why):
+        load(commas)
+    found, expected = load(commas, decimal="comma"), load(plain)
+    assert expected.spec.numeric == ("a", "b", "c")
+    assert found.spec == expected.spec
+    assert all(map(torch.equal, load_all(found.train), load_all(expected.train)))
+    assert load(commas, categorical=("a",), ignore=("b",), min_count=1).spec.categorical == ("a", "note")
+
+
+def test_text_that_has_some_numbers_with_a_comma_is_text(load: Callable[..., data.Data]) -> None:
+    note = ["1,5", "2,5", "Paris, France"] * 20
+    assert load({"a": range(60), "note": note, "label": [0, 1] * 30}, ignore=("note",)).spec.numeric == ("a",)
+    notes = ["1,5", "Rome", "Paris, France"] * 20
+    assert load({"a": range(60), "note": notes, "label": [0, 1] * 30}).spec.categorical == ("note",)
+
+
 def test_table_is_cached_until_it_changes(load: Callable[..., data.Data], monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     reader = frame.read_frame
 
-    def note(file: Path) -> pl.DataFrame:
+    def note(file: Path, decimal: str) -> pl.DataFrame:
         read.append(file)
-        return reader(file)
+        return reader(file, decimal)
 
     monkeypatch.setattr(table, "read_frame", note)
     first = load(columns())

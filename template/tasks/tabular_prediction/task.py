@@ -146,7 +146,8 @@ def predict(trained: TrainedModel, args: argparse.Namespace) -> None:
     ]
     if not files:
         raise UserError(f"{args.files[0]} contains no table: give files that end in {', '.join(SUFFIXES)}")
-    frames = [_predicted(trained, read_frame(check_file(file)), file) for file in files]
+    decimal = getattr(trained.cfg.data, "decimal", "point")  # a data.py of before 0.4 has no such option
+    frames = [_predicted(trained, read_frame(check_file(file), decimal), file) for file in files]
     try:
         frame = pl.concat(frames, how="diagonal_relaxed")
     except pl.exceptions.PolarsError as error:

@@ -5,7 +5,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -27,10 +28,53 @@ class UnreadableError(Exception):
 
 
 def list_files(root: Path, pattern: str = "*", suffixes: Collection[str] = ()) -> list[Path]:
-    """Files in a folder and its subfolders, sorted by name, without hidden ones; `suffixes` are lowercase."""
-    matches = (file for file in root.rglob(pattern) if not suffixes or file.suffix.lower() in suffixes)
-    visible = (file for file in matches if not any(part.startswith(".") for part in file.relative_to(root).parts))
-    return sorted(file for file in visible if file.is_file())
+    """Files in a folder and its subfolders, sorted by name, without hidden ones; `suffixes` are lowercase.
+
+    Links are followed; one to a missing file is listed, so that it counts as unreadable. A `pattern` is matched at any
+    depth.
+
+    Raises:
+        UserError: a folder cannot be read, or is a link to a folder that contains it, or to nothing.
+    """
+    wanted = ("**", *Path(pattern).parts)
+    found = []
+    for path in _walk(str(root), (os.path.realpath(root),)):
+        suffix = os.path.splitext(path)[1].lower()
+        if suffixes and not suffix and not os.path.exists(path):
+            raise UserError(
+                f"{path} is a link to {os.path.realpath(path)}, which is missing: correct or remove the link"
+            )
+        if (suffixes and suffix not in suffixes) or not fnmatchcase(os.path.basename(path), wanted[-1]):
+            continue
+        if len(wanted) == 2 or _matches(Path(path).relative_to(root).parts, wanted):
+            found.append(Path(path))
+    return sorted(found)
+
+
+def _walk(folder: str, above: tuple[str, ...]) -> Iterator[str]:
+    """Return the visible files, and links to nothing; `above` are the folders on the way here, without links."""
+    try:
+        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    except OSError as error:
+        raise UserError(f"cannot read the folder {folder} ({error.strerror}): change its permissions") from error
+    for entry in entries:
+        link = entry.is_symlink()
+        real = os.path.realpath(entry.path) if link else os.path.join(above[-1], entry.name)
+        if os.path.isdir(entry.path) if link else entry.is_dir():
+            if link and any(f"{one}/".startswith(f"{real.rstrip('/')}/") for one in above):
+                raise UserError(f"{entry.path} is a link to {real}, which contains it: remove the link")
+            yield from _walk(entry.path, (*above, real))
+        elif os.path.isfile(entry.path) or not os.path.exists(entry.path) if link else entry.is_file():
+            yield entry.path
+
+
+def _matches(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    """Whether the parts of a path match those of a pattern; `**` is any number of folders."""
+    if not wanted:
+        return not parts
+    if wanted[0] == "**":
+        return any(_matches(parts[skipped:], wanted[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and _matches(parts[1:], wanted[1:])
 
 
 def packaged_file(package: str, name: str) -> Path:
@@ -112,7 +156,7 @@ def fingerprint(files: Iterable[Path]) -> str:
     """A hash of the files' names, sizes and modification times; a cache with another fingerprint is stale."""
     digest = hashlib.sha256()
     for file in files:
-        stat = file.stat()
+        stat = file.stat() if file.exists() else file.lstat()
         digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
