@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -54,6 +55,8 @@ class RunLog:
             closing = Thread(target=self._close_events, daemon=True)
             closing.start()
             closing.join(CLOSE_SECONDS)
+            if closing.is_alive():
+                print("TensorBoard's writer did not close in time: its last values may be missing", file=sys.stderr)
 
     def _close_events(self) -> None:
         with suppress(OSError):  # as above

@@ -16,6 +16,8 @@ LOCK = ".lock"
 BEAT_SECONDS = 10.0
 """How often the file of a held lock is touched, for other machines, to which not every file system shows locks."""
 
+_held: set[Path] = set()
+
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
@@ -25,7 +27,9 @@ def locked(folder: Path) -> Iterator[None]:
         UserError: another process holds it.
         OSError: the folder cannot be written.
     """
-    file = folder / LOCK
+    file = folder.resolve() / LOCK
+    if file in _held:  # of which the system would grant another
+        raise UserError(f"{folder} is in use by this process: end that run, or give another --run.name")
     with file.open("a+", encoding="utf-8") as stream:  # opened once: to close it anywhere releases the lock
         stream.seek(0)
         owner = _owner(stream.read())
@@ -44,9 +48,11 @@ def locked(folder: Path) -> Iterator[None]:
         stream.flush()
         ended = Event()
         Thread(target=_touch, args=(file, ended), daemon=True).start()
+        _held.add(file)
         try:
             yield
         finally:
+            _held.discard(file)
             ended.set()
             stream.truncate(0)
 

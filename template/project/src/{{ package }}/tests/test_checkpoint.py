@@ -186,6 +186,8 @@ def test_run_is_locked_until_its_process_is_killed(run: Path, hold_the_lock: Cal
     holder.wait()
     with locked(run):
         assert (run / ".lock").read_text()
+        with pytest.raises(UserError, match="is in use by this process"), locked(run):
+            pass
     assert (run / ".lock").read_text() == ""
 
 
