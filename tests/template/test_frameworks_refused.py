@@ -74,7 +74,7 @@ def test_documentation_lists_every_key(project: Project) -> None:
     assert result.returncode == 0, result.stderr
     config = yaml.safe_load(result.stdout)
     keys = {f"{name}.{key}" for name, section in config.items() if name not in ("data", "model") for key in section}
-    assert {row[0].strip("`") for row in documented()} == keys | {"model.*", "data.*"}
+    assert {row[0].strip("`") for row in documented()} == keys | {"model.*", "data.*", "trainer.*"}
 
 
 @pytest.mark.parametrize("framework", OTHERS)

@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"model"},
     {"data"},
     {"readers", "sources"},
-    {"failure", "progress_bar", "run_lock"},
+    {"failure", "model_size", "progress_bar", "run_lock"},
     {"config_errors"},
     {"config_help"},
     {"config_base", "ranges"},

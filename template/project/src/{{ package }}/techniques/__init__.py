@@ -94,7 +94,7 @@ def build_model(cfg: Config, spec: Any, world: World) -> tuple[nn.Module, nn.Mod
             model = build(cfg.model, spec)
         return build(cfg.model, spec) if world.is_main else model, model
     except (MemoryError, RuntimeError, TypeError) as error:
-        from .model_size import check_memory
+        from ..model_size import check_memory
 
         check_memory(cfg.model, error)
         raise

@@ -149,14 +149,14 @@ def test_hostile_checkpoint_runs_no_code(run: Path) -> None:
 
 
 HOLD = """
-import signal, sys
+import json, signal, sys
 from pathlib import Path
 from {} import run_lock
 
 run_lock.BEAT_SECONDS = 0.05
 with run_lock.locked(Path(sys.argv[1])):
     if len(sys.argv) > 2:
-        Path(sys.argv[1], ".lock").write_text('{{"pid": 1, "host": "' + sys.argv[2] + '"}}')
+        Path(sys.argv[1], ".lock").write_text(json.dumps(dict(pid=1, host=sys.argv[2])))
     print("held", flush=True)
     signal.pause()
 """

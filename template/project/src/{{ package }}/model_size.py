@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError
+from .errors import UserError
 
 
 def check_memory(cfg: Any, error: Exception) -> None:
