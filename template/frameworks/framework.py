@@ -84,10 +84,10 @@ class RunState:
             hook.load_state_dict({"model": run.parts.model.state_dict(), **state})
         progress.load_state_dict(state)
         run.results = state["results"]
-        run.meter, row = Meter(run.parts.world), state["row"]  # sums and counts since the last row, over all ranks
-        if run.parts.world.is_main:
-            on_device = run.meter.on_device
-            run.meter.add({name: (on_device(total), on_device(count)) for name, (total, count) in row.items()})
+        run.meter, on_device = Meter(run.parts.world), run.meter.on_device
+        share = float(run.parts.world.is_main)  # the sums since the last row are of all ranks: rank 0 has them now
+        for name, (total, count) in state["row"].items():
+            run.meter.add({name: (share * on_device(total), share * on_device(count))})
         run.order.first_step = run.row_first_step = progress.step
         run.train_batches, run.micro_step = iter(run.train_loader), 0
         run.skipped_before = progress.step - progress.updates - techniques.skipped_steps(run.parts.scaler)

@@ -98,13 +98,14 @@ def test_accelerate_counts_steps_that_fp16_skipped(project: Project, tmp_path: P
 
 
 def test_accelerate_state_is_loaded_on_any_number_of_ranks(project: Project, tmp_path: Path) -> None:
-    """By the two lines that the documentation adds to the loop; of two ranks to the bit."""
+    """And saved again, by the lines that the documentation adds to the loop; of two ranks to the bit."""
     folder = shutil.copytree(project("accelerate", ENGINE_MODEL), tmp_path / "project")
     train = folder / "src/proj/train.py"
     text = train.read_text()
     state = f'"{tmp_path}/state"'
-    load, save = f"if cfg.run.name != 'whole': accelerator.load_state({state})", f"accelerator.save_state({state})"
-    text = text.replace("        while not", f"        {load}\n        while not", 1)
+    load, save = (f"accelerator.{call}({state})" for call in ("load_state", "save_state"))
+    again = f"if cfg.run.name != 'whole': {load}; {save}"
+    text = text.replace("        while not", f"        {again}\n        while not", 1)
     train.write_text(
         text.replace("        run.finish()", f"            if run.progress.step == 5: {save}\n        run.finish()")
     )

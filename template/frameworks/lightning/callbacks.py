@@ -1,12 +1,16 @@
 """What the run does around the steps of Lightning's loop."""
 
+import io
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
+import torch
 
-from . import checkpoint, techniques
+from . import techniques
 from .errors import UserError
 from .hooks import Hook
 from .run import Run
@@ -28,10 +32,12 @@ class Log(lightning.Callback):
         states = CallbackStates(trainer, run)
         if states.callbacks:
             run.parts = replace(run.parts, hooks=(*run.parts.hooks, states))
-            if run.progress.step > 0 and trainer.ckpt_path is None:  # Lightning restores them from its own checkpoints
-                states.restore()
+            if run.resumed and trainer.ckpt_path is None:  # Lightning restores them from its own checkpoints
+                states.restore(run.resumed)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
+        if trainer.progress_bar_callback is not None:
+            module.run.log.console.close_bar()  # one is enough; loading a checkpoint opened it again
         for callback in trainer.checkpoint_callbacks:  # it would save again in the first micro-batch, within a step
             callback._last_global_step_saved = trainer.global_step
         size, planned = getattr(trainer.datamodule, "batch_size", None), module.run.parts.plan.micro_batch
@@ -105,20 +111,35 @@ class CallbackStates(Hook):
         averaged = {name.removeprefix("model."): value for name, value in weights.items()}
         found = {"ema": averaged} if added.pop("current_model_state", None) else {}
         states = {callback.state_key: callback.state_dict() for callback in self.callbacks if callback.state_dict()}
+        states, added = ({name: kept[name] for name in kept if _can_load(name, kept[name])} for kept in (states, added))
         return {**found, "lightning": {"callbacks": states, "added": added}} if states or added else found
 
-    def restore(self) -> None:
+    def restore(self, resumed: Path) -> None:
         """Restore them from the checkpoint that the run was resumed from."""
-        module = self.trainer.lightning_module
-        file = self.run.folder / "checkpoints" / checkpoint.step_name(self.run.progress.step)
-        parts = self.run.parts
-        state = techniques.read_state(file, parts.model, parts.optimizer, parts.cfg.dist)
+        module, parts = self.trainer.lightning_module, self.run.parts
+        state = techniques.read_state(resumed, parts.model, parts.optimizer, parts.cfg.dist)
         if "lightning" not in state:
             return
         current = module.state_dict()
-        averaged = {f"model.{name}": value for name, value in state.get("ema", {}).items()} or current
-        loaded = {"state_dict": averaged, "current_model_state": current, **state["lightning"]["added"]}
+        states, loaded = state["lightning"]["callbacks"], {"state_dict": current, **state["lightning"]["added"]}
+        if "averaging_state" in loaded:  # of WeightAveraging
+            averaged = {f"model.{name}": value for name, value in state["ema"].items()}
+            loaded |= {"state_dict": averaged, "current_model_state": current}
         for callback in self.callbacks:
-            if callback.state_key in state["lightning"]["callbacks"]:
-                callback.on_load_checkpoint(self.trainer, module, loaded)
-                callback.load_state_dict(state["lightning"]["callbacks"][callback.state_key])
+            callback.on_load_checkpoint(self.trainer, module, loaded)
+            if callback.state_key in states:
+                callback.load_state_dict(states[callback.state_key])
+
+
+def _can_load(name: str, state: Any) -> bool:
+    """Whether a checkpoint with this state can be loaded, which executes nothing; warn if not."""
+    stream = io.BytesIO()
+    try:
+        torch.save(state, stream)
+        stream.seek(0)
+        torch.load(stream, weights_only=True)
+    except Exception as error:  # whatever an object of yours raises
+        why = f"it has more than tensors and plain values ({type(error).__name__})"
+        warnings.warn(f"checkpoints of the run leave out the state of {name}: {why}", stacklevel=2)
+        return False
+    return True

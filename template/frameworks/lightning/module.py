@@ -224,8 +224,8 @@ class Module(lightning.LightningModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Any:
         """Return the predictions for the inputs of a batch, which come before its targets."""
-        inputs = inspect.signature(getattr(self.model, "predict", self.forward)).parameters
-        return self(*batch[: len(inputs)])
+        parameters = inspect.signature(getattr(self.model, "predict", self.forward)).parameters.values()
+        return self(*batch[: sum(parameter.default is inspect.Parameter.empty for parameter in parameters)])
 
     def on_predict_epoch_end(self) -> None:
         self.eval_weights.close()

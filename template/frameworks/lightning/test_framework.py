@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.tuner.tuning import Tuner
 
 from .. import checkpoint, train
@@ -183,14 +184,34 @@ def test_rows_of_metrics_reach_the_loggers(
     assert rates == {row["step"] - 1: pytest.approx(row["lr"]) for row in train_rows}
 
 
-def test_average_of_weights_is_kept_when_a_run_resumes(
+class AddsToCheckpoints(lightning.Callback):
+    """Has a state that cannot be loaded without executing something, and adds to checkpoints what can."""
+
+    added = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": Path()}
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint["added"] = module.run.progress.step
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        self.added = checkpoint["added"]
+
+
+@pytest.mark.filterwarnings("ignore:checkpoints of the run leave out the state of AddsToCheckpoints")
+def test_states_of_callbacks_are_kept_when_a_run_resumes(
     config: Callable[..., Config], world: World, tmp_path: Path, with_extras: Callable[..., None]
 ) -> None:
-    with_extras(callbacks=lambda: [WeightAveraging(), EarlyStopping("val_loss", patience=9)])
+    """And the averaged weights."""
+    adds = AddsToCheckpoints()
+    with_extras(callbacks=lambda: [WeightAveraging(), EarlyStopping("val_loss", patience=9), adds])
     for name in ("whole", "cut"):
         fit(config(f"--run.name={name}", *STEPS), world)
-    at = tmp_path / "cut/checkpoints/step-00000008"
-    fit(config(*STEPS, f"--run.resume={at}"), world)
+    at = tmp_path / "cut/checkpoints"
+    (at / "step-00000008").rename(at / "abandoned-step-00000008")
+    fit(config(*STEPS, f"--run.resume={at}/abandoned-step-00000008"), world)
+    assert adds.added == 8
     assert read_rows(tmp_path / "cut", "val") == read_rows(tmp_path / "whole", "val")
     assert_same(state_of(tmp_path / "cut"), state_of(tmp_path / "whole"))
     evaluate.main([str(tmp_path / "cut"), "--device=cpu"])
@@ -238,6 +259,9 @@ def test_argument_that_the_config_decides_is_refused(tmp_path: Path, argument: s
 def test_trainer_and_callbacks_that_the_config_decides_are_refused(
     config: Callable[..., Config], world: World, with_extras: Callable[..., None]
 ) -> None:
+    with_extras(plugins=lambda: [DoublePrecision()])
+    with pytest.raises(UserError, match="extras.py sets the plugin DoublePrecision: use speed.precision"):
+        fit(config("--run.name=a", "--train.steps=1"), world)
     with_extras(callbacks=lambda: StochasticWeightAveraging(0.1))
     with pytest.raises(UserError, match="StochasticWeightAveraging is not supported: it sets the learning rate"):
         fit(config("--run.name=a", "--train.steps=1"), world)

@@ -49,7 +49,14 @@ try:
     from .datamodule import DataModule
     from .extras import extras
     from .module import Module
-    from .trainer_config import LightningConfig, check_arguments, checkpoint_to_load, trainer_options
+    from .trainer_config import (
+        LightningConfig,
+        check_arguments,
+        check_extras,
+        checkpoint_to_load,
+        listed,
+        trainer_options,
+    )
 except UserError as error:
     sys.exit(in_one_line(error))
 
@@ -95,15 +102,13 @@ def make_trainer(run: Run) -> lightning.Trainer:
     warnings.filterwarnings("ignore", ".*`on_after_batch_transfer` in `LightningModule`")  # where it is on purpose
     warnings.filterwarnings("ignore", ".*have no logger configured")  # `trainer.validate` returns what could be logged
     cfg, plan, world = run.parts.cfg, run.parts.plan, run.parts.world
-    yours = {**trainer_options(cfg), **extras(run)}
+    yours = {**trainer_options(cfg), **check_extras(extras(run))}
     check_arguments(yours)
     if not yours:
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    callbacks = _listed(yours.get("callbacks"))
+    callbacks = listed(yours.get("callbacks"))
     options: dict[str, Any] = {name: any(isinstance(it, kind) for it in callbacks) for name, kind in OWN.items()}
     options |= {"logger": False, "num_sanity_val_steps": 0, "default_root_dir": run.folder, **yours}
-    if options["enable_progress_bar"]:
-        run.log.console.close_bar()  # one is enough
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     decided: dict[str, Any] = {
         "accelerator": world.device.type,
@@ -120,7 +125,7 @@ def make_trainer(run: Run) -> lightning.Trainer:
         "detect_anomaly": cfg.debug.anomaly,
         "use_distributed_sampler": False,  # the sample order is the run's
         "callbacks": [Log(), *callbacks],
-        "plugins": [*_plugins(run.parts), *_listed(yours.get("plugins"))],
+        "plugins": [*_plugins(run.parts), *listed(yours.get("plugins"))],
     }
     if cfg.optim.schedule == "range":
         decided["limit_val_batches"] = 0
@@ -156,12 +161,6 @@ def _continue_counting(loop: Any, step: int, plan: Plan) -> None:
     loop.epoch_loop.batch_progress.total.ready = step * plan.accumulate
     loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
     loop.epoch_loop._batches_that_stepped = step
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def train(cfg: Config, world: World) -> dict[str, float]:

@@ -10,6 +10,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import lightning.pytorch as lightning
 import torch
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins import Precision
 
 from .config import Config
 from .errors import UserError
@@ -121,6 +123,31 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             near = difflib.get_close_matches(str(name), known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UserError(f"trainer.{name} is {value}: Lightning's Trainer has no such argument{hint}")
+
+
+def check_extras(returned: object) -> dict[str, Any]:
+    """Return what `extras` in extras.py returned, unless it has objects of a wrong type, or changes the precision.
+
+    Raises:
+        UserError: says what to use instead.
+    """
+    if not isinstance(returned, dict):
+        raise UserError(f"extras.py: extras returns {returned!r}: return a dict of arguments")
+    for plugin in listed(returned.get("plugins")):
+        if isinstance(plugin, Precision):
+            raise UserError(f"extras.py sets the plugin {type(plugin).__name__}: use speed.precision")
+    for name, kind in (("callbacks", lightning.Callback), ("logger", Logger)):
+        for given in listed(returned.get(name)):
+            if not isinstance(given, kind) and not (name == "logger" and isinstance(given, bool)):
+                raise UserError(f"extras.py: {name} has {given!r}, which is no {kind.__name__} of Lightning")
+    return returned
+
+
+def listed(value: Any) -> list[Any]:
+    """Return an argument that may be one object, several or None as a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def check_trainer(trainer: Any, cfg: Config, accumulate: int) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -51,9 +52,15 @@ class RunLog:
         with suppress(OSError):  # on a full disk, the failed write was reported already
             self.stream.close()
         if self.events is not None:
-            closing = Thread(target=self.events.close, daemon=True)
+            closing = Thread(target=self._close_events, daemon=True)
             closing.start()
             closing.join(CLOSE_SECONDS)
+            if closing.is_alive():
+                print("TensorBoard's writer did not close in time: its last values may be missing", file=sys.stderr)
+
+    def _close_events(self) -> None:
+        with suppress(OSError):  # as above
+            self.events.close()
 
     def step(self) -> None:
         """Advance the progress bar by one optimizer step."""

@@ -47,9 +47,9 @@ def set_aside_after(step: int, folder: Path) -> None:
 
 
 def take_over(folder: Path) -> None:
-    """Make room for a new run in the folder of one that ended before its first checkpoint: move its files.
+    """Make room for a new run in the folder of one that ended before its first checkpoint.
 
-    If it has logged rows, these and its other files are in the subfolder `unfinished-<n>` then.
+    If that one has logged rows, its files are moved to the subfolder `unfinished-<n>`.
 
     Raises:
         FileExistsError: it has checkpoints, or is not of a run.

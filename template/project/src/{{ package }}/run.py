@@ -57,7 +57,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
         try:
             console.facts({**parts.describe(), "run": shown(folder), **start})
             log = RunLog(folder, cfg.log, console, progress.step)
-            run = Run(parts, progress, log, order, train_loader, val_loader, results)
+            run = Run(parts, progress, log, order, train_loader, val_loader, results, resumed)
             opened.callback(lambda: run.log.close())
             opened.enter_context(speed.frozen_gc())
             for hook in parts.hooks:
@@ -100,12 +100,13 @@ class Run:
         train_loader: Batches,
         val_loader: Batches,
         results: dict[str, float],
+        resumed: Path | None,
     ) -> None:
         self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
         self.order, self.train_loader, self.val_loader = order, train_loader, val_loader
         self.train_batches = iter(train_loader)
-        self.results = results
-        """Metrics of the last validation."""
+        self.results, self.resumed = results, resumed
+        """Metrics of the last validation, and the checkpoint that the run was resumed from."""
         self.meter = Meter(parts.world)
         self.grad_norm = torch.zeros(())
         self.lr = 0.0

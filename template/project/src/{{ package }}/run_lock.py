@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -15,6 +15,8 @@ from .errors import UserError
 LOCK = ".lock"
 BEAT_SECONDS = 10.0
 """How often the file of a held lock is touched, for other machines, to which not every file system shows locks."""
+
+_held: set[Path] = set()
 
 
 @contextmanager
@@ -25,14 +27,16 @@ def locked(folder: Path) -> Iterator[None]:
         UserError: another process holds it.
         OSError: the folder cannot be written.
     """
-    file = folder / LOCK
+    file = folder.resolve() / LOCK
+    if file in _held:  # of which the system would grant another
+        raise UserError(f"{folder} is in use by this process: end that run, or give another --run.name")
     with file.open("a+", encoding="utf-8") as stream:  # opened once: to close it anywhere releases the lock
         stream.seek(0)
         owner = _owner(stream.read())
         try:
             fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike `flock`, not inherited by loader workers
             held = _is_touched(file, owner)
-        except BlockingIOError:
+        except (BlockingIOError, PermissionError):  # which one depends on the system
             held = True
         except OSError:  # a file system without locks
             held = _is_touched(file, owner)
@@ -44,9 +48,11 @@ def locked(folder: Path) -> Iterator[None]:
         stream.flush()
         ended = Event()
         Thread(target=_touch, args=(file, ended), daemon=True).start()
+        _held.add(file)
         try:
             yield
         finally:
+            _held.discard(file)
             ended.set()
             stream.truncate(0)
 
@@ -72,4 +78,5 @@ def _is_touched(file: Path, owner: dict[str, object]) -> bool:
 
 def _touch(file: Path, ended: Event) -> None:
     while not ended.wait(BEAT_SECONDS):
-        os.utime(file)
+        with suppress(OSError):  # a network that fails for a moment
+            os.utime(file)

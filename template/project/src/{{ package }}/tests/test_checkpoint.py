@@ -4,11 +4,15 @@ import errno
 import json
 import os
 import resource
-import signal
+import shutil
+import subprocess
+import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +22,7 @@ from ..config import CheckpointConfig
 from ..distributed import World
 from ..errors import UserError
 from ..run_lock import locked
+from .conftest import PACKAGE
 
 WEIGHTS = {"w": torch.arange(1000.0)}
 
@@ -143,38 +148,59 @@ def test_hostile_checkpoint_runs_no_code(run: Path) -> None:
     assert not (run / "touched").exists()
 
 
-def hold_the_lock(folder: Path, host: str | None = None) -> int:
-    """Hold a run's lock in another process, until that is killed; return its number."""
-    holder = os.fork()
-    if holder == 0:
-        with locked(folder):
-            if host is not None:
-                (folder / ".lock").write_text(json.dumps({"pid": 1, "host": host}))
-            (folder / "held").touch()
-            signal.pause()
-    while not (folder / "held").exists():
-        time.sleep(0.01)
-    (folder / "held").unlink()
-    return holder
+HOLD = """
+import signal, sys
+from pathlib import Path
+from {} import run_lock
+
+run_lock.BEAT_SECONDS = 0.05
+with run_lock.locked(Path(sys.argv[1])):
+    if len(sys.argv) > 2:
+        Path(sys.argv[1], ".lock").write_text('{{"pid": 1, "host": "' + sys.argv[2] + '"}}')
+    print("held", flush=True)
+    signal.pause()
+"""
 
 
-def test_run_is_locked_until_its_process_is_killed(run: Path) -> None:
+@pytest.fixture
+def hold_the_lock() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Hold a run's lock in another process, which names another host if one is given, until it is killed."""
+    with ExitStack() as started:
+
+        def hold(*arguments: str | Path) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", HOLD.format(PACKAGE), *map(str, arguments)]
+            holder = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            started.callback(holder.kill)
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            return holder
+
+        yield hold
+
+
+def test_run_is_locked_until_its_process_is_killed(run: Path, hold_the_lock: Callable[..., Any]) -> None:
     holder = hold_the_lock(run)
-    with pytest.raises(UserError, match=rf"is in use by process {holder} on .*: wait for it or stop it"), locked(run):
+    with pytest.raises(UserError, match=rf"is in use by process {holder.pid} on .*: wait for it"), locked(run):
         pass
-    os.kill(holder, signal.SIGKILL)
-    os.waitpid(holder, 0)
+    holder.kill()
+    holder.wait()
     with locked(run):
         assert (run / ".lock").read_text()
+        with pytest.raises(UserError, match="is in use by this process"), locked(run):
+            pass
     assert (run / ".lock").read_text() == ""
 
 
-def test_lock_of_another_machine_holds_while_it_is_touched(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_of_another_machine_holds_while_it_is_touched(
+    run: Path, hold_the_lock: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By closing the file, the holder has released the lock of this machine. A folder that is gone is no error."""
     monkeypatch.setattr(run_lock, "BEAT_SECONDS", 0.05)
-    holder = hold_the_lock(run, "elsewhere")  # which, by closing the file, has released the lock of this machine
+    holder = hold_the_lock(run, "elsewhere")
     with pytest.raises(UserError, match="is in use by process 1 on elsewhere"), locked(run):
         pass
-    os.kill(holder, signal.SIGKILL)
-    os.waitpid(holder, 0)
+    holder.kill()
+    holder.wait()
     with locked(run):
-        pass
+        shutil.rmtree(run)
+        time.sleep(0.15)

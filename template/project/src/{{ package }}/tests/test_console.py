@@ -1,5 +1,7 @@
 """What a run prints is within 80 columns, and starts before torch is imported."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,9 +78,18 @@ def test_screen_of_the_tests_is_that_of_a_terminal() -> None:
     assert screen("abc\rx\r\nd\r\x1b[Ke\r\n" + 81 * "f") == ["xbc", "e", 80 * "f", "f"]
 
 
-def test_log_closes_after_an_interrupt_within_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which leaves the lock of its queue taken."""
+def test_log_closes_where_tensorboard_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an interrupt, which leaves the lock of its queue taken, and on a full disk."""
     monkeypatch.setattr(log, "CLOSE_SECONDS", 0.1)
-    opened = log.RunLog(tmp_path, LogConfig(tensorboard=True), Console(True, 1, 1, "img", "loss"), 0)
-    opened.events.file_writer.event_writer._async_writer._byte_queue.mutex.acquire()
-    opened.close()
+
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for number in range(2):
+        opened = log.RunLog(tmp_path, LogConfig(tensorboard=True), Console(True, 1, 1, "img", "loss"), 0)
+        if number == 0:
+            opened.events.close()
+            monkeypatch.setattr(opened.events, "close", fail)
+        else:
+            opened.events.file_writer.event_writer._async_writer._byte_queue.mutex.acquire()
+        opened.close()

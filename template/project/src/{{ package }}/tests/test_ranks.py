@@ -4,7 +4,6 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -43,7 +42,6 @@ RUNS = {
     "bf16": ["--dist.bf16_gradients=true"],
     "ddp twice": ["--train.accumulate=2"],
     "ddp fp16": ["--speed.precision=fp16"],
-    **({"averaged": ["--train.ema=0.9", "--train.eval_every=3"]} if unsupported([FSDP]) else {}),
     "fsdp": [FSDP, "--train.ema=0.9", "--train.eval_every=3"],
     "fsdp twice": [FSDP, "--train.accumulate=2"],
     "fsdp checkpointed": [FSDP, *(["--speed.activation_checkpointing=blocks"] if HAS_BLOCKS else [])],
@@ -57,13 +55,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of these runs on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     every = [[*SHARED, f"--run.name={name}", *options] for name, options in RUNS.items()]
-    run_ranks_in_turn(
-        2,
-        every,
-        folder,
-        *("overflow", "count:ddp", "count:ddp twice", "buffers:ddp"),
-        *([] if unsupported([FSDP]) else ["observe:fsdp"]),
-    )
+    run_ranks_in_turn(2, every, folder, "overflow", "count:ddp", "count:ddp twice", "buffers:ddp", "observe:fsdp")
     return folder
 
 
@@ -151,8 +143,6 @@ def test_gradients_are_reduced_once_per_step(two: Path) -> None:
 
 
 def test_sharded_weights_start_as_whole_ones(two: Path) -> None:
-    if refused(two, "fsdp"):
-        return
     assert read_losses(two / "fsdp")[0] == read_losses(two / "ddp")[0]
 
 
@@ -168,21 +158,15 @@ def largest_shard() -> int:
 
 def test_no_whole_weight_is_on_a_device(two: Path) -> None:
     """Rank 1 builds nothing on its CPU, so what is there is on its device."""
-    if refused(two, "fsdp"):
-        return
     assert max(map(int, noted(two / "fsdp-built-1"))) == largest_shard()
 
 
 def test_each_rank_hashes_what_it_writes(two: Path) -> None:
-    if refused(two, "fsdp"):
-        return
     assert set(noted(two / "fsdp-hashed-0")) == {"share-00000.pt", "state.pt"}
     assert set(noted(two / "fsdp-hashed-1")) == {"share-00001.pt"}
 
 
 def test_sharded_ema_equals_one_rank(two: Path, one: Path) -> None:
-    if refused(two, "fsdp"):
-        return
     ours, theirs = (
         checkpoint.read_state(folder / "checkpoints/step-00000003") for folder in (two / "fsdp", one / "one")
     )
@@ -211,8 +195,6 @@ def test_bf16_gradients_are_rounded(two: Path) -> None:
 
 
 def test_one_process_evaluates_a_sharded_checkpoint(two: Path, one: Path, short_validation: None) -> None:
-    if refused(two, "fsdp"):
-        return
     folder = two / "fsdp" / "checkpoints" / "step-00000006"
     assert sorted(file.name for file in folder.glob("*.pt")) == ["share-00000.pt", "share-00001.pt", "state.pt"]
     whole, single = read_weights(two / "fsdp", 6), read_weights(one / "one", 6)
@@ -221,8 +203,6 @@ def test_one_process_evaluates_a_sharded_checkpoint(two: Path, one: Path, short_
 
 
 def test_damaged_shard_is_detected(two: Path, tmp_path: Path) -> None:
-    if refused(two, "fsdp"):
-        return
     copy = shutil.copytree(two / "fsdp", tmp_path / "copy")
     share = copy / "checkpoints" / "step-00000006" / "share-00001.pt"
     share.write_bytes(share.read_bytes()[:-1])
@@ -233,9 +213,8 @@ def test_damaged_shard_is_detected(two: Path, tmp_path: Path) -> None:
 def test_resume_with_other_ranks_and_strategy(
     two: Path, config: Callable[..., Config], world: World, tmp_path: Path, short_validation: None
 ) -> None:
-    strategies = ["ddp"] if refused(two, "fsdp") else ["ddp", "fsdp"]
-    for name in ("whole", "alone", *strategies):
-        shutil.copytree(two / ("averaged" if len(strategies) == 1 else "fsdp"), tmp_path / name)
+    for name in ("whole", "alone", "ddp", "fsdp"):
+        shutil.copytree(two / "fsdp", tmp_path / name)
     start = ["--train.steps=6", "--train.ema=0.9", "--train.eval_every=3"]
 
     def resume(name: str, *options: str) -> list[str]:
@@ -243,21 +222,16 @@ def test_resume_with_other_ranks_and_strategy(
         return [*SHARED, *start, f"--run.resume={at}", *options]
 
     train(config(*resume("alone", "--train.accumulate=2")), world)
-    resumed = [resume("ddp"), resume("fsdp", FSDP, "--run.name=resumed")]
-    run_ranks_in_turn(2, resumed[: len(strategies)], tmp_path, "observe:resumed")
-    if len(strategies) == 2:
-        names = [noted(tmp_path / f"resumed-hashed-{rank}") for rank in (0, 1)]
-        assert names == [["share-00000.pt", "state.pt"] * 2, ["share-00001.pt"] * 2], "read by one rank, written by one"
-        assert all(max(map(int, noted(tmp_path / f"resumed-read-{rank}"))) <= largest_shard() for rank in (0, 1))
-    for name in ("alone", *strategies):
-        tolerance = 0.0 if name == strategies[-1] else 1e-4
+    run_ranks_in_turn(2, [resume("ddp"), resume("fsdp", FSDP, "--run.name=resumed")], tmp_path, "observe:resumed")
+    names = [noted(tmp_path / f"resumed-hashed-{rank}") for rank in (0, 1)]
+    assert names == [["share-00000.pt", "state.pt"] * 2, ["share-00001.pt"] * 2], "read by one rank, written by one"
+    assert all(max(map(int, noted(tmp_path / f"resumed-read-{rank}"))) <= largest_shard() for rank in (0, 1))
+    for name in ("alone", "ddp", "fsdp"):
+        tolerance = 0.0 if name == "fsdp" else 1e-4
         assert read_losses(tmp_path / name) == pytest.approx(read_losses(tmp_path / "whole"), rel=tolerance, abs=0)
-        values: Any = zip(
-            read_weights(tmp_path / name, 6).values(), read_weights(tmp_path / "whole", 6).values(), strict=True
-        )
-        if name == strategies[-1]:
-            assert all(torch.equal(ours, theirs) for ours, theirs in values)
-            assert read_rows(tmp_path / name, "val") == read_rows(tmp_path / "whole", "val"), "of the averages"
+    assert read_rows(tmp_path / "fsdp", "val") == read_rows(tmp_path / "whole", "val"), "of the averages"
+    resumed, whole = read_weights(tmp_path / "fsdp", 6), read_weights(tmp_path / "whole", 6)
+    assert all(torch.equal(value, whole[name]) for name, value in resumed.items())
 
 
 REFUSED = [
@@ -281,7 +255,7 @@ REFUSED = [
 def test_unsupported_on_ranks_is_refused_and_uneven_validation_ends(tmp_path: Path) -> None:
     """Of nine samples in batches of four, one rank has two batches and the other has one."""
     runs = [[*SHARED, f"--run.name={number}", *options] for number, (options, _) in enumerate(REFUSED)]
-    uneven = [*SHARED, "--run.name=uneven", "--train.steps=2", *([] if unsupported([FSDP]) else [FSDP])]
+    uneven = [*SHARED, "--run.name=uneven", "--train.steps=2", FSDP]
     run_ranks_in_turn(2, [*runs, uneven], tmp_path, "nine_samples", "two_cores")
     for number, (options, message) in enumerate(REFUSED):
         for rank in (0, 1):
