@@ -47,6 +47,7 @@ def test_help_has_a_line_for_each_option_and_does_not_import_torch() -> None:
 @pytest.mark.parametrize("option", ["--help", "--help=optim", "--print_config"])
 def test_one_rank_answers_a_question(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     done = run_without_torch(option)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
