@@ -20,8 +20,9 @@ from updating import VERSIONS, MakeProject, build, commit, git
 
 
 def pytest_configure() -> None:
-    """Let SIGINT reach the programs under test, also where a shell started pytest in the background, ignoring it."""
+    """Let signals reach the programs under test, also where a shell or `nohup` started pytest, ignoring them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

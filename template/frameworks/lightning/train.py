@@ -181,9 +181,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
                 trainer.fit(Module(run), datamodule=DataModule(run), ckpt_path=start)
             except MisconfigurationException as error:
                 raise UserError(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
-            except (
-                SystemExit
-            ) as end:  # Lightning's: status 1 after Ctrl-C; 0 after SIGTERM, as if the run were complete
+            except SystemExit as end:  # of Lightning: 1 after Ctrl-C; 0 after SIGTERM, as if the run were complete
                 if end.code == 1:
                     raise KeyboardInterrupt from None
                 sys.exit(end.code or 128 + signal.SIGTERM)
