@@ -1,7 +1,8 @@
 """What the frameworks share: checks at the start of `train.py`, and the run's state in their own checkpoints."""
 
+import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -46,11 +47,31 @@ def refuse(cfg: Config, unsupported: Mapping[str, str]) -> None:
             section.refuse(field, why)
 
 
+def listed(value: Any) -> list[Any]:
+    """Return an argument that may be one object, several or None as a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return `; did you mean X?` for the known argument nearest to a name; empty if none is near."""
+    near = difflib.get_close_matches(str(name), known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 class RunState:
     """The state of a run in a checkpoint of the framework, which itself keeps weights, optimizer and scaler."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        groups = run.parts.optimizer.param_groups
+        self.settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
+
+    def restore_settings(self) -> None:
+        """Give the optimizer the hyperparameters of the config again, after it has loaded those of a checkpoint."""
+        for group, settings in zip(self.run.parts.optimizer.param_groups, self.settings, strict=True):
+            group.update(settings)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, as plain values and tensors. All ranks must call it.

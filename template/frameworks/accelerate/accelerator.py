@@ -1,6 +1,5 @@
 """The Accelerator of a run: its arguments, and its trackers."""
 
-import difflib
 import inspect
 import os
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from .config import as_dict
 from .distributed import World
 from .errors import UserError
 from .extras import extras
+from .framework import listed, nearest
 from .run import Run
 from .saved_run import SavedRun
 
@@ -86,19 +86,17 @@ def check_arguments(arguments: object) -> dict[str, Any]:
     if not isinstance(arguments, Mapping):
         raise UserError(f"extras.py: extras returns {arguments!r}: return a dict of arguments")
     known = {*inspect.signature(Accelerator).parameters, *OF_TRACKERS}
-    handlers = [type(handler).__name__ for handler in _listed(arguments.get("kwargs_handlers"))]
+    handlers = [type(handler).__name__ for handler in listed(arguments.get("kwargs_handlers"))]
     for name in [*arguments, *handlers]:
         if name in DECIDED:
             raise UserError(f"extras.py sets {name}: use {DECIDED[name]}")
         if name not in known and name not in handlers:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"extras.py: Accelerator has no argument {name}{hint}")
-    for handler in _listed(arguments.get("kwargs_handlers")):
+            raise UserError(f"extras.py: Accelerator has no argument {name}{nearest(name, known)}")
+    for handler in listed(arguments.get("kwargs_handlers")):
         if not isinstance(handler, ProfileKwargs):
             raise UserError(f"extras.py: kwargs_handlers has {handler!r}, which is no ProfileKwargs")
     available = [*map(str, get_available_trackers()), "all"]
-    for tracker in map(str, _listed(arguments.get("log_with"))):
+    for tracker in map(str, listed(arguments.get("log_with"))):
         if tracker in LoggerType.list() and tracker not in available:
             raise UserError(f"extras.py: log_with is {tracker}, which is not installed: pip install {tracker}")
     return dict(arguments)
@@ -149,7 +147,7 @@ def _make(run: Run, yours: dict[str, Any]) -> Accelerator:
         "mixed_precision": formats.get(parts.precision.format, "no"),
         "gradient_accumulation_plugin": GradientAccumulationPlugin(parts.plan.accumulate, sync_with_dataloader=False),
         "dynamo_backend": "no",  # the default would be that of `accelerate launch`
-        "kwargs_handlers": [ddp, *_listed(yours.get("kwargs_handlers"))],
+        "kwargs_handlers": [ddp, *listed(yours.get("kwargs_handlers"))],
     }
     accelerator = Accelerator(**arguments)
     project = accelerator.project_configuration
@@ -158,12 +156,6 @@ def _make(run: Run, yours: dict[str, Any]) -> Accelerator:
     if parts.scaler.is_enabled():
         accelerator.scaler = parts.scaler  # saved and resumed with the run
     return accelerator
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str | None]:

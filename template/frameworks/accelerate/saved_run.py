@@ -22,8 +22,6 @@ class SavedRun(RunState):
     def __init__(self, run: Run, accelerator: Accelerator) -> None:
         super().__init__(run)
         self.accelerator = accelerator
-        groups = run.parts.optimizer.param_groups
-        self.settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         accelerator.register_for_checkpointing(self)
         accelerator.register_save_state_pre_hook(self.before_save)
         accelerator.register_load_state_pre_hook(self.before_load)
@@ -47,8 +45,7 @@ class SavedRun(RunState):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state's step, with the optimizer's hyperparameters of the config."""
         super().load_state_dict(state)
-        for group, settings in zip(self.run.parts.optimizer.param_groups, self.settings, strict=True):
-            group.update(settings)
+        self.restore_settings()
         self.accelerator.step = 0  # micro-batches; another number of ranks may accumulate others
 
     def _check(self, call: str) -> None:

@@ -50,7 +50,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     with open_run(cfg, world) as run, open_accelerator(run) as accelerator:
         model, sharded = run.parts.model, cfg.dist.strategy == "fsdp"
         parameters = list(model.parameters())
-        wrapped = accelerator.prepare_model(model, evaluation_mode=sharded)  # which adds autocast, and no DDP
+        wrapped = accelerator.prepare_model(model, evaluation_mode=sharded)  # then with autocast and without DDP
         optimizer = accelerator.prepare(run.parts.optimizer)
         techniques.compress_gradients(wrapped, cfg.dist, world)
         gradient_sync = techniques.gradient_sync(model, cfg.dist)  # of FSDP; `accumulate` does that of DDP

@@ -39,13 +39,11 @@ class Module(lightning.LightningModule):
         assert config is not None
         assert spec is not None
         self.save_hyperparameters({"config": config, "spec": json.loads(json.dumps(spec, default=str))})
-        self.run = run
+        self.run, self.run_state = run, RunState(run) if run is not None else None
         if run is not None:
             self.model, prepare = run.parts.model, run.parts.prepare
             self.lr = optim.peak_lr(run.parts.cfg.optim, run.parts.plan.global_batch)
             """The peak learning rate, which `Tuner.lr_find` sets."""
-            groups = run.parts.optimizer.param_groups
-            self.settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         else:
             cfg, its_spec = from_dict(config), Spec(**{key: lists_to_tuples(value) for key, value in spec.items()})
             self.model = speed.place(model.build(cfg.model, its_spec), cfg.speed, torch.device("cpu"))
@@ -69,8 +67,8 @@ class Module(lightning.LightningModule):
         """Names of the values that you log in training steps, and in validation."""
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.run is not None:
-            state = RunState(self.run).state_dict()
+        if self.run is not None and self.run_state is not None:
+            state = self.run_state.state_dict()
             techniques.sync_buffers(self.model, self.run.parts.world)  # of the weights in the checkpoint, too
             if self.run.micro_step > 0:
                 twice = "a resumed run counts some batches twice, in its next row of metrics and in BatchNorm"
@@ -82,12 +80,12 @@ class Module(lightning.LightningModule):
         if self.run is None:  # to predict, with the averaged weights if the run kept some
             averaged = checkpoint.get("run", {}).get("ema", {})
             checkpoint["state_dict"] |= {f"model.{name}": value for name, value in averaged.items()}
-        if self.run is None or not self.trainer.training:
+        if self.run is None or self.run_state is None or not self.trainer.training:
             return
         if not {"run", "optimizer_states"} <= checkpoint.keys():
             raise UserError("the checkpoint has no state of a run: this project did not write it, or only the weights")
         weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
-        RunState(self.run).load_state_dict({**checkpoint["run"], "model": weights})  # they are loaded after this
+        self.run_state.load_state_dict({**checkpoint["run"], "model": weights})  # they are loaded after this
         self.validated = self.run.progress.step if checkpoint["run"]["validated"] else 0
         checkpoint["loops"]["fit_loop"] |= self._loops()
 
@@ -129,10 +127,10 @@ class Module(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         assert self.run is not None
+        assert self.run_state is not None
         assert self.trainer.strategy.model is not None
         parts = self.run.parts
-        for group, settings in zip(parts.optimizer.param_groups, self.settings, strict=True):
-            group.update(settings)  # those of the config, and not of a checkpoint
+        self.run_state.restore_settings()
         techniques.compress_gradients(self.trainer.strategy.model, parts.cfg.dist, parts.world)
         if self.lr != optim.peak_lr(parts.cfg.optim, parts.plan.global_batch):  # it was set
             schedule = techniques.build_schedule(parts.cfg.optim, self.lr, parts.plan.total_steps)

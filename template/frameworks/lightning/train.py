@@ -30,7 +30,7 @@ from . import distributed
 from .config import Config
 from .distributed import World
 from .errors import UserError, in_one_line
-from .framework import refuse, require
+from .framework import listed, refuse, require
 from .loaders import Plan
 from .parts import Parts
 from .run import Run, main, open_run
@@ -54,7 +54,6 @@ try:
         check_arguments,
         check_extras,
         checkpoint_to_load,
-        listed,
         trainer_options,
     )
 except UserError as error:

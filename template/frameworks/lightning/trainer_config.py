@@ -1,6 +1,5 @@
 """The config section `trainer`: arguments of Lightning's Trainer, by their names there."""
 
-import difflib
 import inspect
 import pickle  # only for its error
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from lightning.pytorch.plugins import Precision
 
 from .config import Config
 from .errors import UserError
+from .framework import listed, nearest
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         if name in DECIDED:
             raise UserError(f"trainer.{name} is {value}: the config decides it; use {DECIDED[name]}")
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"trainer.{name} is {value}: Lightning's Trainer has no such argument{hint}")
+            raise UserError(
+                f"trainer.{name} is {value}: Lightning's Trainer has no such argument{nearest(name, known)}"
+            )
 
 
 def check_extras(returned: object) -> dict[str, Any]:
@@ -141,13 +141,6 @@ def check_extras(returned: object) -> dict[str, Any]:
             if not isinstance(given, kind) and not (name == "logger" and isinstance(given, bool)):
                 raise UserError(f"extras.py: {name} has {given!r}, which is no {kind.__name__} of Lightning")
     return returned
-
-
-def listed(value: Any) -> list[Any]:
-    """Return an argument that may be one object, several or None as a list."""
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def check_trainer(trainer: Any, cfg: Config, accumulate: int) -> None:
