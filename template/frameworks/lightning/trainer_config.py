@@ -120,9 +120,8 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         if name in DECIDED:
             raise UserError(f"trainer.{name} is {value}: the config decides it; use {DECIDED[name]}")
         if name not in known:
-            raise UserError(
-                f"trainer.{name} is {value}: Lightning's Trainer has no such argument{nearest(name, known)}"
-            )
+            near = nearest(name, known)
+            raise UserError(f"trainer.{name} is {value}: Lightning's Trainer has no such argument{near}")
 
 
 def check_extras(returned: object) -> dict[str, Any]:
