@@ -14,7 +14,7 @@ LAYERS: list[set[str]] = [
     {"framework"},
     {"run"},
     {"parts", "progress"},
-    {"techniques"},
+    {"faults", "techniques"},
     {"loaders", "run_folder", "metrics", "log", "hooks"},
     {"resume"},
     {"checkpoint", "console"},
