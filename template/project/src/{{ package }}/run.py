@@ -1,7 +1,6 @@
 """One run, in any framework: its state, and what happens around its steps."""
 
 import gc
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import checkpoint, data, distributed, optim, run_folder, speed, techniques
+from . import checkpoint, data, distributed, faults, optim, run_folder, speed, techniques
 from .config import Config, as_dict, parse
 from .console import Console, shown
 from .contracts import Batch
@@ -32,7 +31,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     Raises:
         UserError: the config does not fit the data, the machine or the checkpoint.
     """
-    parts = build(cfg, world)
+    parts = build(faults.smaller_batches(cfg, world), world)
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
     folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint)
     results = _resume(parts, progress, resumed) if resumed else {}
@@ -66,6 +65,9 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
         except UserError:
             if new and progress.step == 0 and world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
+            raise
+        except (RuntimeError, MemoryError) as error:
+            faults.restart_if_out_of_memory(error, parts, progress, folder)
             raise
         except KeyboardInterrupt:
             from .resume import after_interrupt
@@ -169,6 +171,8 @@ class Run:
         Raises:
             UserError: the loss or the gradient is not finite, or a checkpoint cannot be written.
         """
+        if self.micro_step == 0:  # the run went back to a checkpoint
+            return
         self.count_step(grad_norm)
         if self.progress.should_log:
             self.log_metrics()
@@ -192,10 +196,10 @@ class Run:
         row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
         ended = [hook.on_metrics(row) for hook in parts.hooks]
         progress.ended = any(ended)
-        if progress.ended:
+        if progress.ended or "loss" not in row:  # every step of the row was skipped
             return
-        _check_finite(row, progress.step, parts.precision.format)
-        if parts.scaler.is_enabled():
+        faults.check_finite(row, progress.step, parts.precision.format, self.folder)
+        if parts.scaler.is_enabled() or parts.cfg.train.on_nonfinite != "stop":
             row["skipped_steps"] = progress.step - progress.updates
         self.row_first_step = progress.step
         self.log.row("train", progress.step, row)
@@ -225,6 +229,7 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides the weights, the optimizer and the scaler."""
+        self.progress.forward_batch = faults.agreed_forward_batch(self.progress.forward_batch, self.parts.world)
         state = self.progress.state_dict()
         for hook in self.parts.hooks:
             state |= hook.state_dict()
@@ -234,17 +239,22 @@ class Run:
         """Write a checkpoint.
 
         Raises:
-            UserError: it cannot be written; older ones are untouched.
+            UserError: it cannot be written, or training has diverged; older ones are untouched.
         """
         parts = self.parts
         techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict()}
+        faults.check_state(state, parts.model, parts.cfg, parts.data.spec, self.folder, parts.world)
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
         folder, best, cfg = self.folder / "checkpoints", self.progress.best.step, parts.cfg
         checkpoint.save(folder, state, about, cfg.checkpoint, best, parts.world, techniques.shard_writer(cfg.dist))
         gc.collect()
         self.row_start = time.perf_counter()
+
+    def load(self, path: Path) -> None:
+        """Load a checkpoint of this run, as at its start."""
+        self.results = _resume(self.parts, self.progress, path)
 
     def finish(self) -> None:
         """Report how the run ended."""
@@ -258,13 +268,6 @@ class Run:
             facts["best"] = f"{best.monitor} {best.value:.4g} at step {best.step}"
         facts |= {"time": f"{time.perf_counter() - self.log.started:.1f} s", "files": f"in {shown(self.folder)}"}
         self.log.console.facts(facts)
-
-
-def _check_finite(row: Mapping[str, float], step: int, precision: str) -> None:
-    """Stop before a broken state is saved. In fp16 an infinite gradient is expected: that step was skipped."""
-    broken = [key for key in ("loss", "grad_norm") if not math.isfinite(row[key])]
-    if broken and not (broken == ["grad_norm"] and precision == "fp16"):
-        raise UserError(f"{broken[0]} is {row[broken[0]]} at step {step}: lower optim.lr, or resume from a checkpoint")
 
 
 def main(train: Callable[[Config, World], object], argv: list[str] | None = None, kind: type[Config] = Config) -> None:
