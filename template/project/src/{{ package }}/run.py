@@ -18,6 +18,7 @@ from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
 from .errors import UserError
+from .faults import heartbeat
 from .loaders import Batches, Loader, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
@@ -60,6 +61,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             run = Run(parts, progress, log, order, train_loader, val_loader, results, resumed)
             opened.callback(lambda: run.log.close())
             opened.enter_context(speed.frozen_gc())
+            opened.enter_context(heartbeat.watch(run, cfg.run.hang_minutes, world))
             for hook in parts.hooks:
                 opened.enter_context(hook.running(parts.model, folder))
             yield run
@@ -103,7 +105,7 @@ class Run:
         resumed: Path | None,
     ) -> None:
         self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
-        self.order, self.train_loader, self.val_loader = order, train_loader, val_loader
+        self.order, self.train_loader, self.val_loader = order, train_loader, heartbeat.Counted(val_loader, self)
         self.train_batches = iter(train_loader)
         self.results, self.resumed = results, resumed
         """Metrics of the last validation, and the checkpoint that the run was resumed from."""
@@ -112,6 +114,7 @@ class Run:
         self.lr = 0.0
         self.micro_step = 0
         """Micro-batches of the present step."""
+        self.at("fetching a batch")
         self.generator = torch.default_generator
         self.row_start, self.row_first_step = time.perf_counter(), progress.step
         self.skipped_before = progress.step - progress.updates
@@ -120,6 +123,10 @@ class Run:
     def __deepcopy__(self, memo: object) -> "Run":
         return self  # a process has one; Lightning copies what refers to it
 
+    def at(self, phase: str) -> None:
+        """Record where this rank is, in words of `heartbeat.PHASES`, which shows that the run does not hang."""
+        self.place = (self.progress.step, phase, self.micro_step)
+
     def begin_step(self) -> None:
         """Call the hooks at the start of a step."""
         for hook in self.parts.hooks:
@@ -127,6 +134,7 @@ class Run:
 
     def before_update(self) -> None:
         """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
+        self.at("optimizer step")
         if self.parts.scaler.is_enabled():
             self.count_updates()
         self.lr, momentum = self.parts.schedule(self.progress.updates)
@@ -143,12 +151,14 @@ class Run:
         world, seed = self.parts.world, self.parts.cfg.run.seed
         index = self.micro_step * world.world_size + world.rank
         self.micro_step += 1
+        self.at("forward and backward")
         self.generator = distributed.seeded_generator(world.device, seed, self.progress.step, index)
 
     def count_step(self, grad_norm: Tensor) -> None:
         """Count an optimizer step. With fp16 it may not have updated the weights, which is known when it has ended."""
         self.grad_norm, self.micro_step = grad_norm, 0
         self.progress.step += 1
+        self.at("fetching a batch")
         if not self.parts.scaler.is_enabled() or self.parts.cfg.train.ema:  # the average needs to know it at once
             self.count_updates()
         self.log.step()
@@ -184,6 +194,7 @@ class Run:
             UserError: the loss or the gradient is not finite, so that nothing of it is saved.
         """
         parts, progress = self.parts, self.progress
+        self.at("logging")
         for hook in parts.hooks:
             hook.before_log()
         self.count_updates()
@@ -199,6 +210,7 @@ class Run:
             row["skipped_steps"] = progress.step - progress.updates
         self.row_first_step = progress.step
         self.log.row("train", progress.step, row)
+        self.at("fetching a batch")
 
     @contextmanager
     def eval_weights(self) -> Iterator[None]:
@@ -222,6 +234,7 @@ class Run:
         self.results = results
         self.log.row("val", self.progress.step, results)
         self.progress.best.add(results, self.progress.step)
+        self.at("fetching a batch")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides the weights, the optimizer and the scaler."""
@@ -237,6 +250,7 @@ class Run:
             UserError: it cannot be written; older ones are untouched.
         """
         parts = self.parts
+        self.at("saving")
         techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict()}
@@ -245,6 +259,7 @@ class Run:
         checkpoint.save(folder, state, about, cfg.checkpoint, best, parts.world, techniques.shard_writer(cfg.dist))
         gc.collect()
         self.row_start = time.perf_counter()
+        self.at("fetching a batch")
 
     def finish(self) -> None:
         """Report how the run ended."""
