@@ -1,8 +1,8 @@
 """Notices that a run hangs: says which rank keeps the others waiting, keeps the stacks of all, and ends the processes.
 
 Each rank records where it is (`Run.at`). A thread looks at that now and then, and writes it to a file for the other
-ranks, `ranks/rank-<n>.json` in the run's folder; the stacks are in `ranks/stacks-rank-<n>-<pid>.txt`. Time is counted in its own wake-ups, so that a process that was
-suspended, or a computer that slept, is not taken for one that hangs.
+ranks, `ranks/rank-<n>.json` in the run's folder, where the stacks will be, too: `ranks/stacks-rank-<n>-<pid>.txt`. Time
+is counted in its own wake-ups, so that a process that was suspended, or a computer that slept, does not seem to hang.
 """
 
 import faulthandler
