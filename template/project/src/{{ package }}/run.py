@@ -125,6 +125,11 @@ class Run:
         self.lr = 0.0
         self.micro_step = 0
         """Micro-batches of the present step."""
+        self.stragglers: Any = None
+        if parts.world.world_size > 1:
+            from .faults.stragglers import Stragglers
+
+            self.stragglers = Stragglers(parts.model, parts.world)
         self.at("fetching a batch")
         self.generator = torch.default_generator
         self.row_start, self.row_first_step = time.perf_counter(), progress.step
@@ -137,6 +142,8 @@ class Run:
     def at(self, phase: str) -> None:
         """Record where this rank is, in words of `heartbeat.PHASES`, which shows that the run does not hang."""
         self.place = (self.progress.step, phase, self.micro_step)
+        if self.stragglers is not None:
+            self.stragglers.at(phase)
 
     def begin(self, eval_model: nn.Module) -> None:
         """Make the validation in which the run was stopped."""
@@ -238,7 +245,10 @@ class Run:
         for hook in parts.hooks:
             hook.before_log()
         self.count_updates()
-        row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}), "lr": self.lr}
+        seconds_outside = self.stragglers.read() if self.stragglers is not None else None
+        row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}, seconds_outside), "lr": self.lr}
+        if self.stragglers is not None:
+            self.stragglers.name_slowest(row)
         seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
         row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
         ended = [hook.on_metrics(row) for hook in parts.hooks]
