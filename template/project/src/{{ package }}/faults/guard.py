@@ -42,9 +42,11 @@ def main(pid: int, limit: float, message: str) -> None:
             silent += poll
     print(message, file=sys.stderr, flush=True)
     os.kill(pid, signal.SIGABRT)
-    time.sleep(5)
-    if os.getppid() == pid:
-        os.kill(pid, signal.SIGKILL)
+    for _ in range(50):
+        time.sleep(0.1)
+        if os.getppid() != pid:
+            return
+    os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,8 @@ class Ranks:
                 record = folder / str(local_rank) / "error.json"
                 record.parent.mkdir(parents=True)
                 common = {"TORCHELASTIC_RUN_ID": "launch", "TORCHELASTIC_ERROR_FILE": str(record)}
-                environment = {**os.environ, "LAUNCH_DIR": str(folder), **common, **place.variables(local_rank)}
+                # A launcher that has started this one, through `run.processes`, restarts the run.
+                environment = {"LAUNCH_DIR": str(folder), **os.environ, **common, **place.variables(local_rank)}
                 self.processes.append(
                     subprocess.Popen(command, env=environment, start_new_session=several, preexec_fn=_end_with_parent())
                 )
@@ -149,7 +150,7 @@ def report(failed: Mapping[str, int], said: set[str]) -> int:
     name = min(failed, key=lambda name: (failed[name] >= 0, name not in said))
     status = failed[name]
     if status >= 0:
-        if name not in said and status not in (1, 2, 70, 76):  # which print a line
+        if name not in said and status not in (1, 2, 70, 76) and status < 128:  # which print a line
             print(f"error: {name} ended with status {status}; see above", file=sys.stderr)
         return status
     ended_by = signal.Signals(-status).name
