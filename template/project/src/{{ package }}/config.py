@@ -41,6 +41,9 @@ class RunConfig(Section):
     processes: int | Literal["auto"] | None = within("[1, 256]", None)
     """Processes to start on this machine, one per GPU; auto: as many as it has GPUs; null: this process alone. What a
     launcher such as torchrun has started counts instead."""
+    hang_minutes: float | None = within("(0, 100000]", 30.0)
+    """Minutes without progress of this process after which it ends, for a restart, and keeps the stacks of its threads;
+    null for no limit. The first step and the start of a validation, which may compile, have four times as many."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,7 +18,7 @@ from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
 from .errors import Stopped, UserError
-from .faults import interval
+from .faults import heartbeat, interval
 from .faults.stop import Requests
 from .loaders import Batches, Loader, TrainOrder
 from .log import RunLog
@@ -64,6 +64,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             opened.enter_context(requests)
             opened.callback(lambda: run.log.close())
             opened.enter_context(speed.frozen_gc())
+            opened.enter_context(heartbeat.watch(run, cfg.run.hang_minutes, world))
             for hook in parts.hooks:
                 opened.enter_context(hook.running(parts.model, folder))
             yield run
@@ -109,7 +110,7 @@ class Run:
         state: dict[str, Any],
     ) -> None:
         self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
-        self.order, self.train_loader, self.val_loader = order, train_loader, val_loader
+        self.order, self.train_loader, self.val_loader = order, train_loader, heartbeat.Counted(val_loader, self)
         self.train_batches = iter(train_loader)
         self.requests, self.resumed, self.state = requests, resumed, state
         self.results: dict[str, float] = state.get("results", {})
@@ -121,6 +122,12 @@ class Run:
         self.lr = 0.0
         self.micro_step = 0
         """Micro-batches of the present step."""
+        self.stragglers: Any = None
+        if parts.world.world_size > 1:
+            from .faults.stragglers import Stragglers
+
+            self.stragglers = Stragglers(parts.model, parts.world)
+        self.at("fetching a batch")
         self.generator = torch.default_generator
         self.row_start, self.row_first_step = time.perf_counter(), progress.step
         self.skipped_before = progress.step - progress.updates
@@ -128,6 +135,12 @@ class Run:
 
     def __deepcopy__(self, memo: object) -> "Run":
         return self  # a process has one; Lightning copies what refers to it
+
+    def at(self, phase: str) -> None:
+        """Record where this rank is, in words of `heartbeat.PHASES`, which shows that the run does not hang."""
+        self.place = (self.progress.step, phase, self.micro_step)
+        if self.stragglers is not None:
+            self.stragglers.at(phase)
 
     def begin(self, eval_model: nn.Module | None = None) -> None:
         """Continue where the run was stopped: between two rows of metrics, or in a validation by `eval_model`.
@@ -147,6 +160,7 @@ class Run:
 
     def before_update(self) -> None:
         """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
+        self.at("optimizer step")
         if self.parts.scaler.is_enabled():
             self.count_updates()
         self.lr, momentum = self.parts.schedule(self.progress.updates)
@@ -163,12 +177,14 @@ class Run:
         world, seed = self.parts.world, self.parts.cfg.run.seed
         index = self.micro_step * world.world_size + world.rank
         self.micro_step += 1
+        self.at("forward and backward")
         self.generator = distributed.seeded_generator(world.device, seed, self.progress.step, index)
 
     def count_step(self, grad_norm: Tensor) -> None:
         """Count an optimizer step. With fp16 it may not have updated the weights, which is known when it has ended."""
         self.grad_norm, self.micro_step = grad_norm, 0
         self.progress.step += 1
+        self.at("fetching a batch")
         if not self.parts.scaler.is_enabled() or self.parts.cfg.train.ema:  # the average needs to know it at once
             self.count_updates()
         self.log.step()
@@ -227,10 +243,14 @@ class Run:
             UserError: the loss or the gradient is not finite, so that nothing of it is saved.
         """
         parts, progress = self.parts, self.progress
+        self.at("logging")
         for hook in parts.hooks:
             hook.before_log()
         self.count_updates()
-        row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}), "lr": self.lr}
+        seconds_outside = self.stragglers.read() if self.stragglers is not None else None
+        row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}, seconds_outside), "lr": self.lr}
+        if self.stragglers is not None:
+            self.stragglers.name_slowest(row)
         seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
         row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
         ended = [hook.on_metrics(row) for hook in parts.hooks]
@@ -242,6 +262,7 @@ class Run:
             row["skipped_steps"] = progress.step - progress.updates
         self.row_first_step = progress.step
         self.log.row("train", progress.step, row)
+        self.at("fetching a batch")
 
     @contextmanager
     def eval_weights(self) -> Iterator[None]:
@@ -275,6 +296,7 @@ class Run:
         self.results, self.progress.validated = results, self.progress.step
         self.log.row("val", self.progress.step, results)
         self.progress.best.add(results, self.progress.step)
+        self.at("fetching a batch")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides the weights, the optimizer and the scaler."""
@@ -290,6 +312,7 @@ class Run:
             UserError: it cannot be written; older ones are untouched.
         """
         parts = self.parts
+        self.at("saving")
         techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict(), **(between or {})}
@@ -299,6 +322,7 @@ class Run:
         gc.collect()
         self.saved_step, self.row_start = self.progress.step, time.perf_counter()
         self.requests.saved()
+        self.at("fetching a batch")
 
     def finish(self) -> None:
         """Report how the run ended."""
