@@ -222,6 +222,8 @@ class CheckpointConfig(Section):
 
     every: int | None = within("[1, inf)", None)
     """Optimizer steps between checkpoints, in addition to one at each validation; null for only those."""
+    asynchronous: bool = True
+    """Write a checkpoint in a thread, from a copy in host memory, while training goes on."""
     keep: int = within("[1, inf)", 2)
     """Number of newest checkpoints to keep."""
     best: bool = True

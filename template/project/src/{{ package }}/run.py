@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
 from .errors import UserError
+from .faults.saver import Saver
 from .loaders import Batches, Loader, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
@@ -62,7 +64,8 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             opened.enter_context(speed.frozen_gc())
             for hook in parts.hooks:
                 opened.enter_context(hook.running(parts.model, folder))
-            yield run
+            with run.saver:
+                yield run
         except UserError:
             if new and progress.step == 0 and world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
@@ -105,6 +108,8 @@ class Run:
         self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
         self.order, self.train_loader, self.val_loader = order, train_loader, val_loader
         self.train_batches = iter(train_loader)
+        make_shards = partial(techniques.shards, parts.cfg.dist, parts.world)
+        self.saver = Saver(self.folder / "checkpoints", parts.cfg.checkpoint, parts.world, make_shards)
         self.results, self.resumed = results, resumed
         """Metrics of the last validation, and the checkpoint that the run was resumed from."""
         self.meter = Meter(parts.world)
@@ -121,7 +126,12 @@ class Run:
         return self  # a process has one; Lightning copies what refers to it
 
     def begin_step(self) -> None:
-        """Call the hooks at the start of a step."""
+        """Call the hooks at the start of a step.
+
+        Raises:
+            UserError: the last checkpoint could not be written.
+        """
+        self.saver.check()
         for hook in self.parts.hooks:
             hook.before_step()
 
@@ -231,23 +241,23 @@ class Run:
         return state
 
     def save(self) -> None:
-        """Write a checkpoint.
+        """Write a checkpoint; with `checkpoint.asynchronous`, while the run goes on.
 
         Raises:
-            UserError: it cannot be written; older ones are untouched.
+            UserError: it, or the one before, cannot be written; older ones are untouched.
         """
         parts = self.parts
         techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict()}
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
-        folder, best, cfg = self.folder / "checkpoints", self.progress.best.step, parts.cfg
-        checkpoint.save(folder, state, about, cfg.checkpoint, best, parts.world, techniques.shard_writer(cfg.dist))
+        self.saver.save(state, about, self.progress.best.step)
         gc.collect()
         self.row_start = time.perf_counter()
 
     def finish(self) -> None:
-        """Report how the run ended."""
+        """Wait for the last checkpoint, and report how the run ended."""
+        self.saver.wait()
         for hook in self.parts.hooks:
             hook.finish(self.folder, self.parts.world.is_main)
         best, facts = self.progress.best, {}

@@ -21,6 +21,7 @@ from .. import checkpoint, resume, run_lock
 from ..config import CheckpointConfig
 from ..distributed import World
 from ..errors import UserError
+from ..faults import saving
 from ..run_lock import locked
 from .conftest import PACKAGE
 
@@ -38,7 +39,8 @@ def run(tmp_path: Path) -> Path:
 def save(run: Path, step: int, best: int = 0, keep: int = 2) -> None:
     alone = World(0, 1, torch.device("cpu"))
     state = {"model": WEIGHTS, "step": step}
-    checkpoint.save(run / "checkpoints", state, {"fixed": {"width": 8}}, CheckpointConfig(keep=keep), best, alone)
+    about = {"fixed": {"width": 8}, "config": {}, "metrics": {}}
+    saving.save(run / "checkpoints", state, about, CheckpointConfig(keep=keep), best, alone)
 
 
 def test_newest_checkpoint_is_found_and_read(run: Path) -> None:
@@ -142,7 +144,7 @@ def test_hostile_checkpoint_runs_no_code(run: Path) -> None:
     torch.save({"model": Hostile(str(run / "touched"))}, folder / "state.pt")
     manifest = checkpoint.read_manifest(folder)
     manifest["files"] = {"state.pt": checkpoint.fingerprint(folder / "state.pt")}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(checkpoint.sealed(manifest))
     with pytest.raises(UserError, match="cannot load"):
         checkpoint.read_state(folder)
     assert not (run / "touched").exists()
