@@ -17,7 +17,7 @@ from ..errors import UserError, in_one_line
 from .host_copy import HostCopy
 from .saving import Pace, save
 
-REST = 4.0
+REST = 9.0
 """On the CPU, which computes the steps as well, seconds of rest for each second that the thread works."""
 WORK = 0.005
 """Seconds of work between rests."""

@@ -100,7 +100,7 @@ def prune(folder: Path, keep: int) -> None:
 def write(file: Path, state: object, pace: Pace | None = None) -> dict[str, str | int]:
     """Write a state to a file, wait until it is on the disk, and return what `checkpoint.fingerprint` would."""
     with file.open("wb") as stream:
-        hashed = _Hashed(stream, pace or (lambda: None))
+        hashed: Any = _Hashed(stream, pace or (lambda: None))
         torch.save(state, hashed)
     flush(file)
     return {"bytes": hashed.bytes, "sha256": hashed.digest.hexdigest()}
