@@ -53,7 +53,8 @@ def main() -> None:
     print(f"{'':34}{'step':>20}{'with a save in flight':>24}{'ratio':>7}{'wait per save':>20}")
     for name, kinds in found.items():
         alone, flying = (statistics.median(kinds[kind] or [float("nan")]) for kind in ("alone", "in flight"))
-        print(f"{name:34}{form(kinds['alone']):>20}{form(kinds['in flight']):>24}{flying / alone:7.2f}{form(kinds['waits']):>20}")
+        cells = f"{form(kinds['alone']):>20}{form(kinds['in flight']):>24}{flying / alone:7.2f}"
+        print(f"{name:34}{cells}{form(kinds['waits']):>20}")
 
 
 def form(values: list[float]) -> str:

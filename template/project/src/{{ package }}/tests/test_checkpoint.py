@@ -1,7 +1,6 @@
 """Checkpoints are complete or skipped, and never run code."""
 
 import errno
-import json
 import os
 import resource
 import shutil

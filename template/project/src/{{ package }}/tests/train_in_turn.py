@@ -72,9 +72,9 @@ def observe(cfg: config.Config, world: distributed.World) -> Iterator[None]:
 
     changes: dict[str, Any] = {"build_model": measured("built", build_model)}
     changes |= {"change_model": measured("built", change_model), "read_state": measured("read", read_state)}
-    with mock.patch.multiple(techniques, **changes), mock.patch.object(checkpoint, "fingerprint", hashed):
-        with mock.patch.object(saving, "write", written):
-            yield
+    files = mock.patch.object(checkpoint, "fingerprint", hashed), mock.patch.object(saving, "write", written)
+    with mock.patch.multiple(techniques, **changes), files[0], files[1]:
+        yield
 
 
 @contextlib.contextmanager
