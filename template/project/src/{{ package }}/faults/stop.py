@@ -82,6 +82,8 @@ class Requests:
             signal.signal(number, handler)
         self.waker.close()
         self.thread.join(2 * POLL_SECONDS)  # not for a store that does not answer
+        if not self.thread.is_alive():
+            self.wake.close()
 
     def handle_signals(self) -> None:
         """Take the signals that are not ignored; once more where a framework took them. Only a main thread can."""
