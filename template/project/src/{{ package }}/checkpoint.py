@@ -12,7 +12,8 @@ import hashlib
 import json
 import pickle  # only for its error
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,14 @@ def step_name(step: int) -> str:
 def all_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in the folder, oldest first."""
     return sorted(folder.glob(f"{PREFIX}*"))
+
+
+def run_of(path: Path) -> Path | None:
+    """Return the run's folder that a path is, or that has the checkpoint of this path; None if that is in none."""
+    path = path.resolve()
+    if path.parent.name == "checkpoints":
+        return path.parent.parent
+    return None if (path / "manifest.json").exists() else path
 
 
 def best_of(folder: Path) -> Path | None:
@@ -123,6 +132,24 @@ def read_state(checkpoint: Path, merge: Callable[[list[Any]], Any] = torch.cat, 
             place = place[key]
         place[name] = merge([shard[path] for shard in shards])
     return state
+
+
+@contextmanager
+def same_structure(checkpoint: Path) -> Iterator[None]:
+    """Load a state that may lack something, or have it in another form.
+
+    Raises:
+        UserError: it does.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, EOFError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(
+            f"{checkpoint} has another structure ({why}): resume from another, or start a new run"
+        ) from error
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Path) -> None:

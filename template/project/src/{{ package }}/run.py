@@ -18,8 +18,8 @@ from .config import Config, as_dict, parse
 from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
-from .errors import Stopped, UserError
-from .faults import interval
+from .errors import Stopped, UserError, short_warnings
+from .faults import disk_space, interval
 from .faults.saver import Saver
 from .faults.stop import Requests
 from .loaders import Batches, Loader, TrainOrder
@@ -27,6 +27,7 @@ from .log import RunLog
 from .metrics import Meter, evaluate
 from .parts import Parts, build
 from .progress import Progress
+from .run_lock import Opened
 
 
 @contextmanager
@@ -38,19 +39,21 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     """
     parts = build(cfg, world)
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
-    folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint)
-    state = _resume(parts, progress, resumed) if resumed else {}
-    order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
-    train_loader = techniques.cache_on_device(
-        Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
-    )
-    val_loader = techniques.cache_on_device(
-        Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
-    )
-    new = not folder.exists()
-    with ExitStack() as opened:
+    with Opened() as opened:
+        folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint, opened)
+        state = _resume(parts, progress, resumed) if resumed else {}
+        order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
+        train_loader = techniques.cache_on_device(
+            Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
+        )
+        val_loader = techniques.cache_on_device(
+            Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
+        )
+        new = not folder.exists()
+        if world.is_main and not progress.done and progress.eval_every is not None:
+            disk_space.check(folder, cfg, parts.model)
         # From here on files change, as nothing above refused the run.
-        opened.enter_context(run_folder.create(cfg, folder, world, resumed))
+        run_folder.create(cfg, folder, world, resumed, opened)
         if (cfg.run.resume or resumed) and world.is_main:
             from .resume import set_aside_after
 
@@ -84,16 +87,19 @@ def _tell_end(signal_name: str, console: Console, run: "Run") -> None:
 
 def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, Any]:
     """Load a checkpoint into the parts; return what is for the run, and the `results` of its last validation."""
-    state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
-    checkpoint.load_weights(parts.model, state["model"], path)
-    optim.restore(parts.optimizer, state["optimizer"])
-    if state["scaler"] and parts.scaler.is_enabled():
-        parts.scaler.load_state_dict(state["scaler"])
-    for hook in parts.hooks:
-        hook.load_state_dict(state)
-    progress.load_state_dict(state)
-    results = checkpoint.read_manifest(path)["metrics"]
-    return {"results": results, **{name: state[name] for name in interval.NAMES if name in state}}
+    with checkpoint.same_structure(path):
+        state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
+        checkpoint.load_weights(parts.model, state["model"], path)
+        optim.restore(parts.optimizer, state["optimizer"])
+        if state["scaler"] and parts.scaler.is_enabled():
+            parts.scaler.load_state_dict(state["scaler"])
+        for hook in parts.hooks:
+            hook.load_state_dict(state)
+        progress.load_state_dict(state)
+        manifest = checkpoint.read_manifest(path)
+        if progress.step != manifest["step"]:
+            raise ValueError(f"its step is {progress.step}, and {manifest['step']} in the manifest")
+        return {"results": manifest["metrics"], **{name: state[name] for name in interval.NAMES if name in state}}
 
 
 class Run:
@@ -337,6 +343,7 @@ def _check_finite(row: Mapping[str, float], step: int, precision: str) -> None:
 def main(train: Callable[[Config, World], object], argv: list[str] | None = None, kind: type[Config] = Config) -> None:
     """Read the command line and train; an expected error is one line on stderr."""
     try:
+        short_warnings()
         cfg = parse(f"{__package__}.train", "Train the model.", argv, kind)
         techniques.start_processes(cfg.run, argv)
         with distributed.start(cfg.run.device) as world:

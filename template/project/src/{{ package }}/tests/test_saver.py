@@ -43,8 +43,13 @@ def make(folder: Path, world: World, **options: Any) -> Saver:
 def test_state_is_copied_before_it_changes(tmp_path: Path, world: World) -> None:
     """With shared memory, strides, attributes and whatever is not a tensor; the copy's memory is used again."""
     weights = torch.arange(24.0).view(2, 3, 4).transpose(1, 2)
-    module = torch.nn.Linear(2, 2).state_dict()
-    state = {"step": 1, "tied": [weights, weights.detach()], "module": module, "row": {"loss": (weights[0], 3)}}
+    module: Any = torch.nn.Linear(2, 2).state_dict()
+    state: dict[str, Any] = {
+        "step": 1,
+        "tied": [weights, weights.detach()],
+        "module": module,
+        "row": {"loss": (weights[0], 3)},
+    }
     state |= {"names": {"a", "b"}, "empty": torch.zeros(0)}
     before = [value.clone() for value in (weights, module["weight"])]
     subject = make(tmp_path, world)
@@ -56,7 +61,7 @@ def test_state_is_copied_before_it_changes(tmp_path: Path, world: World) -> None
         release.set()
         subject.wait()
         memory = set(map(torch.Tensor.data_ptr, subject.host_copy.memory.values()))
-        loaded = checkpoint.read_state(tmp_path / "checkpoints/step-00000001")
+        loaded: Any = checkpoint.read_state(tmp_path / "checkpoints/step-00000001")
         subject.save(state, ABOUT, 0)
         assert set(map(torch.Tensor.data_ptr, subject.host_copy.memory.values())) == memory
     assert torch.equal(loaded["tied"][0], before[0])
