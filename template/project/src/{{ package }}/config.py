@@ -31,9 +31,9 @@ class RunConfig(Section):
     resume: str | None = None
     """Resume a run: its folder, one of its checkpoints (such as `checkpoints/best`), or `auto` for the newest good
     checkpoint of `run.name`, if there is one. null: as auto, but a run with other settings is refused."""
-    max_minutes: float | Literal["auto"] | None = within("(0, inf)", "auto")
-    """Minutes after which the run saves a checkpoint and stops with exit status 75; auto: two minutes before the time
-    limit of a SLURM job; null for no limit."""
+    max_minutes: float | None = within("(0, inf)", None)
+    """Minutes after which the run saves a checkpoint and stops with exit status 75; null: two minutes before the time
+    limit of a SLURM job, and elsewhere never."""
     seed: int = within("[0, 2147483647]", 0)
     """Seed of the initial weights, sample order, augmentation and dropout."""
     device: Literal["auto", "accelerator", "cpu", "cuda", "mps", "xpu"] = "auto"

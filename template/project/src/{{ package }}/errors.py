@@ -16,7 +16,7 @@ class UsageError(UserError):
     status = 2
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818  # it is no error
     """The run was stopped by request; its message says how to continue it."""
 
     status = 75
