@@ -31,6 +31,9 @@ class RunConfig(Section):
     resume: str | None = None
     """Resume a run: its folder, one of its checkpoints (such as `checkpoints/best`), or `auto` for the newest good
     checkpoint of `run.name`, if there is one."""
+    max_minutes: float | Literal["auto"] | None = within("(0, inf)", "auto")
+    """Minutes after which the run saves a checkpoint and stops with exit status 75; auto: two minutes before the time
+    limit of a SLURM job; null for no limit."""
     seed: int = within("[0, 2147483647]", 0)
     """Seed of the initial weights, sample order, augmentation and dropout."""
     device: Literal["auto", "accelerator", "cpu", "cuda", "mps", "xpu"] = "auto"
@@ -222,6 +225,8 @@ class CheckpointConfig(Section):
 
     every: int | None = within("[1, inf)", None)
     """Optimizer steps between checkpoints, in addition to one at each validation; null for only those."""
+    minutes: float | None = within("(0, inf)", None)
+    """Minutes between checkpoints, in addition to these; null for off."""
     keep: int = within("[1, inf)", 2)
     """Number of newest checkpoints to keep."""
     best: bool = True

@@ -14,6 +14,13 @@ class UsageError(UserError):
     status = 2
 
 
+class Stopped(Exception):
+    """The run was stopped by request; its message says how to continue it."""
+
+    status = 75
+    """Exit status, of temporary failures in sysexits.h: start the same command again."""
+
+
 def in_one_line(error: UserError) -> str:
     """Return the message; without the traceback of the loader process, if it was raised in one."""
     return "error: " + str(error).strip().splitlines()[-1].split("UserError: ")[-1]

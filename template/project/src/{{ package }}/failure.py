@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from .config_errors import with_place
-from .errors import UserError, in_one_line
+from .errors import Stopped, UserError, in_one_line
 
 
 def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
@@ -27,6 +27,8 @@ def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
     if isinstance(error, UserError):
         error = with_place(error, sys.argv[1:] if arguments is None else arguments)
         message, status = in_one_line(error), error.status
+    elif isinstance(error, Stopped):
+        message, status = str(error) * (os.environ.get("RANK", "0") == "0"), error.status
     elif isinstance(error, KeyboardInterrupt):
         message, status = "", 128 + signal.SIGINT
     elif several and not isinstance(error, SystemExit):
@@ -35,10 +37,10 @@ def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
         raise error
     if status == 1 and not several:
         sys.exit(message)
-    if several and not _is_first(message or "interrupted"):
+    if several and not isinstance(error, Stopped) and not _is_first(message or "interrupted"):
         message = ""
     if message:
-        print(message, file=sys.stderr, flush=True)
+        print(message, file=sys.stdout if isinstance(error, Stopped) else sys.stderr, flush=True)
     if several:
         sys.stdout.flush()
         os._exit(status)

@@ -1,7 +1,7 @@
 """Metrics as sums and counts, kept on the device, exact over any batches and ranks."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -47,6 +47,18 @@ class Meter:
         *parts, local = values.split([*(row.numel() for row in rows), len(own)])
         means = {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
         return means | dict(zip(own, local.tolist(), strict=True)) | means
+
+    def state_dict(self) -> dict[str, list[Tensor]]:
+        """Return the sum and the count of each metric over all ranks. All ranks must call it."""
+        sums = {name: (self.on_device(self.sums[name]), self.on_device(self.counts[name])) for name in self.sums}
+        return {name: [self.world.all_reduce(value.clone()) for value in sums[name]] for name in sorted(sums)}
+
+    def load_state_dict(self, state: Mapping[str, Sequence[Tensor]]) -> None:
+        """Restore the sums and counts: rank 0 has those of all ranks."""
+        self.sums, self.counts = {}, {}
+        share = float(self.world.is_main)
+        for name, (total, count) in state.items():
+            self.add({name: (share * self.on_device(total), share * self.on_device(count))})
 
     def on_device(self, value: Tensor | float) -> Tensor:
         """Return a number as a scalar on the device."""

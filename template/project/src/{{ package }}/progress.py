@@ -53,6 +53,8 @@ class Progress:
     """Optimizer steps made, including those that fp16 skipped."""
     updates: int = 0
     """Steps that updated the weights."""
+    validated: int = 0
+    """The step of the last validation."""
     ended: bool = False
     """Whether a hook has ended the run."""
 
@@ -84,6 +86,11 @@ class Progress:
         return self.step % self.eval_every == 0 or self.step == self.total_steps
 
     @property
+    def validation_due(self) -> bool:
+        """Whether the validation after the last step is still to be made."""
+        return self.step > 0 and self.should_validate and self.validated != self.step
+
+    @property
     def should_save(self) -> bool:
         """Whether a checkpoint is due."""
         return self.should_validate or (self.eval_every is not None and self.step % self.save_every == 0)
@@ -95,10 +102,12 @@ class Progress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
-        return {"step": self.step, "updates": self.updates, "best": list(astuple(self.best))}
+        best = list(astuple(self.best))
+        return {"step": self.step, "updates": self.updates, "validated": self.validated, "best": best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint. The best validation is kept if it was measured by the same metric."""
         self.step, self.updates = state["step"], state["updates"]
+        self.validated = state.get("validated", self.step)
         if state["best"][:2] == [self.best.monitor, self.best.mode]:
             self.best = Best(*state["best"])

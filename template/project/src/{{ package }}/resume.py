@@ -78,7 +78,7 @@ def _check_unfinished(folder: Path) -> None:
         raise FileExistsError
 
 
-def drop_rows_after(step: int, file: Path, validated: bool = True) -> None:
+def drop_rows_after(step: int, file: Path, validated: bool) -> None:
     """Drop the rows of later steps, which the resumed run repeats, from metrics.jsonl.
 
     If it was not `validated`, the validation after `step` is repeated as well.
@@ -99,9 +99,9 @@ def _place_of(line: str) -> tuple[float, bool]:
         return float("inf"), False
 
 
-def after_interrupt(folder: Path, step: int) -> dict[str, str]:
-    """Return what is left of a run that was interrupted after `step` optimizer steps, and how to continue it."""
-    facts = {"interrupted": f"after step {step}"}
+def after_end(signal_name: str, folder: Path, step: int) -> dict[str, str]:
+    """Return what is left of a run that a second signal ends after `step` optimizer steps, and how to continue it."""
+    facts = {"ended": f"by {signal_name} after step {step}"}
     kept = all_checkpoints(folder / "checkpoints")
     if not kept:
         return facts | {"kept": "no checkpoint, as none was saved yet"}

@@ -17,7 +17,9 @@ from .config import Config, as_dict, parse
 from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
-from .errors import UserError
+from .errors import Stopped, UserError
+from .faults import interval
+from .faults.stop import Requests
 from .loaders import Batches, Loader, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
@@ -35,7 +37,8 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     parts = build(cfg, world)
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
     folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint)
-    results = _resume(parts, progress, resumed) if resumed else {}
+    meter = Meter(world)
+    results = _resume(parts, progress, meter, resumed) if resumed else {}
     order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
     train_loader = techniques.cache_on_device(
         Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
@@ -54,10 +57,12 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
         unit = getattr(data, "UNIT", "samples")
         console = Console(world.is_main, progress.total_steps, parts.plan.steps_per_epoch, unit, cfg.train.monitor)
         start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
+        requests = Requests(cfg.run, cfg.checkpoint.minutes, world, lambda name: _tell_end(name, console, run))
         try:
             console.facts({**parts.describe(), "run": shown(folder), **start})
-            log = RunLog(folder, cfg.log, console, progress.step)
-            run = Run(parts, progress, log, order, train_loader, val_loader, results, resumed)
+            log = RunLog(folder, cfg.log, console, progress.step, not progress.validation_due)
+            run = Run(parts, progress, log, order, train_loader, val_loader, meter, results, resumed, requests)
+            opened.enter_context(requests)
             opened.callback(lambda: run.log.close())
             opened.enter_context(speed.frozen_gc())
             for hook in parts.hooks:
@@ -67,14 +72,15 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             if new and progress.step == 0 and world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
             raise
-        except KeyboardInterrupt:
-            from .resume import after_interrupt
-
-            console.facts(after_interrupt(folder, progress.step))
-            raise
 
 
-def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, float]:
+def _tell_end(signal_name: str, console: Console, run: "Run") -> None:
+    from .resume import after_end
+
+    console.facts(after_end(signal_name, run.folder, run.progress.step))
+
+
+def _resume(parts: Parts, progress: Progress, meter: Meter, path: Path) -> dict[str, float]:
     """Load a checkpoint into the parts, and return the results of its last validation."""
     state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
     checkpoint.load_weights(parts.model, state["model"], path)
@@ -84,6 +90,8 @@ def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, float]:
     for hook in parts.hooks:
         hook.load_state_dict(state)
     progress.load_state_dict(state)
+    if "row" in state:
+        interval.restore(state, meter, parts.model, parts.hooks, parts.world)
     results: dict[str, float] = checkpoint.read_manifest(path)["metrics"]
     return results
 
@@ -99,15 +107,19 @@ class Run:
         order: TrainOrder,
         train_loader: Batches,
         val_loader: Batches,
+        meter: Meter,
         results: dict[str, float],
         resumed: Path | None,
+        requests: Requests,
     ) -> None:
         self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
         self.order, self.train_loader, self.val_loader = order, train_loader, val_loader
         self.train_batches = iter(train_loader)
         self.results, self.resumed = results, resumed
         """Metrics of the last validation, and the checkpoint that the run was resumed from."""
-        self.meter = Meter(parts.world)
+        self.meter, self.requests = meter, requests
+        self.saved_step = progress.step if resumed else 0
+        """The step of the last checkpoint."""
         self.grad_norm = torch.zeros(())
         self.lr = 0.0
         self.micro_step = 0
@@ -119,6 +131,12 @@ class Run:
 
     def __deepcopy__(self, memo: object) -> "Run":
         return self  # a process has one; Lightning copies what refers to it
+
+    def begin(self, eval_model: nn.Module) -> None:
+        """Make the validation in which the run was stopped."""
+        if self.progress.validation_due:
+            self.validate(eval_model)
+            self.save()
 
     def begin_step(self) -> None:
         """Call the hooks at the start of a step."""
@@ -176,6 +194,27 @@ class Run:
             self.validate(eval_model)
         if self.progress.should_save:
             self.save()
+        if not self.progress.done:
+            self.follow(self.requests.due())
+
+    def follow(self, requested: Mapping[str, str]) -> None:
+        """Do what all ranks are to do here: `save` a checkpoint, or `stop`, which saves one if the last is older.
+
+        Raises:
+            Stopped: the run is to stop.
+            UserError: the loss or the gradient is not finite, or the checkpoint cannot be written.
+        """
+        progress, parts = self.progress, self.parts
+        if requested and progress.eval_every is not None and self.saved_step != progress.step:
+            self.count_updates()
+            between = interval.state(self.meter, parts.model, parts.hooks, parts.world)
+            means = {name: (total / count).item() for name, (total, count) in between["row"].items()}
+            _check_finite({"loss": 0.0, **means, "grad_norm": float(self.grad_norm)}, progress.step, parts.precision.format)
+            self.save(between)
+        if "stop" in requested:
+            how = f"continue with --run.resume {'auto' if parts.cfg.run.name else shown(self.folder)}"
+            how = "a range test keeps no checkpoint" if progress.eval_every is None else how
+            raise Stopped(f"stopped at step {progress.step} ({requested['stop']}); {how}")
 
     def log_metrics(self, extra: Mapping[str, Tensor] | None = None) -> None:
         """Log the training metrics since the last row, and extra scalars: one copy from the device.
@@ -211,15 +250,25 @@ class Run:
 
     def validate(self, eval_model: nn.Module) -> None:
         """Compute the metrics of the validation samples over all ranks, and log them."""
-        parts = self.parts
+        parts, requested = self.parts, {}
+
+        def batches() -> Iterator[Batch]:
+            for batch in self.val_loader:
+                requested.update(self.requests.due())
+                if "stop" in requested:
+                    return
+                yield batch
+
         with self.eval_weights():
             autocast, counted = parts.precision.autocast(), parts.eval_order.counted
-            results = evaluate(eval_model, self.val_loader, parts.prepare, autocast, parts.world, counted)
+            results = evaluate(eval_model, batches(), parts.prepare, autocast, parts.world, counted)
+        if "stop" in requested:
+            self.follow(requested)
         self.add_results(results)
 
     def add_results(self, results: dict[str, float]) -> None:
         """Log a validation, and compare it with the best."""
-        self.results = results
+        self.results, self.progress.validated = results, self.progress.step
         self.log.row("val", self.progress.step, results)
         self.progress.best.add(results, self.progress.step)
 
@@ -230,8 +279,8 @@ class Run:
             state |= hook.state_dict()
         return state
 
-    def save(self) -> None:
-        """Write a checkpoint.
+    def save(self, between: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint, with `interval.state` if there were steps since the last row of metrics.
 
         Raises:
             UserError: it cannot be written; older ones are untouched.
@@ -239,12 +288,13 @@ class Run:
         parts = self.parts
         techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
-        state |= {"scaler": parts.scaler.state_dict(), **self.state_dict()}
+        state |= {"scaler": parts.scaler.state_dict(), **self.state_dict(), **(between or {})}
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
         folder, best, cfg = self.folder / "checkpoints", self.progress.best.step, parts.cfg
         checkpoint.save(folder, state, about, cfg.checkpoint, best, parts.world, techniques.shard_writer(cfg.dist))
         gc.collect()
-        self.row_start = time.perf_counter()
+        self.saved_step, self.row_start = self.progress.step, time.perf_counter()
+        self.requests.saved()
 
     def finish(self) -> None:
         """Report how the run ended."""
