@@ -154,7 +154,8 @@ class Decoding:
     ) -> None:
         """Unreadable pairs are replaced by others, or, without `replace`, left out of the batch."""
         self.pairs, self.size, self.class_of = pairs, size, class_of
-        self.read = ReplacingReader([pair.image for pair in pairs], self.decode, max_unreadable, replace)
+        self.files = [pair.image for pair in pairs]
+        self.read = ReplacingReader(self.files, self.decode, max_unreadable, replace)
         self.unreadable = self.read.unreadable
 
     def __len__(self) -> int:

@@ -41,6 +41,7 @@ def begin(_: int) -> None:
     for name in IGNORED:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)  # a fork has that of the training process
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_end_when_told, args=(os.getppid(),), daemon=True).start()

@@ -18,7 +18,7 @@ from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
 from .errors import Stopped, UserError
-from .faults import interval
+from .faults import interval, samples
 from .faults.stop import Requests
 from .loaders import Batches, Loader, TrainOrder
 from .log import RunLog
@@ -59,7 +59,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
         start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
         requests = Requests(cfg.run, cfg.checkpoint.minutes, world, lambda name: _tell_end(name, console, run))
         try:
-            console.facts({**parts.describe(), "run": shown(folder), **start})
+            console.facts({**parts.describe(), **samples.summary(parts.data), "run": shown(folder), **start})
             log = RunLog(folder, cfg.log, console, progress.step, not progress.validation_due)
             run = Run(parts, progress, log, order, train_loader, val_loader, meter, results, resumed, requests)
             opened.enter_context(requests)
@@ -209,7 +209,9 @@ class Run:
             self.count_updates()
             between = interval.state(self.meter, parts.model, parts.hooks, parts.world)
             means = {name: (total / count).item() for name, (total, count) in between["row"].items()}
-            _check_finite({"loss": 0.0, **means, "grad_norm": float(self.grad_norm)}, progress.step, parts.precision.format)
+            _check_finite(
+                {"loss": 0.0, **means, "grad_norm": float(self.grad_norm)}, progress.step, parts.precision.format
+            )
             self.save(between)
         if "stop" in requested:
             how = f"continue with --run.resume {'auto' if parts.cfg.run.name else shown(self.folder)}"
@@ -290,6 +292,8 @@ class Run:
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict(), **(between or {})}
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
+        for hook in parts.hooks:
+            about |= hook.manifest()
         folder, best, cfg = self.folder / "checkpoints", self.progress.best.step, parts.cfg
         checkpoint.save(folder, state, about, cfg.checkpoint, best, parts.world, techniques.shard_writer(cfg.dist))
         gc.collect()
