@@ -19,7 +19,7 @@ from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
 from .errors import Stopped, UserError, short_warnings
-from .faults import disk_space, heartbeat, interval
+from .faults import disk_space, heartbeat, interval, samples
 from .faults.saver import Saver
 from .faults.stop import Requests
 from .loaders import Batches, Loader, TrainOrder
@@ -63,7 +63,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
         start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
         requests = Requests(cfg.run, cfg.checkpoint.minutes, world, lambda name: _tell_end(name, console, run))
         try:
-            console.facts({**parts.describe(), "run": shown(folder), **start})
+            console.facts({**parts.describe(), **samples.summary(parts.data), "run": shown(folder), **start})
             log = RunLog(folder, cfg.log, console, progress.step, not progress.validation_due)
             run = Run(parts, progress, log, order, train_loader, val_loader, requests, resumed, state)
             opened.enter_context(requests)
@@ -336,6 +336,8 @@ class Run:
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict(), **(between or {})}
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
+        for hook in parts.hooks:
+            about |= hook.manifest()
         self.saver.save(state, about, self.progress.best.step)
         gc.collect()
         self.saved_step, self.row_start = self.progress.step, time.perf_counter()

@@ -17,7 +17,7 @@ from ..loaders import Plan, TrainOrder
 from . import view
 from .atomic_file import atomic_write
 
-MAX_PROBLEMS = 10
+MAX_PROBLEMS = 100
 
 
 def show(cfg: Config, target: Path) -> None:
