@@ -158,6 +158,7 @@ class Trial:
             result.lost = max(0, max(line["step"] for line in lines) - int(resumed[1] if resumed else 0))
             if any(statuses):
                 result.problems.append(f"the resumed run ended with {statuses}: {printed[-500:]}")
+                return result
         if result.lost > (0 if case.fault in (*POLITE, *PASSING) else EVERY):
             result.problems.append(f"{result.lost} steps were lost")
         result.problems += differences(self.folder / name, whole, TOLERANCE if case.restart else 0.0)

@@ -215,13 +215,12 @@ def replace_functions(fault: Fault) -> None:
         if of_checkpoint:
             fault.reach("after-rename")
 
-    for place, name, function in (
+    changes: list[tuple[Any, str, Any]] = [
         (Run, "__init__", started),
         (Run, "finish", finished),
         (torch, "save", saved),
-        (os, "fsync", flushed),
-        (os, "rename", renamed),
-    ):
+    ]
+    for place, name, function in (*changes, (os, "fsync", flushed), (os, "rename", renamed)):
         setattr(place, name, function)
 
 
