@@ -56,7 +56,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         gradient_sync = techniques.gradient_sync(model, cfg.dist)  # of FSDP; `accumulate` does that of DDP
         net = speed.compiled(wrapped, cfg.speed)
         eval_model = net if wrapped is model else speed.compiled(model, cfg.speed)
-        run.begin(eval_model)  # makes the validation in which the run was stopped
+        run.begin(eval_model)  # continues a validation in which the run was stopped
         while not run.progress.done:
             run.begin_step()
             for _ in range(run.parts.plan.accumulate):

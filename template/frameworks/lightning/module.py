@@ -125,6 +125,7 @@ class Module(lightning.LightningModule):
         if self.lr != optim.peak_lr(parts.cfg.optim, parts.plan.global_batch):  # it was set
             schedule = techniques.build_schedule(parts.cfg.optim, self.lr, parts.plan.total_steps)
             self.run.parts = replace(parts, schedule=schedule)
+        self.run.begin()
         if self.run.progress.validation_due and self.trainer.enable_validation and self.trainer.ckpt_path is None:
             self.trainer.validating = True  # the validation in which the run was stopped
             self.trainer.fit_loop.epoch_loop.val_loop.run()

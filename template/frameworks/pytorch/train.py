@@ -50,7 +50,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             return optim.update(optimizer, scaler, parameters, cfg.optim)
 
         compute_grads, apply_grads = techniques.capture_step(forward_backward, update, cfg, model, optimizer, run.meter)
-        run.begin(eval_model)  # makes the validation in which the run was stopped
+        run.begin(eval_model)  # continues a validation in which the run was stopped
         while not run.progress.done:
             run.begin_step()
             for micro in range(accumulate):

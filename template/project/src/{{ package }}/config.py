@@ -30,7 +30,7 @@ class RunConfig(Section):
     """Name of the run's folder; null for the date and time."""
     resume: str | None = None
     """Resume a run: its folder, one of its checkpoints (such as `checkpoints/best`), or `auto` for the newest good
-    checkpoint of `run.name`, if there is one."""
+    checkpoint of `run.name`, if there is one. null: as auto, but a run with other settings is refused."""
     max_minutes: float | Literal["auto"] | None = within("(0, inf)", "auto")
     """Minutes after which the run saves a checkpoint and stops with exit status 75; auto: two minutes before the time
     limit of a SLURM job; null for no limit."""

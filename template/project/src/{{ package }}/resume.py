@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,47 @@ from .run_lock import LOCK, locked
 UNFINISHED = "unfinished-"
 
 
+SETTINGS = ("data", "model", "train", "optim", "dist", "speed", "trainer")
+"""The sections of the config with the values that change the result of a run."""
+
+
 def check_same(checkpoint: object, fixed: dict[str, Any], identity: dict[str, Any]) -> None:
     """Compare what must not change within a run with what `checkpoint` has as `fixed`.
 
     Raises:
         UserError: some differ; names the first three.
     """
-    here = _leaves(json.loads(json.dumps(identity, default=str)))
-    there = _leaves(fixed)
-    keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-    if keys:
-        differing = ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in keys[:3])
+    here, there = _leaves(json.loads(json.dumps(identity, default=str))), _leaves(fixed)
+    differing = _differences(there, here, {**there, **here})
+    if differing:
         raise UserError(f"{checkpoint} is of another model or run ({differing}): use its values, or start a new run")
+
+
+def check_settings(folder: Path, config: dict[str, dict[str, Any]]) -> None:
+    """Compare the settings of a run with those in its folder; of options that both have.
+
+    Raises:
+        UserError: some differ; names the first three.
+    """
+    try:
+        kept = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"cannot read {folder}/config.json ({error}): continue the run with --run.resume auto"
+        ) from None
+    here, there = (_leaves({name: values.get(name, {}) for name in SETTINGS}) for values in (config, kept))
+    differing = _differences(there, here, [key for key in here if key in there])
+    if differing:
+        raise UserError(
+            f"{shown(folder)} has a run with other settings ({differing}): give another --run.name, or continue it "
+            "with --run.resume auto"
+        )
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any], keys: Iterable[str]) -> str:
+    """Name the first three of the keys whose values differ."""
+    differing = [key for key in keys if there.get(key) != here.get(key)]
+    return ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in differing[:3])
 
 
 def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

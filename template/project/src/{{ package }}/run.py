@@ -37,8 +37,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     parts = build(cfg, world)
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
     folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint)
-    meter = Meter(world)
-    results = _resume(parts, progress, meter, resumed) if resumed else {}
+    state = _resume(parts, progress, resumed) if resumed else {}
     order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
     train_loader = techniques.cache_on_device(
         Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
@@ -49,8 +48,8 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     new = not folder.exists()
     with ExitStack() as opened:
         # From here on files change, as nothing above refused the run.
-        opened.enter_context(run_folder.create(cfg, folder, world))
-        if cfg.run.resume and world.is_main:
+        opened.enter_context(run_folder.create(cfg, folder, world, resumed))
+        if (cfg.run.resume or resumed) and world.is_main:
             from .resume import set_aside_after
 
             set_aside_after(progress.step, folder)
@@ -61,7 +60,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
         try:
             console.facts({**parts.describe(), "run": shown(folder), **start})
             log = RunLog(folder, cfg.log, console, progress.step, not progress.validation_due)
-            run = Run(parts, progress, log, order, train_loader, val_loader, meter, results, resumed, requests)
+            run = Run(parts, progress, log, order, train_loader, val_loader, requests, resumed, state)
             opened.enter_context(requests)
             opened.callback(lambda: run.log.close())
             opened.enter_context(speed.frozen_gc())
@@ -80,8 +79,8 @@ def _tell_end(signal_name: str, console: Console, run: "Run") -> None:
     console.facts(after_end(signal_name, run.folder, run.progress.step))
 
 
-def _resume(parts: Parts, progress: Progress, meter: Meter, path: Path) -> dict[str, float]:
-    """Load a checkpoint into the parts, and return the results of its last validation."""
+def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, Any]:
+    """Load a checkpoint into the parts; return what is for the run, and the `results` of its last validation."""
     state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
     checkpoint.load_weights(parts.model, state["model"], path)
     optim.restore(parts.optimizer, state["optimizer"])
@@ -90,10 +89,8 @@ def _resume(parts: Parts, progress: Progress, meter: Meter, path: Path) -> dict[
     for hook in parts.hooks:
         hook.load_state_dict(state)
     progress.load_state_dict(state)
-    if "row" in state:
-        interval.restore(state, meter, parts.model, parts.hooks, parts.world)
-    results: dict[str, float] = checkpoint.read_manifest(path)["metrics"]
-    return results
+    results = checkpoint.read_manifest(path)["metrics"]
+    return {"results": results, **{name: state[name] for name in interval.NAMES if name in state}}
 
 
 class Run:
@@ -107,17 +104,17 @@ class Run:
         order: TrainOrder,
         train_loader: Batches,
         val_loader: Batches,
-        meter: Meter,
-        results: dict[str, float],
-        resumed: Path | None,
         requests: Requests,
+        resumed: Path | None,
+        state: dict[str, Any],
     ) -> None:
         self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
         self.order, self.train_loader, self.val_loader = order, train_loader, val_loader
         self.train_batches = iter(train_loader)
-        self.results, self.resumed = results, resumed
+        self.requests, self.resumed, self.state = requests, resumed, state
+        self.results: dict[str, float] = state.get("results", {})
         """Metrics of the last validation, and the checkpoint that the run was resumed from."""
-        self.meter, self.requests = meter, requests
+        self.meter = Meter(parts.world)
         self.saved_step = progress.step if resumed else 0
         """The step of the last checkpoint."""
         self.grad_norm = torch.zeros(())
@@ -132,9 +129,14 @@ class Run:
     def __deepcopy__(self, memo: object) -> "Run":
         return self  # a process has one; Lightning copies what refers to it
 
-    def begin(self, eval_model: nn.Module) -> None:
-        """Make the validation in which the run was stopped."""
-        if self.progress.validation_due:
+    def begin(self, eval_model: nn.Module | None = None) -> None:
+        """Continue where the run was stopped: between two rows of metrics, or in a validation by `eval_model`.
+
+        DistributedDataParallel has made the buffers of all ranks equal before.
+        """
+        interval.restore(self.state, self.meter, self.parts.model, self.parts.hooks, self.parts.world)
+        self.state = {}
+        if self.progress.validation_due and eval_model is not None:
             self.validate(eval_model)
             self.save()
 
@@ -209,7 +211,9 @@ class Run:
             self.count_updates()
             between = interval.state(self.meter, parts.model, parts.hooks, parts.world)
             means = {name: (total / count).item() for name, (total, count) in between["row"].items()}
-            _check_finite({"loss": 0.0, **means, "grad_norm": float(self.grad_norm)}, progress.step, parts.precision.format)
+            _check_finite(
+                {"loss": 0.0, **means, "grad_norm": float(self.grad_norm)}, progress.step, parts.precision.format
+            )
             self.save(between)
         if "stop" in requested:
             how = f"continue with --run.resume {'auto' if parts.cfg.run.name else shown(self.folder)}"

@@ -18,13 +18,12 @@ def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[.
     """Return the run's folder and, for a run to resume, its newest good checkpoint, by `find`. Writes nothing.
 
     Raises:
-        UserError: the run to resume has no good checkpoint, or is of another model.
+        UserError: the run to resume has no good checkpoint, is of another model, or has other settings than `cfg`,
+            without being named by `run.resume`.
     """
-    found = ""
-    if cfg.run.resume is not None:
-        wanted = cfg.run.dir / str(cfg.run.name) if cfg.run.resume == "auto" else Path(cfg.run.resume)
-        found = find(wanted, cfg.dist, world)
-    found = world.broadcast(found)
+    named = cfg.run.dir / cfg.run.name if cfg.run.name else None
+    wanted = named if cfg.run.resume in (None, "auto") else Path(cfg.run.resume)
+    found = world.broadcast(find(wanted, cfg.dist, world) if wanted else "")
     if found and not Path(found).exists():
         raise UserError(
             f"rank 0 resumes from {found}, which is not on this machine: share run.dir between the machines"
@@ -35,15 +34,19 @@ def locate(cfg: Config, identity: dict[str, Any], world: World, find: Callable[.
         from .resume import check_same
 
         check_same(found, read_manifest(Path(found)).get("fixed", {}), identity)
+    if found and named and cfg.run.resume is None:
+        from .resume import check_settings
+
+        check_settings(named, as_dict(cfg))
     if cfg.run.resume not in (None, "auto"):
         if not found:
             raise UserError(f"run.resume={cfg.run.resume} has no good checkpoint: give a run's folder or a checkpoint")
         return Path(found).parent.parent, Path(found)
-    folder = cfg.run.dir / (cfg.run.name or world.broadcast(datetime.now().strftime("%Y-%m-%d_%H-%M-%S")))
+    folder = named or cfg.run.dir / world.broadcast(datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     return folder, Path(found) if found else None
 
 
-def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[Any]:
+def create(cfg: Config, folder: Path, world: World, resumed: Path | None) -> AbstractContextManager[Any]:
     """Create a run's folder with the config in it, and return its lock; one that `run.resume` names keeps its config.
 
     The folder of a run that ended before its first checkpoint is used again, and its rows are set aside.
@@ -55,7 +58,7 @@ def create(cfg: Config, folder: Path, world: World) -> AbstractContextManager[An
         return nullcontext()
     held = ExitStack()
     try:
-        if cfg.run.resume is None and folder.exists():
+        if cfg.run.resume is None and resumed is None and folder.exists():
             from .resume import take_over
 
             take_over(folder)

@@ -11,6 +11,9 @@ from ..distributed import World
 from ..hooks import Hook
 from ..metrics import Meter
 
+NAMES = ("row", "buffers")
+"""Of its parts in a checkpoint."""
+
 
 def state(meter: Meter, model: nn.Module, hooks: Sequence[Hook], world: World) -> dict[str, Any]:
     """Return the sums of metrics since the last row, and the buffers of each rank, such as BatchNorm's statistics.
@@ -29,7 +32,8 @@ def state(meter: Meter, model: nn.Module, hooks: Sequence[Hook], world: World) -
 @torch.no_grad()
 def restore(state: Mapping[str, Any], meter: Meter, model: nn.Module, hooks: Sequence[Hook], world: World) -> None:
     """Restore what a checkpoint has of it; the buffers if the run had as many ranks."""
-    meter.load_state_dict(state.get("row", {}))
+    if "row" in state:
+        meter.load_state_dict(state["row"])
     buffers = state.get("buffers", ())
     if len(buffers) == world.world_size:
         for name, value in _of_rank(model, hooks).items():

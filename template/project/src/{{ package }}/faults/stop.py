@@ -41,7 +41,9 @@ class Requests:
     rank has passed, and the run acts at the one after the last of these, which none of them has passed yet.
     """
 
-    def __init__(self, cfg: RunConfig, save_minutes: float | None, world: World, end_now: Callable[[str], None]) -> None:
+    def __init__(
+        self, cfg: RunConfig, save_minutes: float | None, world: World, end_now: Callable[[str], None]
+    ) -> None:
         """`end_now` reports that a second signal, of the given name, ends the process."""
         self.world, self.end_now, self.save_minutes = world, end_now, save_minutes
         self.deadline, self.limit = _deadline(cfg) if world.is_main else (math.inf, "")
