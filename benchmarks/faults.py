@@ -80,6 +80,15 @@ def read_results() -> dict[str, dict[str, Any]]:
     return kept
 
 
+def write_results(kept: dict[str, dict[str, Any]]) -> None:
+    """Write the results, one case per line."""
+    parts = []
+    for framework, found in sorted(kept.items()):
+        lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in sorted(found)]
+        parts.append(f"{json.dumps(framework)}: {{\n" + ",\n".join(lines) + "\n}")
+    RESULTS.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
 def main() -> None:
     """Run what is missing, and write the results and the page."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -114,14 +123,19 @@ def main() -> None:
                 "problems": [problem.replace(folder, "runs") for problem in result.problems],
             }
             print(f"{number:4} {case!s:50} {result.statuses} {result.problems or ''}", flush=True)
-            RESULTS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+            write_results(kept)
     write_page()
 
 
 def write_page() -> None:
     """Write the tables into the page."""
-    block = "\n".join(tables(read_results()))
-    PAGE.write_text(BLOCK.sub(lambda match: f"{match[1]}\n{block}\n{match[2]}", PAGE.read_text()))
+    PAGE.write_text(page())
+
+
+def page() -> str:
+    """Return the page with the tables of faults.json."""
+    block = "\n".join(["", *tables(read_results()), ""])
+    return BLOCK.sub(lambda match: f"{match[1]}{block}{match[2]}", PAGE.read_text())
 
 
 def tables(kept: dict[str, dict[str, Any]]) -> list[str]:
@@ -152,7 +166,7 @@ def _row(fault: str, found: dict[tuple[str, ...], dict[str, Any]]) -> str:
     pattern = says.most_common(1)[0][0] if says else ""
     line = next((result["says"] for result in found.values() if re.sub(r"\d+", "n", result["says"]) == pattern), "")
     said = f"`{line}`" if line else ""
-    return f"| {fault} | {' | '.join(_counts(found))} | {_status(statuses)} | {lost} | {said} |"
+    return f"| {fault} | {' | '.join(_counts(found))} | {_status(statuses)} | {lost} | {said.replace('|', '/')} |"
 
 
 def _counts(found: dict[tuple[str, ...], dict[str, Any]]) -> list[str]:

@@ -23,11 +23,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from faults import RESULTS, open_project, read_results, write_page
+from faults import open_project, read_results, write_page, write_results
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 STOPPED = 75
-STEPS, EVERY = 600, 5
+STEPS, EVERY = 300, 5
 OPTIONS = [f"--train.steps={STEPS}", "--train.eval_every=50", f"--checkpoint.every={EVERY}", "--log.every=3"]
 """A checkpoint every few milliseconds, so that many signals arrive while one is written; rows between them."""
 
@@ -146,14 +146,14 @@ def main() -> None:
         number = 0
         while soak.counts["interruptions"] < args.interruptions and len(soak.problems) < 5:
             number += 1
-            soak.run(f"run{number}", longest * (2 if args.busy else 1))
+            soak.run(f"run{number}", longest * (1 if args.busy else 0.5))
             print(f"run {number}: {dict(soak.counts)}", flush=True)
             print("".join(f"    {problem}\n" for problem in soak.problems), end="", flush=True)
     kept, counts = read_results(), soak.counts
     ended = {way: sum(counts[name] for name in counts if name.endswith(way)) for way in ("killed", "stopped")}
     about = {"interruptions": counts["interruptions"], "runs": number, "saving": counts["saving"], **ended}
     kept.setdefault("soak", {})[f"{args.framework} {args.ranks} {args.busy}"] = about | {"problems": soak.problems}
-    RESULTS.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    write_results(kept)
     write_page()
     sys.exit(int(bool(soak.problems)))
 

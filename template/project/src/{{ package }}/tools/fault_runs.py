@@ -104,9 +104,9 @@ def resume_stopped(record: Path, processes: list[Any]) -> None:
 
 
 def orphans(processes: list[Any]) -> list[int]:
-    """Return the processes that left others behind, after a moment in which these may end."""
+    """Return the processes that left others behind, after the time in which loader workers notice it."""
     left = [process.pid for process in processes if process.exitcode is not None]
-    for _ in range(20):
+    for _ in range(100):
         for pid in left.copy():
             try:
                 os.killpg(pid, 0)
