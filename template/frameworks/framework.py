@@ -11,7 +11,6 @@ from .config import Config
 from .config_base import Section
 from .errors import UserError
 from .log import RunLog
-from .metrics import Meter
 from .resume import check_same, drop_rows_after, set_aside_after
 from .run import Run
 
@@ -84,12 +83,8 @@ class RunState:
             cfg.dist.refuse("strategy", "only the run's own checkpoints, in its folder, can hold sharded weights")
         self.run.count_updates()  # of the last step too
         fixed = json.loads(json.dumps(self.run.parts.identity, default=str))
-        meter, world = self.run.meter, self.run.parts.world
-        since = {
-            name: (meter.on_device(total), meter.on_device(meter.counts[name])) for name, total in meter.sums.items()
-        }
-        row = {name: [world.all_reduce(value.clone()) for value in since[name]] for name in sorted(since)}
-        return {**self.run.state_dict(), "results": self.run.results, "fixed": fixed, "row": row}
+        own = {"results": self.run.results, "fixed": fixed, "row": self.run.meter.state_dict()}
+        return {**self.run.state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state's step; later rows of metrics are dropped, and later checkpoints set aside.
@@ -105,17 +100,15 @@ class RunState:
             hook.load_state_dict({"model": run.parts.model.state_dict(), **state})
         progress.load_state_dict(state)
         run.results = state["results"]
-        run.meter, on_device = Meter(run.parts.world), run.meter.on_device
-        share = float(run.parts.world.is_main)  # the sums since the last row are of all ranks: rank 0 has them now
-        for name, (total, count) in state["row"].items():
-            run.meter.add({name: (share * on_device(total), share * on_device(count))})
+        run.meter.load_state_dict(state["row"])
         run.order.first_step = run.row_first_step = progress.step
         run.train_batches, run.micro_step = iter(run.train_loader), 0
+        run.saver.wait()
         run.skipped_before = progress.step - progress.updates - techniques.skipped_steps(run.parts.scaler)
         sinks = run.log.sinks
         run.log.close()
         if run.parts.world.is_main:
-            drop_rows_after(progress.step, run.log.file, state.get("validated", True))
+            drop_rows_after(progress.step, run.log.file, not progress.validation_due)
             set_aside_after(progress.step, run.folder)
-        run.log = RunLog(run.folder, run.parts.cfg.log, run.log.console, progress.step)
+        run.log = RunLog(run.folder, run.parts.cfg.log, run.log.console, progress.step, not progress.validation_due)
         run.log.sinks = sinks

@@ -57,6 +57,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         net = speed.compiled(wrapped, cfg.speed)
         eval_model = net if wrapped is model else speed.compiled(model, cfg.speed)
         allows = faults.step_check(run)
+        run.begin(eval_model)  # continues a validation in which the run was stopped
         while not run.progress.done:
             run.begin_step()
             for _ in range(run.parts.plan.accumulate):

@@ -36,6 +36,7 @@ class Log(lightning.Callback):
                 states.restore(run.resumed)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
+        module.run.requests.handle_signals()  # Lightning has just taken SIGTERM
         if trainer.progress_bar_callback is not None:
             module.run.log.console.close_bar()  # one is enough; loading a checkpoint opened it again
         for callback in trainer.checkpoint_callbacks:  # it would save again in the first micro-batch, within a step
@@ -50,10 +51,12 @@ class Log(lightning.Callback):
             run.begin_step()
             if not run.parts.scaler.is_enabled():
                 run.before_update()  # sets the learning rate, before other callbacks read it
+                run.at("forward and backward")
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         if module.run.parts.scaler.is_enabled():
             module.run.before_update()
+        module.run.at("optimizer step")
 
     def on_train_batch_end(self, trainer: Any, module: Any, *batch: Any) -> None:
         run: Run = module.run
@@ -71,12 +74,12 @@ class Log(lightning.Callback):
             names = module.own_names["val"] - {f"val_{name}" for name in module.results}
             own = {name: float(logged[name]) for name in sorted(names) if name in logged}
             module.run.add_results({**own, **module.results})
-            module.validated, module.save_due = module.run.progress.step, True
+            module.save_due = True
             trainer.should_stop = trainer.should_stop or module.run.progress.done
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
         run: Run = module.run
-        if run.progress.done and module.validation_due and trainer.enable_validation:  # resumed between the two
+        if run.progress.done and run.progress.validation_due and trainer.enable_validation:  # resumed between the two
             run.validate(module.model.to(run.parts.world.device))
             run.save()
 

@@ -58,8 +58,6 @@ class Module(lightning.LightningModule):
         self.generator = torch.default_generator
         self.results: dict[str, float] = {}
         """Metrics of the last validation or test."""
-        self.validated = 0
-        """The step of the last validation."""
         self.save_due = False
         """Whether the run saves a checkpoint as soon as all callbacks have seen the step or the validation."""
         self.eval_weights = ExitStack()
@@ -75,7 +73,7 @@ class Module(lightning.LightningModule):
                 twice = "a resumed run counts some batches twice, in its next row of metrics and in BatchNorm"
                 warnings.warn(f"saved within a step: {twice}", stacklevel=2)
             state.pop("lightning", None)  # the states of callbacks, which Lightning saves itself
-            checkpoint["run"] = {**state, "validated": not self.validation_due}
+            checkpoint["run"] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is None:  # to predict, with the averaged weights if the run kept some
@@ -87,13 +85,12 @@ class Module(lightning.LightningModule):
             raise UserError("the checkpoint has no state of a run: this project did not write it, or only the weights")
         weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
         self.run_state.load_state_dict({**checkpoint["run"], "model": weights})  # they are loaded after this
-        self.validated = self.run.progress.step if checkpoint["run"]["validated"] else 0
         checkpoint["loops"]["fit_loop"] |= self._loops()
 
     def _loops(self) -> dict[str, Any]:
         """Return the state of Lightning's loops after the last step, whatever hook has saved the checkpoint."""
         assert self.run is not None
-        step, plan, due = self.run.progress.step, self.run.parts.plan, int(self.validation_due)
+        step, plan, due = self.run.progress.step, self.run.parts.plan, int(self.run.progress.validation_due)
         epoch, inside = divmod(step, plan.steps_per_epoch)
         begun = epoch + (inside > 0)
         epochs = _counts(epoch) | {"ready": begun, "started": begun}
@@ -108,13 +105,6 @@ class Module(lightning.LightningModule):
             "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": stepped, "zero_grad": stepped}},
             "epoch_loop.val_loop.batch_progress": {"total": validation, "current": validation, "is_last_batch": False},
         }
-
-    @property
-    def validation_due(self) -> bool:
-        """Whether the validation after the last step is still to be made."""
-        assert self.run is not None
-        progress = self.run.progress
-        return progress.step > 0 and progress.should_validate and self.validated != progress.step
 
     def forward(self, *inputs: Tensor) -> Any:
         """Return the model's predictions for prepared inputs.
@@ -137,6 +127,11 @@ class Module(lightning.LightningModule):
         if self.lr != optim.peak_lr(parts.cfg.optim, parts.plan.global_batch):  # it was set
             schedule = techniques.build_schedule(parts.cfg.optim, self.lr, parts.plan.total_steps)
             self.run.parts = replace(parts, schedule=schedule)
+        self.run.begin()
+        if self.run.progress.validation_due and self.trainer.enable_validation and self.trainer.ckpt_path is None:
+            self.trainer.validating = True  # the validation in which the run was stopped
+            self.trainer.fit_loop.epoch_loop.val_loop.run()
+            self.trainer.training = True
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         if self.run is None:
@@ -184,9 +179,25 @@ class Module(lightning.LightningModule):
 
     def on_train_batch_end(self, *step: Any) -> None:
         self._save_if_due()
+        assert self.run is not None
+        progress = self.run.progress
+        validates = progress.validation_due and self.trainer.enable_validation  # right after this
+        if self.run.micro_step == 0 and not progress.done and not validates:
+            self.run.follow(self.run.requests.due())
 
     def on_validation_end(self) -> None:
         self._save_if_due()
+        if self.run is not None and self.trainer.state.fn == "fit" and not self.run.progress.done:
+            self.run.follow(self.run.requests.due())
+
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        if self.run is None or self.trainer.state.fn != "fit" or self.trainer.sanity_checking:
+            return
+        requested = self.run.requests.due()
+        if "stop" in requested:
+            self.eval_weights.close()
+            with torch.inference_mode(False):
+                self.run.follow(requested)
 
     def _save_if_due(self) -> None:
         """Write a checkpoint of the run, after all callbacks, whose states are in it."""

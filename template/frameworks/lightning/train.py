@@ -17,7 +17,6 @@ if __name__ == "__main__":
 import logging
 import math
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -175,16 +174,12 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     trainer_options(cfg)  # what is refused is so before the run's folder is created
     start = checkpoint_to_load(cfg)
     with open_run(cfg, world) as run:
-        if not run.progress.done:
+        if not run.progress.done or run.progress.validation_due:
             trainer = make_trainer(run)
             try:
                 trainer.fit(Module(run), datamodule=DataModule(run), ckpt_path=start)
             except MisconfigurationException as error:
                 raise UserError(f"Lightning cannot train so: {' '.join(str(error).split())}") from error
-            except SystemExit as end:  # of Lightning: 1 after Ctrl-C; 0 after SIGTERM, as if the run were complete
-                if end.code == 1:
-                    raise KeyboardInterrupt from None
-                sys.exit(end.code or 128 + signal.SIGTERM)
         run.finish()
     return run.results
 

@@ -52,6 +52,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         compute_grads = faults.compute_within_memory(forward_backward, run)  # prepares a micro-batch as well
         compute_grads, apply_grads = techniques.capture_step(compute_grads, update, cfg, model, optimizer, run.meter)
         apply_grads = faults.update_if_allowed(apply_grads, run, parameters)
+        run.begin(eval_model)  # continues a validation in which the run was stopped
         while not run.progress.done:
             run.begin_step()
             for micro in range(accumulate):

@@ -4,10 +4,12 @@ import os
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+STARTED = time.monotonic()
 NAMES_EVERY = 20  # rows between the lines with the names of the table's columns
 
 
@@ -42,8 +44,6 @@ class Console:
         self.names = self.train_row = ""
         self.rows = 0
         self.bar: Any = None
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def open_bar(self, first_step: int) -> None:
         """In a terminal, keep the newest training row in the last line, with a progress bar."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .config import DistConfig
-from .errors import UserError
+from .errors import Stopped, UserError
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,11 @@ def start(device: str = "auto") -> Iterator[World]:
         yield World(rank, world_size, place)
         return
     launched.join(place, rank, world_size)
-    yield World(rank, world_size, place)
+    try:
+        yield World(rank, world_size, place)
+    except Stopped:
+        dist.barrier()
+        raise
     dist.barrier()  # no rank exits before rank 0 has saved
     dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class Hook:
@@ -38,6 +38,14 @@ class Hook:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore from a checkpoint's whole state."""
+
+    def rank_state(self) -> dict[str, Tensor]:
+        """Return tensors that differ between the ranks, by names of its own."""
+        return {}
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what the manifest of a checkpoint says, by names of its own. All ranks call it."""
+        return {}
 
     def finish(self, folder: Path, is_main: bool) -> None:
         """Called once when all steps are done."""

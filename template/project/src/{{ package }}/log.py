@@ -27,7 +27,7 @@ class RunLog:
     A resumed run repeats the steps after its checkpoint, so their rows are dropped from metrics.jsonl.
     """
 
-    def __init__(self, folder: Path, cfg: LogConfig, console: Console, first_step: int) -> None:
+    def __init__(self, folder: Path, cfg: LogConfig, console: Console, first_step: int, validated: bool) -> None:
         self.folder, self.file = folder, folder / "metrics.jsonl"
         self.is_main, self.console = console.is_main, console
         self.started = time.perf_counter()
@@ -37,7 +37,7 @@ class RunLog:
         if self.is_main and self.file.exists():
             from .resume import drop_rows_after
 
-            drop_rows_after(first_step, self.file)
+            drop_rows_after(first_step, self.file, validated)
         self.stream = (self.file if self.is_main else Path(os.devnull)).open("a", encoding="utf-8")
         if self.is_main and cfg.tensorboard:
             from torch.utils.tensorboard import SummaryWriter

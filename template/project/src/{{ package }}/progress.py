@@ -55,6 +55,8 @@ class Progress:
     """Steps that updated the weights."""
     forward_batch: int | None = None
     """Samples of a forward pass, once a whole micro-batch did not fit into memory."""
+    validated: int = 0
+    """The step of the last validation."""
     ended: bool = False
     """Whether a hook has ended the run."""
 
@@ -86,6 +88,11 @@ class Progress:
         return self.step % self.eval_every == 0 or self.step == self.total_steps
 
     @property
+    def validation_due(self) -> bool:
+        """Whether the validation after the last step is still to be made."""
+        return self.step > 0 and self.should_validate and self.validated != self.step
+
+    @property
     def should_save(self) -> bool:
         """Whether a checkpoint is due."""
         return self.should_validate or (self.eval_every is not None and self.step % self.save_every == 0)
@@ -97,11 +104,12 @@ class Progress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
-        counts = {"step": self.step, "updates": self.updates, "forward_batch": self.forward_batch}
+        counts = {name: getattr(self, name) for name in ("step", "updates", "validated", "forward_batch")}
         return {**counts, "best": list(astuple(self.best))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint. The best validation is kept if it was measured by the same metric."""
         self.step, self.updates, self.forward_batch = state["step"], state["updates"], state.get("forward_batch")
+        self.validated = state.get("validated", self.step)
         if state["best"][:2] == [self.best.monitor, self.best.mode]:
             self.best = Best(*state["best"])

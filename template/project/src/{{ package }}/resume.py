@@ -1,16 +1,23 @@
 """What only an interrupted or a resumed run needs, besides loading its checkpoint."""
 
 import json
+import math
 import shutil
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import BEST, all_checkpoints, best_of, step_name
+from .checkpoint import BEST, all_checkpoints, best_of, read_manifest, run_of, step_name
 from .console import shown
 from .errors import UserError
 from .run_lock import LOCK, locked
 
 UNFINISHED = "unfinished-"
+
+
+SETTINGS = ("data", "model", "train", "optim", "dist", "speed", "trainer")
+"""The sections of the config with the values that change the result of a run."""
 
 
 def check_same(checkpoint: object, fixed: dict[str, Any], identity: dict[str, Any]) -> None:
@@ -19,12 +26,37 @@ def check_same(checkpoint: object, fixed: dict[str, Any], identity: dict[str, An
     Raises:
         UserError: some differ; names the first three.
     """
-    here = _leaves(json.loads(json.dumps(identity, default=str)))
-    there = _leaves(fixed)
-    keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-    if keys:
-        differing = ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in keys[:3])
+    here, there = _leaves(json.loads(json.dumps(identity, default=str))), _leaves(fixed)
+    differing = _differences(there, here, {**there, **here})
+    if differing:
         raise UserError(f"{checkpoint} is of another model or run ({differing}): use its values, or start a new run")
+
+
+def check_settings(folder: Path, config: dict[str, dict[str, Any]]) -> None:
+    """Compare the settings of a run with those in its folder; of options that both have.
+
+    Raises:
+        UserError: some differ; names the first three.
+    """
+    try:
+        kept = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"cannot read {folder}/config.json ({error}): continue the run with --run.resume auto"
+        ) from None
+    here, there = (_leaves({name: values.get(name, {}) for name in SETTINGS}) for values in (config, kept))
+    differing = _differences(there, here, [key for key in here if key in there])
+    if differing:
+        raise UserError(
+            f"{shown(folder)} has a run with other settings ({differing}): give another --run.name, or continue it "
+            "with --run.resume auto"
+        )
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any], keys: Iterable[str]) -> str:
+    """Name the first three of the keys whose values differ."""
+    differing = [key for key in keys if there.get(key) != here.get(key)]
+    return ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in differing[:3])
 
 
 def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -42,8 +74,31 @@ def set_aside_after(step: int, folder: Path) -> None:
             aside = newer.with_name(f"abandoned-{newer.name}")
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
-    if best_of(checkpoints) is None:
+    if best_of(checkpoints) is None and not (checkpoints / BEST).is_dir():
         (checkpoints / BEST).unlink(missing_ok=True)
+
+
+def copy_run(checkpoint: Path, folder: Path) -> None:
+    """Copy a checkpoint into the folder of a new run; and from its run the best so far, and the rows of metrics."""
+    name, best, source = step_name(read_manifest(checkpoint)["step"]), best_of(checkpoint.parent), run_of(checkpoint)
+    if best is not None and best.name < name:
+        _copy_files(best, folder / "checkpoints" / best.name)
+    _copy_files(checkpoint, folder / "checkpoints" / name)
+    if best is not None and best.name <= name:
+        (folder / "checkpoints" / BEST).write_text(f"{best.name}\n", encoding="utf-8")
+    if source is not None and (source / "metrics.jsonl").is_file():
+        shutil.copyfile(source / "metrics.jsonl", folder / "metrics.jsonl")
+
+
+def _copy_files(folder: Path, target: Path) -> None:
+    """Copy a checkpoint, without its permissions."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for file in folder.iterdir():
+        if file.is_file():
+            shutil.copyfile(file, partial / file.name)
+    partial.rename(target)
 
 
 def take_over(folder: Path) -> None:
@@ -78,13 +133,18 @@ def _check_unfinished(folder: Path) -> None:
         raise FileExistsError
 
 
-def drop_rows_after(step: int, file: Path, validated: bool = True) -> None:
+def drop_rows_after(step: int, file: Path, validated: bool) -> None:
     """Drop the rows of later steps, which the resumed run repeats, from metrics.jsonl.
 
     If it was not `validated`, the validation after `step` is repeated as well.
     """
     last = (step, validated)
-    kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _place_of(line) <= last]
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    places = [_place_of(line) for line in lines]
+    kept = [line for line, place in zip(lines, places, strict=True) if place <= last]
+    damaged = sum(step == math.inf for step, _ in places[:-1])  # the last may have been interrupted
+    if damaged:
+        warnings.warn(f"{damaged} lines of {file} are damaged, and left out", stacklevel=2)
     partial = file.with_suffix(".partial")
     partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     partial.replace(file)
@@ -99,9 +159,9 @@ def _place_of(line: str) -> tuple[float, bool]:
         return float("inf"), False
 
 
-def after_interrupt(folder: Path, step: int) -> dict[str, str]:
-    """Return what is left of a run that was interrupted after `step` optimizer steps, and how to continue it."""
-    facts = {"interrupted": f"after step {step}"}
+def after_end(signal_name: str, folder: Path, step: int) -> dict[str, str]:
+    """Return what is left of a run that a second signal ends after `step` optimizer steps, and how to continue it."""
+    facts = {"ended": f"by {signal_name} after step {step}"}
     kept = all_checkpoints(folder / "checkpoints")
     if not kept:
         return facts | {"kept": "no checkpoint, as none was saved yet"}

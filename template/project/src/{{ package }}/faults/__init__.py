@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..checkpoint import run_of
 from ..config import Config
 from ..contracts import Batch, Sums
 from ..distributed import World
@@ -60,12 +61,9 @@ def restart_if_out_of_memory(error: BaseException, parts: Any, progress: Any, fo
 
 def smaller_batches(cfg: Config, world: World) -> Config:
     """Return the config with the micro-batch that a run to resume was left with when memory ran out."""
-    if cfg.run.resume not in (None, "auto"):
-        path = Path(str(cfg.run.resume)).resolve()
-        folder = path if (path / "checkpoints").is_dir() else path.parents[1]
-    elif cfg.run.name is not None:
-        folder = cfg.run.dir / cfg.run.name
-    else:
+    named = cfg.run.dir / cfg.run.name if cfg.run.name else None
+    folder = named if cfg.run.resume in (None, "auto") else run_of(Path(cfg.run.resume))
+    if folder is None:
         return cfg
     if world.world_size == 1 and not folder.is_dir():
         return cfg

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..checkpoint import all_checkpoints
 from ..config import Config
-from ..console import shown
 from ..contracts import Batch, Sums
 from ..distributed import World
 from ..errors import RestartError, UserError
@@ -161,16 +159,15 @@ def restart(error: BaseException, cfg: Config, plan: Plan, progress: Any, folder
         raise _too_large(progress.step, cfg) from error
     smaller = _fitting(plan.micro_batch, size // 2)
     what, options = f"out of memory in step {progress.step + 1}", f"--train.micro_batch {smaller}"
-    if cfg.run.name is None and not all_checkpoints(folder / "checkpoints"):
-        raise UserError(f"{what}: start again with {options} --train.global_batch {plan.global_batch}") from error
     written = folder / f".{RECORD}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)  # of another machine
         written.write_text(json.dumps({"micro_batch": smaller}) + "\n", encoding="utf-8")
         written.replace(folder / RECORD)
     except OSError as failed:
-        raise UserError(f"{what}, and cannot write {folder} ({failed.strerror}): resume with {options}") from error
-    how = f"continue with --run.resume {'auto' if cfg.run.name else shown(folder)}"
+        why = f"{what}, and cannot write {folder} ({failed.strerror})"
+        raise UserError(f"{why}: resume with {options} --train.global_batch {plan.global_batch}") from error
+    how = f"continue with {'' if cfg.run.name else f'--run.name {folder.name} '}--run.resume auto"
     raise RestartError(f"{what}; {how}, in micro-batches of {smaller} samples and the same global batch") from error
 
 

@@ -20,7 +20,6 @@ from ..errors import UserError
 from ..hooks import Hook
 from ..loaders import TrainOrder
 from ..log import RunLog
-from ..resume import drop_rows_after
 
 FILE = "nonfinite.jsonl"
 """File in a run's folder with the samples of each step that was left out."""
@@ -161,6 +160,7 @@ class Guard(Hook):
         """
         run, step = self.run, self.run.progress.step
         parts = run.parts
+        run.saver.wait()
         found = parts.world.broadcast(techniques.find_checkpoint(run.folder, parts.cfg.dist, parts.world))
         if not found:
             raise UserError(f"{problem} at step {step + 1}, before the first checkpoint: lower optim.lr")
@@ -208,11 +208,9 @@ def _continue(run: Any) -> None:
     progress, sinks = run.progress, run.log.sinks
     run.order.first_step = run.row_first_step = progress.step
     run.train_batches, run.micro_step = iter(run.train_loader), 0
-    run.meter.sums, run.meter.counts = {}, {}
+    run.saved_step = progress.step
     run.row_start = time.perf_counter()
     run.skipped_before = progress.step - progress.updates - techniques.skipped_steps(run.parts.scaler)
     run.log.close()
-    if run.parts.world.is_main:
-        drop_rows_after(progress.step, run.log.file)
-    run.log = RunLog(run.folder, run.parts.cfg.log, run.log.console, progress.step)
+    run.log = RunLog(run.folder, run.parts.cfg.log, run.log.console, progress.step, True)
     run.log.sinks = sinks

@@ -55,6 +55,10 @@ class Ema(Hook):
                         self.average[name].copy_(self.live[name])
         return {"ema": self.average}
 
+    def rank_state(self) -> dict[str, Tensor]:
+        """Return the averaged buffers."""
+        return {f"ema.{name}": self.average[name] for name, _ in self.model.named_buffers() if name in self.average}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the average; a run that had none starts with its weights."""
         saved = state.get("ema", state["model"])
