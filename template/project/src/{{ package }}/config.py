@@ -230,6 +230,8 @@ class CheckpointConfig(Section):
     """Optimizer steps between checkpoints, in addition to one at each validation; null for only those."""
     minutes: float | None = within("(0, inf)", None)
     """Minutes between checkpoints, in addition to these; null for off."""
+    asynchronous: bool = True
+    """Write a checkpoint in a thread, from a copy in host memory, while training goes on."""
     keep: int = within("[1, inf)", 2)
     """Number of newest checkpoints to keep."""
     best: bool = True

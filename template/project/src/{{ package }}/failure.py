@@ -22,6 +22,10 @@ def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
     An expected error has the place of the option that it is about, if a file sets it. One of several ranks exits at
     once: Python's teardown would wait for ranks that wait for this one.
     """
+    if isinstance(error, Exception) and not isinstance(error, UserError):
+        from .loader_worker import explained
+
+        error = explained(error)
     several, launched = os.environ.get("WORLD_SIZE", "1") != "1", "LAUNCH_DIR" in os.environ
     if isinstance(error, UserError):
         error = with_place(error, sys.argv[1:] if arguments is None else arguments)

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from .config import Config, as_dict, parse
 from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
-from .errors import Stopped, UserError
-from .faults import heartbeat, interval
+from .errors import Stopped, UserError, short_warnings
+from .faults import disk_space, heartbeat, interval, samples
+from .faults.saver import Saver
 from .faults.stop import Requests
 from .loaders import Batches, Loader, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
 from .parts import Parts, build
 from .progress import Progress
+from .run_lock import Opened
 
 
 @contextmanager
@@ -36,19 +39,21 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     """
     parts = build(cfg, world)
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
-    folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint)
-    state = _resume(parts, progress, resumed) if resumed else {}
-    order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
-    train_loader = techniques.cache_on_device(
-        Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
-    )
-    val_loader = techniques.cache_on_device(
-        Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
-    )
-    new = not folder.exists()
-    with ExitStack() as opened:
+    with Opened() as opened:
+        folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint, opened)
+        state = _resume(parts, progress, resumed) if resumed else {}
+        order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
+        train_loader = techniques.cache_on_device(
+            Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
+        )
+        val_loader = techniques.cache_on_device(
+            Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
+        )
+        new = not folder.exists()
+        if world.is_main and not progress.done and progress.eval_every is not None:
+            disk_space.check(folder, cfg, parts.model)
         # From here on files change, as nothing above refused the run.
-        opened.enter_context(run_folder.create(cfg, folder, world, resumed))
+        run_folder.create(cfg, folder, world, resumed, opened)
         if (cfg.run.resume or resumed) and world.is_main:
             from .resume import set_aside_after
 
@@ -58,7 +63,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
         start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
         requests = Requests(cfg.run, cfg.checkpoint.minutes, world, lambda name: _tell_end(name, console, run))
         try:
-            console.facts({**parts.describe(), "run": shown(folder), **start})
+            console.facts({**parts.describe(), **samples.summary(parts.data), "run": shown(folder), **start})
             log = RunLog(folder, cfg.log, console, progress.step, not progress.validation_due)
             run = Run(parts, progress, log, order, train_loader, val_loader, requests, resumed, state)
             opened.enter_context(requests)
@@ -67,7 +72,8 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             opened.enter_context(heartbeat.watch(run, cfg.run.hang_minutes, world))
             for hook in parts.hooks:
                 opened.enter_context(hook.running(parts.model, folder))
-            yield run
+            with run.saver:
+                yield run
         except UserError:
             if new and progress.step == 0 and world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
@@ -82,16 +88,19 @@ def _tell_end(signal_name: str, console: Console, run: "Run") -> None:
 
 def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, Any]:
     """Load a checkpoint into the parts; return what is for the run, and the `results` of its last validation."""
-    state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
-    checkpoint.load_weights(parts.model, state["model"], path)
-    optim.restore(parts.optimizer, state["optimizer"])
-    if state["scaler"] and parts.scaler.is_enabled():
-        parts.scaler.load_state_dict(state["scaler"])
-    for hook in parts.hooks:
-        hook.load_state_dict(state)
-    progress.load_state_dict(state)
-    results = checkpoint.read_manifest(path)["metrics"]
-    return {"results": results, **{name: state[name] for name in interval.NAMES if name in state}}
+    with checkpoint.same_structure(path):
+        state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
+        checkpoint.load_weights(parts.model, state["model"], path)
+        optim.restore(parts.optimizer, state["optimizer"])
+        if state["scaler"] and parts.scaler.is_enabled():
+            parts.scaler.load_state_dict(state["scaler"])
+        for hook in parts.hooks:
+            hook.load_state_dict(state)
+        progress.load_state_dict(state)
+        manifest = checkpoint.read_manifest(path)
+        if progress.step != manifest["step"]:
+            raise ValueError(f"its step is {progress.step}, and {manifest['step']} in the manifest")
+        return {"results": manifest["metrics"], **{name: state[name] for name in interval.NAMES if name in state}}
 
 
 class Run:
@@ -112,6 +121,8 @@ class Run:
         self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
         self.order, self.train_loader, self.val_loader = order, train_loader, heartbeat.Counted(val_loader, self)
         self.train_batches = iter(train_loader)
+        make_shards = partial(techniques.shards, parts.cfg.dist, parts.world)
+        self.saver = Saver(self.folder / "checkpoints", parts.cfg.checkpoint, parts.world, make_shards)
         self.requests, self.resumed, self.state = requests, resumed, state
         self.results: dict[str, float] = state.get("results", {})
         """Metrics of the last validation, and the checkpoint that the run was resumed from."""
@@ -154,7 +165,12 @@ class Run:
             self.save()
 
     def begin_step(self) -> None:
-        """Call the hooks at the start of a step."""
+        """Call the hooks at the start of a step.
+
+        Raises:
+            UserError: the last checkpoint could not be written.
+        """
+        self.saver.check()
         for hook in self.parts.hooks:
             hook.before_step()
 
@@ -232,6 +248,7 @@ class Run:
             )
             self.save(between)
         if "stop" in requested:
+            self.saver.wait()
             how = f"continue with --run.resume {'auto' if parts.cfg.run.name else shown(self.folder)}"
             how = "a range test keeps no checkpoint" if progress.eval_every is None else how
             raise Stopped(f"stopped at step {progress.step} ({requested['stop']}); {how}")
@@ -308,8 +325,10 @@ class Run:
     def save(self, between: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint, with `interval.state` if there were steps since the last row of metrics.
 
+        With `checkpoint.asynchronous` it is written while the run goes on.
+
         Raises:
-            UserError: it cannot be written; older ones are untouched.
+            UserError: it, or the one before, cannot be written; older ones are untouched.
         """
         parts = self.parts
         self.at("saving")
@@ -317,15 +336,17 @@ class Run:
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict(), **(between or {})}
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
-        folder, best, cfg = self.folder / "checkpoints", self.progress.best.step, parts.cfg
-        checkpoint.save(folder, state, about, cfg.checkpoint, best, parts.world, techniques.shard_writer(cfg.dist))
+        for hook in parts.hooks:
+            about |= hook.manifest()
+        self.saver.save(state, about, self.progress.best.step)
         gc.collect()
         self.saved_step, self.row_start = self.progress.step, time.perf_counter()
         self.requests.saved()
         self.at("fetching a batch")
 
     def finish(self) -> None:
-        """Report how the run ended."""
+        """Wait for the last checkpoint, and report how the run ended."""
+        self.saver.wait()
         for hook in self.parts.hooks:
             hook.finish(self.folder, self.parts.world.is_main)
         best, facts = self.progress.best, {}
@@ -348,6 +369,7 @@ def _check_finite(row: Mapping[str, float], step: int, precision: str) -> None:
 def main(train: Callable[[Config, World], object], argv: list[str] | None = None, kind: type[Config] = Config) -> None:
     """Read the command line and train; an expected error is one line on stderr."""
     try:
+        short_warnings()
         cfg = parse(f"{__package__}.train", "Train the model.", argv, kind)
         techniques.start_processes(cfg.run, argv)
         with distributed.start(cfg.run.device) as world:

@@ -30,7 +30,8 @@ def test_run_stopped_again_and_again_equals_one_that_was_not(
     """After a step, and in validations."""
     options = ["--train.steps=6", "--train.eval_every=2", "--log.every=4", "--train.ema=0.9", "--checkpoint.keep=99"]
     train(config("--run.name=whole", *options), world)
-    due, stops = Requests.due, []
+    due = Requests.due
+    stops: list[str] = []
 
     def stop(self: Requests) -> dict[str, str]:
         if self.points == POINTS[len(stops) % len(POINTS)]:
