@@ -13,7 +13,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..errors import UserError
-from .common import UnreadableError, list_files
+from .common import list_files
+from .unreadable import UnreadableError, unreadable
 
 IMAGE_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 CHUNK = 1024
@@ -29,6 +30,7 @@ def decode(file: Path, size: int, channels: int) -> Pixels:
 
     Raises:
         UnreadableError: it is not an image, or it is broken or far too large.
+        UserError: the disk fails, or the memory does not suffice.
     """
     mode = "RGB" if channels == 3 else "L"
     try:
@@ -40,7 +42,7 @@ def decode(file: Path, size: int, channels: int) -> Pixels:
     except UnidentifiedImageError as error:
         raise UnreadableError("not an image") from error
     except Exception as error:  # for a broken file Pillow raises almost anything: OSError, struct.error, IndexError
-        raise UnreadableError(str(error) or type(error).__name__) from error
+        raise unreadable(error, file) from error
 
 
 def decode_all(files: Sequence[Path], size: int, channels: int) -> Iterator[Pixels | UnreadableError]:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .common import ReplacingReader, Skipped, UnreadableError, abbreviate, build_once, list_files
+from .common import abbreviate, build_once, list_files
 from .decoding import IMAGE_SUFFIXES, Pixels, decode, decode_all
+from .unreadable import ReplacingReader, Skipped, UnreadableError
 
 VALIDATION_FOLDERS = ("val", "valid", "validation", "test")
 """Names of the folder next to `train` that contains the validation images; the first that exists is used."""
@@ -126,15 +127,19 @@ def _stratified_split(counts: Sequence[int], val_fraction: float) -> tuple[Tenso
 class Decoding:
     """Dataset that decodes and resizes images per batch, in the process that asks for them."""
 
-    def __init__(self, files: list[Path], labels: Tensor, size: int, channels: int, max_unreadable: float) -> None:
+    def __init__(
+        self, files: list[Path], labels: Tensor, size: int, channels: int, max_unreadable: float, replace: bool = True
+    ) -> None:
+        """Unreadable images are replaced by others, or, without `replace`, left out of the batch."""
         self.files, self.labels, self.size, self.channels = files, labels, size, channels
-        self.read = ReplacingReader(files, self._read, max_unreadable)
+        self.read = ReplacingReader(files, self._read, max_unreadable, replace)
+        self.unreadable = self.read.unreadable
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        samples = [self.read(index) for index in indices]
+        samples = self.read(indices)
         images = torch.from_numpy(np.stack([image for image, _ in samples])).permute(0, 3, 1, 2)
         return images.contiguous(), torch.tensor([label for _, label in samples])
 
@@ -154,9 +159,22 @@ class MemoryMapped:
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         chosen = torch.as_tensor(indices)
         # Opened per batch, which takes microseconds: an open memmap would be pickled whole to spawned workers.
-        images = np.memmap(self.file, np.uint8, "r", shape=self.shape)
+        images = open_mapped(self.file, self.shape)
         rows = self.rows.index_select(0, chosen).numpy()
         return torch.from_numpy(np.asarray(images[rows])), self.labels.index_select(0, chosen)
+
+
+def open_mapped(file: Path, shape: tuple[int, ...]) -> Pixels:
+    """Open a memory-mapped file of a cache.
+
+    Raises:
+        UserError: it is not there any more, or has another size.
+    """
+    try:
+        return np.memmap(file, np.uint8, "r", shape=shape)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read the cache {file} ({reason}): resume, which builds it again") from error
 
 
 def mapped(

@@ -7,10 +7,11 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from ..errors import UserError
-from .common import UnreadableError, abbreviate, list_files
+from .common import abbreviate, list_files
 from .decoding import IMAGE_SUFFIXES, Pixels
 from .images import VALIDATION_FOLDERS
 from .segmentation import split
+from .unreadable import UnreadableError, unreadable
 
 LOSSLESS = {".bmp", ".gif", ".png", ".tif", ".tiff"}
 LOSSY = {".jpeg", ".jpg", ".webp"}
@@ -28,8 +29,8 @@ class Pair:
     mask: Path
 
 
-def find_pairs(path: Path, val_fraction: float) -> tuple[list[Pair], list[Pair], tuple[str, ...]]:
-    """Find the pairs of train and val, and the files that have no counterpart.
+def find_pairs(path: Path, val_fraction: float) -> tuple[list[Pair], list[Pair], tuple[str, ...], int]:
+    """Find the pairs of train and val, and messages about the files that have no counterpart, with their number.
 
     Raises:
         UserError: folders are missing or empty, or names do not match.
@@ -39,12 +40,12 @@ def find_pairs(path: Path, val_fraction: float) -> tuple[list[Pair], list[Pair],
         raise UserError(f"data.path={path} {state}: give a folder that contains the folders images and masks")
     val_folder = next((name for name in VALIDATION_FOLDERS if (path / name).is_dir()), None)
     if (path / "train").is_dir() and val_folder is not None:
-        train, problems = _match(path / "train")
-        val, more = _match(path / val_folder)
-        return train, val, problems + more
-    pairs, problems = _match(path)
+        train, problems, single = _match(path / "train")
+        val, more_problems, more = _match(path / val_folder)
+        return train, val, problems + more_problems, single + more
+    pairs, problems, single = _match(path)
     chosen, rest = split(len(pairs), val_fraction)
-    return [pairs[index] for index in chosen.tolist()], [pairs[index] for index in rest.tolist()], problems
+    return [pairs[index] for index in chosen.tolist()], [pairs[index] for index in rest.tolist()], problems, single
 
 
 def read_mask(file: Path) -> Pixels:
@@ -59,7 +60,7 @@ def read_mask(file: Path) -> Pixels:
     except UnidentifiedImageError as error:
         raise UnreadableError("not an image") from error
     except Exception as error:  # for a broken file Pillow raises almost anything
-        raise UnreadableError(str(error) or type(error).__name__) from error
+        raise unreadable(error, file) from error
     if kind in ("JPEG", "MPO", "WEBP"):
         raise UnreadableError(f"it is a {kind}, whose compression changes the values; save it as PNG")
     if pixels.ndim != 2 or pixels.dtype.kind not in "bui":
@@ -84,10 +85,10 @@ def displayed_size(file: Path) -> tuple[int, int]:
     except UnidentifiedImageError as error:
         raise UnreadableError("not an image") from error
     except Exception as error:  # as above
-        raise UnreadableError(str(error) or type(error).__name__) from error
+        raise unreadable(error, file) from error
 
 
-def _match(path: Path) -> tuple[list[Pair], tuple[str, ...]]:
+def _match(path: Path) -> tuple[list[Pair], tuple[str, ...], int]:
     """Match the files in `path/images` and `path/masks` by name without suffix, including subfolders."""
     for name in ("images", "masks"):
         if not (path / name).is_dir():
@@ -117,7 +118,8 @@ def _match(path: Path) -> tuple[list[Pair], tuple[str, ...]]:
         problems.append(f"{len(without_mask)} images in {path} have no mask: {abbreviate(without_mask)}")
     if without_image:
         problems.append(f"{len(without_image)} masks in {path} have no image: {abbreviate(without_image)}")
-    return [Pair(images[name], masks[name]) for name in names], tuple(problems)
+    single = len(without_mask) + len(without_image)
+    return [Pair(images[name], masks[name]) for name in names], tuple(problems), single
 
 
 def _by_name(path: Path, suffixes: set[str]) -> dict[str, Path]:

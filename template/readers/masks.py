@@ -13,10 +13,11 @@ from torch import Tensor
 
 from ..errors import UserError
 from . import images
-from .common import ReplacingReader, Skipped, UnreadableError, abbreviate, build_once
+from .common import abbreviate, build_once
 from .decoding import Pixels, decode, read_all
 from .mask_folder import Pair, displayed_size, find_pairs, read_mask
 from .segmentation import IGNORED, Data, Spec
+from .unreadable import ReplacingReader, Skipped, UnreadableError
 
 CHANNELS = 3
 """Your own images are read as RGB."""
@@ -48,11 +49,18 @@ def load(cfg: MaskConfig, path: Path) -> Data:
     """Read `path/images` and `path/masks` and split them by fraction, or read `path/train/images` and so on.
 
     Raises:
-        UserError: folders are missing or empty, names do not match, too many files are unreadable, the masks contain
-            only one class, or val contains one that train does not; or the cache cannot be written.
+        UserError: folders are missing or empty, names do not match, too many files are unreadable or have no
+            counterpart, the masks contain only one class, or val contains one that train does not; or the cache
+            cannot be written.
     """
-    train, val, problems = find_pairs(path, cfg.val_fraction)
-    known = _scan_masks(cfg, path, train, val)
+    train, val, problems, single = find_pairs(path, cfg.val_fraction)
+    total = len(train) + len(val) + single
+    if single > cfg.max_unreadable * total:
+        raise UserError(
+            f"{single} of {total} have no counterpart: {'; '.join(problems)}: add what is missing, remove the others, "
+            f"or raise data.max_unreadable={cfg.max_unreadable:g}"
+        )
+    known = _scan_masks(cfg, path, train, val, single)
     train, val = ([part[index] for index in good] for part, good in zip((train, val), known["good"], strict=True))
     for name, part in (("train", train), ("val", val)):
         if not part:
@@ -74,18 +82,21 @@ def load(cfg: MaskConfig, path: Path) -> Data:
     class_of[values] = np.arange(len(values))
     problems = (*problems, *known["problems"])
     if cfg.cache != "disk":
-        parts = [Decoding(part, cfg.size, class_of, cfg.max_unreadable) for part in (train, val)]
+        parts = [Decoding(part, cfg.size, class_of, cfg.max_unreadable, part is train) for part in (train, val)]
         return Data(parts[0], parts[1], spec, False, (*problems, *unread))
     stored, skipped = _memory_mapped(cfg, path, train, val, class_of)
     return Data(stored[0], stored[1], spec, True, (*problems, *skipped))
 
 
-def _scan_masks(cfg: MaskConfig, path: Path, train: list[Pair], val: list[Pair]) -> dict[str, Any]:
-    """Read all masks once: the usable pairs of each split, and the values in the training masks with their counts."""
+def _scan_masks(cfg: MaskConfig, path: Path, train: list[Pair], val: list[Pair], single: int) -> dict[str, Any]:
+    """Read all masks once: the usable pairs of each split, and the values in the training masks with their counts.
+
+    `single` images and masks have no counterpart.
+    """
     pairs = [*train, *val]
 
     def build(_: Path) -> dict[str, Any]:
-        skipped = Skipped(len(pairs), cfg.max_unreadable)
+        skipped = Skipped(len(pairs) + single, cfg.max_unreadable, single)
         good: tuple[list[int], list[int]] = [], []
         pixels = np.zeros(256, np.int64)
         for index, counts in enumerate(read_all(_count_values, pairs, "reading masks")):
@@ -109,7 +120,8 @@ def _scan_masks(cfg: MaskConfig, path: Path, train: list[Pair], val: list[Pair])
         return {"good": good, "values": values, "pixels": pixels[values].tolist(), "problems": skipped.problems}
 
     settings = {"of": str(path.absolute()), "ignore": cfg.ignore, "most": cfg.max_unreadable, "train": len(train)}
-    _, manifest = build_once(cfg.cache_dir, "mask-values", {**settings, "val": len(val)}, _files(pairs), build)
+    settings |= {"val": len(val), "single": single}
+    _, manifest = build_once(cfg.cache_dir, "mask-values", settings, _files(pairs), build)
     return manifest
 
 
@@ -137,15 +149,20 @@ def _files(pairs: Sequence[Pair]) -> list[Path]:
 class Decoding:
     """Dataset that decodes and resizes images and masks per batch, in the process that asks for them."""
 
-    def __init__(self, pairs: list[Pair], size: int, class_of: Pixels, max_unreadable: float) -> None:
+    def __init__(
+        self, pairs: list[Pair], size: int, class_of: Pixels, max_unreadable: float, replace: bool = True
+    ) -> None:
+        """Unreadable pairs are replaced by others, or, without `replace`, left out of the batch."""
         self.pairs, self.size, self.class_of = pairs, size, class_of
-        self.read = ReplacingReader([pair.image for pair in pairs], self.decode, max_unreadable)
+        self.files = [pair.image for pair in pairs]
+        self.read = ReplacingReader(self.files, self.decode, max_unreadable, replace)
+        self.unreadable = self.read.unreadable
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        samples = [self.read(index) for index in indices]
+        samples = self.read(indices)
         pixels = torch.from_numpy(np.stack([image for image, _ in samples])).permute(0, 3, 1, 2)
         return pixels.contiguous(), torch.from_numpy(np.stack([mask for _, mask in samples]))
 
@@ -173,7 +190,7 @@ class MemoryMapped:
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         # Opened per batch, which takes microseconds: an open memmap would be pickled whole to spawned workers.
         shape = (self.rows, CHANNELS + 1, self.size, self.size)
-        rows = np.memmap(self.file, np.uint8, "r", shape=shape)
+        rows = images.open_mapped(self.file, shape)
         pixels, masks = np.asarray(rows[indices, :CHANNELS]), np.asarray(rows[indices, CHANNELS])
         return torch.from_numpy(pixels), torch.from_numpy(masks)
 

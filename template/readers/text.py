@@ -17,8 +17,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..errors import UserError
-from .common import Skipped, build_once, list_files
+from .common import build_once, list_files
 from .tokenizer import Tokenizer, open_tokenizer
+from .unreadable import Skipped, unreadable
 from .windows import Text, in_validation, library_files, library_validation
 
 CHUNK = 2**18
@@ -97,7 +98,7 @@ def _readable(
         except UnicodeDecodeError as error:
             skipped.add(file, f"not UTF-8 ({error.reason}), which every data.tokenizer except bytes needs")
         except OSError as error:
-            skipped.add(file, str(error.strerror))
+            skipped.add(file, str(unreadable(error, file)))
         else:
             empty += not size
             readable += [(file, size)] if size else []

@@ -137,9 +137,9 @@ def _image_folder(cfg: DataConfig, path: Path) -> Data:
         small = (len(train) + len(val)) * 3 * cfg.size**2 < 2**30
         return Data(train, val, spec, small, found.problems + problems)
     val_files = [found.files[index] for index in found.val.tolist()]
-    splits = [(train_files, found.labels[found.train]), (val_files, found.labels[found.val])]
-    decoding = [images.Decoding(files, labels, *options) for files, labels in splits]
-    return Data(decoding[0], decoding[1], spec, in_memory=False, problems=found.problems + problems)
+    train = images.Decoding(train_files, found.labels[found.train], *options)
+    val = images.Decoding(val_files, found.labels[found.val], *options, replace=False)
+    return Data(train, val, spec, in_memory=False, problems=found.problems + problems)
 
 
 class Prepare(nn.Module):

@@ -1,9 +1,11 @@
 """Image folders: formats, splits, unreadable images, caches, and errors."""
 
+import errno
 import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +13,12 @@ import torch
 from PIL import Image
 
 from .. import data
+from ..config import LoaderConfig
+from ..distributed import World
 from ..errors import UserError
+from ..loaders import Loader
 from ..readers import decoding
-from ..readers.common import UnreadableError
+from ..readers.unreadable import UnreadableError
 from .test_data import load_all, make_config, make_folder
 
 
@@ -200,7 +205,73 @@ def test_a_few_broken_images_are_skipped(tmp_path: Path, cache: str, capsys: pyt
     images, labels = load_all(found.train)
     assert len(images) == (18 if cache == "disk" else 20)
     assert (images.float().mean((1, 2, 3)) // 40 == labels).all(), "wrong label"
-    assert capsys.readouterr().err.count("skipped") == (0 if cache == "disk" else 2)
+    assert capsys.readouterr().err.count("another sample takes its place") == (0 if cache == "disk" else 2)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
+def test_images_that_become_unreadable_are_replaced_in_training_and_left_out_of_validation(
+    tmp_path: Path, world: World, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In any process, in any order; each is named and counted once."""
+    root = make_folder(tmp_path / "own", 2, 25)
+    cfg = make_config(root, max_unreadable=0.1)
+    found, again = data.load(cfg), data.load(cfg)
+    expected, val_labels = load_all(found.train)[0], load_all(found.val)[1]
+    files = [getattr(split, "files") for split in (found.train, found.val)]  # noqa: B009
+    for file, change in (
+        (files[0][7], Path.unlink),
+        (files[0][8], lambda path: path.write_bytes(b"")),
+        (files[1][3], Path.unlink),
+    ):
+        change(file)
+    order = [[8, 1], [7, 39], [0, 8], [7, 7]]
+    batches = list(Loader(found.train, order, LoaderConfig(), 2, world))
+    assert all(
+        torch.equal(batch[0], expected[torch.tensor(chosen)])
+        for batch, chosen in zip(batches, [[9, 1], [9, 39], [0, 9], [9, 9]], strict=True)
+    )
+    assert torch.equal(again.train.__getitems__([7])[0], expected[9:10]), "another process, which saw no other index"
+    assert torch.equal(load_all(found.val)[1], val_labels[torch.arange(10) != 3])
+    assert [int(getattr(split, "unreadable").sum()) for split in (found.train, found.val)] == [2, 1]  # noqa: B009
+    said = capfd.readouterr().err
+    assert said.count(f"{files[0][8]}: not an image; another sample takes its place") == 2, "once by each"
+    assert said.count(f"{files[1][3]}: No such file or directory; it does not count in the validation") == 1
+    with pytest.raises(UserError, match=f"^no sample of a validation batch can be read, {files[1][3]}: restore"):
+        found.val.__getitems__([3])
+
+
+@pytest.mark.parametrize(
+    ("fail", "message"),
+    [
+        (
+            lambda root: shutil.rmtree(root),
+            r"cannot read the folder .*own \(No such file or directory\): restore or mount",
+        ),
+        (lambda root: [shutil.rmtree(one) for one in root.iterdir()], r"cannot read the folder .*own \(it is empty\)"),
+        (
+            OSError(errno.EIO, "Input/output error"),
+            r"cannot read .*png \(Input/output error\): check the disk or network",
+        ),
+        (MemoryError(), "not enough memory to read .*png: use fewer loader.workers"),
+    ],
+)
+def test_failing_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: Any, message: str) -> None:
+    """It does not count as many unreadable samples."""
+    found = data.load(make_config(make_folder(tmp_path / "own", 2, 5), max_unreadable=1.0))
+    if isinstance(fail, Exception):
+        monkeypatch.setattr(Image, "open", lambda file: (_ for _ in ()).throw(fail))
+    else:
+        fail(tmp_path / "own")
+    with pytest.raises(UserError, match=message):
+        found.train.__getitems__([0, 1])
+
+
+def test_cache_that_disappears_is_an_error(tmp_path: Path) -> None:
+    cfg = make_config(make_folder(tmp_path / "own", 2, 5), cache="disk")
+    found = data.load(cfg)
+    shutil.rmtree(cfg.cache_dir)
+    with pytest.raises(UserError, match=r"cannot read the cache .*images.u8 \(No such file.*\): resume, which builds"):
+        found.train.__getitems__([0])
 
 
 @pytest.mark.parametrize("cache", ["none", "disk"])

@@ -42,7 +42,7 @@ class DataConfig(Section):
     flip: bool = False
     """Augmentation: flip images and masks horizontally with probability 0.5. Not for digits."""
     max_unreadable: float = within("[0, 1]", 0.05)
-    """Maximum fraction of unreadable files, which are skipped and counted."""
+    """Maximum fraction of unreadable files, and of those without counterpart, which are skipped and counted."""
     cache_dir: Path = Path(".cache")
     """Folder for data derived from your own files, such as decoded images."""
     cache: Literal["none", "disk", "device"] = "none"

@@ -13,7 +13,7 @@ from .. import data
 from ..errors import UserError
 from ..readers import mask_folder
 from ..readers import masks as reader
-from ..readers.common import UnreadableError
+from ..readers.unreadable import UnreadableError
 from .test_data import RED, load, load_all, make_folder
 
 
@@ -71,10 +71,15 @@ def test_files_without_counterpart_are_reported(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "own", 10)
     (root / "masks" / "003.png").unlink()
     (root / "images" / "007.png").rename(root / "images" / "seven.png")
-    found = load(root)
+    with pytest.raises(UserError, match=r"^3 of 11 have no counterpart: 2 images in .* 003, seven; 1 masks .*=0.05$"):
+        load(root)
+    found = load(root, max_unreadable=0.3)
     assert len(found.train) + len(found.val) == 8
     assert found.problems[0] == f"2 images in {root} have no mask: 003, seven"
     assert found.problems[1] == f"1 masks in {root} have no image: 007"
+    (root / "masks" / "000.png").write_bytes(b"")
+    with pytest.raises(UserError, match="1 of 11 cannot be read, besides 3 without counterpart"):
+        load(root, max_unreadable=0.3)
 
 
 def test_unusable_files_are_skipped_up_to_a_limit(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from ..data import Batch, Spec
 from ..distributed import World
 from ..errors import UserError
-from ..readers.common import UnreadableError
 from ..readers.decoding import find_images, load_image
 from ..readers.mask_folder import displayed_size
+from ..readers.unreadable import UnreadableError
 from .atomic_file import atomic_write
 from .trained_model import TrainedModel
 from .view import palette, plot_masks

@@ -43,5 +43,9 @@ class Hook:
         """Return tensors that differ between the ranks, by names of its own."""
         return {}
 
+    def manifest(self) -> dict[str, Any]:
+        """Return what the manifest of a checkpoint says, by names of its own. All ranks call it."""
+        return {}
+
     def finish(self, folder: Path, is_main: bool) -> None:
         """Called once when all steps are done."""

@@ -130,6 +130,9 @@ class Loader:
         self.pin, self.prefetch = asynchronous and cfg.pin_memory, asynchronous and cfg.side_stream
         self.loader: Iterable[Batch] | None = None  # a DataLoader without workers would add 60 us per batch
         if workers > 0:
+            from . import loader_worker
+
+            self.watched = loader_worker.watched
             self.loader = DataLoader(
                 samples,  # type: ignore[arg-type]  # torch's Dataset is a class; ours needs only the two methods
                 batch_sampler=order,
@@ -138,6 +141,7 @@ class Loader:
                 pin_memory=self.pin,
                 prefetch_factor=cfg.prefetch_factor,
                 persistent_workers=cfg.persistent_workers,
+                worker_init_fn=loader_worker.begin,
                 # Without a generator, workers would be seeded from the one that augmentation and dropout draw from.
                 generator=torch.Generator().manual_seed(seed * 1_000_003 + world.rank),
             )
@@ -147,7 +151,7 @@ class Loader:
         return Loader(self.samples, order, *self.options)
 
     def __iter__(self) -> Iterator[Batch]:
-        loaded = map(self._load, self.order) if self.loader is None else iter(self.loader)
+        loaded = map(self._load, self.order) if self.loader is None else self.watched(iter(self.loader))
         if self.prefetch:
             return _prefetch(loaded, self.device)
         if self.device.type == "cpu":

@@ -12,6 +12,7 @@ from . import data, distributed, loaders, optim, speed, techniques
 from .config import Config
 from .contracts import Batch, Data, no_weight_decay
 from .distributed import World
+from .faults import provenance, samples
 from .hooks import Hook
 from .loaders import Plan
 from .progress import Best
@@ -93,6 +94,7 @@ def build(cfg: Config, world: World) -> Parts:
     peak_lr = optim.peak_lr(cfg.optim, plan.global_batch)
     schedule = techniques.build_schedule(cfg.optim, peak_lr, plan.total_steps)
     schedule(0)  # refuses a warm-up that is longer than the run
+    hooks += [provenance.Provenance(dataset, world), samples.Samples(dataset, world)]
     hooks += techniques.hooks(cfg, net, dataset.spec, first_batch, precision, world, plan.total_steps, peak_lr)
     return Parts(
         cfg=cfg,

@@ -1,30 +1,22 @@
-"""Helpers shared by the readers: file lists, unreadable samples, and caches that are built once."""
+"""Helpers shared by the readers: file lists, and caches that are built once."""
 
 import hashlib
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-import torch
 from filelock import FileLock
 
 from ..errors import UserError
 
-T = TypeVar("T")
-
 SAMPLES, BLOCK = 256, 4096
 """Blocks of a cache's file that are compared at each start, and their bytes: all of a file up to 1 MiB."""
-
-
-class UnreadableError(Exception):
-    """A sample that cannot be read; the message says why."""
 
 
 def list_files(root: Path, pattern: str = "*", suffixes: Collection[str] = ()) -> list[Path]:
@@ -95,61 +87,6 @@ def abbreviate(names: Collection[object], limit: int = 5) -> str:
     """The first names of a list, and how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(str(name) for name in list(names)[:limit]) + more
-
-
-class Skipped:
-    """Collects the unreadable files, which are skipped.
-
-    Raises:
-        UserError: from `add`, when more than the fraction `max_unreadable` of `total` files was skipped.
-    """
-
-    def __init__(self, total: int, max_unreadable: float) -> None:
-        self.total, self.max_unreadable = total, max_unreadable
-        self.problems: list[str] = []
-
-    def add(self, file: object, reason: str) -> None:
-        """Skip one file."""
-        self.problems.append(f"{file}: {' '.join(reason.split())}")
-        if len(self.problems) > self.max_unreadable * self.total:
-            raise UserError(
-                f"{len(self.problems)} of {self.total} cannot be read ({abbreviate(self.problems, 3)}): "
-                f"fix or remove them, or raise data.max_unreadable={self.max_unreadable:g}"
-            )
-
-
-class ReplacingReader(Generic[T]):
-    """Reads samples by index; an unreadable sample is replaced by the next readable one.
-
-    The replacement depends on the files alone. Unreadable files are counted across all worker processes.
-
-    Raises:
-        UserError: from a call, when more than the fraction `max_unreadable` of the files is unreadable.
-    """
-
-    def __init__(self, files: Sequence[Path], read: Callable[[int], T], max_unreadable: float) -> None:
-        self.files, self.read, self.max_unreadable = files, read, max_unreadable
-        self.unreadable = torch.zeros(len(files), dtype=torch.uint8).share_memory_()
-
-    def __call__(self, index: int) -> T:
-        for candidate in chain(range(index, len(self.files)), range(index)):
-            if self.unreadable[candidate]:
-                continue
-            try:
-                return self.read(candidate)
-            except UnreadableError as error:
-                self._skip(candidate, error)
-        raise UserError(f"none of the {len(self.files)} files can be read, {abbreviate(self.files)}: give other files")
-
-    def _skip(self, index: int, error: UnreadableError) -> None:
-        self.unreadable[index] = 1
-        count = int(self.unreadable.sum())
-        if count > self.max_unreadable * len(self.files):
-            raise UserError(
-                f"{count} of {len(self.files)} files cannot be read, the last is {self.files[index]} ({error}): fix or "
-                f"remove them, or raise data.max_unreadable={self.max_unreadable:g}"
-            )
-        print(f"skipped: {self.files[index]}: {error}", file=sys.stderr)
 
 
 def fingerprint(files: Iterable[Path]) -> str:

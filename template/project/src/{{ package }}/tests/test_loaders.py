@@ -1,15 +1,22 @@
 """The sample order is complete, and the same for any number of workers and ranks and after a resume."""
 
+import multiprocessing
+import os
+import re
+import signal
+import time
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from .. import data
+from .. import data, loader_worker
 from ..config import Config, LoaderConfig, TrainConfig
 from ..distributed import World
 from ..errors import UserError
+from ..loader_worker import WorkerKilledError
 from ..loaders import EvalOrder, Loader, Plan, TrainOrder, worker_count
 
 CFG = TrainConfig(micro_batch=4, accumulate=2, steps=7)
@@ -66,6 +73,69 @@ def test_workers_do_not_change_batches(config: Callable[..., Config], world: Wor
     for run in runs[1:]:
         for ours, theirs in zip(runs[0], run, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+class Ending:
+    """A dataset whose second batch does something else."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor]:
+        if indices == [1]:
+            self.act()
+        return (torch.tensor(indices),)
+
+
+def stop_politely() -> None:
+    """Send this worker, as a launcher would through another process, what asks a run to stop."""
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    time.sleep(0.1)
+
+
+def shared_memory_full() -> None:
+    raise RuntimeError("unable to write to file </torch_1_2_3>: No space left on device (28)")
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
+@pytest.mark.parametrize(
+    ("act", "kind", "message"),
+    [
+        (stop_politely, None, ""),
+        (
+            lambda: os.kill(os.getpid(), signal.SIGKILL),
+            WorkerKilledError,
+            "was ended by SIGKILL, as .* memory runs out",
+        ),
+        (lambda: os._exit(3), UserError, "exited with status 3, by the code of the data set: loader.workers=0"),
+        (lambda: 1 / 0, ZeroDivisionError, "division by zero"),
+        (shared_memory_full, UserError, "too little shared memory: enlarge /dev/shm"),
+    ],
+    ids=["stop", "kill", "exit", "raise", "shared memory"],
+)
+def test_only_a_killed_worker_asks_for_a_restart(
+    monkeypatch: pytest.MonkeyPatch, world: World, act: Callable[[], object], kind: type[Exception] | None, message: str
+) -> None:
+    """And what asks a run to stop does not end its workers, which end at once when the run does."""
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))  # seconds, instead of 5
+    batches = iter(Loader(Ending(act), [[0], [1], [2]], LoaderConfig(), 1, world))
+    if kind is None:
+        assert [int(batch[0]) for batch in batches] == [0, 1, 2]
+        (worker,) = multiprocessing.active_children()
+        worker.terminate()  # as at the end of a program
+        worker.join(5)
+        assert worker.exitcode == 0
+        return
+    with pytest.raises((RuntimeError, OSError, EOFError, ZeroDivisionError)) as caught:
+        list(batches)
+    found = loader_worker.explained(caught.value)
+    assert type(found) is kind
+    assert re.search(message, str(found))
+    assert getattr(found, "status", 1) == (76 if kind is WorkerKilledError else 1)
 
 
 def test_workers_are_limited_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

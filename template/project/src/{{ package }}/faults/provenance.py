@@ -1,0 +1,179 @@
+"""How a run came about: code, command, versions, machine and data, in the manifest of each checkpoint.
+
+`tools/reproduce.py` compares it with what is here today.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..contracts import Data, Dataset
+from ..distributed import World
+from ..hooks import Hook
+from .repository import Repository
+
+PACKAGE = Path(__file__).parents[1]
+PACKAGES = ("torch", "numpy", "lightning", "accelerate", "torchao", "pillow", "polars", "tokenizers", "tiktoken")
+"""Packages whose versions may change the results, if they are installed."""
+VARIABLES = re.compile(
+    r"(OMP|MKL|OPENBLAS)_NUM_THREADS|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE"
+    r"|(PYTORCH|NCCL|TORCH)_\w+"
+)
+SECRET = re.compile("KEY|TOKEN|SECRET|PASS|AUTH", re.IGNORECASE)
+IN_MEMORY_BYTES, FROM_DISK = 2**24, 8
+"""Of each split, what is read for the fingerprint: so much of data in memory, or so many samples of others."""
+FILES = 256
+"""Files of each split whose sizes are compared."""
+
+
+class Provenance(Hook):
+    """Finds out how this run came about: the code at its start, the rest for its first checkpoint. Rank 0 only."""
+
+    def __init__(self, data: Data, world: World) -> None:
+        self.data, self.world = data, world
+        self.found: dict[str, Any] = {}
+
+    @contextmanager
+    def running(self, model: nn.Module, folder: Path) -> Iterator[None]:
+        if not self.world.is_main:
+            yield
+            return
+        self.folder, self.code, self.repository = folder, code(), Repository(PACKAGE)
+        try:
+            yield
+        finally:
+            self.repository.close()
+
+    def manifest(self) -> dict[str, Any]:
+        if not self.world.is_main:
+            return {}
+        if not self.found:
+            git, diff = self.repository.read()
+            if diff:
+                git["diff"]["file"] = _keep(diff, self.folder, git["diff"]["sha256"])
+            self.found = {
+                "git": git,
+                "code": self.code,
+                "command": sys.orig_argv,
+                "ranks": self.world.world_size,
+                "ranks_here": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+                "versions": versions(),
+                "machine": machine(self.world.device),
+                "environment": environment(),
+                "data": fingerprint(self.data),
+            }
+        return {"provenance": self.found}
+
+
+def _keep(diff: bytes, folder: Path, digest: str) -> str | None:
+    """Write a diff into the run's folder, under a name of its own content, and return the name; None if that fails."""
+    file = folder / f"uncommitted-{digest[:8]}.diff"
+    with suppress(OSError):  # a checkpoint that cannot be written either says so
+        file.write_bytes(diff)
+        return file.name
+    return None
+
+
+def code() -> str:
+    """Return a hash of the package's Python files, without its tests."""
+    digest = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE).as_posix()
+        if not name.startswith("tests/"):
+            digest.update(f"{name}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of packages, and of this project."""
+    found = {"python": platform.python_version()}
+    for name in (*PACKAGES, PACKAGE.name):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found | {"torch": torch.__version__}  # with the suffix of its build
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Return what may change the results, and the name of the machine."""
+    found: dict[str, Any] = {"host": platform.node(), "system": platform.platform(), "cpu": _cpu()}
+    found |= {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": device.type}
+    if device.type not in ("cpu", "mps"):
+        module = torch.get_device_module(device)
+        found["gpus"] = [module.get_device_name(index) for index in range(torch.accelerator.device_count())]
+    if device.type == "cuda":
+        from ..cuda import driver_version
+
+        found |= {"cuda": torch.version.cuda or torch.version.hip, "cudnn": torch.backends.cudnn.version()}
+        found["driver"] = _driver() or driver_version()
+    return found
+
+
+def _cpu() -> str:
+    with suppress(OSError):
+        name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+        return name[1] if name else platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def _driver() -> str:
+    with suppress(OSError):
+        number = re.search(r"\d+\.\d+(\.\d+)?", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
+        return number[0] if number else ""
+    return ""
+
+
+def environment() -> dict[str, str]:
+    """Return the environment variables that matter, at most 200 characters of each."""
+    names = (name for name in sorted(os.environ) if VARIABLES.fullmatch(name) and not SECRET.search(name))
+    return {name: os.environ[name][:200] for name in names}
+
+
+def fingerprint(data: Data) -> str:
+    """Return a hash of the data: what is known of all samples, and the content of some.
+
+    That is the `Spec`, with its statistics of the training split; the number of samples; up to 16 MiB of a split in
+    memory, or 8 samples and the sizes of 256 files of another. Where the files are, and their times, do not matter.
+    """
+    digest = hashlib.sha256(json.dumps(asdict(data.spec), sort_keys=True, default=str).encode())
+    try:
+        for split in (data.train, data.val):
+            _add(split, data.in_memory, digest)
+    except Exception as error:  # of a dataset of your own, or a file that is gone: training has its own opinion
+        return f"unknown: {' '.join(str(error).split()) or type(error).__name__}"
+    return digest.hexdigest()
+
+
+def _add(split: Dataset, in_memory: bool, digest: Any) -> None:
+    """Add a split to a hash."""
+    count, most = len(split), FROM_DISK
+    if in_memory:
+        first = split.__getitems__([0])
+        most = IN_MEMORY_BYTES // max(1, sum(part.nbytes for part in first))
+    digest.update(f"{count}\n".encode())
+    for index in _spread(count, most):
+        for part in split.__getitems__(index):
+            digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
+            digest.update(part.contiguous().view(torch.uint8).numpy().tobytes() if part.numel() else b"")
+    files: list[Path] = getattr(split, "files", [])
+    for chunk in _spread(len(files), FILES):
+        for number in chunk:
+            digest.update(f"{files[number].name}\0{files[number].stat().st_size}\n".encode(errors="surrogateescape"))
+
+
+def _spread(count: int, most: int) -> Iterator[list[int]]:
+    """Return up to `most` indices below `count`, evenly spread, in chunks."""
+    most = min(count, max(most, 1))
+    for begin in range(0, most, 4096):
+        yield [number * count // most for number in range(begin, min(begin + 4096, most))]

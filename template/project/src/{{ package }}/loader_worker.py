@@ -1,0 +1,100 @@
+"""What only loader workers need: signals do not end them, and the error of one that ended is explained."""
+
+import os
+import re
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+from .contracts import Batch
+from .errors import UserError
+
+IGNORED = ("SIGINT", "SIGUSR1")
+RESTART = 76
+"""Exit status of a run that is to be restarted."""
+
+
+class WorkerKilledError(UserError):
+    """The system has ended a loader worker, so that the run can be restarted."""
+
+    status = RESTART
+
+
+_watched: weakref.WeakSet[Iterator[Batch]] = weakref.WeakSet()
+
+MORE_SHARED_MEMORY = "enlarge /dev/shm (docker run --shm-size), or use fewer loader.workers or a smaller micro_batch"
+WAYS_OUT = {
+    "SIGKILL": "as happens when memory runs out: use fewer loader.workers, or ask for more memory, then resume",
+    "SIGBUS": f"as happens when shared memory runs out: {MORE_SHARED_MEMORY}, then resume",
+    "SIGSEGV": "in native code of the data set: loader.workers=0 shows where (python -X faulthandler)",
+}
+
+
+def begin(_: int) -> None:
+    """Ignore the signals by which a run is asked to stop, which a terminal or launcher sends to all processes.
+
+    The training process needs its workers until it has saved. It ends them itself, in the end by SIGTERM; if it dies,
+    they notice within 5 s.
+    """
+    for name in IGNORED:
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)  # a fork has that of the training process
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_when_told, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_when_told(parent: int) -> None:
+    """Exit at a SIGTERM of the training process, not at one of another."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)
+
+
+def watched(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Return the iterator of a DataLoader, whose workers `explained` will look at.
+
+    torch would raise the error about a worker that was killed anywhere, even while a checkpoint is saved. Instead, it
+    is noticed by who waits for the next batch, within 5 s.
+    """
+    _watched.add(batches)
+    handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+    if (
+        getattr(handler, "__module__", "").startswith("torch.")
+        and threading.current_thread() is threading.main_thread()
+    ):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return batches
+
+
+def explained(error: Exception) -> Exception:
+    """Return an error that says how a loader worker ended, if that is where the error comes from; else the error."""
+    seconds = 1.0 if "DataLoader worker (pid" in str(error) or isinstance(error, EOFError | ConnectionError) else 0.0
+    ended = _ended(time.monotonic() + seconds)
+    if ended is not None and ended[1] > 0:
+        return UserError(
+            f"loader worker {ended[0]} exited with status {ended[1]}, by the code of the data set: "
+            "loader.workers=0 shows where"
+        )
+    if ended is not None:
+        name = signal.Signals(-ended[1]).name
+        way_out = WAYS_OUT.get(name, "which another program has sent: resume")
+        return WorkerKilledError(f"loader worker {ended[0]} was ended by {name}, {way_out}")
+    if re.search(r"unable to .*(</torch_|shared memory)|shm_open", str(error)):
+        return UserError(f"the loader workers have too little shared memory: {MORE_SHARED_MEMORY}, then resume")
+    return error
+
+
+def _ended(deadline: float) -> tuple[int, int] | None:
+    """Return the process id and exit code of a worker that did not end by itself; it may need some time to end."""
+    while _watched:
+        for worker in (worker for batches in _watched for worker in getattr(batches, "_workers", ())):
+            if worker.exitcode:
+                return worker.pid, worker.exitcode
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return None
