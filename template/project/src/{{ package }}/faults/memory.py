@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -18,8 +18,9 @@ from ..contracts import Batch, Sums
 from ..distributed import World
 from ..errors import RestartError, UserError
 from ..loaders import Plan
-from . import ForwardBackward
 
+ForwardBackward = Callable[[Batch, float, bool], Sums]
+"""Adds the gradient of a prepared batch, as in `compute_within_memory`."""
 RECORD = "out_of_memory.json"
 """File in a run's folder: the micro-batch, in samples, that its next process has at most."""
 SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "STATUS_ALLOC_FAILED")

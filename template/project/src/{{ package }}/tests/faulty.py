@@ -52,7 +52,7 @@ class Faulty:
             net = original(*arguments)
             for module in net.modules():
                 if isinstance(module, nn.Dropout | nn.LSTM):
-                    module.p = module.dropout = 0.0  # type: ignore[union-attr,assignment]
+                    module.p = module.dropout = 0.0
                 if isinstance(module, _BatchNorm):
                     module.momentum = 0.0
                     module.register_forward_pre_hook(lambda norm, _: norm.train(False) and None)
@@ -88,4 +88,5 @@ class Faulty:
 
 def install(faulty: Faulty, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
     """Let runs have the faulty network."""
-    set_attribute(techniques, "build", faulty.build(techniques.build))
+    module: Any = techniques
+    set_attribute(module, "build", faulty.build(module.build))
