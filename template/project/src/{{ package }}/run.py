@@ -339,7 +339,7 @@ class Run:
         techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict(), **(between or {})}
-        faults.check_state(state, parts.model, parts.cfg, parts.data.spec, self.folder, parts.world)
+        faults.check_state(state, self)
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
         for hook in parts.hooks:
             about |= hook.manifest()

@@ -129,16 +129,19 @@ def check_finite(row: Mapping[str, float], step: int, precision: str, folder: Pa
         raise UserError(f"{broken[0]} is {row[broken[0]]} at step {step}: {diverged.way_out(folder, step)}")
 
 
-def check_state(state: Mapping[str, Any], model: nn.Module, cfg: Config, spec: Any, folder: Path, world: World) -> None:
-    """Refuse to save a state that has diverged; `folder` is the run's.
+def check_state(state: Mapping[str, Any], run: Any) -> None:
+    """Refuse to save the state of a run that has diverged. All ranks must call it.
 
     Raises:
         UserError: says how, and what to do.
     """
     from . import diverged
 
+    diverged.check_loss(run.results, run.progress, run.folder)
+    parts = run.parts
+
     def initial() -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            return build(cfg.model, spec)
+            return build(parts.cfg.model, parts.data.spec)
 
-    diverged.check(model, state, initial, folder, world)
+    diverged.check(parts.model, state, initial, run.folder, parts.world)

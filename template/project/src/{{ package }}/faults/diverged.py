@@ -14,6 +14,7 @@ from ..console import shown
 from ..distributed import World
 from ..errors import UserError
 
+LOSS_LIMIT = 1e6
 LIMIT = 1e3
 """Root mean square of the weights that is suspicious; initial weights have 1 at most."""
 
@@ -49,8 +50,22 @@ def check(
         what = f"the weights have grown to a root mean square of {rms:.1e}"
     else:
         return
-    way = way_out(folder, state["step"])
-    raise UserError(f"training has diverged: {what} at step {state['step']}, which is not saved: {way}")
+    raise _diverged(what, folder, state["step"])
+
+
+def check_loss(results: Mapping[str, float], progress: Any, folder: Path) -> None:
+    """Refuse to save if the loss of the last validation is `LOSS_LIMIT` times the best one.
+
+    Raises:
+        UserError: says so, and what to do.
+    """
+    loss, best = results.get("loss", 0.0), progress.best
+    if best.monitor == "loss" and loss > LOSS_LIMIT * max(1.0, abs(best.value)):
+        raise _diverged(f"the validation loss is {loss:.1e}, and was {best.value:.4g}", folder, progress.step)
+
+
+def _diverged(what: str, folder: Path, step: int) -> UserError:
+    return UserError(f"training has diverged: {what} at step {step}, which is not saved: {way_out(folder, step)}")
 
 
 def way_out(folder: Path, step: int) -> str:
