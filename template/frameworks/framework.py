@@ -103,6 +103,7 @@ class RunState:
         run.meter.load_state_dict(state["row"])
         run.order.first_step = run.row_first_step = progress.step
         run.train_batches, run.micro_step = iter(run.train_loader), 0
+        run.saver.wait()
         run.skipped_before = progress.step - progress.updates - techniques.skipped_steps(run.parts.scaler)
         sinks = run.log.sinks
         run.log.close()

@@ -33,7 +33,7 @@ def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1,
 
 def read_rows(run: Path) -> list[dict[str, Any]]:
     """Return all rows of a run, without values that depend on time."""
-    clock = ("seconds", "samples_per_second")
+    clock = ("seconds", "samples_per_second", "slowest_rank", "slowest_rank_share")
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: row[key] for key in row if key not in clock} for row in logged]
 

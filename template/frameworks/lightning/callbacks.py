@@ -51,10 +51,12 @@ class Log(lightning.Callback):
             run.begin_step()
             if not run.parts.scaler.is_enabled():
                 run.before_update()  # sets the learning rate, before other callbacks read it
+                run.at("forward and backward")
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         if module.run.parts.scaler.is_enabled():
             module.run.before_update()
+        module.run.at("optimizer step")
 
     def on_train_batch_end(self, trainer: Any, module: Any, *batch: Any) -> None:
         run: Run = module.run

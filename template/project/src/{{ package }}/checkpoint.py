@@ -1,85 +1,28 @@
-"""Checkpoints: one folder each, written atomically, verified when read.
+"""Checkpoints: one folder each, verified when read. `faults/saving.py` writes them.
 
 Its files:
 
     runs/<name>/checkpoints/step-00000120/state.pt        tensors and counters, loadable with weights_only=True
     runs/<name>/checkpoints/step-00000120/share-00001.pt  under FSDP, the shards of one rank
-    runs/<name>/checkpoints/step-00000120/manifest.json   SHA-256 and size of each, step, metrics, the run's config
+    runs/<name>/checkpoints/step-00000120/manifest.json   SHA-256 and size of each, step, metrics, config
     runs/<name>/checkpoints/best                          the name of the best one by train.monitor
 """
 
 import hashlib
 import json
-import os
 import pickle  # only for its error
-import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .config import CheckpointConfig
-from .distributed import World
 from .errors import UserError
 
 PREFIX = "step-"
 BEST = "best"
-
-
-WriteShards = Callable[[Path, dict[str, Any], World], tuple[dict[str, Any], dict[str, Any]]]
-"""Writes each rank's shards of a state to files in a new folder; called on all ranks. Returns the state without them,
-and `fingerprint` of each rank's file, by name."""
-
-
-def save(
-    folder: Path,
-    state: dict[str, Any],
-    about: dict[str, Any],
-    cfg: CheckpointConfig,
-    best: int,
-    world: World,
-    write_shards: WriteShards | None = None,
-) -> None:
-    """Write a checkpoint under a temporary name, flush it to disk, rename it, then prune the oldest.
-
-    All ranks call it. Rank 0 writes; with `write_shards`, which FSDP needs, each rank writes its shards. The file
-    `best` names the checkpoint of step `best`, which is kept too.
-
-    Raises:
-        UserError: the disk is full or not writable; older checkpoints are untouched.
-    """
-    target = folder / step_name(state["step"])
-    partial = folder / f".{target.name}.partial"
-    state, files = write_shards(partial, state, world) if write_shards else (state, {})
-    if not world.is_main:
-        return
-    try:
-        if write_shards is None:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-        torch.save(state, partial / "state.pt")
-        files["state.pt"] = fingerprint(partial / "state.pt")
-        manifest = json.dumps({**about, "step": state["step"], "files": files}, indent=2, default=str)
-        (partial / "manifest.json").write_text(manifest, encoding="utf-8")
-        for name in ("state.pt", "manifest.json"):
-            flush(partial / name)
-        shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
-        if cfg.best and (folder / step_name(best)).is_dir():
-            (folder / ".best").write_text(f"{step_name(best)}\n", encoding="utf-8")
-            (folder / ".best").rename(folder / BEST)
-        flush(folder)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        if isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
-            raise
-        shutil.rmtree(partial, ignore_errors=True)
-        raise UserError(f"cannot save {target} ({error}): free some space; older checkpoints are untouched") from error
-    kept, complete = best_of(folder), [it for it in all_checkpoints(folder) if (it / "manifest.json").exists()]
-    for old in complete[: -cfg.keep]:
-        if old != kept:
-            shutil.rmtree(old, ignore_errors=True)
 
 
 def step_name(step: int) -> str:
@@ -90,6 +33,14 @@ def step_name(step: int) -> str:
 def all_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in the folder, oldest first."""
     return sorted(folder.glob(f"{PREFIX}*"))
+
+
+def run_of(path: Path) -> Path | None:
+    """Return the run's folder that a path is, or that has the checkpoint of this path; None if that is in none."""
+    path = path.resolve()
+    if path.parent.name == "checkpoints":
+        return path.parent.parent
+    return None if (path / "manifest.json").exists() else path
 
 
 def best_of(folder: Path) -> Path | None:
@@ -128,15 +79,36 @@ def damage(checkpoint: Path, first: int = 0, step: int = 1) -> str | None:
             if fingerprint(checkpoint / name) != expected:
                 return f"{name} does not match its checksum"
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{type(error).__name__}: {error}"
+        return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
     except OSError as error:  # a disk or network that fails is no reason to fall back, and lose steps
         raise UserError(f"cannot read {error.filename or checkpoint} ({error.strerror}): try again") from error
     return None
 
 
+def sealed(manifest: dict[str, Any]) -> str:
+    """Return a manifest as JSON, with its own checksum."""
+    text = json.dumps(manifest, indent=2, default=str)
+    return json.dumps({**json.loads(text), "sha256": _checksum(text)}, indent=2)
+
+
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
-    """Return what is stored beside the state: step, metrics, config."""
-    return dict(json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8")))
+    """Return what is stored beside the state: step, metrics, config.
+
+    Raises:
+        ValueError: it is not as it was written, or has another structure.
+    """
+    manifest = dict(json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8")))
+    expected = manifest.pop("sha256", None)  # before version 0.4 it had none
+    if expected not in (None, _checksum(json.dumps(manifest, indent=2))):
+        raise ValueError("manifest.json does not match its checksum")
+    for name in ("files", "fixed", "config", "metrics"):
+        if not isinstance(manifest.get(name), dict):
+            raise ValueError(f"manifest.json has no {name}")
+    return manifest
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_state(checkpoint: Path, merge: Callable[[list[Any]], Any] = torch.cat, mmap: bool = False) -> dict[str, Any]:
@@ -162,6 +134,24 @@ def read_state(checkpoint: Path, merge: Callable[[list[Any]], Any] = torch.cat, 
     return state
 
 
+@contextmanager
+def same_structure(checkpoint: Path) -> Iterator[None]:
+    """Load a state that may lack something, or have it in another form.
+
+    Raises:
+        UserError: it does.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, EOFError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(
+            f"{checkpoint} has another structure ({why}): resume from another, or start a new run"
+        ) from error
+
+
 def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Path) -> None:
     """Load the weights into the model.
 
@@ -181,12 +171,3 @@ def fingerprint(file: Path) -> dict[str, str | int]:
     """Return a file's size and SHA-256."""
     with file.open("rb") as stream:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
-
-
-def flush(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

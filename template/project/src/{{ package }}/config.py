@@ -31,9 +31,9 @@ class RunConfig(Section):
     resume: str | None = None
     """Resume a run: its folder, one of its checkpoints (such as `checkpoints/best`), or `auto` for the newest good
     checkpoint of `run.name`, if there is one. null: as auto, but a run with other settings is refused."""
-    max_minutes: float | Literal["auto"] | None = within("(0, inf)", "auto")
-    """Minutes after which the run saves a checkpoint and stops with exit status 75; auto: two minutes before the time
-    limit of a SLURM job; null for no limit."""
+    max_minutes: float | None = within("(0, inf)", None)
+    """Minutes after which the run saves a checkpoint and stops with exit status 75; null: two minutes before the time
+    limit of a SLURM job, and elsewhere never."""
     seed: int = within("[0, 2147483647]", 0)
     """Seed of the initial weights, sample order, augmentation and dropout."""
     device: Literal["auto", "accelerator", "cpu", "cuda", "mps", "xpu"] = "auto"
@@ -41,6 +41,9 @@ class RunConfig(Section):
     processes: int | Literal["auto"] | None = within("[1, 256]", None)
     """Processes to start on this machine, one per GPU; auto: as many as it has GPUs; null: this process alone. What a
     launcher such as torchrun has started counts instead."""
+    hang_minutes: float | None = within("(0, 100000]", 30.0)
+    """Minutes without progress of this process after which it ends, for a restart, and keeps the stacks of its threads;
+    null for no limit. The first step and the start of a validation, which may compile, have four times as many."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -227,6 +230,8 @@ class CheckpointConfig(Section):
     """Optimizer steps between checkpoints, in addition to one at each validation; null for only those."""
     minutes: float | None = within("(0, inf)", None)
     """Minutes between checkpoints, in addition to these; null for off."""
+    asynchronous: bool = True
+    """Write a checkpoint in a thread, from a copy in host memory, while training goes on."""
     keep: int = within("[1, inf)", 2)
     """Number of newest checkpoints to keep."""
     best: bool = True

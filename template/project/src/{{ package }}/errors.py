@@ -1,4 +1,6 @@
-"""The errors that end a program with one line instead of a traceback."""
+"""The errors that end a program with one line instead of a traceback; and warnings of one line."""
+
+import warnings
 
 
 class UserError(Exception):
@@ -14,7 +16,7 @@ class UsageError(UserError):
     status = 2
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818  # it is no error
     """The run was stopped by request; its message says how to continue it."""
 
     status = 75
@@ -24,3 +26,10 @@ class Stopped(Exception):
 def in_one_line(error: UserError) -> str:
     """Return the message; without the traceback of the loader process, if it was raised in one."""
     return "error: " + str(error).strip().splitlines()[-1].split("UserError: ")[-1]
+
+
+def short_warnings() -> None:
+    """Print each warning as one line, without the line of code that it is from."""
+    warnings.formatwarning = lambda message, category, *_: (
+        f"{'warning' if category is UserWarning else category.__name__}: {' '.join(str(message).split())}\n"
+    )

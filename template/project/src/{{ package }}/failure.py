@@ -12,6 +12,9 @@ from typing import NoReturn
 from .config_errors import with_place
 from .errors import Stopped, UserError, in_one_line
 
+UNEXPECTED = 70
+"""Exit status after an error of the program, where `tools/launch.py` may restart it."""
+
 
 def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
     """Report the error that is being handled, and exit; `arguments` are those of the program, without its name.
@@ -23,7 +26,7 @@ def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
         from .loader_worker import explained
 
         error = explained(error)
-    several = os.environ.get("WORLD_SIZE", "1") != "1"
+    several, launched = os.environ.get("WORLD_SIZE", "1") != "1", "LAUNCH_DIR" in os.environ
     if isinstance(error, UserError):
         error = with_place(error, sys.argv[1:] if arguments is None else arguments)
         message, status = in_one_line(error), error.status
@@ -31,8 +34,8 @@ def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
         message, status = str(error) * (os.environ.get("RANK", "0") == "0"), error.status
     elif isinstance(error, KeyboardInterrupt):
         message, status = "", 128 + signal.SIGINT
-    elif several and not isinstance(error, SystemExit):
-        message, status = "".join(traceback.format_exception(error)), 1
+    elif (several or launched) and not isinstance(error, SystemExit):
+        message, status = "".join(traceback.format_exception(error)), UNEXPECTED if launched else 1
     else:
         raise error
     if status == 1 and not several:
@@ -48,9 +51,9 @@ def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
 
 
 def _is_first(message: str) -> bool:
-    """Whether no other rank that torchrun started on this machine has failed yet, which may be why this one does.
+    """Whether no other rank of this machine has failed yet, which may be why this one does.
 
-    torchrun shows the message at the end of its own report.
+    The launcher reads the message; torchrun shows it at the end of its own report.
     """
     file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))  # .../attempt_0/<local rank>/error.json
     if not file.name:

@@ -32,21 +32,26 @@ class Meter:
                 self.sums[name] = total.to(self.dtype, copy=True)
                 self.counts[name] = count.clone() if isinstance(count, Tensor) else count
 
-    def read(self, own: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+    def read(self, own: Mapping[str, Tensor] | None = None, each: float | None = None) -> dict[str, float]:
         """Return each metric's mean over the batches of all ranks, and reset. All ranks must call it.
 
         `own` are scalars of this rank, which come to the host in the same copy; a metric of the same name comes first.
+        `each` is a number of this rank; those of all ranks are returned as `rank 0` and so on.
         """
         names, own = sorted(self.sums), own or {}
         rows = [torch.stack(torch.broadcast_tensors(self.sums[it], self.on_device(self.counts[it]))) for it in names]
         self.sums, self.counts = {}, {}
         if not rows:
             return {}
-        everywhere = self.world.all_reduce(torch.cat([row.flatten() for row in rows]))
+        of_ranks = torch.zeros(0 if each is None else self.world.world_size, dtype=self.dtype, device=rows[0].device)
+        if each is not None:
+            of_ranks[self.world.rank] = each
+        everywhere = self.world.all_reduce(torch.cat([*(row.flatten() for row in rows), of_ranks]))
         values = torch.cat([everywhere, *(self.on_device(value).view(1) for value in own.values())]).cpu()
-        *parts, local = values.split([*(row.numel() for row in rows), len(own)])
+        *parts, their, local = values.split([*(row.numel() for row in rows), len(of_ranks), len(own)])
         means = {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
-        return means | dict(zip(own, local.tolist(), strict=True)) | means
+        others = {f"rank {rank}": value for rank, value in enumerate(their.tolist())}
+        return means | others | dict(zip(own, local.tolist(), strict=True)) | means
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         """Return the sum and the count of each metric over all ranks. All ranks must call it."""

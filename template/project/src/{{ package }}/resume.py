@@ -1,12 +1,14 @@
 """What only an interrupted or a resumed run needs, besides loading its checkpoint."""
 
 import json
+import math
 import shutil
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import BEST, all_checkpoints, best_of, step_name
+from .checkpoint import BEST, all_checkpoints, best_of, read_manifest, run_of, step_name
 from .console import shown
 from .errors import UserError
 from .run_lock import LOCK, locked
@@ -72,8 +74,31 @@ def set_aside_after(step: int, folder: Path) -> None:
             aside = newer.with_name(f"abandoned-{newer.name}")
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
-    if best_of(checkpoints) is None:
+    if best_of(checkpoints) is None and not (checkpoints / BEST).is_dir():
         (checkpoints / BEST).unlink(missing_ok=True)
+
+
+def copy_run(checkpoint: Path, folder: Path) -> None:
+    """Copy a checkpoint into the folder of a new run; and from its run the best so far, and the rows of metrics."""
+    name, best, source = step_name(read_manifest(checkpoint)["step"]), best_of(checkpoint.parent), run_of(checkpoint)
+    if best is not None and best.name < name:
+        _copy_files(best, folder / "checkpoints" / best.name)
+    _copy_files(checkpoint, folder / "checkpoints" / name)
+    if best is not None and best.name <= name:
+        (folder / "checkpoints" / BEST).write_text(f"{best.name}\n", encoding="utf-8")
+    if source is not None and (source / "metrics.jsonl").is_file():
+        shutil.copyfile(source / "metrics.jsonl", folder / "metrics.jsonl")
+
+
+def _copy_files(folder: Path, target: Path) -> None:
+    """Copy a checkpoint, without its permissions."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for file in folder.iterdir():
+        if file.is_file():
+            shutil.copyfile(file, partial / file.name)
+    partial.rename(target)
 
 
 def take_over(folder: Path) -> None:
@@ -114,7 +139,12 @@ def drop_rows_after(step: int, file: Path, validated: bool) -> None:
     If it was not `validated`, the validation after `step` is repeated as well.
     """
     last = (step, validated)
-    kept = [line for line in file.read_text(encoding="utf-8").splitlines() if _place_of(line) <= last]
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    places = [_place_of(line) for line in lines]
+    kept = [line for line, place in zip(lines, places, strict=True) if place <= last]
+    damaged = sum(step == math.inf for step, _ in places[:-1])  # the last may have been interrupted
+    if damaged:
+        warnings.warn(f"{damaged} lines of {file} are damaged, and left out", stacklevel=2)
     partial = file.with_suffix(".partial")
     partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     partial.replace(file)

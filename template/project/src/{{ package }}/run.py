@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from .config import Config, as_dict, parse
 from .console import Console, shown
 from .contracts import Batch
 from .distributed import World
-from .errors import Stopped, UserError
-from .faults import interval, samples
+from .errors import Stopped, UserError, short_warnings
+from .faults import disk_space, heartbeat, interval, samples
+from .faults.saver import Saver
 from .faults.stop import Requests
 from .loaders import Batches, Loader, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
 from .parts import Parts, build
 from .progress import Progress
+from .run_lock import Opened
 
 
 @contextmanager
@@ -36,19 +39,21 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     """
     parts = build(cfg, world)
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
-    folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint)
-    state = _resume(parts, progress, resumed) if resumed else {}
-    order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
-    train_loader = techniques.cache_on_device(
-        Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
-    )
-    val_loader = techniques.cache_on_device(
-        Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
-    )
-    new = not folder.exists()
-    with ExitStack() as opened:
+    with Opened() as opened:
+        folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint, opened)
+        state = _resume(parts, progress, resumed) if resumed else {}
+        order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
+        train_loader = techniques.cache_on_device(
+            Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
+        )
+        val_loader = techniques.cache_on_device(
+            Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
+        )
+        new = not folder.exists()
+        if world.is_main and not progress.done and progress.eval_every is not None:
+            disk_space.check(folder, cfg, parts.model)
         # From here on files change, as nothing above refused the run.
-        opened.enter_context(run_folder.create(cfg, folder, world, resumed))
+        run_folder.create(cfg, folder, world, resumed, opened)
         if (cfg.run.resume or resumed) and world.is_main:
             from .resume import set_aside_after
 
@@ -64,9 +69,11 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             opened.enter_context(requests)
             opened.callback(lambda: run.log.close())
             opened.enter_context(speed.frozen_gc())
+            opened.enter_context(heartbeat.watch(run, cfg.run.hang_minutes, world))
             for hook in parts.hooks:
                 opened.enter_context(hook.running(parts.model, folder))
-            yield run
+            with run.saver:
+                yield run
         except UserError:
             if new and progress.step == 0 and world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
@@ -81,16 +88,19 @@ def _tell_end(signal_name: str, console: Console, run: "Run") -> None:
 
 def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, Any]:
     """Load a checkpoint into the parts; return what is for the run, and the `results` of its last validation."""
-    state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
-    checkpoint.load_weights(parts.model, state["model"], path)
-    optim.restore(parts.optimizer, state["optimizer"])
-    if state["scaler"] and parts.scaler.is_enabled():
-        parts.scaler.load_state_dict(state["scaler"])
-    for hook in parts.hooks:
-        hook.load_state_dict(state)
-    progress.load_state_dict(state)
-    results = checkpoint.read_manifest(path)["metrics"]
-    return {"results": results, **{name: state[name] for name in interval.NAMES if name in state}}
+    with checkpoint.same_structure(path):
+        state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
+        checkpoint.load_weights(parts.model, state["model"], path)
+        optim.restore(parts.optimizer, state["optimizer"])
+        if state["scaler"] and parts.scaler.is_enabled():
+            parts.scaler.load_state_dict(state["scaler"])
+        for hook in parts.hooks:
+            hook.load_state_dict(state)
+        progress.load_state_dict(state)
+        manifest = checkpoint.read_manifest(path)
+        if progress.step != manifest["step"]:
+            raise ValueError(f"its step is {progress.step}, and {manifest['step']} in the manifest")
+        return {"results": manifest["metrics"], **{name: state[name] for name in interval.NAMES if name in state}}
 
 
 class Run:
@@ -109,8 +119,10 @@ class Run:
         state: dict[str, Any],
     ) -> None:
         self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
-        self.order, self.train_loader, self.val_loader = order, train_loader, val_loader
+        self.order, self.train_loader, self.val_loader = order, train_loader, heartbeat.Counted(val_loader, self)
         self.train_batches = iter(train_loader)
+        make_shards = partial(techniques.shards, parts.cfg.dist, parts.world)
+        self.saver = Saver(self.folder / "checkpoints", parts.cfg.checkpoint, parts.world, make_shards)
         self.requests, self.resumed, self.state = requests, resumed, state
         self.results: dict[str, float] = state.get("results", {})
         """Metrics of the last validation, and the checkpoint that the run was resumed from."""
@@ -121,6 +133,12 @@ class Run:
         self.lr = 0.0
         self.micro_step = 0
         """Micro-batches of the present step."""
+        self.stragglers: Any = None
+        if parts.world.world_size > 1:
+            from .faults.stragglers import Stragglers
+
+            self.stragglers = Stragglers(parts.model, parts.world)
+        self.at("fetching a batch")
         self.generator = torch.default_generator
         self.row_start, self.row_first_step = time.perf_counter(), progress.step
         self.skipped_before = progress.step - progress.updates
@@ -128,6 +146,12 @@ class Run:
 
     def __deepcopy__(self, memo: object) -> "Run":
         return self  # a process has one; Lightning copies what refers to it
+
+    def at(self, phase: str) -> None:
+        """Record where this rank is, in words of `heartbeat.PHASES`, which shows that the run does not hang."""
+        self.place = (self.progress.step, phase, self.micro_step)
+        if self.stragglers is not None:
+            self.stragglers.at(phase)
 
     def begin(self, eval_model: nn.Module | None = None) -> None:
         """Continue where the run was stopped: between two rows of metrics, or in a validation by `eval_model`.
@@ -141,12 +165,18 @@ class Run:
             self.save()
 
     def begin_step(self) -> None:
-        """Call the hooks at the start of a step."""
+        """Call the hooks at the start of a step.
+
+        Raises:
+            UserError: the last checkpoint could not be written.
+        """
+        self.saver.check()
         for hook in self.parts.hooks:
             hook.before_step()
 
     def before_update(self) -> None:
         """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
+        self.at("optimizer step")
         if self.parts.scaler.is_enabled():
             self.count_updates()
         self.lr, momentum = self.parts.schedule(self.progress.updates)
@@ -163,12 +193,14 @@ class Run:
         world, seed = self.parts.world, self.parts.cfg.run.seed
         index = self.micro_step * world.world_size + world.rank
         self.micro_step += 1
+        self.at("forward and backward")
         self.generator = distributed.seeded_generator(world.device, seed, self.progress.step, index)
 
     def count_step(self, grad_norm: Tensor) -> None:
         """Count an optimizer step. With fp16 it may not have updated the weights, which is known when it has ended."""
         self.grad_norm, self.micro_step = grad_norm, 0
         self.progress.step += 1
+        self.at("fetching a batch")
         if not self.parts.scaler.is_enabled() or self.parts.cfg.train.ema:  # the average needs to know it at once
             self.count_updates()
         self.log.step()
@@ -216,6 +248,7 @@ class Run:
             )
             self.save(between)
         if "stop" in requested:
+            self.saver.wait()
             how = f"continue with --run.resume {'auto' if parts.cfg.run.name else shown(self.folder)}"
             how = "a range test keeps no checkpoint" if progress.eval_every is None else how
             raise Stopped(f"stopped at step {progress.step} ({requested['stop']}); {how}")
@@ -227,10 +260,14 @@ class Run:
             UserError: the loss or the gradient is not finite, so that nothing of it is saved.
         """
         parts, progress = self.parts, self.progress
+        self.at("logging")
         for hook in parts.hooks:
             hook.before_log()
         self.count_updates()
-        row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}), "lr": self.lr}
+        seconds_outside = self.stragglers.read() if self.stragglers is not None else None
+        row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}, seconds_outside), "lr": self.lr}
+        if self.stragglers is not None:
+            self.stragglers.name_slowest(row)
         seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
         row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
         ended = [hook.on_metrics(row) for hook in parts.hooks]
@@ -242,6 +279,7 @@ class Run:
             row["skipped_steps"] = progress.step - progress.updates
         self.row_first_step = progress.step
         self.log.row("train", progress.step, row)
+        self.at("fetching a batch")
 
     @contextmanager
     def eval_weights(self) -> Iterator[None]:
@@ -275,6 +313,7 @@ class Run:
         self.results, self.progress.validated = results, self.progress.step
         self.log.row("val", self.progress.step, results)
         self.progress.best.add(results, self.progress.step)
+        self.at("fetching a batch")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides the weights, the optimizer and the scaler."""
@@ -286,24 +325,28 @@ class Run:
     def save(self, between: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint, with `interval.state` if there were steps since the last row of metrics.
 
+        With `checkpoint.asynchronous` it is written while the run goes on.
+
         Raises:
-            UserError: it cannot be written; older ones are untouched.
+            UserError: it, or the one before, cannot be written; older ones are untouched.
         """
         parts = self.parts
+        self.at("saving")
         techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict(), **(between or {})}
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
         for hook in parts.hooks:
             about |= hook.manifest()
-        folder, best, cfg = self.folder / "checkpoints", self.progress.best.step, parts.cfg
-        checkpoint.save(folder, state, about, cfg.checkpoint, best, parts.world, techniques.shard_writer(cfg.dist))
+        self.saver.save(state, about, self.progress.best.step)
         gc.collect()
         self.saved_step, self.row_start = self.progress.step, time.perf_counter()
         self.requests.saved()
+        self.at("fetching a batch")
 
     def finish(self) -> None:
-        """Report how the run ended."""
+        """Wait for the last checkpoint, and report how the run ended."""
+        self.saver.wait()
         for hook in self.parts.hooks:
             hook.finish(self.folder, self.parts.world.is_main)
         best, facts = self.progress.best, {}
@@ -326,6 +369,7 @@ def _check_finite(row: Mapping[str, float], step: int, precision: str) -> None:
 def main(train: Callable[[Config, World], object], argv: list[str] | None = None, kind: type[Config] = Config) -> None:
     """Read the command line and train; an expected error is one line on stderr."""
     try:
+        short_warnings()
         cfg = parse(f"{__package__}.train", "Train the model.", argv, kind)
         techniques.start_processes(cfg.run, argv)
         with distributed.start(cfg.run.device) as world:

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -17,6 +17,19 @@ BEAT_SECONDS = 10.0
 """How often the file of a held lock is touched, for other machines, to which not every file system shows locks."""
 
 _held: set[Path] = set()
+
+
+class Opened(ExitStack):
+    """What a run has opened, its lock first."""
+
+    folder: Path | None = None
+    """The folder that it has locked."""
+
+    def lock(self, folder: Path) -> None:
+        """Lock a folder as `locked` does, unless this run has done so."""
+        if self.folder != folder.resolve():
+            self.enter_context(locked(folder))
+            self.folder = folder.resolve()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Stop requests: by a signal, by `run.max_minutes`, or near the end of a SLURM job. All ranks stop at the same point."""
+"""Requests to stop: by a signal, `run.max_minutes` or the end of a SLURM job. All ranks stop at the same point."""
 
 import math
 import os
@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import torch.distributed as dist
+import torch.distributed
 
 from ..config import RunConfig
 from ..console import STARTED
 from ..distributed import World
 from ..errors import UserError
+
+dist: Any = torch.distributed
+"""The same module: it does not export its stores for type checkers."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 POLL_SECONDS = 0.5
@@ -63,14 +66,14 @@ class Requests:
         self.notice_at = math.inf
         self.handled: dict[int, Any] = {}
         self.former_fd = -1
-        self.wake, self.waker = socket.socketpair()
         self.store: Any = None
         if world.world_size > 1:
             self.store = dist.PrefixStore("requests", dist.distributed_c10d._get_default_store())
-        self.thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
+        self.wake, self.waker = socket.socketpair()
         self.waker.setblocking(False)
+        self.thread = threading.Thread(target=self._watch, daemon=True)
         self.handle_signals()
         self.thread.start()
         return self
@@ -81,7 +84,9 @@ class Requests:
         for number, handler in self.handled.items():
             signal.signal(number, handler)
         self.waker.close()
-        self.thread.join(2 * POLL_SECONDS)  # not for a store that does not answer
+        self.thread.join(2 * POLL_SECONDS)  # no longer, as a store may not answer
+        if not self.thread.is_alive():
+            self.wake.close()
 
     def handle_signals(self) -> None:
         """Take the signals that are not ignored; once more where a framework took them. Only a main thread can."""
@@ -206,9 +211,7 @@ def _no_action(number: int, frame: object) -> None:
 
 def _deadline(cfg: RunConfig) -> tuple[float, str]:
     """Return when the run is to stop, by the monotonic clock, and why."""
-    if cfg.max_minutes is None:
-        return math.inf, ""
-    if cfg.max_minutes != "auto":
+    if cfg.max_minutes is not None:
         return STARTED + 60 * cfg.max_minutes, f"run.max_minutes={cfg.max_minutes:g}"
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     if not end.isdecimal():

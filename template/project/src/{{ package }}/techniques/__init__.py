@@ -16,6 +16,7 @@ from ..config import Config, DebugConfig, DistConfig, OptimConfig, RunConfig
 from ..contracts import Batch, no_compile_reason
 from ..data import DataConfig
 from ..distributed import GradientSync, World
+from ..faults.saver import Shards
 from ..hooks import Hook
 from ..loaders import Batches, Loader
 from ..metrics import Meter
@@ -276,10 +277,10 @@ def read_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, c
     return fsdp.read_state(path, model, optimizer)
 
 
-def shard_writer(cfg: DistConfig) -> checkpoint.WriteShards | None:
-    """`dist.strategy=fsdp`: what writes each rank's shards into a checkpoint."""
+def shards(cfg: DistConfig, world: World, threaded: bool) -> Shards | None:
+    """`dist.strategy=fsdp`: what writes each rank's shards into a checkpoint, in a thread or not."""
     if cfg.strategy == "ddp":
         return None
     from . import fsdp
 
-    return fsdp.write_shards
+    return fsdp.Shards(world, threaded)

@@ -23,6 +23,7 @@ from ..config import Config
 from ..contracts import blocks_of
 from ..distributed import GradientSync, World
 from ..errors import UserError
+from ..faults import saving
 
 
 def shard(model: nn.Module, initial: nn.Module, cfg: Config, bf16: bool, world: World) -> None:
@@ -160,49 +161,54 @@ def _own(value: Any, like: Tensor | None) -> Any:
     )
 
 
-def write_shards(folder: Path, state: dict[str, Any], world: World) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Write this rank's shards to `share-<rank>.pt` in a new folder, as `checkpoint.read_state` loads them.
+class Shards:
+    """The shards of each rank, which it writes to a file of its own, in a thread or not."""
 
-    All ranks must call it. Returns the state without the shards, and the fingerprints of all ranks' files.
+    def __init__(self, world: World, threaded: bool) -> None:
+        """All ranks must call it."""
+        self.world = world
+        # With a group of its own, as the collectives of a group must have the same order on all ranks.
+        self.group = dist.new_group(backend="gloo") if threaded else None
 
-    Raises:
-        UserError: on every rank, if one of them could not write.
-    """
-    shards: dict[tuple[Any, ...], Tensor] = {}
-    rest = _extract(state, shards, ())
-    problem = ""
-    if world.is_main:
+    def split(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[Any, Tensor]]:
+        """Return the state without the shards of this rank, and these, by their place in it."""
+        shards: dict[tuple[Any, ...], Tensor] = {}
+        return _extract(state, shards, ()), shards
+
+    def write(self, shards: dict[Any, Tensor], folder: Path, pace: saving.Pace | None) -> dict[str, Any]:
+        """Write them to `share-<rank>.pt` in a new folder, as `checkpoint.read_state` loads them.
+
+        All ranks must call it. Returns what `saving.write` does for each file.
+
+        Raises:
+            UserError: on every rank, if one of them could not write.
+        """
+        problem, own = "", {}
         try:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            if self.world.is_main:
+                saving.make_empty(folder)
         except OSError as error:
             problem = str(error)
-    _check_all(problem, folder, world)
-    file = folder / f"share-{world.rank:05d}.pt"
-    own: dict[str, Any] = {}
-    try:
-        with file.open("wb") as stream:
-            torch.save(shards, stream)
-        checkpoint.flush(file)
-        own = {file.name: checkpoint.fingerprint(file)}
-    except FileNotFoundError:
-        problem = "it is not rank 0's folder: share run.dir between the machines"
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        problem = str(error)
-    _check_all(problem, folder, world)
-    files: list[Any] = [None] * world.world_size
-    dist.all_gather_object(files, own)
-    return rest, {name: found for each in files for name, found in each.items()}
+        self._gather(problem, {}, folder)
+        file = folder / f"share-{self.world.rank:05d}.pt"
+        try:
+            own = {file.name: saving.write(file, shards, pace)}
+        except FileNotFoundError:
+            problem = "it is not rank 0's folder: share run.dir between the machines"
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            problem = str(error)
+        return self._gather(problem, own, folder)
 
-
-def _check_all(problem: str, folder: Path, world: World) -> None:
-    """Wait for all ranks, and raise on all of them if one has a problem."""
-    failed = world.all_reduce(torch.tensor([float(bool(problem))], device=world.device)).item()
-    if failed:
-        if world.is_main:
-            shutil.rmtree(folder, ignore_errors=True)
-        why = problem or "another rank failed"
-        raise UserError(f"cannot save {folder} ({why}): free some space; older checkpoints are untouched")
+    def _gather(self, problem: str, own: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """Wait for all ranks, and return the files of all; raise on all of them if one has a problem."""
+        every: list[Any] = [None] * self.world.world_size
+        dist.all_gather_object(every, (problem, own), group=self.group)
+        problems = [problem for problem, _ in every if problem]
+        if problems:
+            if self.world.is_main:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise saving.cannot_save(folder, problems[0])
+        return {name: found for _, files in every for name, found in files.items()}
 
 
 def _extract(tree: Any, shards: dict[tuple[Any, ...], Tensor], path: tuple[Any, ...]) -> Any:

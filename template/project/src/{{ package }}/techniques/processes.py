@@ -1,7 +1,7 @@
 """Start this program once per GPU of this machine, as ranks of one run: `run.processes`.
 
-The processes are torchrun's, through `tools/launch.py`, whose reports, exit status and handling of signals these are.
-It runs in this process, which has imported torch already.
+`tools/launch.py` starts them, whose reports, exit status and handling of signals these are.
+It runs in this process, which has imported torch already, and restarts nothing.
 """
 
 import itertools
@@ -67,7 +67,7 @@ def _refuse_pipes(cfg: RunConfig, options: list[str]) -> None:
 
 
 def _program(argv: list[str] | None) -> list[str]:
-    """Return what torchrun is to start: the module or script that runs, or `train` if that is no program of a run."""
+    """Return what is to be started: the module or script that runs, or `train` if that is no program of a run."""
     program = sys.modules["__main__"]
     spec, file = getattr(program, "__spec__", None), getattr(program, "__file__", None)
     if spec is not None and spec.name.startswith(f"{ROOT}."):

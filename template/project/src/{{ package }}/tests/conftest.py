@@ -204,7 +204,7 @@ def main(argv: list[str]) -> None:
 def read_rows(run: Path, split: str) -> list[dict[str, Any]]:
     """Return the logged metrics of a split, without those that depend on time."""
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clock = ("seconds", "samples_per_second", "tflops", "mfu")
+    clock = ("seconds", "samples_per_second", "tflops", "mfu", "slowest_rank", "slowest_rank_share")
     return [{key: row[key] for key in row if key not in clock} for row in logged if row["split"] == split]
 
 

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 import torch
 
-from .. import checkpoint, resume, run_lock
+from .. import checkpoint, errors, resume, run_lock
 from ..config import CheckpointConfig
 from ..distributed import World
 from ..errors import UserError
+from ..faults import saving
 from ..run_lock import locked
+from ..tools import report
 from .conftest import PACKAGE
 
 WEIGHTS = {"w": torch.arange(1000.0)}
@@ -38,7 +40,8 @@ def run(tmp_path: Path) -> Path:
 def save(run: Path, step: int, best: int = 0, keep: int = 2) -> None:
     alone = World(0, 1, torch.device("cpu"))
     state = {"model": WEIGHTS, "step": step}
-    checkpoint.save(run / "checkpoints", state, {"fixed": {"width": 8}}, CheckpointConfig(keep=keep), best, alone)
+    about = {"fixed": {"width": 8}, "config": {}, "metrics": {}}
+    saving.save(run / "checkpoints", state, about, CheckpointConfig(keep=keep), best, alone)
 
 
 def test_newest_checkpoint_is_found_and_read(run: Path) -> None:
@@ -63,6 +66,35 @@ def test_best_checkpoint_is_kept_and_linked(run: Path) -> None:
     assert sorted(os.listdir(run / "checkpoints")) == ["best", "step-00000007"]
 
 
+def test_folder_named_best_is_set_aside(run: Path) -> None:
+    """As someone may have made it by copying a checkpoint. It can be read, too."""
+    shutil.copytree(run / "checkpoints/step-00000001", run / "checkpoints/best")
+    resume.set_aside_after(2, run)
+    assert checkpoint.find(run / "checkpoints/best") == run / "checkpoints/best"
+    save(run, 3, best=3)
+    assert sorted(os.listdir(run / "checkpoints")) == ["abandoned-best", "best", "step-00000002", "step-00000003"]
+    assert checkpoint.find(run / "checkpoints/best") == run / "checkpoints/step-00000003"
+
+
+def test_manifest_without_a_checksum_is_read(run: Path) -> None:
+    """As version 0.3 wrote them."""
+    newest = run / "checkpoints/step-00000002"
+    edit(newest, lambda text: json.dumps({name: kept for name, kept in json.loads(text).items() if name != "sha256"}))
+    assert checkpoint.find(run) == newest
+
+
+def test_damaged_rows_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    rows = [json.dumps({"split": "train", "step": step, "loss": 1.0}) for step in (1, 2, 3)]
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes("\n".join([rows[0], "[1]", '{"step": "x"}', rows[1], rows[2], rows[2][:9]]).encode() + b"\xff")
+    with pytest.warns(UserWarning, match="2 lines of .*metrics.jsonl are damaged, and left out"):
+        resume.drop_rows_after(2, file, True)
+    assert file.read_text() == "".join(f"{row}\n" for row in rows[:2])
+    file.write_bytes(rows[0].encode() + b"\n\xff\n{}\n")
+    with pytest.warns(UserWarning, match="2 lines of .*metrics.jsonl are damaged, and left out"):
+        assert [row["step"] for row in report.read(tmp_path)] == [1]
+
+
 def test_best_is_updated_when_its_checkpoint_is_set_aside(run: Path) -> None:
     save(run, 3, best=3)
     resume.set_aside_after(2, run)
@@ -84,7 +116,15 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "missing": lambda folder: (folder / "state.pt").unlink(),
     "manifest gone": lambda folder: (folder / "manifest.json").unlink(),
     "manifest cut": lambda folder: os.truncate(folder / "manifest.json", 20),
+    "manifest edited": lambda folder: edit(folder, lambda text: text.replace('"width": 8', '"width": 9')),
+    "manifest without files": lambda folder: edit(folder, lambda _: '{"files": [], "step": 2}'),
+    "manifest of a list": lambda folder: edit(folder, lambda _: "[1, 2]"),
 }
+
+
+def edit(folder: Path, change: Callable[[str], str]) -> None:
+    manifest = folder / "manifest.json"
+    manifest.write_text(change(manifest.read_text()))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -127,6 +167,13 @@ def test_full_disk_keeps_older_checkpoints(run: Path) -> None:
     assert sorted(os.listdir(run / "checkpoints")) == ["step-00000001", "step-00000002"]
 
 
+def test_warnings_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    errors.short_warnings()
+    shown = [warnings.formatwarning("a\n b", kind, "file", 1, "code") for kind in (UserWarning, FutureWarning)]
+    assert shown == ["warning: a b\n", "FutureWarning: a b\n"]
+
+
 class Hostile:
     """Touches a file when unpickled."""
 
@@ -142,7 +189,7 @@ def test_hostile_checkpoint_runs_no_code(run: Path) -> None:
     torch.save({"model": Hostile(str(run / "touched"))}, folder / "state.pt")
     manifest = checkpoint.read_manifest(folder)
     manifest["files"] = {"state.pt": checkpoint.fingerprint(folder / "state.pt")}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(checkpoint.sealed(manifest))
     with pytest.raises(UserError, match="cannot load"):
         checkpoint.read_state(folder)
     assert not (run / "touched").exists()

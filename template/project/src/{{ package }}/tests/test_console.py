@@ -36,7 +36,7 @@ def test_help_has_a_line_for_each_option_and_does_not_import_torch() -> None:
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert "  --optim.lr                0.001     float above 0" in lines
-    assert "  --run.device     auto  auto, accelerator, cpu, cuda, mps, xpu" in lines
+    assert "  --run.device       auto  auto, accelerator, cpu, cuda, mps, xpu" in lines
     section = run_without_torch("--help=optim").stdout
     assert "  --optim.clip: float above 0, null (default 1.0)\n      Maximum global gradient norm" in section
     assert "run.dir" not in section
@@ -86,7 +86,7 @@ def test_log_closes_where_tensorboard_cannot(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     for number in range(2):
-        opened = log.RunLog(tmp_path, LogConfig(tensorboard=True), Console(True, 1, 1, "img", "loss"), 0)
+        opened = log.RunLog(tmp_path, LogConfig(tensorboard=True), Console(True, 1, 1, "img", "loss"), 0, True)
         if number == 0:
             opened.events.close()
             monkeypatch.setattr(opened.events, "close", fail)

@@ -222,10 +222,10 @@ def test_resume_with_other_ranks_and_strategy(
         return [*SHARED, *start, f"--run.resume={at}", *options]
 
     train(config(*resume("alone", "--train.accumulate=2")), world)
-    run_ranks_in_turn(2, [resume("ddp"), resume("fsdp", FSDP, "--run.name=resumed")], tmp_path, "observe:resumed")
-    names = [noted(tmp_path / f"resumed-hashed-{rank}") for rank in (0, 1)]
+    run_ranks_in_turn(2, [resume("ddp"), resume("fsdp", FSDP, "--run.name=fsdp")], tmp_path, "observe:fsdp")
+    names = [noted(tmp_path / f"fsdp-hashed-{rank}") for rank in (0, 1)]
     assert names == [["share-00000.pt", "state.pt"] * 2, ["share-00001.pt"] * 2], "read by one rank, written by one"
-    assert all(max(map(int, noted(tmp_path / f"resumed-read-{rank}"))) <= largest_shard() for rank in (0, 1))
+    assert all(max(map(int, noted(tmp_path / f"fsdp-read-{rank}"))) <= largest_shard() for rank in (0, 1))
     for name in ("alone", "ddp", "fsdp"):
         tolerance = 0.0 if name == "fsdp" else 1e-4
         assert read_losses(tmp_path / name) == pytest.approx(read_losses(tmp_path / "whole"), rel=tolerance, abs=0)

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from ..errors import UserError
-from ..tools import evaluate, launch, report, show
+from ..tools import evaluate, report, show
 from .conftest import SMALL
 
 ROWS = [{"split": "train", "step": 1, "loss": 2.0}]
@@ -44,34 +43,6 @@ def test_show_refuses_bad_options(
     assert ended.value.code
     assert re.search(message, said)
     assert not list(tmp_path.glob("*.*"))
-
-
-@pytest.mark.parametrize(
-    ("status", "message", "exit_status", "printed"),
-    [
-        (2, {"message": "error: it has said why"}, 2, ""),
-        (3, "", 3, "error: rank 5 ended with status 3; see above\n"),
-        (-9, "", 137, "error: rank 5 ended by SIGKILL, as happens when the machine is out of memory"),
-        (-11, "", 139, "error: rank 5 ended by SIGSEGV; resume with --run.resume"),
-    ],
-)
-def test_launch_reports_the_first_rank_that_failed(
-    status: int, message: object, exit_status: int, printed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, killed = (
-        SimpleNamespace(timestamp=1, exitcode=status, message=message),
-        SimpleNamespace(timestamp=1, exitcode=-15, message=""),  # by torchrun, in the same second
-    )
-    silent = SimpleNamespace(timestamp=1, exitcode=abs(status), message="")
-    assert launch.report({3: silent, 4: killed, 5: first} if exit_status != 3 else {4: killed, 5: first}) == exit_status
-    said = capsys.readouterr().err
-    assert said.startswith(printed)
-    assert bool(said) == bool(printed)
-
-
-def test_launch_refuses_wrong_options_of_torchrun() -> None:
-    with pytest.raises(SystemExit, match="error: torchrun: Unsupported nproc_per_node value: x"):
-        launch.main(["--nproc-per-node", "x", "-m", "nothing"])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Complete runs: the loss decreases, a resumed run is bit-identical, and errors are one line."""
 
+import copy
+import errno
+import os
 import re
 import shutil
 import signal
@@ -7,6 +10,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +22,12 @@ from ..config import Config, parse
 from ..contracts import blocks_of
 from ..distributed import World
 from ..errors import UserError
+from ..faults import saving
 from ..log import RunLog
+from ..run_lock import locked
 from ..techniques import fp8
 from ..tools import report
+from ..tools.trained_model import open_trained
 from ..train import train
 from .conftest import (
     NO_COMPILE,
@@ -99,6 +107,120 @@ def test_resume_from_an_older_checkpoint_sets_newer_ones_aside(
     assert names == [f"abandoned-step-0000000{step}" for step in (2, 3, 4)] + ["step-00000002"]
 
 
+def test_checkpoint_of_a_read_only_disk_is_continued_elsewhere(
+    config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a new run, which has the rows so far and the best checkpoint, and the same end."""
+    options = ["--train.eval_every=2", "--train.steps=6", "--checkpoint.keep=9"]
+    train(config(*options, "--run.name=a"), world)
+    source = tmp_path / "a"
+    (source / "checkpoints/best").write_text("step-00000002\n")
+    opened = Path.open
+
+    def refuse(path: Path, mode: str = "r", *others: Any, **named: Any) -> Any:
+        if "r" not in mode and path.is_relative_to(source):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return opened(path, mode, *others, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    before = {path: path.stat().st_mtime_ns for path in source.rglob("*")}
+    middle = f"--run.resume={source}/checkpoints/step-00000004"
+    with pytest.raises(UserError, match=r"a \(Read-only file system\): continue it in a new one with --run.name"):
+        train(config(*options, middle), world)
+    train(config(*options, middle, "--run.name=b"), world)
+    assert {path: path.stat().st_mtime_ns for path in source.rglob("*")} == before
+    names = sorted(path.name for path in (tmp_path / "b/checkpoints").iterdir())
+    assert names == ["best", *(f"step-0000000{step}" for step in (2, 4, 6))]
+    for split in ("train", "val"):
+        assert read_rows(tmp_path / "b", split) == read_rows(source, split)
+    ours, theirs = read_weights(tmp_path / "b", 6), read_weights(source, 6)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    with pytest.raises(UserError, match="b exists: resume it with --run.resume auto, or give another --run.name"):
+        train(config(*options, middle, "--run.name=b"), world)
+    shutil.copytree(source / "checkpoints/step-00000004", tmp_path / "alone")
+    train(config(*options, f"--run.resume={tmp_path}/alone"), world)
+    assert len(list(tmp_path.glob("*/checkpoints/step-00000006"))) == 3, "the third is named by its date"
+
+
+def test_run_is_locked_before_its_newest_checkpoint_is_looked_for(
+    config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, another process could save a newer one in between."""
+    options = ["--train.steps=4", "--train.eval_every=2", "--run.name=a", "--run.resume=auto"]
+    train(config(*options), world)
+    with locked(tmp_path / "a"), monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "find", None)
+        with pytest.raises(UserError, match="is in use by this process"):
+            train(config(*options), world)
+    find = checkpoint.find
+
+    def late(path: Path) -> Path | None:
+        found = find(path)
+        (tmp_path / "c").rename(tmp_path / "b")  # another process begins and ends
+        return found
+
+    shutil.copytree(tmp_path / "a", tmp_path / "c")
+    monkeypatch.setattr(checkpoint, "find", late)
+    with pytest.raises(UserError, match="another process has just saved a checkpoint in .*b: start again"):
+        train(config(*options[:2], "--run.name=b", "--run.resume=auto"), world)
+    assert checkpoint.best_of(tmp_path / "b/checkpoints") is not None
+
+
+def test_disk_space_is_compared_with_what_the_run_keeps(
+    config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate of a checkpoint is its size, but for counters and names."""
+    options = ["--train.steps=1", "--train.ema=0.9", "--run.name=a"]
+    train(config(*options), world)
+    size = sum(file.stat().st_size for file in (tmp_path / "a/checkpoints/step-00000001").iterdir())
+
+    def free(part: float) -> None:
+        usage = SimpleNamespace(free=part * size)
+        monkeypatch.setattr("shutil.disk_usage", lambda path: usage if Path(path) == tmp_path else None)
+
+    free(0.7)
+    with pytest.raises(UserError, match=r"has .* MiB free, and a checkpoint takes .* MiB: free some space, or give"):
+        train(config(*options[:2], "--run.name=b"), world)
+    assert not (tmp_path / "b").exists()
+    free(2)
+    with pytest.warns(UserWarning, match="free, and the run will need up to .* MiB for checkpoints: free some space"):
+        train(config(*options[:2], "--run.name=b"), world)
+    free(4)
+    train(config(*options[:2], "--run.name=c"), world)
+
+
+STRUCTURES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no weights": lambda state: state.pop("model"),
+    "weights of a list": lambda state: state.update(model=[1, 2]),
+    "a weight of text": lambda state: state["model"].update({next(iter(state["model"])): "x"}),
+    "no optimizer": lambda state: state.pop("optimizer"),
+    "an optimizer of None": lambda state: state.update(optimizer=None),
+    "optimizer state of a list": lambda state: state["optimizer"].update(state=[1]),
+    "no step": lambda state: state.pop("step"),
+    "a step of text": lambda state: state.update(step="x"),
+    "a best of a number": lambda state: state.update(best=3),
+}
+
+
+def test_state_of_another_structure_is_refused_in_one_line(
+    config: Callable[..., Config], world: World, tmp_path: Path
+) -> None:
+    train(config("--run.name=a", "--train.steps=2"), world)
+    found = tmp_path / "a/checkpoints/step-00000002"
+    whole, manifest = checkpoint.read_state(found), checkpoint.read_manifest(found)
+    for name, change in STRUCTURES.items():
+        state = copy.deepcopy(whole)
+        change(state)
+        manifest["files"] = {"state.pt": saving.write(found / "state.pt", state)}
+        (found / "manifest.json").write_text(checkpoint.sealed(manifest))
+        with pytest.raises(UserError, match="has another structure|is of another model") as refusal:
+            train(config("--run.name=a", "--train.steps=2", "--run.resume=auto"), world)
+        assert "\n" not in str(refusal.value), name
+        if "weight" in name:
+            with pytest.raises(UserError, match="has another structure|is of another model"):
+                open_trained(tmp_path / "a", world.device)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -118,8 +240,11 @@ def test_resume_of_a_different_run_is_refused(
     assert message in str(stop.value)
     assert "\n" not in str(stop.value)
     assert config(f"--config={tmp_path}/a/config.json").run.seed == 0, "the run's own config is not overwritten"
-    with pytest.raises(SystemExit, match="exists: resume it"):
-        main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a"])
+    other = (
+        r"a has a run with other settings \(optim.lr is .* there and 0.5 here\): give another --run.name, or continue"
+    )
+    with pytest.raises(SystemExit, match=other):
+        main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a", "--train.steps=2", "--optim.lr=0.5", "--log.every=3"])
 
 
 def test_run_without_a_checkpoint_does_not_block_its_name(
@@ -141,15 +266,15 @@ def test_run_without_a_checkpoint_does_not_block_its_name(
     assert not (tmp_path / "a/unfinished-2").exists()
     (tmp_path / "b").mkdir()
     (tmp_path / "b/config.json").write_text("{}")
-    for name in ("a", "b"):
-        with pytest.raises(UserError, match=f"{name} exists: resume it with --run.resume auto, or give another"):
-            train(config(*options, f"--run.name={name}"), world)
+    with pytest.raises(UserError, match="b exists: resume it with --run.resume auto, or give another"):
+        train(config(*options, "--run.name=b"), world)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["config.json"]
 
 
 KNOWN = [
     r"(device|precision|parameters|samples|batch|steps|run|resumed) {2,}\S.*",
-    r"(interrupted|kept|to continue|validation|best|time|files) +\S.*",
+    r"(validation|best|time|files) +\S.*",
+    r"stopped at step 1[0-2] \(SIGINT\); continue with --run.resume auto",
     r" {12}\S.*",
     r" {7,}epoch +step +loss +\w+ +lr +\w+/s",
     r"train +[\d.]+ +\d+/16( +[\d.,e+-]+){4}",
@@ -163,7 +288,7 @@ def test_terminal_shows_whole_lines_of_an_interrupted_and_a_resumed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_validation: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    step, handler = RunLog.step, signal.signal(signal.SIGINT, signal.default_int_handler)
+    step = RunLog.step
     options = [*SMALL, "--log.tensorboard=false", "--run.dir=runs", "--run.name=a", "--run.resume=auto"]
     options += ["--train.steps=16", "--train.eval_every=4", "--log.every=3"]
 
@@ -183,8 +308,7 @@ def test_terminal_shows_whole_lines_of_an_interrupted_and_a_resumed_run(
     monkeypatch.setattr(RunLog, "step", wait)
     with terminal() as first, pytest.raises(SystemExit) as stop:
         main(options)
-    signal.signal(signal.SIGINT, handler)
-    assert stop.value.code == 130
+    assert stop.value.code == 75
     with terminal() as second:
         main(options)
     for lines in (first, second):
@@ -193,12 +317,7 @@ def test_terminal_shows_whole_lines_of_an_interrupted_and_a_resumed_run(
         assert lines[-1] == "", "the cursor is below"
     steps = [line.split()[2] for line in first + second if line.startswith("val ")]
     assert steps == ["4/16", "8/16", "12/16", "16/16"]
-    assert first[-4:-1] == [
-        "interrupted after step 10",
-        "kept        runs/a/checkpoints/step-00000008",
-        "to continue the same command with --run.resume runs/a",
-    ]
-    assert "resumed     at step 8, from runs/a/checkpoints/step-00000008" in second
+    assert re.search(r"resumed +at step 1[0-2], from runs/a/checkpoints/step-0000001[0-2]", "\n".join(second))
     assert [line.split()[0] for line in second[-5:-1]] == ["validation", "best", "time", "files"]
 
 

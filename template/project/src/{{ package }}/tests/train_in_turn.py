@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .. import checkpoint, config, distributed, errors, grad_scaler, loaders, speed, techniques, train
+from ..faults import saving
 
 
 def overflow(self: speed.Precision) -> torch.amp.GradScaler:
@@ -46,7 +47,7 @@ class Largest(TorchDispatchMode):
 def observe(cfg: config.Config, world: distributed.World) -> Iterator[None]:
     """Note the largest tensors while the model is built and a checkpoint is read, and the files that are hashed."""
     read_state, build_model, change_model = techniques.read_state, techniques.build_model, techniques.change_model
-    fingerprint = checkpoint.fingerprint
+    fingerprint, write = checkpoint.fingerprint, saving.write
 
     def note(kind: str, value: object) -> None:
         with (cfg.run.dir / f"{cfg.run.name}-{kind}-{world.rank}").open("a") as file:
@@ -65,9 +66,14 @@ def observe(cfg: config.Config, world: distributed.World) -> Iterator[None]:
         note("hashed", file.name)
         return fingerprint(file)
 
+    def written(file: Path, *arguments: Any) -> dict[str, str | int]:
+        note("hashed", file.name)
+        return write(file, *arguments)
+
     changes: dict[str, Any] = {"build_model": measured("built", build_model)}
     changes |= {"change_model": measured("built", change_model), "read_state": measured("read", read_state)}
-    with mock.patch.multiple(techniques, **changes), mock.patch.object(checkpoint, "fingerprint", hashed):
+    files = mock.patch.object(checkpoint, "fingerprint", hashed), mock.patch.object(saving, "write", written)
+    with mock.patch.multiple(techniques, **changes), files[0], files[1]:
         yield
 
 

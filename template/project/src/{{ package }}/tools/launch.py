@@ -1,66 +1,62 @@
-"""Start several ranks with torchrun, whose options this takes, and report a failure in one line instead of forty.
+"""Start a training program in one process or in several ranks, and restart it where that can help.
 
-    python -m <package>.tools.launch --standalone --nproc-per-node 4 -m <package>.train --config configs/default.yaml
+    python -m <package>.tools.launch --nproc-per-node 4 -m <package>.train --config configs/default.yaml
+    python -m <package>.tools.launch --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --nproc-per-node 8 -m ...
 
-A rank prints its own error. What torchrun adds, a traceback of itself, is left out; its other messages are not.
+The options have the names that torchrun gives them. A rank prints its own error; one that was killed is named here.
+This imports nothing but Python's standard library, and needs no store of its own: the ranks meet at rank 0's.
 """
 
-import logging
-import signal
+import argparse
+import socket
 import sys
-from collections.abc import Mapping
-from typing import Any
+
+from ..faults import restart
+from ..faults.ranks import Place
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run torchrun. The exit status is the one of the first rank that failed, 128 + n for signal n."""
-    print("starting the ranks with torchrun", flush=True)  # as importing torch takes seconds
-    from torch.distributed import run
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    """Run the program. The exit status is that of the rank that failed first, 128 + n for signal n."""
+    options = _parse(argv)
+    command = [sys.executable, *(["-m"] if options.module else []), *options.program]
 
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
-    logging.getLogger("torch.distributed.elastic.agent.server.api").setLevel(logging.ERROR)
-    try:
-        options = run.parse_args(argv)
-        run.config_from_args(options)  # refuses values
-    except ValueError as error:
-        sys.exit(f"error: torchrun: {error}")
-    try:
-        run.run(options)
-    except ChildFailedError as error:
-        sys.exit(report(error.failures))
-    except SignalException as error:
-        sys.exit(128 + error.sigval)
+    def place(restarts: int) -> Place:
+        if options.nnodes == 1:
+            return Place(options.nproc_per_node, port=_free_port() if options.nproc_per_node > 1 else 0)
+        # Each start meets at a port of its own, so that no rank meets one of the start before.
+        port = options.master_port + restarts
+        return Place(options.nproc_per_node, options.node_rank, options.nnodes, options.master_addr, port)
+
+    sys.exit(restart.run(command, place, options.restarts))
 
 
-def report(failures: Mapping[int, Any]) -> int:
-    """Print which rank failed first, unless it has said why, and return the exit status."""
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="launch", allow_abbrev=False, add_help=False)
+    parser.add_argument("--restarts", type=int, default=0)
+    parser.add_argument("--standalone", action="store_true")
+    parser.add_argument("--nproc-per-node", type=int, default=1)
+    parser.add_argument("--nnodes", type=int, default=1)
+    parser.add_argument("--node-rank", type=int, default=0)
+    parser.add_argument("--master-addr", default="127.0.0.1")
+    parser.add_argument("--master-port", type=int, default=29500)
+    parser.add_argument("-m", dest="module", action="store_true")
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    options = parser.parse_args(argv)
+    most = {"restarts": (0, 1000), "nproc_per_node": (1, 4096), "nnodes": (1, 65536), "master_port": (1, 65535)}
+    for name, (low, high) in {**most, "node_rank": (0, options.nnodes - 1)}.items():
+        if not low <= getattr(options, name) <= high:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}: it must be from {low} to {high}")
+    if not options.program:
+        parser.error("no program to start: add -m and a module")
+    return options
 
-    def moment(item: tuple[int, Any]) -> tuple[int, bool, bool, bool]:
-        """Sort by time, in whole seconds: first a rank that a signal ended, then one that says why.
 
-        torchrun ends the others with SIGTERM when one has failed.
-        """
-        failure = item[1]
-        stopped = failure.exitcode == -signal.SIGTERM
-        unexplained = not isinstance(failure.message, Mapping)
-        return failure.timestamp, failure.exitcode >= 0 or stopped, unexplained, stopped
-
-    rank, first = min(failures.items(), key=moment)
-    if isinstance(first.message, Mapping):  # what the rank recorded when it printed its error
-        return int(first.exitcode)
-    if first.exitcode >= 0:
-        print(f"error: rank {rank} ended with status {first.exitcode}; see above", file=sys.stderr)
-        return int(first.exitcode)
-    name = signal.Signals(-first.exitcode).name
-    memory = ", as happens when the machine is out of memory" if name == "SIGKILL" else ""
-    print(f"error: rank {rank} ended by {name}{memory}; resume with --run.resume", file=sys.stderr)
-    return 128 - int(first.exitcode)
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:  # before torchrun handles it
-        sys.exit(128 + signal.SIGINT)
+    main()

@@ -6,10 +6,11 @@ python -m <package>.tools.report runs/first
 import argparse
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, short_warnings
 from .atomic_file import atomic_write
 
 TRAIN_ONLY = {"lr", "grad_norm", "samples_per_second", "tflops", "mfu", "skipped_steps"}
@@ -17,19 +18,32 @@ NOT_PLOTTED = {"split", "step", "seconds"}
 
 
 def read(run: Path) -> list[dict[str, Any]]:
-    """Return the rows of the log.
+    """Return the rows of the log; warn about damaged ones, which are left out.
 
     Raises:
-        UserError: there is no log, or it is empty.
+        UserError: there is no log, or no row in it.
     """
     file = run / "metrics.jsonl"
     try:
-        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {file} ({error}): give the folder of a run") from error
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise UserError(f"cannot read {file} ({error.strerror}): give the folder of a run") from error
+    rows = [row for line in lines if (row := _row(line))]
+    if len(rows) < len(lines):
+        warnings.warn(f"{len(lines) - len(rows)} lines of {file} are damaged, and left out", stacklevel=2)
     if not rows:
-        raise UserError(f"{file} is empty: train for at least one log interval first")
+        raise UserError(f"{file} has no row: train for at least one log interval first")
     return rows
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """Return the split of a row and its numbers; None if it is damaged."""
+    try:
+        found = dict(json.loads(line))
+    except (ValueError, TypeError):
+        return None
+    row = {key: value for key, value in found.items() if key == "split" or type(value) in (int, float)}
+    return row if {"split", "step"} <= row.keys() else None
 
 
 def draw(rows: list[dict[str, Any]], target: Path) -> None:
@@ -67,6 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.report", description="Plot the metrics of a run.")
     parser.add_argument("run", type=Path, help="folder of a run")
     args = parser.parse_args(argv)
+    short_warnings()
     try:
         draw(read(args.run), args.run / "report.png")
     except UserError as error:

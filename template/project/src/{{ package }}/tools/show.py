@@ -11,7 +11,7 @@ import torch
 
 from .. import data
 from ..config import Config, parse
-from ..errors import UserError
+from ..errors import UserError, short_warnings
 from ..failure import leave
 from ..loaders import Plan, TrainOrder
 from . import view
@@ -60,6 +60,7 @@ def main(argv: list[str] | None = None) -> None:
     options.add_argument("--show", action="store_true")  # until 0.2 this tool was `python -m <package>.data --show`
     options.add_argument("--output", type=Path, default=Path("data.png"))
     args, keys = options.parse_known_args(argv)
+    short_warnings()
     try:
         show(parse(name, "Show the data; --output names the file of the plot.", keys), args.output)
     except UserError as error:

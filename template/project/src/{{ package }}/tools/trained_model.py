@@ -14,7 +14,7 @@ from .. import checkpoint, data, model, speed
 from ..config import Config, SpeedConfig, from_dict
 from ..contracts import can_predict
 from ..data import Prepare, Spec
-from ..errors import UserError
+from ..errors import UserError, short_warnings
 from ..readers.common import lists_to_tuples
 from ..speed import Precision
 
@@ -47,8 +47,10 @@ def open_trained(path: Path, device: torch.device, precision: Any = None) -> Tra
         folder = checkpoint.find(path)
         if folder is None:
             raise UserError(f"{path} contains no valid checkpoint: give the folder of a run, or of a checkpoint")
-        found, manifest, state = folder, checkpoint.read_manifest(folder), checkpoint.read_state(folder)
-    cfg = from_dict(manifest["config"])
+        with checkpoint.same_structure(folder):
+            found, manifest, state = folder, checkpoint.read_manifest(folder), checkpoint.read_state(folder)
+    with checkpoint.same_structure(found):
+        cfg = from_dict(manifest["config"])
     # Only these options of the run matter here, whatever its device and number of ranks were.
     plain = replace(SpeedConfig(channels_last=cfg.speed.channels_last), precision=precision or cfg.speed.precision)
     chosen_precision = speed.setup(replace(cfg, speed=plain), device)
@@ -57,7 +59,8 @@ def open_trained(path: Path, device: torch.device, precision: Any = None) -> Tra
     except (KeyError, TypeError) as error:
         raise UserError(f"{found} belongs to another data.py ({error}): restore that file, or train again") from error
     net: nn.Module = speed.place(model.build(cfg.model, spec), plain, device)
-    checkpoint.load_weights(net, {**state["model"], **state.get("ema", {})}, found)
+    with checkpoint.same_structure(found):
+        checkpoint.load_weights(net, {**state["model"], **state.get("ema", {})}, found)
     return TrainedModel(found, cfg, spec, net.eval(), data.Prepare(spec, cfg.data).to(device), chosen_precision, device)
 
 
@@ -90,6 +93,7 @@ def require_predict(trained: TrainedModel) -> TrainedModel:
 
 def parser(tool: str, description: str) -> argparse.ArgumentParser:
     """An argument parser with the options that all tools for trained models share."""
+    short_warnings()
     options = argparse.ArgumentParser(prog=f"python -m {__package__}.{tool}", description=description)
     options.add_argument("path", type=Path, help="folder of a run or of one checkpoint, or a .ckpt file of Lightning")
     options.add_argument(

@@ -1,0 +1,214 @@
+"""Cause faults in short runs of this project, resume these, and compare them with a run that nothing interrupted.
+
+Each kind of fault, in two minutes; or some kinds, with more at a time:
+
+    python -m <package>.tools.faults
+    python -m <package>.tools.faults sigkill torn-file --parallel 4
+
+Weights, optimizer and every row of metrics must be equal to the bit. The runs are in a temporary folder.
+"""
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from ..errors import UserError
+from .fault_runs import EVERY, OPTIONS, TOLERANCE, differences, orphans, preload, resume_stopped, started, wait
+
+POLITE = ("sigterm", "sigint", "sigusr1")
+DEADLY = {"sigkill": -9, "sigsegv": -11, "abort": -6, "torn-file": -9, "lost-rename": -9}
+PASSING = ("sigstop", "gil-held", "slow-fsync", "straggler", "out-of-memory")
+STOPPED = 75
+STEPS = {"start": 0, "teardown": 0}
+"""Optimizer steps before a fault, by its moment."""
+SAYS = {
+    **dict.fromkeys(POLITE, r"stopped +at step \d+"),
+    "exception": "RuntimeError: an injected exception",
+    "full-disk": r"cannot save \S+step-0*\d+",
+    "read-only-disk": r"cannot save \S+step-0*\d+ .*Read-only file system",
+    "nan": "loss is nan at step",
+    "port-in-use": "the port is in use",
+    "worker-killed": "worker",
+}
+"""What a run says of a fault."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and what it happens to."""
+
+    fault: str
+    moment: str
+    rank: str = "0"
+    strategy: str = "single"
+    restart: int = 0
+    """Ranks of the resumed run; 0 for as many as before."""
+
+    @property
+    def ranks(self) -> int:
+        return 1 if self.strategy == "single" else 2
+
+    def __str__(self) -> str:
+        restart = f", then {self.restart}" if self.restart else ""
+        return f"{self.fault:15}{self.moment:15}{self.rank:5}{self.strategy}{restart}"
+
+
+@dataclass
+class Result:
+    """What came of a case."""
+
+    statuses: list[int | None]
+    lost: int = 0
+    """Optimizer steps that the resumed run repeated."""
+    said: str = ""
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+COVER = [
+    *(Case(fault, moment) for fault, moment in zip(POLITE, ("forward", "validation", "before-fsync"), strict=True)),
+    *(Case("sigkill", moment) for moment in ("fetch", "before-rename", "teardown")),
+    Case("sigkill", "all-reduce", "1", "ddp"),
+    Case("sigkill", "after-fsync", "1", "fsdp"),
+    Case("sigterm", "step", "all", "ddp", restart=1),
+    Case("sigstop", "step"),
+    Case("sigsegv", "validation"),
+    Case("abort", "step"),
+    Case("exception", "all-reduce"),
+    Case("worker-killed", "fetch"),
+    Case("gil-held", "forward"),
+    Case("full-disk", "write"),
+    Case("read-only-disk", "before-rename"),
+    Case("slow-fsync", "before-fsync"),
+    Case("torn-file", "after-rename"),
+    Case("lost-rename", "after-rename"),
+    Case("nan", "forward"),
+    Case("straggler", "forward", "1", "ddp"),
+    Case("port-in-use", "start", "0", "ddp"),
+]
+"""Each fault and each moment, on one process and on two."""
+
+
+class Trial:
+    """Runs of cases in a folder, and the uninterrupted runs that they are compared with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.wholes: dict[str, Lock] = {}
+        preload()
+
+    def options(self, case: Case, name: str, ranks: int) -> list[str]:
+        """Return the options of a run."""
+        sharded = case.strategy == "fsdp" and ranks > 1
+        own = [
+            f"--dist.strategy={'fsdp' if sharded else 'ddp'}",
+            f"--loader.workers={int(case.fault == 'worker-killed')}",
+        ]
+        return [*OPTIONS, *own, f"--run.dir={self.folder}", f"--run.name={name}"]
+
+    def whole(self, case: Case) -> Path:
+        """Return the folder of the uninterrupted run.
+
+        Raises:
+            UserError: it did not end well.
+        """
+        name = f"whole-{case.strategy}"
+        with self.wholes.setdefault(name, Lock()):
+            if not (self.folder / name).exists():
+                statuses, printed = self.train(case, name, case.ranks)
+                if any(statuses):
+                    raise UserError(f"without a fault, a run ended with {statuses}: {printed[-500:]}")
+        return self.folder / name
+
+    def train(self, case: Case, name: str, ranks: int) -> tuple[list[int | None], str]:
+        """Train without a fault; return the statuses, and what was printed."""
+        output = self.folder / f"{name}.trained.txt"
+        with started("train", self.options(case, name, ranks), ranks, output) as processes:
+            statuses = wait(processes)
+        return statuses, output.read_text(encoding="utf-8", errors="replace")
+
+    def run(self, case: Case) -> Result:
+        """Cause the fault, resume the run, and check both."""
+        whole, begin, name = self.whole(case), time.perf_counter(), "-".join(map(str, vars(case).values()))
+        output, record = self.folder / f"{name}.txt", self.folder / f"{name}.jsonl"
+        own = [case.fault, case.moment, f"--rank={case.rank}", f"--step={STEPS.get(case.moment, 5)}"]
+        own += [f"--record={record}", "--", *self.options(case, name, case.ranks)]
+        with started("tools.inject", own, case.ranks, output) as processes:
+            if case.fault == "sigstop":
+                resume_stopped(record, processes)
+            result = Result(wait(processes))
+            result.problems += [f"process {pid} left others behind" for pid in orphans(processes)]
+        result.said = output.read_text(encoding="utf-8", errors="replace")
+        result.problems += _unexpected(case, result)
+        if not record.exists():
+            return Result(result.statuses, problems=["the fault did not occur"])
+        lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+        if len({line["rank"] for line in lines}) != (case.ranks if case.rank == "all" else 1):
+            result.problems.append(f"the fault occurred on {len(lines)} ranks")
+        if any(result.statuses):
+            statuses, printed = self.train(case, name, case.restart or case.ranks)
+            resumed = re.search(r"^resumed +at step (\d+)", printed, re.MULTILINE)
+            result.lost = max(0, max(line["step"] for line in lines) - int(resumed[1] if resumed else 0))
+            if any(statuses):
+                result.problems.append(f"the resumed run ended with {statuses}: {printed[-500:]}")
+                return result
+        if result.lost > (0 if case.fault in (*POLITE, *PASSING) else EVERY):
+            result.problems.append(f"{result.lost} steps were lost")
+        result.problems += differences(self.folder / name, whole, TOLERANCE if case.restart else 0.0)
+        result.seconds = time.perf_counter() - begin
+        return result
+
+
+def expected_status(case: Case) -> int:
+    """Return the status of a rank with the fault: also a polite stop has nothing to stop after the last step."""
+    if case.fault in PASSING or (case.fault in POLITE and case.moment == "teardown"):
+        return 0
+    return STOPPED if case.fault in POLITE else DEADLY.get(case.fault, 1)
+
+
+def _unexpected(case: Case, result: Result) -> list[str]:
+    """Return what is wrong with the statuses of the run, and with what it says."""
+    found, own, expected = [], range(case.ranks) if case.rank == "all" else [int(case.rank)], expected_status(case)
+    others = [status for rank, status in enumerate(result.statuses) if rank not in own]
+    if any(result.statuses[rank] != expected for rank in own):
+        found.append(f"the statuses are {result.statuses}, not {expected}")
+    elif any((status in (0, STOPPED)) != (expected in (0, STOPPED)) for status in others):
+        found.append(f"the statuses are {result.statuses}: all ranks should end alike")
+    says = SAYS.get(case.fault, "") if expected else ""
+    if not re.search(says, result.said):
+        found.append(f"it does not say {says!r}")
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Read the command line, run the cases and print a table."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.faults", description=__doc__.splitlines()[0])
+    parser.add_argument("faults", nargs="*", help="kinds of faults; all by default")
+    parser.add_argument("--parallel", type=int, default=2, help="cases at a time; 2 by default")
+    args = parser.parse_args(argv)
+    cases = [case for case in COVER if not args.faults or case.fault in args.faults]
+    if not cases or not {*args.faults} <= {case.fault for case in COVER}:
+        parser.error(f"faults are {', '.join(dict.fromkeys(case.fault for case in COVER))}")
+    print(f"{'fault':15}{'moment':15}{'rank':5}{'strategy':14}{'status':>10}{'lost':>6}{'seconds':>9}")
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.parallel) as pool:
+        trial, problems = Trial(Path(folder)), 0
+        for case, result in zip(cases, pool.map(trial.run, cases), strict=True):
+            statuses = ",".join(map(str, result.statuses))
+            print(f"{case!s:49}{statuses:>10}{result.lost:6}{result.seconds:9.1f}", flush=True)
+            for problem in result.problems:
+                print(f"    {problem}")
+            problems += bool(result.problems)
+    equal = "every resumed run equals the uninterrupted one" if not problems else f"{problems} with a problem"
+    print(f"{len(cases)} faults: {equal}")
+    sys.exit(int(problems > 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Every kind of fault is survived, and docs/faults.md shows what benchmarks/faults.py has found."""
+
+import pytest
+from matrix import ENGINE_MODEL, EVERY, FRAMEWORKS, ROOT
+from program import Project
+from warm import run_python
+
+OF_THE_LOOP = ["sigint", "lost-rename", "nan"]
+"""Kinds of faults that show what depends on the framework: where a run stops, saves, resumes and fails."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_fault_is_survived(project: Project, framework: str) -> None:
+    """`make faults` causes each kind once, at each moment, on one process and on two, under DDP and under FSDP."""
+    some = OF_THE_LOOP if framework != FRAMEWORKS[0] and not EVERY else []
+    command = ["-m", "proj.tools.faults", *some, "--parallel=1"]
+    result = run_python(project(framework, ENGINE_MODEL), *command, timeout_s=500)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "every resumed run equals the uninterrupted one" in result.stdout
+
+
+def test_page_shows_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import faults
+
+    assert faults.page() == faults.PAGE.read_text(), "run python benchmarks/faults.py --page"
