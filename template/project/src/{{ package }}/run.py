@@ -90,7 +90,9 @@ def _tell_end(signal_name: str, console: Console, run: "Run") -> None:
 
 def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, Any]:
     """Load a checkpoint into the parts; return what is for the run, and the `results` of its last validation."""
-    with checkpoint.same_structure(path):
+    from .resume import same_structure
+
+    with same_structure(path):
         state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
         checkpoint.load_weights(parts.model, state["model"], path)
         optim.restore(parts.optimizer, state["optimizer"])
