@@ -71,7 +71,7 @@ class Run:
         return self  # a process has one; Lightning copies what refers to it
 
     def at(self, phase: str) -> None:
-        """Record where this rank is, in words of `heartbeat.PHASES`, which shows that the run does not hang."""
+        """Record where this rank is, in words of `hang_cause.PHASES`, which shows that the run does not hang."""
         self.place = (self.progress.step, phase, self.micro_step)
         if self.stragglers is not None:
             self.stragglers.at(phase)
