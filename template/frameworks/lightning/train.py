@@ -60,6 +60,7 @@ except UserError as error:
 
 UNSUPPORTED = {
     "speed.step_graph": "Lightning's loop cannot be captured; use false, or the framework pytorch",
+    "train.on_nonfinite=rollback": "Lightning's loop cannot go back; use skip, or the framework pytorch",
     "debug.sync": "Lightning itself synchronizes with the device; use off, or the framework pytorch",
 }
 """The options that are refused, and what to use instead."""

@@ -1,7 +1,6 @@
 """One run, in any framework: its state, and what happens around its steps."""
 
 import gc
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import checkpoint, data, distributed, optim, run_folder, speed, techniques
+from . import checkpoint, data, distributed, faults, optim, run_folder, speed, techniques
 from .config import Config, as_dict, parse
 from .console import Console, shown
 from .contracts import Batch
@@ -37,7 +36,7 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
     Raises:
         UserError: the config does not fit the data, the machine or the checkpoint.
     """
-    parts = build(cfg, world)
+    parts = build(faults.smaller_batches(cfg, world), world)
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
     with Opened() as opened:
         folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint, opened)
@@ -78,6 +77,9 @@ def open_run(cfg: Config, world: World) -> Iterator["Run"]:
             if new and progress.step == 0 and world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
             raise
+        except (RuntimeError, MemoryError) as error:
+            faults.restart_if_out_of_memory(error, parts, progress, folder)
+            raise
 
 
 def _tell_end(signal_name: str, console: Console, run: "Run") -> None:
@@ -88,7 +90,9 @@ def _tell_end(signal_name: str, console: Console, run: "Run") -> None:
 
 def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, Any]:
     """Load a checkpoint into the parts; return what is for the run, and the `results` of its last validation."""
-    with checkpoint.same_structure(path):
+    from .resume import same_structure
+
+    with same_structure(path):
         state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
         checkpoint.load_weights(parts.model, state["model"], path)
         optim.restore(parts.optimizer, state["optimizer"])
@@ -221,6 +225,8 @@ class Run:
         Raises:
             UserError: the loss or the gradient is not finite, or a checkpoint cannot be written.
         """
+        if self.micro_step == 0:  # the run went back to a checkpoint
+            return
         self.count_step(grad_norm)
         if self.progress.should_log:
             self.log_metrics()
@@ -243,9 +249,8 @@ class Run:
             self.count_updates()
             between = interval.state(self.meter, parts.model, parts.hooks, parts.world)
             means = {name: (total / count).item() for name, (total, count) in between["row"].items()}
-            _check_finite(
-                {"loss": 0.0, **means, "grad_norm": float(self.grad_norm)}, progress.step, parts.precision.format
-            )
+            row = {"loss": 0.0, **means, "grad_norm": float(self.grad_norm)}
+            faults.check_finite(row, progress.step, parts.precision.format, self.folder)
             self.save(between)
         if "stop" in requested:
             self.saver.wait()
@@ -272,10 +277,10 @@ class Run:
         row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
         ended = [hook.on_metrics(row) for hook in parts.hooks]
         progress.ended = any(ended)
-        if progress.ended:
+        if progress.ended or "loss" not in row:  # every step of the row was skipped
             return
-        _check_finite(row, progress.step, parts.precision.format)
-        if parts.scaler.is_enabled():
+        faults.check_finite(row, progress.step, parts.precision.format, self.folder)
+        if parts.scaler.is_enabled() or parts.cfg.train.on_nonfinite != "stop":
             row["skipped_steps"] = progress.step - progress.updates
         self.row_first_step = progress.step
         self.log.row("train", progress.step, row)
@@ -317,6 +322,7 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides the weights, the optimizer and the scaler."""
+        self.progress.forward_batch = faults.agreed_forward_batch(self.progress.forward_batch, self.parts.world)
         state = self.progress.state_dict()
         for hook in self.parts.hooks:
             state |= hook.state_dict()
@@ -328,13 +334,14 @@ class Run:
         With `checkpoint.asynchronous` it is written while the run goes on.
 
         Raises:
-            UserError: it, or the one before, cannot be written; older ones are untouched.
+            UserError: it, or the one before, cannot be written, or training has diverged; older ones are untouched.
         """
         parts = self.parts
         self.at("saving")
         techniques.sync_buffers(parts.model, parts.world)
         state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
         state |= {"scaler": parts.scaler.state_dict(), **self.state_dict(), **(between or {})}
+        faults.check_state(state, self)
         about = {"fixed": parts.identity, "config": as_dict(parts.cfg), "metrics": self.results}
         for hook in parts.hooks:
             about |= hook.manifest()
@@ -343,6 +350,12 @@ class Run:
         self.saved_step, self.row_start = self.progress.step, time.perf_counter()
         self.requests.saved()
         self.at("fetching a batch")
+
+    def load(self, path: Path) -> None:
+        """Load a checkpoint of this run, as at its start."""
+        self.state = _resume(self.parts, self.progress, path)
+        self.results, self.meter = self.state["results"], Meter(self.parts.world)
+        self.begin()
 
     def finish(self) -> None:
         """Wait for the last checkpoint, and report how the run ended."""
@@ -357,13 +370,6 @@ class Run:
             facts["best"] = f"{best.monitor} {best.value:.4g} at step {best.step}"
         facts |= {"time": f"{time.perf_counter() - self.log.started:.1f} s", "files": f"in {shown(self.folder)}"}
         self.log.console.facts(facts)
-
-
-def _check_finite(row: Mapping[str, float], step: int, precision: str) -> None:
-    """Stop before a broken state is saved. In fp16 an infinite gradient is expected: that step was skipped."""
-    broken = [key for key in ("loss", "grad_norm") if not math.isfinite(row[key])]
-    if broken and not (broken == ["grad_norm"] and precision == "fp16"):
-        raise UserError(f"{broken[0]} is {row[broken[0]]} at step {step}: lower optim.lr, or resume from a checkpoint")
 
 
 def main(train: Callable[[Config, World], object], argv: list[str] | None = None, kind: type[Config] = Config) -> None:

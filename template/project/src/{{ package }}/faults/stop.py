@@ -132,7 +132,7 @@ class Requests:
             received = self.wake.recv(64) if readable else b""
             if readable and not received:
                 return
-            for number in received:
+            for number in filter(SIGNALS.__contains__, received):  # others come here too, where Python handles them
                 self._take_signal(number)
             self._check_times()
             try:
