@@ -137,9 +137,9 @@ def _image_folder(cfg: DataConfig, path: Path) -> Data:
         small = (len(train) + len(val)) * 3 * cfg.size**2 < 2**30
         return Data(train, val, spec, small, found.problems + problems)
     val_files = [found.files[index] for index in found.val.tolist()]
-    train = images.Decoding(train_files, found.labels[found.train], *options)
-    val = images.Decoding(val_files, found.labels[found.val], *options, replace=False)
-    return Data(train, val, spec, in_memory=False, problems=found.problems + problems)
+    replaced = images.Decoding(train_files, found.labels[found.train], *options)
+    left_out = images.Decoding(val_files, found.labels[found.val], *options, replace=False)
+    return Data(replaced, left_out, spec, in_memory=False, problems=found.problems + problems)
 
 
 class Prepare(nn.Module):

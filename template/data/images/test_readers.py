@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -259,7 +260,7 @@ def test_failing_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """It does not count as many unreadable samples."""
     found = data.load(make_config(make_folder(tmp_path / "own", 2, 5), max_unreadable=1.0))
     if isinstance(fail, Exception):
-        monkeypatch.setattr(Image, "open", lambda file: (_ for _ in ()).throw(fail))
+        monkeypatch.setattr(Image, "open", Mock(side_effect=fail))
     else:
         fail(tmp_path / "own")
     with pytest.raises(UserError, match=message):

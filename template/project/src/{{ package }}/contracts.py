@@ -1,7 +1,8 @@
 """What a dataset and a model must provide. Read this before you plug in your own problem.
 
 `data.py` has a `DataConfig`, `load(cfg) -> Data`, and a module `Prepare(spec, cfg)` that turns a batch as loaded into
-the model's input, on the device. Optional is `UNIT = "img"`, the word for a sample in the log. `model.py` has a
+the model's input, on the device. Optional is `UNIT = "img"`, the word for a sample in the log; `problems` of `Data`,
+what was skipped, a line each; and `unreadable` of a dataset, see `readers/unreadable.py`. `model.py` has a
 `ModelConfig` and `build(cfg, spec) -> Model`.
 
 A problem with 100 samples of 4 numbers and 3 classes:

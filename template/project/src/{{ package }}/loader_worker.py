@@ -1,5 +1,6 @@
 """What only loader workers need: signals do not end them, and the error of one that ended is explained."""
 
+import multiprocessing
 import os
 import re
 import signal
@@ -44,7 +45,8 @@ def begin(_: int) -> None:
     signal.set_wakeup_fd(-1)  # a fork has that of the training process
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_when_told, args=(os.getppid(),), daemon=True).start()
+        parent = multiprocessing.parent_process()  # not that of the system, which may be a fork server
+        threading.Thread(target=_end_when_told, args=(parent.pid if parent else 0,), daemon=True).start()
 
 
 def _end_when_told(parent: int) -> None:

@@ -169,7 +169,8 @@ def _add(split: Dataset, in_memory: bool, digest: Any) -> None:
     files: list[Path] = getattr(split, "files", [])
     for chunk in _spread(len(files), FILES):
         for number in chunk:
-            digest.update(f"{files[number].name}\0{files[number].stat().st_size}\n".encode(errors="surrogateescape"))
+            size = files[number].stat().st_size if files[number].exists() else None  # of one that is gone
+            digest.update(f"{files[number].name}\0{size}\n".encode(errors="surrogateescape"))
 
 
 def _spread(count: int, most: int) -> Iterator[list[int]]:

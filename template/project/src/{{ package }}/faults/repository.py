@@ -7,7 +7,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 SECONDS = 10.0
 """How long git may take: on a network disk it can hang."""
@@ -24,21 +24,17 @@ class Repository:
 
     def __init__(self, folder: Path) -> None:
         self.started, self.problem = time.monotonic(), ""
-        self.running: list[tuple[subprocess.Popen[bytes], BinaryIO]] = []
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.outputs: list[Any] = []
         # Without variables such as GIT_DIR, which git sets for a hook, and without locks that would disturb other git.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
         try:
             for command in (STATUS, DIFF):
-                output = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`; a pipe would have to be read
-                process = subprocess.Popen(
-                    ["git", "-C", str(folder), *command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.DEVNULL,
-                    env=environment,
-                )
-                self.running.append((process, output))
+                self.outputs.append(tempfile.TemporaryFile())  # noqa: SIM115  # `close` closes it
+                git = ["git", "-C", str(folder), *command]
+                quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+                self.running.append(subprocess.Popen(git, stdout=self.outputs[-1], env=environment, **quiet))
         except FileNotFoundError:
             self.problem = "git is not installed"
         except OSError as error:
@@ -46,8 +42,9 @@ class Repository:
 
     def read(self) -> tuple[dict[str, Any], bytes]:
         """Return the commit, what is not committed, and the diff; empty if there is none, or it is too large."""
+        answers: list[bytes | None] = []
         try:
-            answers = [self._answer(*one) for one in self.running]
+            answers = [self._answer(*one) for one in zip(self.running, self.outputs, strict=False)]
         except subprocess.TimeoutExpired:
             self.problem = f"git took more than {SECONDS:.0f} s"
         except OSError as error:
@@ -67,17 +64,18 @@ class Repository:
 
     def close(self) -> None:
         """End git, if it still runs."""
-        for process, output in self.running:
+        for process in self.running:
             if process.poll() is None:
                 process.kill()
                 with suppress(subprocess.TimeoutExpired):  # it waits for a disk
                     process.wait(1)
+        for output in self.outputs:
             output.close()
-        self.running = []
+        self.running, self.outputs = [], []
 
-    def _answer(self, process: subprocess.Popen[bytes], output: BinaryIO) -> bytes | None:
-        """Return what git has printed, at most a little more than a diff may have; None after an error."""
+    def _answer(self, process: subprocess.Popen[bytes], output: Any) -> bytes | None:
+        """Return what git has printed, at most 64 MiB; None after an error."""
         if process.wait(max(0.0, self.started + SECONDS - time.monotonic())) != 0:
             return None
         output.seek(0)
-        return output.read(64 * MAX_DIFF)
+        return bytes(output.read(2**26))

@@ -83,6 +83,7 @@ class Requests:
             signal.set_wakeup_fd(self.former_fd)
         for number, handler in self.handled.items():
             signal.signal(number, handler)
+        self.waker.shutdown(socket.SHUT_RDWR)  # a loader process may have it open, too
         self.waker.close()
         self.thread.join(2 * POLL_SECONDS)  # no longer, as a store may not answer
         if not self.thread.is_alive():
@@ -132,7 +133,7 @@ class Requests:
             received = self.wake.recv(64) if readable else b""
             if readable and not received:
                 return
-            for number in received:
+            for number in filter(SIGNALS.__contains__, received):  # others come here too, where Python handles them
                 self._take_signal(number)
             self._check_times()
             try:

@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +45,12 @@ def change_record(run: Path, **values: object) -> None:
     (found / "manifest.json").write_text(json.dumps(manifest))
 
 
+def be_parent_of(monkeypatch: pytest.MonkeyPatch, child: Any) -> None:
+    """Let the tool start a child of this kind, and take no signals."""
+    monkeypatch.setattr(reproduce, "subprocess", SimpleNamespace(Popen=child))
+    monkeypatch.setattr(reproduce, "signal", SimpleNamespace(**{**vars(signal), "signal": lambda *_: None}))
+
+
 @pytest.mark.usefixtures("short_validation")
 def test_run_is_reproduced_to_the_bit(
     tmp_path: Path,
@@ -63,10 +71,9 @@ def test_run_is_reproduced_to_the_bit(
         def wait(self) -> int:
             return 0
 
-    monkeypatch.setattr("subprocess.Popen", Child)
+    be_parent_of(monkeypatch, Child)
     monkeypatch.setattr(reproduce, "Repository", lambda folder: type("Same", (), {"read": lambda self: ({}, b"")})())
     change_record(tmp_path / "first", git={})
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
         reproduce.main([str(tmp_path / "first"), "--run.name=again"])
     said = capsys.readouterr().out
@@ -106,9 +113,15 @@ def test_what_differs_is_said_and_a_hostile_record_does_nothing(
     assert "git apply" not in said
     assert {path.name for path in tmp_path.iterdir()} == {"first"}
     started: list[dict[str, str]] = []
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    child = type("Child", (), {"wait": lambda self: -9})
-    monkeypatch.setattr("subprocess.Popen", lambda command, env: started.append(env) or child())
+
+    class Child:
+        def __init__(self, command: list[str], env: dict[str, str]) -> None:
+            started.append(env)
+
+        def wait(self) -> int:
+            return -9
+
+    be_parent_of(monkeypatch, Child)
     assert reproduce.start({}, {"environment": hostile["environment"]}) == 128 + 9
     assert (started[0].get("LD_PRELOAD"), started[0]["OMP_NUM_THREADS"]) == (os.environ.get("LD_PRELOAD"), "9")
     change_record(run, ranks=16, ranks_here=8)
@@ -143,7 +156,7 @@ def test_commit_and_uncommitted_changes_are_recorded(tmp_path: Path, monkeypatch
     monkeypatch.setattr(repository, "SECONDS", 0.1)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     asked = Repository(tmp_path)
-    processes = [process for process, _ in asked.running]
+    processes = list(asked.running)
     assert asked.read()[0] == {"commit": None, "why": "git took more than 0 s"}
     assert all(process.returncode for process in processes), "it is not left running"
     monkeypatch.setenv("PATH", str(tmp_path / "part"))

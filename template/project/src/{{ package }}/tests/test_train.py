@@ -212,7 +212,7 @@ def test_state_of_another_structure_is_refused_in_one_line(
         state = copy.deepcopy(whole)
         change(state)
         manifest["files"] = {"state.pt": saving.write(found / "state.pt", state)}
-        (found / "manifest.json").write_text(checkpoint.sealed(manifest))
+        (found / "manifest.json").write_text(saving.sealed(manifest))
         with pytest.raises(UserError, match="has another structure|is of another model") as refusal:
             train(config("--run.name=a", "--train.steps=2", "--run.resume=auto"), world)
         assert "\n" not in str(refusal.value), name

@@ -104,8 +104,8 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Differences:
     """Return what differs between two records."""
     differences = Differences()
     for name in ("commit", "diff", "untracked"):
-        before, after = (_git(_mapping(record.get("git")), name) for record in (then, now))
-        differences += [(name, before, after)] if before != after else []
+        was, is_now = (_git(_mapping(record.get("git")), name) for record in (then, now))
+        differences += [(name, was, is_now)] if was != is_now else []
     for name in ("code", "data"):
         if then.get(name) != now[name]:
             differences.append((name, _text(then.get(name))[:12], _text(now[name])[:12]))
@@ -113,7 +113,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Differences:
         before, after = _mapping(then.get(section)), now[section]
         for key in {**before, **after}:
             if before.get(key) != after.get(key):
-                differences.append((f"{key}", _text(before.get(key, NOTHING)), _text(after.get(key, NOTHING))))
+                differences.append((key, _text(before.get(key, NOTHING)), _text(after.get(key, NOTHING))))
     return differences
 
 
