@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .ranks import HUNG, STOPPED, Place, Ranks
+from .ranks import RESTART, STOPPED, Place, Ranks
 
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-RESTARTED = {70, HUNG, *(128 + number for number in SIGNALS)}
+RESTARTED = {70, RESTART, *(128 + number for number in SIGNALS)}
 """The exit statuses after which a run is restarted: an unexpected exception, a hang, a signal that no user sends."""
 PAUSE = 1.0
 """Seconds before the first restart; each further one waits twice as long."""
@@ -21,7 +21,7 @@ def run(command: Sequence[str], find_place: Callable[[int], Place], restarts: in
     """Run a training command in its ranks, and restart it where that can help; return the last exit status.
 
     `find_place` is called with the number of restarts so far. A restart continues the run of the start before, also
-    one that got its name from the time. It needs a newer checkpoint than the start before began with.
+    one that got its name from the time. After a failure it needs a newer checkpoint than the start before began with.
     """
     ranks, began_at = Ranks(), 0
     ranks.handle_signals()
@@ -33,7 +33,7 @@ def run(command: Sequence[str], find_place: Callable[[int], Place], restarts: in
         if status not in RESTARTED or ranks.stopping:
             return status
         newest = newest_step(folder)
-        progress = restart == 0 or newest > began_at
+        progress = restart == 0 or newest > began_at or status == RESTART  # which may be with smaller micro-batches
         if not restarts:
             return status
         if restart == restarts or not progress:
