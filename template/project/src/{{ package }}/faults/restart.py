@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .ranks import HUNG, STOPPED, Place, Ranks
+from .ranks import RESTART, STOPPED, Place, Ranks
 
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-RESTARTED = {70, HUNG, *(128 + number for number in SIGNALS)}
+RESTARTED = {70, RESTART, *(128 + number for number in SIGNALS)}
 """The exit statuses after which a run is restarted: an unexpected exception, a hang, a signal that no user sends."""
 PAUSE = 1.0
 """Seconds before the first restart; each further one waits twice as long."""
@@ -21,8 +21,8 @@ def run(command: Sequence[str], find_place: Callable[[int], Place], restarts: in
     """Run a training command in its ranks, and restart it where that can help; return the last exit status.
 
     `find_place` is called with the number of restarts so far. A restart continues the run of the start before, also
-    one that got its name from the time. It needs a newer checkpoint than the start before began with, or smaller
-    micro-batches.
+    one that got its name from the time. A second one needs a newer checkpoint than the start before began with, or
+    smaller micro-batches.
     """
     ranks, began_at, record = Ranks(), 0, ""
     ranks.handle_signals()
