@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,10 +79,28 @@ def test_checkpoint_of_another_model_is_refused(project: Project, tmp_path: Path
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_terminated_run_does_not_exit_with_zero(project: Project, tmp_path: Path, framework: str) -> None:
-    endless = [*SETTINGS, "--train.steps=1000000", f"--run.dir={tmp_path}", "--run.name=a"]
-    result = run_python(project(framework, ENGINE_MODEL), str(PROGRAMS / "terminate_itself.py"), *endless, timeout_s=60)
-    assert result.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
+def test_terminated_run_saves_and_asks_to_be_started_again(project: Project, tmp_path: Path, framework: str) -> None:
+    result = stop(project(framework, ENGINE_MODEL), tmp_path, signal.SIGTERM)
+    assert result.returncode == 75, result.stderr
+    line = re.search(
+        r"^stopped at step (\d+) \(SIGTERM\); continue with --run.resume auto$", result.stdout, re.MULTILINE
+    )
+    assert line is not None
+    assert (tmp_path / f"a/checkpoints/step-{int(line[1]):08d}/manifest.json").is_file()
+
+
+def test_second_signal_ends_the_run_at_once(project: Project, tmp_path: Path) -> None:
+    """In a step that takes minutes; it says how to continue."""
+    result = stop(project(FRAMEWORKS[0], ENGINE_MODEL), tmp_path, signal.SIGINT)
+    assert result.returncode == 128 + signal.SIGINT
+    assert "ended       by SIGINT after step 4\nkept        no checkpoint" in result.stdout
+
+
+def stop(folder: Path, runs: Path, number: signal.Signals) -> subprocess.CompletedProcess[str]:
+    """Train a run without an end, which sends itself a signal."""
+    endless = [*SETTINGS, "--train.steps=1000000", "--train.eval_every=1000000", f"--run.dir={runs}", "--run.name=a"]
+    program = str(PROGRAMS / "terminate_itself.py")
+    return run_python(folder, program, str(int(number)), *endless, timeout_s=60)
 
 
 def test_accelerate_counts_steps_that_fp16_skipped(project: Project, tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ if __name__ == "__main__":
 import sys
 import warnings
 
-from . import optim, speed, techniques
+from . import faults, optim, speed, techniques
 from .config import Config
 from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import refuse, require
-from .run import main, open_run
+from .open_run import main, open_run
 
 try:
     require("accelerate", "1.10")
@@ -56,6 +56,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         gradient_sync = techniques.gradient_sync(model, cfg.dist)  # of FSDP; `accumulate` does that of DDP
         net = speed.compiled(wrapped, cfg.speed)
         eval_model = net if wrapped is model else speed.compiled(model, cfg.speed)
+        allows = faults.step_check(run)
         run.begin(eval_model)  # continues a validation in which the run was stopped
         while not run.progress.done:
             run.begin_step()
@@ -64,6 +65,9 @@ def train(cfg: Config, world: World) -> dict[str, float]:
                     loss, metrics = net(*run.prepare(next(run.train_batches)))
                     accelerator.backward(loss)
                     run.meter.add(metrics)
+                    if accelerator.sync_gradients and allows is not None and not allows(parameters):
+                        grad_norm = run.grad_norm
+                        continue
                     if accelerator.sync_gradients:
                         run.before_update()  # sets the learning rate
                         accelerator.unscale_gradients()

@@ -6,13 +6,14 @@ import math
 import warnings
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as lightning
 import torch
 from torch import Tensor
 
-from . import data, distributed, model, optim, speed, techniques
+from . import data, distributed, faults, model, optim, speed, techniques
 from .config import as_dict, from_dict
 from .contracts import Batch, can_predict
 from .data import Spec
@@ -120,6 +121,7 @@ class Module(lightning.LightningModule):
         assert self.run_state is not None
         assert self.trainer.strategy.model is not None
         parts = self.run.parts
+        faults.step_check(self.run)  # which begins to watch the run
         self.run_state.restore_settings()
         techniques.compress_gradients(self.trainer.strategy.model, parts.cfg.dist, parts.world)
         if self.lr != optim.peak_lr(parts.cfg.optim, parts.plan.global_batch):  # it was set
@@ -158,6 +160,13 @@ class Module(lightning.LightningModule):
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any = None) -> None:
         assert self.run is not None
+        allows = faults.step_check(self.run)
+        if allows is not None:
+            result = closure()  # here, as the optimizer's step would update in any case
+            if not allows(list(self.model.parameters())):
+                self.run.count_step(self.run.grad_norm)
+                return
+            closure = partial(_given, result)
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
         optimizer.zero_grad(set_to_none=self.run.parts.cfg.optim.set_to_none)
         self.run.count_step(self.grad_norm)
@@ -246,6 +255,10 @@ class Module(lightning.LightningModule):
             self.own_names["val"].add(name)
         elif options.get("on_step") is not False and "epoch" not in (self._current_fx_name or ""):
             self.own_names["train"].add(name)
+
+
+def _given(result: Any) -> Any:
+    return result
 
 
 def _counts(number: int) -> dict[str, int]:

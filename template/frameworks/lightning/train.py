@@ -31,8 +31,9 @@ from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import listed, refuse, require
 from .loaders import Plan
+from .open_run import main, open_run
 from .parts import Parts
-from .run import Run, main, open_run
+from .run import Run
 
 try:
     require("lightning", "2.6")
@@ -60,6 +61,7 @@ except UserError as error:
 
 UNSUPPORTED = {
     "speed.step_graph": "Lightning's loop cannot be captured; use false, or the framework pytorch",
+    "train.on_nonfinite=rollback": "Lightning's loop cannot go back; use skip, or the framework pytorch",
     "debug.sync": "Lightning itself synchronizes with the device; use off, or the framework pytorch",
 }
 """The options that are refused, and what to use instead."""

@@ -15,11 +15,11 @@ if __name__ == "__main__":
 
 from torch import Tensor
 
-from . import distributed, optim, speed, techniques
+from . import distributed, faults, optim, speed, techniques
 from .config import Config
-from .contracts import Batch
+from .contracts import Batch, Sums
 from .distributed import World
-from .run import main, open_run
+from .open_run import main, open_run
 
 
 def train(cfg: Config, world: World) -> dict[str, float]:
@@ -38,18 +38,20 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         net = speed.compiled(ddp, cfg.speed)
         eval_model = net if ddp is model else speed.compiled(model, cfg.speed)
 
-        def forward_backward(batch: Batch, last: bool) -> None:
-            prepared = parts.prepare(batch, True, run.generator)
-            with gradient_sync(last):
+        def forward_backward(prepared: Batch, divisor: float, synchronize: bool) -> Sums:
+            metrics: Sums
+            with gradient_sync(synchronize):
                 with autocast():
                     loss, metrics = net(*prepared)
-                scaler.scale(loss / accumulate if accumulate > 1 else loss).backward()
-            run.meter.add(metrics)
+                scaler.scale(loss / divisor if divisor > 1 else loss).backward()
+            return metrics
 
         def update() -> Tensor:
             return optim.update(optimizer, scaler, parameters, cfg.optim)
 
-        compute_grads, apply_grads = techniques.capture_step(forward_backward, update, cfg, model, optimizer, run.meter)
+        compute_grads = faults.compute_within_memory(forward_backward, run)  # prepares a micro-batch as well
+        compute_grads, apply_grads = techniques.capture_step(compute_grads, update, cfg, model, optimizer, run.meter)
+        apply_grads = faults.update_if_allowed(apply_grads, run, parameters)
         run.begin(eval_model)  # continues a validation in which the run was stopped
         while not run.progress.done:
             run.begin_step()

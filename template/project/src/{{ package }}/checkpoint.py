@@ -12,8 +12,7 @@ import hashlib
 import json
 import pickle  # only for its error
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +84,6 @@ def damage(checkpoint: Path, first: int = 0, step: int = 1) -> str | None:
     return None
 
 
-def sealed(manifest: dict[str, Any]) -> str:
-    """Return a manifest as JSON, with its own checksum."""
-    text = json.dumps(manifest, indent=2, default=str)
-    return json.dumps({**json.loads(text), "sha256": _checksum(text)}, indent=2)
-
-
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
     """Return what is stored beside the state: step, metrics, config.
 
@@ -99,7 +92,7 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     """
     manifest = dict(json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8")))
     expected = manifest.pop("sha256", None)  # before version 0.4 it had none
-    if expected not in (None, _checksum(json.dumps(manifest, indent=2))):
+    if expected not in (None, checksum(json.dumps(manifest, indent=2))):
         raise ValueError("manifest.json does not match its checksum")
     for name in ("files", "fixed", "config", "metrics"):
         if not isinstance(manifest.get(name), dict):
@@ -107,7 +100,8 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     return manifest
 
 
-def _checksum(text: str) -> str:
+def checksum(text: str) -> str:
+    """Return the checksum of a manifest, as JSON without it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -132,24 +126,6 @@ def read_state(checkpoint: Path, merge: Callable[[list[Any]], Any] = torch.cat, 
             place = place[key]
         place[name] = merge([shard[path] for shard in shards])
     return state
-
-
-@contextmanager
-def same_structure(checkpoint: Path) -> Iterator[None]:
-    """Load a state that may lack something, or have it in another form.
-
-    Raises:
-        UserError: it does.
-    """
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, EOFError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(
-            f"{checkpoint} has another structure ({why}): resume from another, or start a new run"
-        ) from error
 
 
 def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Path) -> None:

@@ -79,6 +79,15 @@ class TrainConfig(Section):
     """Whether lower or higher values of `monitor` are better; required for metrics other than loss."""
     patience: int | None = within("[1, inf)", None)
     """Early stopping: validations in a row without improvement after which the run ends; null for off."""
+    on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
+    """When the loss or the gradient is not finite: stop at the next row of metrics; skip the update of the step; or
+    roll back to the newest checkpoint, and leave the step out when it comes again. The latter two check each step,
+    which synchronizes with the device."""
+    max_nonfinite: int = within("[1, inf)", 10)
+    """skip: steps skipped in a row, and rollback: returns to the same checkpoint, after which the run stops."""
+    spike_factor: float | None = within("(1, inf)", None)
+    """Act as `on_nonfinite` says, in the same step, on a loss above this many times its running mean, of about the
+    last 50 steps; null for off."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

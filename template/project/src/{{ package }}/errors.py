@@ -16,6 +16,12 @@ class UsageError(UserError):
     status = 2
 
 
+class RestartError(UserError):
+    """The process has to end, and the run can go on in a new one, which resumes it."""
+
+    status = 76
+
+
 class Stopped(Exception):  # noqa: N818  # it is no error
     """The run was stopped by request; its message says how to continue it."""
 

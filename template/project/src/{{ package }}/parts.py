@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import data, distributed, loaders, optim, speed, techniques
+from . import data, distributed, faults, loaders, optim, speed, techniques
 from .config import Config
 from .contracts import Batch, Data, no_weight_decay
 from .distributed import World
@@ -96,6 +96,7 @@ def build(cfg: Config, world: World) -> Parts:
     schedule(0)  # refuses a warm-up that is longer than the run
     hooks += [provenance.Provenance(dataset, world), samples.Samples(dataset, world)]
     hooks += techniques.hooks(cfg, net, dataset.spec, first_batch, precision, world, plan.total_steps, peak_lr)
+    hooks += faults.hooks(cfg)
     return Parts(
         cfg=cfg,
         world=world,

@@ -53,6 +53,8 @@ class Progress:
     """Optimizer steps made, including those that fp16 skipped."""
     updates: int = 0
     """Steps that updated the weights."""
+    forward_batch: int | None = None
+    """Samples of a forward pass, once a whole micro-batch did not fit into memory."""
     validated: int = 0
     """The step of the last validation."""
     ended: bool = False
@@ -102,12 +104,12 @@ class Progress:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
-        best = list(astuple(self.best))
-        return {"step": self.step, "updates": self.updates, "validated": self.validated, "best": best}
+        counts = {name: getattr(self, name) for name in ("step", "updates", "validated", "forward_batch")}
+        return {**counts, "best": list(astuple(self.best))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint. The best validation is kept if it was measured by the same metric."""
-        self.step, self.updates = state["step"], state["updates"]
+        self.step, self.updates, self.forward_batch = state["step"], state["updates"], state.get("forward_batch")
         self.validated = state.get("validated", self.step)
         if state["best"][:2] == [self.best.monitor, self.best.mode]:
             self.best = Best(*state["best"])

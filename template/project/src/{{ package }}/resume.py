@@ -4,9 +4,12 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from .checkpoint import BEST, all_checkpoints, best_of, read_manifest, run_of, step_name
 from .console import shown
@@ -64,6 +67,24 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found
+
+
+@contextmanager
+def same_structure(checkpoint: Path) -> Iterator[None]:
+    """Load a state that may lack something, or have it in another form.
+
+    Raises:
+        UserError: it does.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, EOFError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(
+            f"{checkpoint} has another structure ({why}): resume from another, or start a new run"
+        ) from error
 
 
 def set_aside_after(step: int, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""How long a checkpoint of GPT-2 takes to save and to load, and that the resumed run continues the same way."""
+"""How long training waits for a checkpoint of GPT-2, how long a thread writes it, and that the resumed run is equal."""
 
 import time
 from collections.abc import Callable
@@ -24,24 +24,25 @@ CLOSE = 1e-4
 
 def save_and_load(lab: Lab) -> Figures:
     """Save and resume a model of 124 million parameters."""
-    project, seconds = lab.project("gpt"), dict[str, float]()
+    project, seconds = lab.project("gpt"), dict[tuple[str, bool], float]()
     options = [*OPTIONS, f"--model.size={'tiny' if lab.dry else '124M'}"]
-    checkpoint = project.module("checkpoint")
+    checkpoint, saver = project.module("checkpoint"), project.module("faults.saver")
 
-    def timed(name: str) -> Callable[..., Any]:
-        function = getattr(checkpoint, name)
+    def timed(owner: Any, name: str) -> Callable[..., Any]:
+        function = getattr(owner, name)
 
         def call(*args: Any, **named: Any) -> Any:
             started = time.perf_counter()
             found = function(*args, **named)
-            seconds[name] = time.perf_counter() - started
+            seconds[name, owner is saver.Saver] = time.perf_counter() - started
             return found
 
         return call
 
     data = tokens(project, lab.dry, 50257, 64)  # the vocabulary has 39 of the 124 million weights
-    timing = mock.patch.multiple(checkpoint, save=timed("save"), read_state=timed("read_state"), find=timed("find"))
-    with timing, project.replaced_data(data):
+    reads = {name: timed(checkpoint, name) for name in ("read_state", "find")}
+    writing, waiting = (mock.patch.object(owner, "save", timed(owner, "save")) for owner in (saver, saver.Saver))
+    with mock.patch.multiple(checkpoint, **reads), writing, waiting, project.replaced_data(data):
         run = project.train(*options)
         difference = project.resume(run, SAVED, *options).differs(run)
     assert difference <= CLOSE, f"losses differ by {difference:.2g} from those without the interruption"
@@ -50,9 +51,10 @@ def save_and_load(lab: Lab) -> Figures:
     return {
         "difference": difference,
         "size_mb": size / 1e6,
-        "save_s": seconds["save"],
-        "verify_s": seconds["find"],
-        "load_s": seconds["read_state"],
+        "wait_s": seconds["save", True],
+        "save_s": seconds["save", False],
+        "verify_s": seconds["find", False],
+        "load_s": seconds["read_state", False],
     }
 
 

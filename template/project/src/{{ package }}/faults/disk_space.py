@@ -36,7 +36,7 @@ def check(folder: Path, cfg: Config, model: nn.Module) -> None:
 
 def _size(cfg: Config, model: nn.Module) -> int:
     """Return about how many bytes a checkpoint has: weights, their average, and the optimizer's state."""
-    weights = sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    weights: int = sum(value.numel() * value.element_size() for value in model.state_dict().values())
     trained = sum(weight.numel() * weight.element_size() for weight in model.parameters() if weight.requires_grad)
     return weights * (1 + (cfg.train.ema is not None)) + trained * STATES.get(cfg.optim.name, 1)
 

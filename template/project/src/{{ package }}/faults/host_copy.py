@@ -1,7 +1,6 @@
 """Copies of a state in host memory, which a thread can write while the steps change the state itself."""
 
 import copy
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,10 +28,10 @@ class HostCopy:
         self.too_large = False
 
     @torch.no_grad()
-    def __call__(self, state: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Return a copy, which is complete after `finish`; None if it does not fit into memory."""
+    def __call__(self, state: tuple[Any, ...], ranks: int = 1) -> tuple[Any, ...] | None:
+        """Return a copy, which is complete after `finish`; None if those of so many ranks do not fit into memory."""
         if not self.memory and not self.too_large:
-            self.too_large = not _fits(state)
+            self.too_large = not _fits(state, ranks)
         if self.too_large:
             return None
         self.used = {}
@@ -71,13 +70,13 @@ class HostCopy:
             place = (len(self.copies), *form)
             host = self.memory.get(place)
             self.used[place] = torch.empty_like(value, device="cpu", pin_memory=self.pin) if host is None else host
-            self.copies[address] = self.used[place].copy_(value, non_blocking=True)
+            self.copies[address] = self.used[place].copy_(value, non_blocking=self.pin)
         return self.copies[address]
 
 
-def _fits(state: object) -> bool:
-    """Whether a copy of the state takes at most half of the free memory; warn if not."""
-    size = sum(_sizes(state)) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+def _fits(state: object, ranks: int) -> bool:
+    """Whether a copy of the state by each rank takes at most half of the free memory; warn if not."""
+    size = sum(_sizes(state)) * ranks
     free = free_memory()
     if 2 * size > free:
         form = f"{size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of memory are free"

@@ -1,5 +1,6 @@
 """Saves checkpoints while the run goes on, `checkpoint.asynchronous`: a thread writes a copy of the state."""
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -55,10 +56,11 @@ class Saver:
     ) -> None:
         try:
             self.wait()
-        except UserError as failed:
+        except Exception as failed:
             if error is None:
                 raise
-            print(in_one_line(failed), file=sys.stderr, flush=True)  # `error` is reported elsewhere
+            if isinstance(failed, UserError):  # others follow from `error`, as when a rank is gone
+                print(in_one_line(failed), file=sys.stderr, flush=True)
 
     def save(self, state: dict[str, Any], about: dict[str, Any], best: int) -> None:
         """Begin to write a checkpoint, as `saving.save` does, when the one before is written. All ranks must call it.
@@ -70,7 +72,8 @@ class Saver:
         self.shards = self.shards or self.make_shards(self.cfg.asynchronous)
         state, own = self.shards.split(state) if self.shards else (state, {})
         writes = self.world.is_main or self.shards is not None
-        copied = self.host_copy((state, own)) if self.cfg.asynchronous and writes else None
+        copies = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.shards else 1
+        copied = self.host_copy((state, own), copies) if self.cfg.asynchronous and writes else None
         if copied is None:
             self._write(state, own, about, best)
             self._raise()

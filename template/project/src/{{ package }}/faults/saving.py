@@ -1,6 +1,7 @@
 """Writes checkpoints: under a temporary name, hashed on the way, flushed to the disk, then renamed."""
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..checkpoint import BEST, PREFIX, all_checkpoints, best_of, sealed, step_name
+from ..checkpoint import BEST, PREFIX, all_checkpoints, best_of, checksum, step_name
 from ..config import CheckpointConfig
 from ..distributed import World
 from ..errors import UserError
@@ -124,6 +125,12 @@ class _Hashed:
 
     def flush(self) -> None:
         self.stream.flush()
+
+
+def sealed(manifest: dict[str, Any]) -> str:
+    """Return a manifest as JSON, with its own checksum."""
+    text = json.dumps(manifest, indent=2, default=str)
+    return json.dumps({**json.loads(text), "sha256": checksum(text)}, indent=2)
 
 
 def flush(path: Path) -> None:

@@ -189,7 +189,7 @@ def test_hostile_checkpoint_runs_no_code(run: Path) -> None:
     torch.save({"model": Hostile(str(run / "touched"))}, folder / "state.pt")
     manifest = checkpoint.read_manifest(folder)
     manifest["files"] = {"state.pt": checkpoint.fingerprint(folder / "state.pt")}
-    (folder / "manifest.json").write_text(checkpoint.sealed(manifest))
+    (folder / "manifest.json").write_text(saving.sealed(manifest))
     with pytest.raises(UserError, match="cannot load"):
         checkpoint.read_state(folder)
     assert not (run / "touched").exists()

@@ -36,7 +36,7 @@ def test_help_has_a_line_for_each_option_and_does_not_import_torch() -> None:
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert "  --optim.lr                0.001     float above 0" in lines
-    assert "  --run.device       auto  auto, accelerator, cpu, cuda, mps, xpu" in lines
+    assert "  --run.device        auto  auto, accelerator, cpu, cuda, mps, xpu" in lines
     section = run_without_torch("--help=optim").stdout
     assert "  --optim.clip: float above 0, null (default 1.0)\n      Maximum global gradient norm" in section
     assert "run.dir" not in section

@@ -1,5 +1,6 @@
 """A rank that hangs is noticed and named; one that waits with good reason is not."""
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from ..config import Config
 from ..distributed import World
-from ..faults import heartbeat
+from ..faults import hang_cause
 from ..faults.heartbeat import FIRST, TICKS, Heartbeat
 from ..faults.stragglers import Stragglers
 from ..run import Run
@@ -44,7 +45,7 @@ def watched(tmp_path: Path, exits: list[int]) -> Iterator[Watched]:
     """Watch a rank that is at a place after its first step."""
     entered: list[Heartbeat] = []
 
-    def start(place: heartbeat.Place, rank: int = 0, ranks: int = 1, first_step: int = 0) -> Heartbeat:
+    def start(place: hang_cause.Place, rank: int = 0, ranks: int = 1, first_step: int = 0) -> Heartbeat:
         run = SimpleNamespace(place=(first_step, "saving", 0), folder=tmp_path)
         found = Heartbeat(run, World(rank, ranks, torch.device("cpu")), LIMIT / 60)
         run.place = place
@@ -91,7 +92,7 @@ def test_rank_that_cannot_go_on_is_named(
         state = other._state((7, "saving", 0), hangs=False) | {"pid": pid}
         state |= {"host": "elsewhere"} if end == "silent" else {}
         (tmp_path / "ranks").mkdir(exist_ok=True)
-        (tmp_path / "ranks/rank-1.json").write_text(heartbeat.json.dumps(state))
+        (tmp_path / "ranks/rank-1.json").write_text(json.dumps(state))
         watched((7, "optimizer step", 0), 0, 2)
         seconds_until(exits, 1)
     finally:
@@ -129,7 +130,12 @@ def test_run_tells_where_it_is_and_leaves_nothing(
 ) -> None:
     places: list[Any] = []
     at = Run.at
-    monkeypatch.setattr(Run, "at", lambda self, phase: (at(self, phase), places.append(self.place))[0])
+
+    def note(self: Run, phase: str) -> None:
+        at(self, phase)
+        places.append(self.place)
+
+    monkeypatch.setattr(Run, "at", note)
     cfg = config("--train.steps=2", "--train.eval_every=2", "--log.every=1", "--run.hang_minutes=1", "--run.name=run")
     train(cfg, world)
     order = [phase for step, phase, _ in places if step == 2]

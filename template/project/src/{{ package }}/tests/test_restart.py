@@ -170,8 +170,13 @@ def test_no_process_outlives_the_others(tmp_path: Path, killed: str) -> None:
 
 def test_ranks_of_a_restart_meet_at_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that those of a machine that restarts first do not meet ranks of the start before."""
-    places = []
-    monkeypatch.setattr(restart, "run", lambda command, place, restarts: places.extend(map(place, (0, 1))) or 0)
+    places: list[Place] = []
+
+    def run(command: list[str], find_place: Callable[[int], Place], restarts: int) -> int:
+        places.extend(map(find_place, (0, 1)))
+        return 0
+
+    monkeypatch.setattr(restart, "run", run)
     nodes = ["--nnodes=2", "--node-rank=1", "--master-addr=first", "--master-port=20000", "--nproc-per-node=4"]
     with pytest.raises(SystemExit, match="0"):
         launch.main([*nodes, "-m", "train"])

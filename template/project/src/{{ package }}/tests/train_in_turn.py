@@ -5,6 +5,7 @@ What is refused is written to the run folder's parent, and so is what `observe`,
 
 import contextlib
 import gc
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import checkpoint, config, distributed, errors, grad_scaler, loaders, speed, techniques, train
 from ..faults import saving
+from .faulty import Faulty, install
 
 
 def overflow(self: speed.Precision) -> torch.amp.GradScaler:
@@ -111,6 +113,19 @@ def save_buffers(world: distributed.World, file: Path) -> None:
     torch.save(states, file)
 
 
+def _install(changes: tuple[str, ...]) -> None:
+    """Let runs have a network that fails at a micro-batch: `nan:<its seed>`, or `memory:<its seed>`."""
+    failing = Faulty()
+    for change in changes:
+        kind, _, seed = change.partition(":")
+        if kind == "nan":
+            failing.factors[int(seed)] = math.nan
+        if kind == "memory":
+            failing.most[int(seed)] = 2
+    if failing.factors or failing.most:
+        install(failing)
+
+
 def main(rank: int, ranks: int, port: int, runs: list[config.Config], validated: int, changes: tuple[str, ...]) -> None:
     """Train with each config in turn, as torchrun would start this rank.
 
@@ -132,6 +147,7 @@ def main(rank: int, ranks: int, port: int, runs: list[config.Config], validated:
     if "two_cores" in changes:
         os.sched_getaffinity = lambda _: {0, 1}
     gc.collect = lambda generation=2: 0  # as in conftest.py
+    _install(changes)
     with distributed.start("cpu") as world:
         for cfg in runs:
             if f"buffers:{cfg.run.name}" in changes:

@@ -51,6 +51,7 @@ def preload() -> None:
 def _enter(module: str, argv: list[str], environment: dict[str, str], output: Path) -> None:
     """Run a module in this new process, as a launcher would start it."""
     os.setpgid(0, 0)
+    multiprocessing.set_start_method(None, force=True)  # loader workers start as they do in any run
     os.environ |= environment
     descriptor = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)

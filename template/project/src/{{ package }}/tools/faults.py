@@ -26,6 +26,7 @@ POLITE = ("sigterm", "sigint", "sigusr1")
 DEADLY = {"sigkill": -9, "sigsegv": -11, "abort": -6, "torn-file": -9, "lost-rename": -9}
 PASSING = ("sigstop", "gil-held", "slow-fsync", "straggler", "out-of-memory")
 STOPPED = 75
+RESTART = {"worker-killed": 76}
 STEPS = {"start": 0, "teardown": 0}
 """Optimizer steps before a fault, by its moment."""
 SAYS = {
@@ -35,7 +36,7 @@ SAYS = {
     "read-only-disk": r"cannot save \S+step-0*\d+ .*Read-only file system",
     "nan": "loss is nan at step",
     "port-in-use": "the port is in use",
-    "worker-killed": "worker",
+    "worker-killed": r"loader worker \d+ was ended by SIGKILL",
 }
 """What a run says of a fault."""
 
@@ -123,7 +124,7 @@ class Trial:
         with self.wholes.setdefault(name, Lock()):
             if not (self.folder / name).exists():
                 statuses, printed = self.train(case, name, case.ranks)
-                if any(statuses):
+                if statuses != [0] * case.ranks:
                     raise UserError(f"without a fault, a run ended with {statuses}: {printed[-500:]}")
         return self.folder / name
 
@@ -156,10 +157,10 @@ class Trial:
             statuses, printed = self.train(case, name, case.restart or case.ranks)
             resumed = re.search(r"^resumed +at step (\d+)", printed, re.MULTILINE)
             result.lost = max(0, max(line["step"] for line in lines) - int(resumed[1] if resumed else 0))
-            if any(statuses):
+            if statuses != [0] * len(statuses):
                 result.problems.append(f"the resumed run ended with {statuses}: {printed[-500:]}")
                 return result
-        if result.lost > (0 if case.fault in (*POLITE, *PASSING) else EVERY):
+        if result.lost > (0 if case.fault in (*POLITE, *PASSING) else 2 * EVERY):  # one may be in the making
             result.problems.append(f"{result.lost} steps were lost")
         result.problems += differences(self.folder / name, whole, TOLERANCE if case.restart else 0.0)
         result.seconds = time.perf_counter() - begin
@@ -170,7 +171,7 @@ def expected_status(case: Case) -> int:
     """Return the status of a rank with the fault: also a polite stop has nothing to stop after the last step."""
     if case.fault in PASSING or (case.fault in POLITE and case.moment == "teardown"):
         return 0
-    return STOPPED if case.fault in POLITE else DEADLY.get(case.fault, 1)
+    return STOPPED if case.fault in POLITE else (DEADLY | RESTART).get(case.fault, 1)
 
 
 def _unexpected(case: Case, result: Result) -> list[str]:

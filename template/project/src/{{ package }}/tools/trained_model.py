@@ -16,6 +16,7 @@ from ..contracts import can_predict
 from ..data import Prepare, Spec
 from ..errors import UserError, short_warnings
 from ..readers.common import lists_to_tuples
+from ..resume import same_structure
 from ..speed import Precision
 
 
@@ -47,9 +48,9 @@ def open_trained(path: Path, device: torch.device, precision: Any = None) -> Tra
         folder = checkpoint.find(path)
         if folder is None:
             raise UserError(f"{path} contains no valid checkpoint: give the folder of a run, or of a checkpoint")
-        with checkpoint.same_structure(folder):
+        with same_structure(folder):
             found, manifest, state = folder, checkpoint.read_manifest(folder), checkpoint.read_state(folder)
-    with checkpoint.same_structure(found):
+    with same_structure(found):
         cfg = from_dict(manifest["config"])
     # Only these options of the run matter here, whatever its device and number of ranks were.
     plain = replace(SpeedConfig(channels_last=cfg.speed.channels_last), precision=precision or cfg.speed.precision)
@@ -59,7 +60,7 @@ def open_trained(path: Path, device: torch.device, precision: Any = None) -> Tra
     except (KeyError, TypeError) as error:
         raise UserError(f"{found} belongs to another data.py ({error}): restore that file, or train again") from error
     net: nn.Module = speed.place(model.build(cfg.model, spec), plain, device)
-    with checkpoint.same_structure(found):
+    with same_structure(found):
         checkpoint.load_weights(net, {**state["model"], **state.get("ema", {})}, found)
     return TrainedModel(found, cfg, spec, net.eval(), data.Prepare(spec, cfg.data).to(device), chosen_precision, device)
 
