@@ -245,14 +245,17 @@ def test_images_that_become_unreadable_are_replaced_in_training_and_left_out_of_
         found.val.__getitems__([3])
 
 
+def make_empty(folder: Path) -> None:
+    """Empty a folder, as one on which a disk is no longer mounted."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
 @pytest.mark.parametrize(
     ("fail", "message"),
     [
-        (
-            lambda root: shutil.rmtree(root),
-            r"cannot read the folder .*own \(No such file or directory\): restore or mount",
-        ),
-        (lambda root: [shutil.rmtree(one) for one in root.iterdir()], r"cannot read the folder .*own \(it is empty\)"),
+        (shutil.rmtree, r"cannot read the folder .*own \(No such file or directory\): restore or mount"),
+        (make_empty, r"cannot read the folder .*own \(it is empty\)"),
         (
             OSError(errno.EIO, "Input/output error"),
             r"cannot read .*png \(Input/output error\): check the disk or network",
