@@ -12,6 +12,7 @@ LAYERS: list[set[str]] = [
     {"train"},
     {"accelerator", "callbacks", "datamodule", "extras", "module", "saved_run", "trainer_config"},
     {"framework"},
+    {"open_run"},
     {"run"},
     {"parts", "progress"},
     {"faults", "techniques"},

@@ -25,7 +25,8 @@ from ..accelerator import DECIDED, LAUNCHED_WITH, check_launch
 from ..config import Config
 from ..distributed import World
 from ..errors import UserError
-from ..run import Run, open_run
+from ..open_run import open_run
+from ..run import Run
 from .conftest import OTHER_WIDTH, read_rows, read_weights
 
 STEPS = ["--train.steps=8", "--train.eval_every=4", "--log.every=1"]

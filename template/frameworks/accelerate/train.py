@@ -23,7 +23,7 @@ from .config import Config
 from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import refuse, require
-from .run import main, open_run
+from .open_run import main, open_run
 
 try:
     require("accelerate", "1.10")

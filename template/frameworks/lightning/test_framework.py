@@ -28,7 +28,8 @@ from ..distributed import World
 from ..errors import UserError
 from ..loaders import Plan
 from ..module import Module
-from ..run import Run, main, open_run
+from ..open_run import main, open_run
+from ..run import Run
 from ..tools import evaluate
 from ..train import make_trainer
 from ..trainer_config import LightningConfig

@@ -31,8 +31,9 @@ from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import listed, refuse, require
 from .loaders import Plan
+from .open_run import main, open_run
 from .parts import Parts
-from .run import Run, main, open_run
+from .run import Run
 
 try:
     require("lightning", "2.6")

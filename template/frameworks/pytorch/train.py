@@ -19,7 +19,7 @@ from . import distributed, faults, optim, speed, techniques
 from .config import Config
 from .contracts import Batch, Sums
 from .distributed import World
-from .run import main, open_run
+from .open_run import main, open_run
 
 
 def train(cfg: Config, world: World) -> dict[str, float]:

@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import Any
 
-modules: list[Any] = [importlib.import_module(f"proj.{name}") for name in ("train", "run")]
+modules: list[Any] = [importlib.import_module(f"proj.{name}") for name in ("train", "open_run")]
 train, run = modules
 for option in sys.argv[2:]:
     try:

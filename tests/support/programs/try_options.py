@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-modules: list[Any] = [importlib.import_module(f"proj.{name}") for name in ("config", "run", "train")]
+modules: list[Any] = [importlib.import_module(f"proj.{name}") for name in ("config", "open_run", "train")]
 config, run, train = modules
 kind = getattr(train, "LightningConfig", config.Config)
 parser = config.make_parser("test", "", kind)

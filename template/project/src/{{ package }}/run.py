@@ -1,9 +1,8 @@
-"""One run, in any framework: its state, and what happens around its steps."""
+"""A run in any framework: its state, and what happens around its steps."""
 
 import gc
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,99 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import checkpoint, data, distributed, faults, optim, run_folder, speed, techniques
-from .config import Config, as_dict, parse
-from .console import Console, shown
+from . import checkpoint, distributed, faults, optim, techniques
+from .config import as_dict
+from .console import shown
 from .contracts import Batch
-from .distributed import World
-from .errors import Stopped, UserError, short_warnings
-from .faults import disk_space, heartbeat, interval, samples
+from .errors import Stopped
+from .faults import heartbeat, interval
 from .faults.saver import Saver
 from .faults.stop import Requests
-from .loaders import Batches, Loader, TrainOrder
+from .loaders import Batches, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
-from .parts import Parts, build
+from .parts import Parts
 from .progress import Progress
-from .run_lock import Opened
-
-
-@contextmanager
-def open_run(cfg: Config, world: World) -> Iterator["Run"]:
-    """Build a run, or resume one from its checkpoint, and keep its log open while it trains.
-
-    Raises:
-        UserError: the config does not fit the data, the machine or the checkpoint.
-    """
-    parts = build(faults.smaller_batches(cfg, world), world)
-    progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
-    with Opened() as opened:
-        folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint, opened)
-        state = _resume(parts, progress, resumed) if resumed else {}
-        order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
-        train_loader = techniques.cache_on_device(
-            Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
-        )
-        val_loader = techniques.cache_on_device(
-            Loader(parts.data.val, parts.eval_order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
-        )
-        new = not folder.exists()
-        if world.is_main and not progress.done and progress.eval_every is not None:
-            disk_space.check(folder, cfg, parts.model)
-        # From here on files change, as nothing above refused the run.
-        run_folder.create(cfg, folder, world, resumed, opened)
-        if (cfg.run.resume or resumed) and world.is_main:
-            from .resume import set_aside_after
-
-            set_aside_after(progress.step, folder)
-        unit = getattr(data, "UNIT", "samples")
-        console = Console(world.is_main, progress.total_steps, parts.plan.steps_per_epoch, unit, cfg.train.monitor)
-        start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
-        requests = Requests(cfg.run, cfg.checkpoint.minutes, world, lambda name: _tell_end(name, console, run))
-        try:
-            console.facts({**parts.describe(), **samples.summary(parts.data), "run": shown(folder), **start})
-            log = RunLog(folder, cfg.log, console, progress.step, not progress.validation_due)
-            run = Run(parts, progress, log, order, train_loader, val_loader, requests, resumed, state)
-            opened.enter_context(requests)
-            opened.callback(lambda: run.log.close())
-            opened.enter_context(speed.frozen_gc())
-            opened.enter_context(heartbeat.watch(run, cfg.run.hang_minutes, world))
-            for hook in parts.hooks:
-                opened.enter_context(hook.running(parts.model, folder))
-            with run.saver:
-                yield run
-        except UserError:
-            if new and progress.step == 0 and world.is_main:
-                shutil.rmtree(folder, ignore_errors=True)  # refused by a framework: the name is free again
-            raise
-        except (RuntimeError, MemoryError) as error:
-            faults.restart_if_out_of_memory(error, parts, progress, folder)
-            raise
-
-
-def _tell_end(signal_name: str, console: Console, run: "Run") -> None:
-    from .resume import after_end
-
-    console.facts(after_end(signal_name, run.folder, run.progress.step))
-
-
-def _resume(parts: Parts, progress: Progress, path: Path) -> dict[str, Any]:
-    """Load a checkpoint into the parts; return what is for the run, and the `results` of its last validation."""
-    from .resume import same_structure
-
-    with same_structure(path):
-        state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
-        checkpoint.load_weights(parts.model, state["model"], path)
-        optim.restore(parts.optimizer, state["optimizer"])
-        if state["scaler"] and parts.scaler.is_enabled():
-            parts.scaler.load_state_dict(state["scaler"])
-        for hook in parts.hooks:
-            hook.load_state_dict(state)
-        progress.load_state_dict(state)
-        manifest = checkpoint.read_manifest(path)
-        if progress.step != manifest["step"]:
-            raise ValueError(f"its step is {progress.step}, and {manifest['step']} in the manifest")
-        return {"results": manifest["metrics"], **{name: state[name] for name in interval.NAMES if name in state}}
 
 
 class Run:
@@ -152,7 +71,7 @@ class Run:
         return self  # a process has one; Lightning copies what refers to it
 
     def at(self, phase: str) -> None:
-        """Record where this rank is, in words of `heartbeat.PHASES`, which shows that the run does not hang."""
+        """Record where this rank is, in words of `hang_cause.PHASES`, which shows that the run does not hang."""
         self.place = (self.progress.step, phase, self.micro_step)
         if self.stragglers is not None:
             self.stragglers.at(phase)
@@ -353,7 +272,7 @@ class Run:
 
     def load(self, path: Path) -> None:
         """Load a checkpoint of this run, as at its start."""
-        self.state = _resume(self.parts, self.progress, path)
+        self.state = load_checkpoint(self.parts, self.progress, path)
         self.results, self.meter = self.state["results"], Meter(self.parts.world)
         self.begin()
 
@@ -372,16 +291,20 @@ class Run:
         self.log.console.facts(facts)
 
 
-def main(train: Callable[[Config, World], object], argv: list[str] | None = None, kind: type[Config] = Config) -> None:
-    """Read the command line and train; an expected error is one line on stderr."""
-    try:
-        short_warnings()
-        cfg = parse(f"{__package__}.train", "Train the model.", argv, kind)
-        techniques.start_processes(cfg.run, argv)
-        with distributed.start(cfg.run.device) as world:
-            train(cfg, world)
-        distributed.end(world)
-    except BaseException as error:
-        from .failure import leave
+def load_checkpoint(parts: Parts, progress: Progress, path: Path) -> dict[str, Any]:
+    """Load a checkpoint into the parts; return what is for the run, and the `results` of its last validation."""
+    from .resume import same_structure
 
-        leave(error, argv)
+    with same_structure(path):
+        state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
+        checkpoint.load_weights(parts.model, state["model"], path)
+        optim.restore(parts.optimizer, state["optimizer"])
+        if state["scaler"] and parts.scaler.is_enabled():
+            parts.scaler.load_state_dict(state["scaler"])
+        for hook in parts.hooks:
+            hook.load_state_dict(state)
+        progress.load_state_dict(state)
+        manifest = checkpoint.read_manifest(path)
+        if progress.step != manifest["step"]:
+            raise ValueError(f"its step is {progress.step}, and {manifest['step']} in the manifest")
+        return {"results": manifest["metrics"], **{name: state[name] for name in interval.NAMES if name in state}}

@@ -25,21 +25,16 @@ import torch.distributed as dist
 from ..console import shown
 from ..contracts import Batch
 from ..distributed import World
-from . import guard
+from . import guard, hang_cause
+from .hang_cause import Place
+from .ranks import HUNG
 
-STATUS = 76
-"""Exit status of a process that hung and is to be restarted."""
 TICKS = 30
 """How often the thread wakes up within `run.hang_minutes`."""
 FIRST = 4
 """What the limit is multiplied with for a first step, which may compile, and for the first batch of a validation."""
 SOON = 10.0
 """With ticks of fewer seconds than this, the process that watches the thread is started before the first tick."""
-PHASES = ("logging", "validation", "saving", "fetching a batch", "forward and backward", "optimizer step")
-"""What a rank can be at, in the order within a step."""
-
-Place = tuple[int, str, int]
-"""The optimizer steps made, the phase, and the number of the batch in it."""
 
 
 class Watched(Protocol):
@@ -72,7 +67,7 @@ def watch(run: Watched, minutes: float | None, world: World) -> AbstractContextM
 
 
 class Heartbeat:
-    """Watches one rank while it is entered, and ends the process with status 76 if it hangs."""
+    """Watches one rank while it is entered, and ends the process with status `HUNG` if it hangs."""
 
     def __init__(self, run: Watched, world: World, minutes: float) -> None:
         self.run, self.world, self.limit = run, world, 60 * minutes
@@ -95,9 +90,7 @@ class Heartbeat:
         self.ended.set()
         self.thread.join(1.0)  # not for a file system that hangs
         faulthandler.cancel_dump_traceback_later()
-        if self.guard is not None and self.guard.stdin is not None:
-            self.guard.stdin.close()
-            self.guard.wait()
+        self._end_guard()
         if self.stacks is not None:
             with suppress(OSError):
                 self.stacks.close()
@@ -138,9 +131,19 @@ class Heartbeat:
             text = f"no progress for {_duration(self.limit)}: {self._name(self.world.rank)} holds Python's lock"
             command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self.limit + 6 * self.tick)]
             self.guard = subprocess.Popen([*command, f"error: {text}{self._ending()}"], stdin=subprocess.PIPE)
+        self._beat()
+
+    def _beat(self) -> None:
+        """Tell the guard that this thread runs."""
         if self.guard is not None and self.guard.stdin is not None:
             with suppress(OSError):
                 os.write(self.guard.stdin.fileno(), b".")
+
+    def _end_guard(self) -> None:
+        if self.guard is not None and self.guard.stdin is not None:
+            self.guard.stdin.close()
+            self.guard.wait()
+            self.guard = None
 
     def _report(self, place: Place) -> NoReturn:
         """Dump the stacks of this rank, wait until the others have done so too, say what is wrong, and exit."""
@@ -150,46 +153,22 @@ class Heartbeat:
             faulthandler.dump_traceback(self.stacks)
         self._write(place, hangs=True)
         others = set(range(self.world.world_size)) - {self.world.rank}
-        for _ in range(20 * 3):  # the ticks of the others come up to one later
+        poll = min(self.tick / 20, 0.2)
+        for _ in range(round(3 * self.tick / poll)):  # the ticks of the others come up to one later
             states = {rank: self._read(rank) for rank in others}
-            if all(state.get("hangs") or self._trouble(state) for state in states.values()):
+            if all(state.get("hangs") or hang_cause.trouble(state) for state in states.values()):
                 break
-            time.sleep(self.tick / 20)
+            self._beat()
+            time.sleep(poll)
         states[self.world.rank] = self._read(self.world.rank) or self._state(place, hangs=True)
-        if self.world.rank == min(rank for rank, state in states.items() if state.get("hangs")):
-            text = f"error: no progress for {_duration(self.limit)}: {self._cause(states)}{self._ending()}"
+        reports = self.world.rank == min(rank for rank, state in states.items() if state.get("hangs"))
+        if reports:
+            text = f"error: no progress for {_duration(self.limit)}: {hang_cause.describe(states)}{self._ending()}"
             with suppress(OSError):
                 print(text, file=sys.stderr, flush=True)
-        time.sleep(0.2)  # so that the other ranks see the reports, too
+        self._end_guard()
+        time.sleep(0.2 if reports else 1.0)  # the launcher ends all soon after the first
         self._exit()
-
-    def _cause(self, states: dict[int, dict[str, Any]]) -> str:
-        """Name the rank that is furthest behind, or the ones that cannot go on."""
-        if len(states) == 1:
-            return f"the run is {_where(states[0])}"
-        troubled = {rank: self._trouble(state, silent=True) for rank, state in states.items()}
-        named = [
-            f"{self._name(rank)} {why}, {_where(states[rank], 'last seen')}" for rank, why in troubled.items() if why
-        ]
-        if named:
-            return ", and ".join(named)
-        orders = {rank: _order(state) for rank, state in states.items()}
-        behind = min(orders, key=lambda rank: (orders[rank], rank))
-        if len(set(orders.values())) == 1:
-            return f"all {len(states)} ranks are {_where(states[behind])}"
-        ahead = max(orders, key=lambda rank: orders[rank])
-        waiting = f"rank {ahead} waits {_where(states[ahead])}"
-        return f"rank {behind} is furthest behind, {_where(states[behind])}; {waiting}"
-
-    def _trouble(self, state: dict[str, Any], silent: bool = False) -> str:
-        """Return why a rank cannot go on, if that is known; with `silent`, also if it has not reported a hang."""
-        if state.get("host") == socket.gethostname() and not state.get("hangs"):
-            status = guard.status_of(state["pid"])
-            if status in ("T", "t"):
-                return "is stopped by a signal (SIGSTOP; SIGCONT continues it)"
-            if status in ("", "Z", "X"):
-                return "has ended"
-        return "does not respond" if silent and not state.get("hangs") else ""
 
     def _state(self, place: Place, hangs: bool) -> dict[str, Any]:
         return {"pid": os.getpid(), "host": socket.gethostname(), "place": place, "hangs": hangs}
@@ -225,19 +204,7 @@ class Heartbeat:
     def _exit(self) -> NoReturn:
         for child in multiprocessing.active_children():  # loader workers would notice it after some seconds
             child.kill()
-        os._exit(STATUS)
-
-
-def _where(state: dict[str, Any], seen: str = "") -> str:
-    if "place" not in state:
-        return "never seen since its start"
-    step, phase, number = state["place"]
-    return f"{seen} at step {step} ({phase}{f', batch {number}' * (phase == 'validation')})".lstrip()
-
-
-def _order(state: dict[str, Any]) -> tuple[int, int, int]:
-    step, phase, number = state["place"]
-    return step, PHASES.index(phase), number
+        os._exit(HUNG)
 
 
 def _duration(seconds: float) -> str:

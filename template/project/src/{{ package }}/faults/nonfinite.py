@@ -147,11 +147,14 @@ class Guard(Hook):
     def _leave_out(self) -> None:
         """End the step as if its batch had not been there."""
         run = self.run
-        run.parts.optimizer.zero_grad(set_to_none=run.parts.cfg.optim.set_to_none)
-        if self.buffers:
-            torch._foreach_copy_(self._live(), self.buffers)
+        self._restore()
         run.meter.sums, run.meter.counts = self.sums, self.counts
         run.skipped_before += 1
+
+    def _restore(self) -> None:
+        self.run.parts.optimizer.zero_grad(set_to_none=self.run.parts.cfg.optim.set_to_none)
+        if self.buffers:
+            torch._foreach_copy_(self._live(), self.buffers)
 
     def _roll_back(self, problem: str) -> None:
         """Continue from the newest good checkpoint, and leave this step out when it comes again.
@@ -173,7 +176,7 @@ class Guard(Hook):
         steps = {*self.left_out, step}
         if step - 1 in self.left_out:
             steps |= set(range(first, step))
-        run.parts.optimizer.zero_grad(set_to_none=parts.cfg.optim.set_to_none)
+        self._restore()  # also the buffers that no checkpoint has
         run.load(path)
         self.left_out |= steps
         _continue(run)

@@ -16,12 +16,14 @@ POLL = 0.05
 """Seconds between looks at the processes."""
 GRACE = 3.0
 """Seconds that the others have when one has failed, in which they may report why they fail, too."""
+GRACE_AFTER_HANG = 0.5
+"""The same when one reports a hang, as it has waited for the reports of the others."""
 STOPPING = 120.0
 """Seconds that the others have when one has stopped by request, or has ended."""
 ONE_SIGNAL = 2.0
 """Signals within so many seconds count as one: a terminal may send one to all processes, which is passed on as well."""
-STOPPED = 75
-"""Exit status of a run that was stopped by request, and can be resumed."""
+STOPPED, HUNG = 75, 76
+"""Exit statuses of a run that was stopped by request, and of one that hung."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -105,7 +107,9 @@ class Ranks:
             statuses = {rank: int(self.processes[rank].returncode) for rank in ended}
             if ended and not failed:
                 failed = [rank for rank in ended if statuses[rank] not in (0, STOPPED)]
-                self.kill_at = min(self.kill_at, time.monotonic() + (GRACE if failed else STOPPING))
+                hung = any(statuses[rank] == HUNG for rank in failed)
+                grace = (GRACE_AFTER_HANG if hung else GRACE) if failed else STOPPING
+                self.kill_at = min(self.kill_at, time.monotonic() + grace)
             if len(ended) == len(self.processes):
                 break
             if time.monotonic() > self.kill_at:
@@ -150,7 +154,7 @@ def report(failed: Mapping[str, int], said: set[str]) -> int:
     name = min(failed, key=lambda name: (failed[name] >= 0, name not in said))
     status = failed[name]
     if status >= 0:
-        if name not in said and status not in (1, 2, 70, 76) and status < 128:  # which print a line
+        if name not in said and status not in (1, 2, 70, HUNG) and status < 128:  # which print a line
             print(f"error: {name} ended with status {status}; see above", file=sys.stderr)
         return status
     ended_by = signal.Signals(-status).name

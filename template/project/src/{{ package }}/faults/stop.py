@@ -83,6 +83,7 @@ class Requests:
             signal.set_wakeup_fd(self.former_fd)
         for number, handler in self.handled.items():
             signal.signal(number, handler)
+        self.waker.shutdown(socket.SHUT_RDWR)  # a loader process may have it open, too
         self.waker.close()
         self.thread.join(2 * POLL_SECONDS)  # no longer, as a store may not answer
         if not self.thread.is_alive():

@@ -18,7 +18,7 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from .. import checkpoint, data, loaders, model, run, train
+from .. import checkpoint, data, loaders, model, open_run, train
 from ..config import Config, as_dict, make_parser, read
 from ..contracts import blocks_of, no_compile_reason
 from ..distributed import World
@@ -198,7 +198,7 @@ def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, *changes:
 
 def main(argv: list[str]) -> None:
     """Call the training program with a command line."""
-    run.main(train.train, argv)
+    open_run.main(train.train, argv)
 
 
 def read_rows(run: Path, split: str) -> list[dict[str, Any]]:

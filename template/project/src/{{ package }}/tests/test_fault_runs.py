@@ -4,13 +4,14 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from .. import checkpoint
 from ..config import CheckpointConfig
 from ..distributed import World
+from ..faults import saving
 from ..tools.fault_runs import differences
 
 
@@ -30,7 +31,8 @@ def write(run: Path, weight: float) -> None:
         "optimizer": {},
         "step": 2,
     }
-    checkpoint.save(run / "checkpoints", state, {}, CheckpointConfig(), 0, World(0, 1, torch.device("cpu")))
+    about: dict[str, Any] = {"fixed": {}, "config": {}, "metrics": {}}
+    saving.save(run / "checkpoints", state, about, CheckpointConfig(), 0, World(0, 1, torch.device("cpu")))
 
 
 def edit(run: Path, old: str, new: str) -> None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ..config import Config
 from ..distributed import World
-from ..faults import heartbeat
+from ..faults import hang_cause
 from ..faults.heartbeat import FIRST, TICKS, Heartbeat
 from ..faults.stragglers import Stragglers
 from ..run import Run
@@ -45,7 +45,7 @@ def watched(tmp_path: Path, exits: list[int]) -> Iterator[Watched]:
     """Watch a rank that is at a place after its first step."""
     entered: list[Heartbeat] = []
 
-    def start(place: heartbeat.Place, rank: int = 0, ranks: int = 1, first_step: int = 0) -> Heartbeat:
+    def start(place: hang_cause.Place, rank: int = 0, ranks: int = 1, first_step: int = 0) -> Heartbeat:
         run = SimpleNamespace(place=(first_step, "saving", 0), folder=tmp_path)
         found = Heartbeat(run, World(rank, ranks, torch.device("cpu")), LIMIT / 60)
         run.place = place

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.autograd.graph import saved_tensors_hooks
 
-from .. import run as running
+from .. import open_run as running
 from .. import techniques
 from ..config import Config
 from ..distributed import World
