@@ -14,6 +14,7 @@ import importlib
 import itertools
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -47,8 +48,12 @@ RESTARTED = {"single": 2, "ddp": 1, "fsdp": 1}
 """Other numbers of ranks, for a restart after `sigterm` or `sigkill`."""
 
 
-def combinations() -> Iterator[tuple[str, str, str, str, int]]:
-    """Yield a fault, moment, rank, strategy and number of ranks of the restart, as far as they make sense."""
+def combinations() -> Iterator[tuple[str, str, str, str, int, bool]]:
+    """Yield the fields of each case, as far as they make sense."""
+    for fault, strategy in itertools.product(("sigkill", "sigstop", "gil-held", "abort", "exception"), RESTARTED):
+        for moment, rank in (("all-reduce", "0"), ("validation", "0"), ("step", "1"), ("forward", "all")):
+            if (strategy != "single" or rank == "0") and (fault != "sigstop" or (strategy, rank) != ("single", "0")):
+                yield fault, moment, rank, strategy, 0, True
     for strategy, (fault, moments) in itertools.product(RESTARTED, MOMENTS.items()):
         for moment, rank in itertools.product(moments, ("0",) if strategy == "single" else ("0", "1", "all")):
             renames, saves = "rename" in moment or fault in ("torn-file", "lost-rename"), moment in SAVE
@@ -56,9 +61,9 @@ def combinations() -> Iterator[tuple[str, str, str, str, int]]:
                 continue  # rank 0 alone writes and renames; under FSDP each rank writes its shards
             if fault == "port-in-use" and (strategy == "single" or rank != "0"):
                 continue
-            yield fault, moment, rank, strategy, 0
+            yield fault, moment, rank, strategy, 0, False
             if fault in ("sigterm", "sigkill") and rank in ("0", "all") and not (rank == "0" and strategy != "single"):
-                yield fault, moment, rank, strategy, RESTARTED[strategy]
+                yield fault, moment, rank, strategy, RESTARTED[strategy], False
 
 
 def open_project(framework: str) -> Any:
@@ -109,6 +114,7 @@ def main() -> None:
     wanted = [faults.Case(*it) for it in combinations() if it[0] in args.only and it[3] in args.strategy]
     redo = [name for name in found if args.again or (args.failed and found[name]["problems"])]
     cases = [case for case in wanted if _name(case) not in found or _name(case) in redo]
+    random.Random(0).shuffle(cases)  # noqa: S311  # so that a part is of all kinds
     print(f"{len(cases)} of {len(wanted)} cases", flush=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.parallel) as pool:
         trial = faults.Trial(Path(folder))

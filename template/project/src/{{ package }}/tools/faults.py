@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 
 from ..errors import UserError
-from .fault_runs import EVERY, OPTIONS, TOLERANCE, differences, orphans, preload, resume_stopped, started, wait
+from .fault_runs import EVERY, OPTIONS, TOLERANCE, differences, launch, orphans, preload, resume_stopped, started, wait
 
 POLITE = ("sigterm", "sigint", "sigusr1")
 DEADLY = {"sigkill": -9, "sigsegv": -11, "abort": -6, "torn-file": -9, "lost-rename": -9}
@@ -31,7 +31,7 @@ STEPS = {"start": 0, "teardown": 0}
 """Optimizer steps before a fault, by its moment."""
 SAYS = {
     **dict.fromkeys(POLITE, r"stopped +at step \d+"),
-    "exception": "RuntimeError: an injected exception",
+    "exception": "an injected exception",
     "full-disk": r"cannot save \S+step-0*\d+",
     "read-only-disk": r"cannot save \S+step-0*\d+ .*Read-only file system",
     "nan": "loss is nan at step",
@@ -39,6 +39,15 @@ SAYS = {
     "worker-killed": r"loader worker \d+ was ended by SIGKILL",
 }
 """What a run says of a fault."""
+RESTARTED = {
+    **{name: f"(rank {{rank}}|the run) ended by {name.upper()}" for name in ("sigkill", "sigsegv")},
+    "abort": "(rank {rank}|the run) ended by SIGABRT",
+    "sigstop": "no progress for .*: rank {rank} is stopped by a signal",
+    "gil-held": "no progress for .*: (rank {rank}|the run) holds Python's lock",
+    "exception": "an injected exception",
+    "worker-killed": SAYS["worker-killed"],
+}
+"""What is said where the project's launcher restarts a run; it hangs where it stays stopped, or the GIL is held."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +60,15 @@ class Case:
     strategy: str = "single"
     restart: int = 0
     """Ranks of the resumed run; 0 for as many as before."""
+    launched: bool = False
+    """Whether the project's launcher starts the run, and restarts it."""
 
     @property
     def ranks(self) -> int:
         return 1 if self.strategy == "single" else 2
 
     def __str__(self) -> str:
-        restart = f", then {self.restart}" if self.restart else ""
+        restart = f", then {self.restart}" if self.restart else ", restarted" * self.launched
         return f"{self.fault:15}{self.moment:15}{self.rank:5}{self.strategy}{restart}"
 
 
@@ -93,6 +104,7 @@ COVER = [
     Case("nan", "forward"),
     Case("straggler", "forward", "1", "ddp"),
     Case("port-in-use", "start", "0", "ddp"),
+    Case("sigstop", "all-reduce", "1", "ddp", launched=True),
 ]
 """Each fault and each moment, on one process and on two."""
 
@@ -141,11 +153,16 @@ class Trial:
         output, record = self.folder / f"{name}.txt", self.folder / f"{name}.jsonl"
         own = [case.fault, case.moment, f"--rank={case.rank}", f"--step={STEPS.get(case.moment, 5)}"]
         own += [f"--record={record}", "--", *self.options(case, name, case.ranks)]
-        with started("tools.inject", own, case.ranks, output) as processes:
-            if case.fault == "sigstop":
-                resume_stopped(record, processes)
-            result = Result(wait(processes))
-            result.problems += [f"process {pid} left others behind" for pid in orphans(processes)]
+        if case.launched:
+            hang = ["--hold=3600"] if case.fault == "gil-held" else []
+            status, left = launch([*own[:2], *hang, *own[2:], "--run.hang_minutes=0.1"], case.ranks, output, name)
+            result = Result([status])
+        else:
+            with started("tools.inject", own, case.ranks, output) as processes:
+                if case.fault == "sigstop":
+                    resume_stopped(record, processes)
+                result, left = Result(wait(processes)), orphans(processes)
+        result.problems += [f"process {pid} is left" for pid in left]
         result.said = output.read_text(encoding="utf-8", errors="replace")
         result.problems += _unexpected(case, result)
         if not record.exists():
@@ -153,14 +170,17 @@ class Trial:
         lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
         if len({line["rank"] for line in lines}) != (case.ranks if case.rank == "all" else 1):
             result.problems.append(f"the fault occurred on {len(lines)} ranks")
+        printed = result.said
         if any(result.statuses):
             statuses, printed = self.train(case, name, case.restart or case.ranks)
-            resumed = re.search(r"^resumed +at step (\d+)", printed, re.MULTILINE)
-            result.lost = max(0, max(line["step"] for line in lines) - int(resumed[1] if resumed else 0))
             if statuses != [0] * len(statuses):
                 result.problems.append(f"the resumed run ended with {statuses}: {printed[-500:]}")
                 return result
-        if result.lost > (0 if case.fault in (*POLITE, *PASSING) else 2 * EVERY):  # one may be in the making
+        if case.launched or any(result.statuses):
+            resumed = re.search(r"^resumed +at step (\d+)", printed, re.MULTILINE)
+            result.lost = max(0, max(line["step"] for line in lines) - int(resumed[1] if resumed else 0))
+        harmless = case.fault in (*POLITE, *PASSING) and not case.launched
+        if result.lost > (0 if harmless else 2 * EVERY):  # a checkpoint may be in the making
             result.problems.append(f"{result.lost} steps were lost")
         result.problems += differences(self.folder / name, whole, TOLERANCE if case.restart else 0.0)
         result.seconds = time.perf_counter() - begin
@@ -169,20 +189,23 @@ class Trial:
 
 def expected_status(case: Case) -> int:
     """Return the status of a rank with the fault: also a polite stop has nothing to stop after the last step."""
-    if case.fault in PASSING or (case.fault in POLITE and case.moment == "teardown"):
+    if case.launched or case.fault in PASSING or (case.fault in POLITE and case.moment == "teardown"):
         return 0
     return STOPPED if case.fault in POLITE else (DEADLY | RESTART).get(case.fault, 1)
 
 
 def _unexpected(case: Case, result: Result) -> list[str]:
     """Return what is wrong with the statuses of the run, and with what it says."""
-    found, own, expected = [], range(case.ranks) if case.rank == "all" else [int(case.rank)], expected_status(case)
+    found, expected = [], expected_status(case)
+    own = range(len(result.statuses)) if case.rank == "all" or case.launched else [int(case.rank)]
     others = [status for rank, status in enumerate(result.statuses) if rank not in own]
     if any(result.statuses[rank] != expected for rank in own):
         found.append(f"the statuses are {result.statuses}, not {expected}")
     elif any((status in (0, STOPPED)) != (expected in (0, STOPPED)) for status in others):
         found.append(f"the statuses are {result.statuses}: all ranks should end alike")
     says = SAYS.get(case.fault, "") if expected else ""
+    if case.launched:
+        says = RESTARTED[case.fault].format(rank=case.rank.replace("all", r"\d"))
     if not re.search(says, result.said):
         found.append(f"it does not say {says!r}")
     return found

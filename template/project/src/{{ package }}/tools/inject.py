@@ -49,12 +49,8 @@ MOMENTS = {
 """Where a fault can occur, and what these places are."""
 FILE_LIMIT = 4096
 """Bytes that a file can have on the full disk."""
-SLOW = 1.0
-"""Seconds of a slow fsync."""
-NOTICE = 1.0
-"""Seconds until other ranks know of a signal, which tiny steps would not take."""
-LATE = 0.1
-"""Seconds that a slow rank takes longer for each step."""
+SLOW, NOTICE, LATE = 1.0, 1.0, 0.1
+"""Seconds of a slow fsync, until other ranks know of a signal, and that a slow rank takes longer for each step."""
 
 
 @dataclass
@@ -121,8 +117,12 @@ class Fault:
         return loss, metrics
 
 
-def _raise(error: BaseException) -> None:
-    raise error
+def _fail(fault: Fault) -> None:
+    raise {
+        "exception": RuntimeError("an injected exception"),
+        "read-only-disk": OSError(errno.EROFS, os.strerror(errno.EROFS)),
+        "out-of-memory": torch.OutOfMemoryError("an injected lack of memory"),
+    }[fault.kind]
 
 
 def _refuse_writing(fault: Fault) -> None:
@@ -130,10 +130,6 @@ def _refuse_writing(fault: Fault) -> None:
     if fault.moment != "write":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-
-def _kill_worker(_: Fault) -> None:
-    os.kill(min(child.pid or 0 for child in multiprocessing.active_children()), signal.SIGKILL)
 
 
 def _tear(fault: Fault) -> None:
@@ -168,16 +164,16 @@ FAULTS: dict[str, Callable[[Fault], object]] = {
     **dict.fromkeys(SIGNALS, _send),
     "sigsegv": lambda _: ctypes.string_at(0),
     "abort": lambda _: os.abort(),
-    "exception": lambda _: _raise(RuntimeError("an injected exception")),
-    "worker-killed": _kill_worker,
+    "exception": _fail,
+    "worker-killed": lambda _: multiprocessing.active_children()[0].kill(),
     "gil-held": lambda fault: ctypes.PyDLL(None).sleep(math.ceil(fault.hold)),
     "full-disk": _refuse_writing,
-    "read-only-disk": lambda _: _raise(OSError(errno.EROFS, os.strerror(errno.EROFS))),
+    "read-only-disk": _fail,
     "slow-fsync": lambda _: time.sleep(SLOW),
     "torn-file": _tear,
     "lost-rename": _lose_rename,
     "nan": _poison,
-    "out-of-memory": lambda _: _raise(torch.OutOfMemoryError("an injected lack of memory")),
+    "out-of-memory": _fail,
     "straggler": lambda _: time.sleep(LATE),
     "port-in-use": _occupy_port,
 }
