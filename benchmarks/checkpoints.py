@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from frameworks import render
 
 PROGRAM = Path(__file__).parent / "programs" / "checkpoint_run.py"
 EVERY = 20
 OPTIONS = ["--config=configs/default.yaml", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
-OPTIONS += ["--log.tensorboard=false", f"--log.every={EVERY}", f"--checkpoint.every={EVERY}", "--train.steps=100"]
+OPTIONS += ["--log.tensorboard=false", f"--log.every={EVERY}", f"--checkpoint.every={EVERY}", "--train.steps=80"]
 OPTIONS += ["--train.eval_every=100000", "--train.micro_batch=64", "--model.depth=4", "--checkpoint.best=false"]
 RUNS = {
     "one process, training waits": ["--checkpoint.asynchronous=false"],
@@ -62,13 +63,13 @@ def form(values: list[float]) -> str:
     return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})" if values else "-"
 
 
-def run(project: Path, ranks: int, options: list[str]) -> dict[str, dict[str, list[float]]]:
+def run(project: Path, ranks: int, options: list[str]) -> dict[str, Any]:
     """Train on some ranks, and return what rank 0 printed."""
     environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     command = [sys.executable, *launch, str(PROGRAM), *options]
     done = subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    last: dict[str, dict[str, list[float]]] = json.loads(done.stdout.splitlines()[-1])
+    last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return last
 
 

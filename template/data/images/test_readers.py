@@ -4,6 +4,7 @@ import errno
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ from ..errors import UserError
 from ..loaders import Loader
 from ..readers import decoding
 from ..readers.unreadable import UnreadableError
+from ..techniques import cache_on_device
 from .test_data import load_all, make_config, make_folder
 
 
@@ -237,18 +239,23 @@ def test_images_that_become_unreadable_are_replaced_in_training_and_left_out_of_
     said = capfd.readouterr().err
     assert said.count(f"{files[0][8]}: not an image; another sample takes its place") == 2, "once by each"
     assert said.count(f"{files[1][3]}: No such file or directory; it does not count in the validation") == 1
+    with pytest.raises(UserError, match=r"^data.cache is 'device': 1 samples cannot be read"):
+        cache_on_device(Loader(found.val, [], LoaderConfig(), 0, world), replace(cfg, cache="device"))
     with pytest.raises(UserError, match=f"^no sample of a validation batch can be read, {files[1][3]}: restore"):
         found.val.__getitems__([3])
+
+
+def make_empty(folder: Path) -> None:
+    """Empty a folder, as one on which a disk is no longer mounted."""
+    shutil.rmtree(folder)
+    folder.mkdir()
 
 
 @pytest.mark.parametrize(
     ("fail", "message"),
     [
-        (
-            lambda root: shutil.rmtree(root),
-            r"cannot read the folder .*own \(No such file or directory\): restore or mount",
-        ),
-        (lambda root: [shutil.rmtree(one) for one in root.iterdir()], r"cannot read the folder .*own \(it is empty\)"),
+        (shutil.rmtree, r"cannot read the folder .*own \(No such file or directory\): restore or mount"),
+        (make_empty, r"cannot read the folder .*own \(it is empty\)"),
         (
             OSError(errno.EIO, "Input/output error"),
             r"cannot read .*png \(Input/output error\): check the disk or network",

@@ -1,13 +1,17 @@
 """What only loader workers need: signals do not end them, and the error of one that ended is explained."""
 
-import multiprocessing
+import atexit
 import os
 import re
 import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
 
 from .contracts import Batch
 from .errors import UserError
@@ -33,27 +37,23 @@ WAYS_OUT = {
 }
 
 
-def begin(_: int) -> None:
+def initializer() -> Callable[[int], None]:
+    """Return the function that each worker of a DataLoader calls first."""
+    ending = torch.zeros(1, dtype=torch.uint8).share_memory_()
+    atexit.register(ending.fill_, 1)  # runs before multiprocessing ends the workers, by SIGTERM
+    return partial(_begin, ending)
+
+
+def _begin(ending: Tensor, _: int) -> None:
     """Ignore the signals by which a run is asked to stop, which a terminal or launcher sends to all processes.
 
-    The training process needs its workers until it has saved. It ends them itself, in the end by SIGTERM; if it dies,
-    they notice within 5 s.
+    The training process needs its workers until it has saved. They end with it; if it is killed, within 5 s.
     """
+    signal.set_wakeup_fd(-1)  # a fork has that of the training process
     for name in IGNORED:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)  # a fork has that of the training process
-    if hasattr(signal, "sigwaitinfo"):  # not on macOS
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        parent = multiprocessing.parent_process()  # not that of the system, which may be a fork server
-        threading.Thread(target=_end_when_told, args=(parent.pid if parent else 0,), daemon=True).start()
-
-
-def _end_when_told(parent: int) -> None:
-    """Exit at a SIGTERM of the training process, not at one of another."""
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
-        pass
-    os._exit(0)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if ending.item() else None)
 
 
 def watched(batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -141,7 +141,7 @@ class Loader:
                 pin_memory=self.pin,
                 prefetch_factor=cfg.prefetch_factor,
                 persistent_workers=cfg.persistent_workers,
-                worker_init_fn=loader_worker.begin,
+                worker_init_fn=loader_worker.initializer(),
                 # Without a generator, workers would be seeded from the one that augmentation and dropout draw from.
                 generator=torch.Generator().manual_seed(seed * 1_000_003 + world.rank),
             )

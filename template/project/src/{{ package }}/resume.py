@@ -99,6 +99,15 @@ def set_aside_after(step: int, folder: Path) -> None:
         (checkpoints / BEST).unlink(missing_ok=True)
 
 
+def began_from(folder: Path) -> str | None:
+    """Return the `run.resume` of the command that created a run with checkpoints."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return str(config["run"]["resume"]) if all_checkpoints(folder / "checkpoints") else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def copy_run(checkpoint: Path, folder: Path) -> None:
     """Copy a checkpoint into the folder of a new run; and from its run the best so far, and the rows of metrics."""
     name, best, source = step_name(read_manifest(checkpoint)["step"]), best_of(checkpoint.parent), run_of(checkpoint)

@@ -26,6 +26,10 @@ def locate(
     """
     named = cfg.run.dir / cfg.run.name if cfg.run.name else None
     wanted = named if cfg.run.resume in (None, "auto") else Path(cfg.run.resume)
+    if named and wanted != named and named.is_dir():
+        from .resume import began_from
+
+        wanted = named if began_from(named) == cfg.run.resume else wanted  # the same command, started again
     folder = named or (run_of(wanted) if wanted else None)
     if folder and world.is_main and all_checkpoints(folder / "checkpoints"):
         _lock(cfg, folder, opened)

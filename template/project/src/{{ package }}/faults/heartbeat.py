@@ -27,7 +27,7 @@ from ..contracts import Batch
 from ..distributed import World
 from . import guard, hang_cause
 from .hang_cause import Place
-from .ranks import HUNG
+from .ranks import RESTART
 
 TICKS = 30
 """How often the thread wakes up within `run.hang_minutes`."""
@@ -67,7 +67,7 @@ def watch(run: Watched, minutes: float | None, world: World) -> AbstractContextM
 
 
 class Heartbeat:
-    """Watches one rank while it is entered, and ends the process with status `HUNG` if it hangs."""
+    """Watches one rank while it is entered, and ends the process with status `RESTART` if it hangs."""
 
     def __init__(self, run: Watched, world: World, minutes: float) -> None:
         self.run, self.world, self.limit = run, world, 60 * minutes
@@ -204,7 +204,7 @@ class Heartbeat:
     def _exit(self) -> NoReturn:
         for child in multiprocessing.active_children():  # loader workers would notice it after some seconds
             child.kill()
-        os._exit(HUNG)
+        os._exit(RESTART)
 
 
 def _duration(seconds: float) -> str:

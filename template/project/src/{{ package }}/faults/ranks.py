@@ -22,8 +22,8 @@ STOPPING = 120.0
 """Seconds that the others have when one has stopped by request, or has ended."""
 ONE_SIGNAL = 2.0
 """Signals within so many seconds count as one: a terminal may send one to all processes, which is passed on as well."""
-STOPPED, HUNG = 75, 76
-"""Exit statuses of a run that was stopped by request, and of one that hung."""
+STOPPED, RESTART = 75, 76
+"""Exit statuses of a run that was stopped by request, and of one that hung, or has to go on in new processes."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -107,7 +107,7 @@ class Ranks:
             statuses = {rank: int(self.processes[rank].returncode) for rank in ended}
             if ended and not failed:
                 failed = [rank for rank in ended if statuses[rank] not in (0, STOPPED)]
-                hung = any(statuses[rank] == HUNG for rank in failed)
+                hung = any(statuses[rank] == RESTART for rank in failed)
                 grace = (GRACE_AFTER_HANG if hung else GRACE) if failed else STOPPING
                 self.kill_at = min(self.kill_at, time.monotonic() + grace)
             if len(ended) == len(self.processes):
@@ -154,7 +154,7 @@ def report(failed: Mapping[str, int], said: set[str]) -> int:
     name = min(failed, key=lambda name: (failed[name] >= 0, name not in said))
     status = failed[name]
     if status >= 0:
-        if name not in said and status not in (1, 2, 70, HUNG) and status < 128:  # which print a line
+        if name not in said and status not in (1, 2, 70, RESTART) and status < 128:  # which print a line
             print(f"error: {name} ended with status {status}; see above", file=sys.stderr)
         return status
     ended_by = signal.Signals(-status).name

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .ranks import HUNG, STOPPED, Place, Ranks
+from .ranks import RESTART, STOPPED, Place, Ranks
 
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-RESTARTED = {70, HUNG, *(128 + number for number in SIGNALS)}
+RESTARTED = {70, RESTART, *(128 + number for number in SIGNALS)}
 """The exit statuses after which a run is restarted: an unexpected exception, a hang, a signal that no user sends."""
 PAUSE = 1.0
 """Seconds before the first restart; each further one waits twice as long."""
@@ -21,9 +21,10 @@ def run(command: Sequence[str], find_place: Callable[[int], Place], restarts: in
     """Run a training command in its ranks, and restart it where that can help; return the last exit status.
 
     `find_place` is called with the number of restarts so far. A restart continues the run of the start before, also
-    one that got its name from the time. It needs a newer checkpoint than the start before began with.
+    one that got its name from the time. A second one needs a newer checkpoint than the start before began with, or
+    smaller micro-batches.
     """
-    ranks, began_at = Ranks(), 0
+    ranks, began_at, record = Ranks(), 0, ""
     ranks.handle_signals()
     options: list[str] = []
     for restart in range(restarts + 1):
@@ -33,7 +34,8 @@ def run(command: Sequence[str], find_place: Callable[[int], Place], restarts: in
         if status not in RESTARTED or ranks.stopping:
             return status
         newest = newest_step(folder)
-        progress = restart == 0 or newest > began_at
+        record, former = _memory_record(folder), record
+        progress = restart == 0 or newest > began_at or record != former
         if not restarts:
             return status
         if restart == restarts or not progress:
@@ -49,6 +51,12 @@ def run(command: Sequence[str], find_place: Callable[[int], Place], restarts: in
         if _is_stopped(ranks, pause):
             return STOPPED
     return status
+
+
+def _memory_record(folder: Path | None) -> str:
+    """Return what `memory.restart` has left in a run's folder; empty if memory was enough."""
+    file = folder / "out_of_memory.json" if folder is not None else None
+    return file.read_text(encoding="utf-8") if file is not None and file.is_file() else ""
 
 
 def newest_step(folder: Path | None) -> int:

@@ -73,6 +73,9 @@ class Skipped:
 class ReplacingReader(Generic[T]):
     """Reads samples by index. In place of an unreadable one comes the next readable one, or nothing.
 
+    A dataset of your own can use it as well: `read` raises an UnreadableError, which `unreadable` makes of others, and
+    the dataset has the attribute `unreadable` of its reader, so that a run counts them.
+
     The replacement depends on the index and on which files are unreadable, and on nothing else: it is the same for any
     number of workers and ranks, and after a resume. Unreadable files are named once, and counted over all workers.
 

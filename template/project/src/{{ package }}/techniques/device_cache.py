@@ -20,7 +20,7 @@ class DeviceCache:
     """Batches of a loader's order, gathered from a copy of all its samples on the device.
 
     Raises:
-        UserError: the copy would take more than 90% of the device's free memory.
+        UserError: the copy would take more than 90% of the device's free memory, or validation samples are unreadable.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -52,6 +52,10 @@ def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
         for whole, part in zip(parts, batch, strict=True):
             whole[done : done + len(part)] = part
         done += len(batch[0])
+    if done < count:
+        raise UserError(
+            f"data.cache is 'device': {count - done} samples cannot be read, see above; fix them, or use none"
+        )
     return parts
 
 

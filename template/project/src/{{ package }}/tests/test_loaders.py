@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -122,11 +123,15 @@ def test_only_a_killed_worker_asks_for_a_restart(
 ) -> None:
     """And what asks a run to stop does not end its workers, which end at once when the run does."""
     monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))  # seconds, instead of 5
+    monkeypatch.setattr(loader_worker, "_watched", weakref.WeakSet())  # without those of the other cases
+    at_exit: list[Callable[[], object]] = []
+    monkeypatch.setattr("atexit.register", lambda act, *values: at_exit.append(partial(act, *values)))
     batches = iter(Loader(Ending(act), [[0], [1], [2]], LoaderConfig(), 1, world))
     if kind is None:
         assert [int(batch[0]) for batch in batches] == [0, 1, 2]
         (worker,) = multiprocessing.active_children()
-        worker.terminate()  # as at the end of a program
+        at_exit[0]()
+        worker.terminate()  # as multiprocessing then does
         worker.join(5)
         assert worker.exitcode == 0
         return

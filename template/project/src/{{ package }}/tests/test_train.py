@@ -135,8 +135,11 @@ def test_checkpoint_of_a_read_only_disk_is_continued_elsewhere(
         assert read_rows(tmp_path / "b", split) == read_rows(source, split)
     ours, theirs = read_weights(tmp_path / "b", 6), read_weights(source, 6)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    (tmp_path / "b/checkpoints/step-00000006").rename(tmp_path / "set aside")
+    train(config(*options, middle, "--run.name=b"), world)  # the same command continues it
+    assert read_rows(tmp_path / "b", "val") == read_rows(source, "val")
     with pytest.raises(UserError, match="b exists: resume it with --run.resume auto, or give another --run.name"):
-        train(config(*options, middle, "--run.name=b"), world)
+        train(config(*options, middle.replace("4", "2"), "--run.name=b"), world)
     shutil.copytree(source / "checkpoints/step-00000004", tmp_path / "alone")
     train(config(*options, f"--run.resume={tmp_path}/alone"), world)
     assert len(list(tmp_path.glob("*/checkpoints/step-00000006"))) == 3, "the third is named by its date"
