@@ -5,7 +5,7 @@
 Trains the mlp on the CPU, alone and sharded over two ranks with FSDP, with `checkpoint.asynchronous` and without. Each
 run is a process of its own (one per rank) with one thread; each round has every run once. Prints medians of all rounds
 in milliseconds, with the lowest and highest median of a round; `ratio` is of the steps with and without a save in
-flight.
+flight. Let nothing else run on the machine: a save needs a core, the memory and the disk as well.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from frameworks import render
 
@@ -62,13 +63,13 @@ def form(values: list[float]) -> str:
     return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})" if values else "-"
 
 
-def run(project: Path, ranks: int, options: list[str]) -> dict[str, dict[str, list[float]]]:
+def run(project: Path, ranks: int, options: list[str]) -> dict[str, Any]:
     """Train on some ranks, and return what rank 0 printed."""
     environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     command = [sys.executable, *launch, str(PROGRAM), *options]
     done = subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    last: dict[str, dict[str, list[float]]] = json.loads(done.stdout.splitlines()[-1])
+    last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return last
 
 

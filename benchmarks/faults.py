@@ -40,7 +40,7 @@ MOMENTS = {
     **dict.fromkeys(("full-disk", "read-only-disk"), ("write", "before-fsync", "before-rename")),
     "slow-fsync": ("before-fsync",),
     **dict.fromkeys(("torn-file", "lost-rename"), ("after-rename",)),
-    "nan": ("forward",),
+    **dict.fromkeys(("nan", "out-of-memory"), ("forward",)),
     "port-in-use": ("start",),
 }
 """The moments at which each fault makes sense."""

