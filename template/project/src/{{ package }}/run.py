@@ -167,8 +167,8 @@ class Run:
         if requested and progress.eval_every is not None and self.saved_step != progress.step:
             self.count_updates()
             between = interval.state(self.meter, parts.model, parts.hooks, parts.world)
-            means = {name: (total / count).item() for name, (total, count) in between["row"].items()}
-            row = {"loss": 0.0, **means, "grad_norm": float(self.grad_norm)}
+            total, count = between["row"].get("loss", (torch.zeros(()), torch.ones(())))  # no step since the last row
+            row = {"loss": (total.sum() / count.sum()).item(), "grad_norm": float(self.grad_norm)}
             faults.check_finite(row, progress.step, parts.precision.format, self.folder)
             self.save(between)
         if "stop" in requested:

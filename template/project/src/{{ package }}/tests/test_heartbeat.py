@@ -120,8 +120,9 @@ def test_progress_and_first_steps_are_no_hang(watched: Watched, exits: list[int]
 
 def test_debugger_is_no_hang(watched: Watched, exits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "__name__", "pdb")
-    watched((7, "saving", 0))
+    waiting = watched((7, "saving", 0))
     time.sleep(2 * LIMIT)
+    waiting.__exit__()
     assert exits == []
 
 
