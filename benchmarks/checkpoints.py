@@ -5,7 +5,7 @@
 Trains the mlp on the CPU, alone and sharded over two ranks with FSDP, with `checkpoint.asynchronous` and without. Each
 run is a process of its own (one per rank) with one thread; each round has every run once. Prints medians of all rounds
 in milliseconds, with the lowest and highest median of a round; `ratio` is of the steps with and without a save in
-flight.
+flight. Let nothing else run on the machine: a save needs a core, the memory and the disk as well.
 """
 
 import argparse

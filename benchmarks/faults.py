@@ -10,12 +10,14 @@ file, one for each combination of a fault, a moment, a rank, a strategy and a re
 """
 
 import argparse
+import atexit
 import importlib
 import itertools
 import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,10 +69,9 @@ def combinations() -> Iterator[tuple[str, str, str, str, int, bool]]:
 
 
 def open_project(framework: str) -> Any:
-    """Render a project in build/, make it the current folder, and return its module `tools.faults`."""
-    folder = ROOT / "build/faults" / framework
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["rm", "-rf", str(folder / "proj")], check=True)
+    """Render a project for this program, make it the current folder, and return its module `tools.faults`."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     new = [sys.executable, "-m", "fastproj", "new", "proj", "--model", "mlp", "--framework", framework, "--gpus", "0"]
     subprocess.run([*new, "--yes", "--no-git", "--output", str(folder)], check=True, stdout=subprocess.DEVNULL)
     os.chdir(folder / "proj")
@@ -129,7 +130,7 @@ def main() -> None:
                 "problems": [problem.replace(folder, "runs") for problem in result.problems],
             }
             print(f"{number:4} {case!s:50} {result.statuses} {result.problems or ''}", flush=True)
-            write_results(kept)
+            write_results({**read_results(), args.framework: found})  # which a soak may have changed
     write_page()
 
 
@@ -145,22 +146,29 @@ def page() -> str:
 
 
 def tables(kept: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the tables of the page: what each fault leads to, and the counts of moments, strategies and the soak."""
+    """Return the tables of the page: what each fault leads to, the counts by moment and by restart, and the soak."""
     lines = []
     for framework in sorted(kept.keys() - {"soak"}):
         found = {tuple(name.split()): result for name, result in kept[framework].items()}
         good = sum(not result["problems"] for result in found.values())
         lines += [f"### {framework}: {good} of {len(found)} as expected", ""]
         lines += ["| fault | single | ddp | fsdp | status | lost | says |", "|---|---|---|---|---|---|---|"]
+        plain = {case: result for case, result in found.items() if case[-1] != "restarted"}
         for fault in MOMENTS:
-            of_fault = {case: result for case, result in found.items() if case[0] == fault}
+            of_fault = {case: result for case, result in plain.items() if case[0] == fault}
             if of_fault:
                 lines.append(_row(fault, of_fault))
-        lines += ["", "| moment | single | ddp | fsdp |", "|---|---|---|---|"]
+        lines += ["", "| moment, or restart | single | ddp | fsdp |", "|---|---|---|---|"]
         for moment in ("start", *STEP, *SAVE):
-            of_moment = {case: result for case, result in found.items() if case[1] == moment}
-            lines.append(f"| {moment} | {' | '.join(_counts(of_moment))} |")
-        lines.append("")
+            lines.append(
+                f"| {moment} | {' | '.join(_counts({case: found[case] for case in found if case[1] == moment}))} |"
+            )
+        restarts = {"restarted by the launcher": ("restarted",), "resumed on other ranks": ("1", "2")}
+        for name, ends in restarts.items():
+            of_restart = {case: found[case] for case in found if len(case) > 4 and case[-1] in ends}
+            lines.append(f"| {name} | {' | '.join(_counts(of_restart))} |")
+        wrong = {" ".join(case): found[case]["problems"] for case in found if found[case]["problems"]}
+        lines += ["", *(f"- `{name}`: {'; '.join(problems)[:300]}" for name, problems in wrong.items()), ""]
     return [*lines, *_soak(kept.get("soak", {}))]
 
 

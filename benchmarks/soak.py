@@ -90,7 +90,8 @@ class Soak:
             self.problems.append(f"{name}: stopped at {self.stopped}, resumed at {begun}")
         self.stopped = int(stopped[1]) if stopped else self.stopped if resumed is None else 0
         for rank, status in enumerate(statuses):
-            if not is_expected(status, number, rank in sent, len(sent) < self.ranks):
+            begun_at_all = bool(printed)  # before that, the signal ends this program's own part of the process
+            if begun_at_all and not is_expected(status, number, rank in sent, len(sent) < self.ranks):
                 self.problems.append(f"{name}: {signal_name} to {sent} gave {statuses}: {printed[-600:]}")
                 break
         if self.runs.orphans(processes):

@@ -50,7 +50,7 @@ def rendered_tests(framework: str, model: str) -> list[str]:
     """
     engine = sorted(file.name for file in (TEMPLATE / "project").glob("src/*/tests/test_*.py"))
     about = ["test_model.py", "test_network.py", "test_data.py", "test_readers.py", "test_task.py"]
-    loop = {"test_ranks.py", "test_techniques.py", "test_train.py"}
+    loop = {"test_ranks.py", "test_stop.py", "test_techniques.py", "test_train.py"}
     if EVERY:
         return sorted({*engine, *about} if (framework, model) in COVER else loop)
     if framework != FRAMEWORKS[0]:

@@ -32,8 +32,8 @@ STEPS = {"start": 0, "teardown": 0}
 SAYS = {
     **dict.fromkeys(POLITE, r"stopped +at step \d+"),
     "exception": "an injected exception",
-    "full-disk": r"cannot save \S+step-0*\d+",
-    "read-only-disk": r"cannot save \S+step-0*\d+ .*Read-only file system",
+    "full-disk": r"cannot save \S+step-\d+",
+    "read-only-disk": r"cannot save \S+step-\d+.*Read-only file system",
     "nan": "loss is nan at step",
     "port-in-use": "the port is in use",
     "worker-killed": r"loader worker \d+ was ended by SIGKILL",
