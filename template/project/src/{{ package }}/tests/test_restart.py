@@ -44,7 +44,8 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
     handlers = {number: signal.getsignal(number) for number in ranks.SIGNALS}
     monkeypatch.setattr(restart, "PAUSE", 0.01)
     monkeypatch.chdir(tmp_path)
-    Path("run").mkdir()
+    Path("run/checkpoints/step-00000009.copy").mkdir(parents=True)
+    Path("run/checkpoints/step-00000009.copy/manifest.json").touch()
 
     def run(*plan: tuple[int, int], restarts: int = 3) -> tuple[int, list[list[str]]]:
         command = [sys.executable, "-S", "-c", PROGRAM, "run", json.dumps(plan)]
