@@ -92,6 +92,7 @@ COVER = [
     Case("sigkill", "all-reduce", "1", "ddp"),
     Case("sigkill", "after-fsync", "1", "fsdp"),
     Case("sigterm", "step", "all", "ddp", restart=1),
+    Case("sigterm", "validation", "1", "fsdp"),
     Case("sigstop", "step"),
     Case("sigsegv", "validation"),
     Case("abort", "step"),
