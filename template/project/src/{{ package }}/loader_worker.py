@@ -14,19 +14,9 @@ import torch
 from torch import Tensor
 
 from .contracts import Batch
-from .errors import UserError
+from .errors import RestartError, UserError
 
 IGNORED = ("SIGINT", "SIGUSR1")
-RESTART = 76
-"""Exit status of a run that is to be restarted."""
-
-
-class WorkerKilledError(UserError):
-    """The system has ended a loader worker, so that the run can be restarted."""
-
-    status = RESTART
-
-
 _watched: weakref.WeakSet[Iterator[Batch]] = weakref.WeakSet()
 
 MORE_SHARED_MEMORY = "enlarge /dev/shm (docker run --shm-size), or use fewer loader.workers or a smaller micro_batch"
@@ -84,7 +74,7 @@ def explained(error: Exception) -> Exception:
     if ended is not None:
         name = signal.Signals(-ended[1]).name
         way_out = WAYS_OUT.get(name, "which another program has sent: resume")
-        return WorkerKilledError(f"loader worker {ended[0]} was ended by {name}, {way_out}")
+        return RestartError(f"loader worker {ended[0]} was ended by {name}, {way_out}")
     if re.search(r"unable to .*(</torch_|shared memory)|shm_open", str(error)):
         return UserError(f"the loader workers have too little shared memory: {MORE_SHARED_MEMORY}, then resume")
     return error

@@ -37,7 +37,7 @@ def check(
     weights = [value for name, value in state["model"].items() if name in trained]
     found = [*weights, *_statistics(model)]
     found += [value for name, value in state.get("ema", {}).items() if name in trained]
-    found += [value for values in state["optimizer"]["state"].values() for value in values.values()]
+    found += _tensors(state["optimizer"])  # of which muon has two
     broken = not all(map(math.isfinite, _norms(found, math.inf)))
     squares = sum(norm**2 for norm in _norms(weights, 2.0))
     size = sum(_local(weight).numel() for weight in weights)
@@ -72,6 +72,14 @@ def way_out(folder: Path, step: int) -> str:
     """Return what to do about a run that has diverged at a step; its older checkpoints have passed `check`."""
     older = [it for it in all_checkpoints(folder / "checkpoints") if it.name < step_name(step)]
     return f"lower optim.lr, and resume with --run.resume {shown(older[-1])}" if older else "lower optim.lr"
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors in nested dicts and lists."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    nested = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ()
+    return [tensor for branch in nested for tensor in _tensors(branch)]
 
 
 def _statistics(model: nn.Module) -> list[Tensor]:

@@ -25,9 +25,9 @@ import torch.distributed as dist
 from ..console import shown
 from ..contracts import Batch
 from ..distributed import World
+from ..errors import RESTART
 from . import guard, hang_cause
 from .hang_cause import Place
-from .ranks import RESTART
 
 TICKS = 30
 """How often the thread wakes up within `run.hang_minutes`."""

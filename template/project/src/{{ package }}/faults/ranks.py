@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..errors import RESTART, STOPPED, UNEXPECTED
+
 POLL = 0.05
 """Seconds between looks at the processes."""
 GRACE = 3.0
@@ -22,8 +24,6 @@ STOPPING = 120.0
 """Seconds that the others have when one has stopped by request, or has ended."""
 ONE_SIGNAL = 2.0
 """Signals within so many seconds count as one: a terminal may send one to all processes, which is passed on as well."""
-STOPPED, RESTART = 75, 76
-"""Exit statuses of a run that was stopped by request, and of one that hung, or has to go on in new processes."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -154,7 +154,7 @@ def report(failed: Mapping[str, int], said: set[str]) -> int:
     name = min(failed, key=lambda name: (failed[name] >= 0, name not in said))
     status = failed[name]
     if status >= 0:
-        if name not in said and status not in (1, 2, 70, RESTART) and status < 128:  # which print a line
+        if name not in said and status not in (1, 2, UNEXPECTED, RESTART) and status < 128:  # which print a line
             print(f"error: {name} ended with status {status}; see above", file=sys.stderr)
         return status
     ended_by = signal.Signals(-status).name

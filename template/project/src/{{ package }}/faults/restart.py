@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .ranks import RESTART, STOPPED, Place, Ranks
+from ..errors import RESTART, STOPPED, UNEXPECTED
+from .ranks import Place, Ranks
 
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-RESTARTED = {70, RESTART, *(128 + number for number in SIGNALS)}
+RESTARTED = {UNEXPECTED, RESTART, *(128 + number for number in SIGNALS)}
 """The exit statuses after which a run is restarted: an unexpected exception, a hang, a signal that no user sends."""
 PAUSE = 1.0
 """Seconds before the first restart; each further one waits twice as long."""

@@ -51,7 +51,7 @@ def saved(net: nn.Module, moment: float = 0.0, average: float = 0.0) -> dict[str
     return {
         "step": 7,
         "model": net.state_dict(),
-        "optimizer": {"state": moments},
+        "optimizer": {"adamw": {"state": moments}, "param_groups": [{"betas": (0.9, 0.99)}]},
         "ema": {"weight": torch.tensor(average)},
     }
 

@@ -70,7 +70,7 @@ def test_run_is_restarted_from_its_newest_checkpoint(launched: Launched, capfd: 
 @pytest.mark.parametrize(
     ("plan", "restarts", "ended", "why"),
     [
-        ([(76, 20), (76, 20), (70, 20)], 3, (70, 3), "as there is no newer checkpoint than at the last start"),
+        ([(76, 20), (76, 20)], 3, (76, 2), "as there is no newer checkpoint than at the last start"),
         ([(76, 20), (76, 40), (-signal.SIGSEGV, 60)], 2, (139, 3), "after 2 restarts"),
         ([(76, 20)], 0, (76, 1), ""),
         *(([(status, 20)], 3, (status, 1), "") for status in (0, 1, 2, 3, 75)),
