@@ -3,8 +3,8 @@
 import warnings
 
 STOPPED, RESTART, UNEXPECTED = 75, 76, 70
-"""Exit statuses: stopped by request, EX_TEMPFAIL of sysexits.h; to be restarted, as after a hang; and after an error of
-the program where a launcher may restart it, EX_SOFTWARE."""
+"""Exit statuses: stopped by request (a temporary failure in sysexits.h: start the same command again); ended, to be
+restarted; an exception that is no UserError, which a launcher restarts as well."""
 
 
 class UserError(Exception):

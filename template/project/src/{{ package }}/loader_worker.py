@@ -1,6 +1,5 @@
 """What only loader workers need: signals do not end them, and the error of one that ended is explained."""
 
-import atexit
 import os
 import re
 import signal
@@ -9,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing.util import Finalize
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from .contracts import Batch
 from .errors import RestartError, UserError
 
 IGNORED = ("SIGINT", "SIGUSR1")
-
 _watched: weakref.WeakSet[Iterator[Batch]] = weakref.WeakSet()
 
 MORE_SHARED_MEMORY = "enlarge /dev/shm (docker run --shm-size), or use fewer loader.workers or a smaller micro_batch"
@@ -31,7 +30,7 @@ WAYS_OUT = {
 def initializer() -> Callable[[int], None]:
     """Return the function that each worker of a DataLoader calls first."""
     ending = torch.zeros(1, dtype=torch.uint8).share_memory_()
-    atexit.register(ending.fill_, 1)  # runs before multiprocessing ends the workers, by SIGTERM
+    Finalize(None, ending.fill_, args=(1,), exitpriority=1)  # before multiprocessing ends the workers, by SIGTERM
     return partial(_begin, ending)
 
 

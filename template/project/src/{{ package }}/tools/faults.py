@@ -21,7 +21,19 @@ from pathlib import Path
 from threading import Lock
 
 from ..errors import RESTART, STOPPED, UserError
-from .fault_runs import EVERY, OPTIONS, TOLERANCE, differences, launch, orphans, preload, resume_stopped, started, wait
+from .fault_runs import (
+    EVERY,
+    GRACE,
+    OPTIONS,
+    TOLERANCE,
+    differences,
+    launch,
+    orphans,
+    preload,
+    resume_stopped,
+    started,
+    wait,
+)
 
 POLITE = ("sigterm", "sigint", "sigusr1")
 DEADLY = {"sigkill": -9, "sigsegv": -11, "abort": -6, "torn-file": -9, "lost-rename": -9}
@@ -90,6 +102,7 @@ COVER = [
     Case("sigkill", "all-reduce", "1", "ddp"),
     Case("sigkill", "after-fsync", "1", "fsdp"),
     Case("sigterm", "step", "all", "ddp", restart=1),
+    Case("sigterm", "validation", "1", "fsdp"),
     Case("sigstop", "step"),
     Case("sigsegv", "validation"),
     Case("abort", "step"),
@@ -162,7 +175,8 @@ class Trial:
             with started("tools.inject", own, case.ranks, output) as processes:
                 if case.fault == "sigstop":
                     resume_stopped(record, processes)
-                result, left = Result(wait(processes)), orphans(processes)
+                alone = 2.0 if case.moment == "start" else GRACE  # the other ranks wait for it, for minutes
+                result, left = Result(wait(processes, alone)), orphans(processes)
         result.problems += [f"process {pid} is left" for pid in left]
         result.said = output.read_text(encoding="utf-8", errors="replace")
         result.problems += _unexpected(case, result)
