@@ -141,6 +141,7 @@ class Heartbeat:
 
     def _end_guard(self) -> None:
         if self.guard is not None and self.guard.stdin is not None:
+            self.guard.kill()  # it would not see that the pipe is closed, which loader workers have open, too
             self.guard.stdin.close()
             self.guard.wait()
             self.guard = None

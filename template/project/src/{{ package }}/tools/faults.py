@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from ..errors import UserError
+from ..errors import RESTART, STOPPED, UserError
 from .fault_runs import (
     EVERY,
     GRACE,
@@ -39,8 +39,6 @@ POLITE = ("sigterm", "sigint", "sigusr1")
 DEADLY = {"sigkill": -9, "sigsegv": -11, "abort": -6, "torn-file": -9, "lost-rename": -9}
 # After a lack of memory, BatchNorm and dropout see smaller micro-batches: only the rows and files are compared.
 PASSING = ("sigstop", "gil-held", "slow-fsync", "straggler", "out-of-memory")
-STOPPED = 75
-RESTART = {"worker-killed": 76}
 STEPS = {"start": 0, "teardown": 0}
 """Optimizer steps before a fault, by its moment."""
 SAYS = {
@@ -209,7 +207,7 @@ def expected_status(case: Case) -> int:
     """Return the status of a rank with the fault: also a polite stop has nothing to stop after the last step."""
     if case.launched or case.fault in PASSING or (case.fault in POLITE and case.moment == "teardown"):
         return 0
-    return STOPPED if case.fault in POLITE else (DEADLY | RESTART).get(case.fault, 1)
+    return STOPPED if case.fault in POLITE else (DEADLY | {"worker-killed": RESTART}).get(case.fault, 1)
 
 
 def _unexpected(case: Case, result: Result) -> list[str]:
