@@ -16,7 +16,7 @@ from torch import Tensor
 from .contracts import Batch
 from .errors import UserError
 
-IGNORED = ("SIGINT", "SIGUSR1")
+IGNORED = ("SIGINT", "SIGUSR1", "SIGHUP")
 RESTART = 76
 """Exit status of a run that is to be restarted."""
 

@@ -61,8 +61,9 @@ def _memory_record(folder: Path | None) -> str:
 
 def newest_step(folder: Path | None) -> int:
     """Return the step of a run's newest complete checkpoint; 0 if it has none."""
-    found = sorted(folder.glob("checkpoints/step-*/manifest.json")) if folder is not None else []
-    return int(found[-1].parent.name.removeprefix("step-")) if found else 0
+    found = folder.glob("checkpoints/step-*/manifest.json") if folder is not None else ()
+    names = (file.parent.name.removeprefix("step-") for file in found)
+    return max((int(name) for name in names if name.isdecimal()), default=0)  # you may have renamed one
 
 
 def _folder(temporary: Path) -> Path | None:
