@@ -176,7 +176,11 @@ def tables(kept: dict[str, dict[str, Any]]) -> list[str]:
 
 def _row(fault: str, found: dict[tuple[str, ...], dict[str, Any]]) -> str:
     """Return the row of a fault: what most cases ended with on the rank that had it, and what one of them says."""
-    statuses = Counter(result["statuses"][int(case[2]) if case[2] != "all" else 0] for case, result in found.items())
+    statuses = Counter(
+        result["statuses"][int(case[2]) if case[2] != "all" else 0]
+        for case, result in found.items()
+        if result["statuses"]
+    )
     lost = max(result["lost"] for result in found.values())
     says = Counter(re.sub(r"\d+", "n", result["says"]) for result in found.values() if result["says"])
     pattern = says.most_common(1)[0][0] if says else ""

@@ -31,7 +31,7 @@ def step_name(step: int) -> str:
 
 def all_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in the folder, oldest first."""
-    return sorted(folder.glob(f"{PREFIX}*"))
+    return sorted(path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal())
 
 
 def run_of(path: Path) -> Path | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from .contracts import Batch
 from .errors import RestartError, UserError
 
-IGNORED = ("SIGINT", "SIGUSR1")
+IGNORED = ("SIGINT", "SIGUSR1", "SIGHUP")
 _watched: weakref.WeakSet[Iterator[Batch]] = weakref.WeakSet()
 
 MORE_SHARED_MEMORY = "enlarge /dev/shm (docker run --shm-size), or use fewer loader.workers or a smaller micro_batch"

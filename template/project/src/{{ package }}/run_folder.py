@@ -83,7 +83,9 @@ def create(cfg: Config, folder: Path, world: World, resumed: Path | None, opened
         if cfg.run.resume in (None, "auto") or elsewhere:
             (folder / "config.json").write_text(json.dumps(as_dict(cfg), indent=2) + "\n", encoding="utf-8")
     except FileExistsError as error:
-        raise UserError(f"{folder} exists: resume it with --run.resume auto, or give another --run.name") from error
+        from .resume import exists
+
+        raise exists(folder, elsewhere) from error
     except OSError as error:
         raise _cannot_write(cfg, folder, error) from error
 

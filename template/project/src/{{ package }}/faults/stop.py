@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import torch.distributed
@@ -21,7 +22,8 @@ from ..errors import UserError
 dist: Any = torch.distributed
 """The same module: it does not export its stores for type checkers."""
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+"""The last one comes when the terminal is closed."""
 POLL_SECONDS = 0.5
 """How often a rank looks whether another one has a request."""
 ANSWER_POLL_SECONDS = 0.02
@@ -65,6 +67,7 @@ class Requests:
         self.first_signal = 0.0
         self.notice_at = math.inf
         self.handled: dict[int, Any] = {}
+        self.terminals = [fd for fd in (1, 2) if os.isatty(fd)]
         self.former_fd = -1
         self.store: Any = None
         if world.world_size > 1:
@@ -166,19 +169,32 @@ class Requests:
         if now > self.notice_at:
             self.notice_at = math.inf
             if self.world.is_main:
-                print("stopping after this step; a second signal ends the run at once", file=sys.stderr, flush=True)
+                with suppress(OSError):  # this thread is still needed
+                    print("stopping after this step; a second signal ends the run at once", file=sys.stderr, flush=True)
 
     def _take_signal(self, number: int) -> None:
         name, now = signal.Signals(number).name, time.monotonic()
+        if number == signal.SIGHUP:
+            self._leave_closed_terminals()
         if not self.first_signal:
             self.first_signal, self.notice_at = now, now + NOTICE_SECONDS
             self.asked["stop"] = name
+        elif number == signal.SIGHUP:  # the shell and the system both send it
+            return
         elif now > self.first_signal + ONE_SIGNAL_SECONDS * ("TORCHELASTIC_RUN_ID" in os.environ):
             telling = threading.Thread(target=self.end_now, args=(name,), daemon=True)
             telling.start()
             telling.join(NOTICE_SECONDS)  # a terminal may be stuck
             _kill_children()
             os._exit(128 + number)
+
+    def _leave_closed_terminals(self) -> None:
+        """Print to nowhere instead of a terminal that was closed: the error would end the run before it has saved."""
+        for fd in self.terminals:
+            if not os.isatty(fd):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, fd)
+                os.close(nowhere)
 
     def _is_known(self, *names: object) -> bool:
         """Whether the ranks have exchanged values of these names in this round."""

@@ -92,7 +92,7 @@ class Ending:
 
 def stop_politely() -> None:
     """Send this worker, as a launcher would through another process, what asks a run to stop."""
-    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM):
         os.kill(os.getpid(), number)
     time.sleep(0.1)
 

@@ -34,10 +34,11 @@ def test_run_stopped_again_and_again_equals_one_that_was_not(
     train(config("--run.name=whole", *options), world)
     due = Requests.due
     stops: list[str] = []
+    signals = [number for number in SIGNALS if number != signal.SIGHUP]  # which nohup ignores
 
     def request(self: Requests) -> dict[str, str]:
         if self.points == POINTS[len(stops) % len(POINTS)]:
-            os.kill(os.getpid(), SIGNALS[len(stops) % len(SIGNALS)])
+            os.kill(os.getpid(), signals[len(stops) % len(signals)])
             while not self.pending:
                 time.sleep(0.001)
         return due(self)
@@ -51,7 +52,7 @@ def test_run_stopped_again_and_again_equals_one_that_was_not(
             stops.append(str(stopped))
     assert len(stops) >= 3
     for number, line in enumerate(stops):
-        name = signal.Signals(SIGNALS[number % len(SIGNALS)]).name
+        name = signal.Signals(signals[number % len(signals)]).name
         assert line.endswith(f" ({name}); continue with --run.resume auto")
     for split in ("train", "val"):
         assert read_rows(tmp_path / "cut", split) == read_rows(tmp_path / "whole", split)
@@ -104,9 +105,30 @@ def test_ignored_signals_stay_ignored_and_others_get_their_handlers_back(
             time.sleep(0.05)
             assert requests.due() == {}
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        assert [signal.getsignal(number) for number in SIGNALS if number != signal.SIGINT] == [before[0], before[2]]
+        assert [signal.getsignal(number) for number in SIGNALS if number != signal.SIGINT] == [before[0], *before[2:]]
     finally:
         signal.signal(signal.SIGINT, before[1])
+
+
+def test_closed_terminal_stops_the_run(config: Callable[..., Config], world: World) -> None:
+    """Its signal comes more than once, and it cannot be printed to: neither ends the run before it has saved."""
+    before, (terminal, side) = signal.signal(signal.SIGHUP, signal.SIG_DFL), os.openpty()
+    try:
+        with Requests(config().run, None, world, print) as requests:
+            requests.terminals = [side]
+            os.close(terminal)
+            with pytest.raises(OSError, match="put/output error"):
+                os.write(side, b"a row of metrics")
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGHUP)
+                while not requests.pending:
+                    time.sleep(0.001)
+                time.sleep(0.05)
+            assert os.write(side, b"a row of metrics") == 16
+            assert requests.due() == {"stop": "SIGHUP"}
+    finally:
+        os.close(side)
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_checkpoints_by_the_clock(config: Callable[..., Config], world: World, tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_run_without_a_checkpoint_does_not_block_its_name(
     assert not (tmp_path / "a/unfinished-2").exists()
     (tmp_path / "b").mkdir()
     (tmp_path / "b/config.json").write_text("{}")
-    with pytest.raises(UserError, match="b exists: resume it with --run.resume auto, or give another"):
+    with pytest.raises(UserError, match="b exists, and is not of a run: give another --run.name"):
         train(config(*options, "--run.name=b"), world)
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["config.json"]
 

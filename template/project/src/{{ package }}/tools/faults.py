@@ -163,6 +163,12 @@ class Trial:
 
     def run(self, case: Case) -> Result:
         """Cause the fault, resume the run, and check both."""
+        try:
+            return self._run(case)
+        except Exception as error:  # of a check, which found something else than it expects: the other cases go on
+            return Result([], problems=[f"{type(error).__name__}: {error}"])
+
+    def _run(self, case: Case) -> Result:
         whole, begin, name = self.whole(case), time.perf_counter(), "-".join(map(str, vars(case).values()))
         output, record = self.folder / f"{name}.txt", self.folder / f"{name}.jsonl"
         own = [case.fault, case.moment, f"--rank={case.rank}", f"--step={STEPS.get(case.moment, 5)}"]

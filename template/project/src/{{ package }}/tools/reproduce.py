@@ -130,10 +130,10 @@ def start(options: dict[str, Any], record: dict[str, Any]) -> int:
         child = subprocess.Popen(command, env=environment)
 
         def pass_on(number: int, _: FrameType | None) -> None:
-            if number != signal.SIGINT:  # which a terminal has sent to the child as well
+            if number not in (signal.SIGINT, signal.SIGHUP):  # which a terminal has sent to the child as well
                 child.send_signal(number)
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, pass_on)
         status = child.wait()
     return 128 - status if status < 0 else status
