@@ -61,6 +61,8 @@ def combinations() -> Iterator[tuple[str, str, str, str, int, bool]]:
             renames, saves = "rename" in moment or fault in ("torn-file", "lost-rename"), moment in SAVE
             if rank != "0" and (renames or (saves and strategy == "ddp")):
                 continue  # rank 0 alone writes and renames; under FSDP each rank writes its shards
+            if rank == "all" and saves:
+                continue  # one is the first, and then the others do not come so far
             if fault == "port-in-use" and (strategy == "single" or rank != "0"):
                 continue
             yield fault, moment, rank, strategy, 0, False
@@ -174,7 +176,11 @@ def tables(kept: dict[str, dict[str, Any]]) -> list[str]:
 
 def _row(fault: str, found: dict[tuple[str, ...], dict[str, Any]]) -> str:
     """Return the row of a fault: what most cases ended with on the rank that had it, and what one of them says."""
-    statuses = Counter(result["statuses"][int(case[2]) if case[2] != "all" else 0] for case, result in found.items())
+    statuses = Counter(
+        result["statuses"][int(case[2]) if case[2] != "all" else 0]
+        for case, result in found.items()
+        if result["statuses"]
+    )
     lost = max(result["lost"] for result in found.values())
     says = Counter(re.sub(r"\d+", "n", result["says"]) for result in found.values() if result["says"])
     pattern = says.most_common(1)[0][0] if says else ""

@@ -48,7 +48,7 @@ def best_of(folder: Path) -> Path | None:
         named = folder / (folder / BEST).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return None
-    return named if named.parent == folder and named.is_dir() else None
+    return named if named in all_checkpoints(folder) and named.is_dir() else None
 
 
 def find(path: Path, check: Callable[[Path], str | None] | None = None) -> Path | None:

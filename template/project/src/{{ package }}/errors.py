@@ -2,6 +2,10 @@
 
 import warnings
 
+STOPPED, RESTART, UNEXPECTED = 75, 76, 70
+"""Exit statuses: stopped by request (a temporary failure in sysexits.h: start the same command again); ended, to be
+restarted; an exception that is no UserError, which a launcher restarts as well."""
+
 
 class UserError(Exception):
     """One line: what is wrong, where, and the way out."""
@@ -19,14 +23,13 @@ class UsageError(UserError):
 class RestartError(UserError):
     """The process has to end, and the run can go on in a new one, which resumes it."""
 
-    status = 76
+    status = RESTART
 
 
 class Stopped(Exception):  # noqa: N818  # it is no error
     """The run was stopped by request; its message says how to continue it."""
 
-    status = 75
-    """Exit status, of temporary failures in sysexits.h: start the same command again."""
+    status = STOPPED
 
 
 def in_one_line(error: UserError) -> str:

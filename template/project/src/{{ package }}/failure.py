@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from .config_errors import with_place
-from .errors import Stopped, UserError, in_one_line
-
-UNEXPECTED = 70
-"""Exit status after an error of the program, where `tools/launch.py` may restart it."""
+from .errors import UNEXPECTED, Stopped, UserError, in_one_line
 
 
 def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:

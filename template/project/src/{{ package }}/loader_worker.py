@@ -1,6 +1,5 @@
 """What only loader workers need: signals do not end them, and the error of one that ended is explained."""
 
-import atexit
 import os
 import re
 import signal
@@ -9,24 +8,15 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing.util import Finalize
 
 import torch
 from torch import Tensor
 
 from .contracts import Batch
-from .errors import UserError
+from .errors import RestartError, UserError
 
 IGNORED = ("SIGINT", "SIGUSR1", "SIGHUP")
-RESTART = 76
-"""Exit status of a run that is to be restarted."""
-
-
-class WorkerKilledError(UserError):
-    """The system has ended a loader worker, so that the run can be restarted."""
-
-    status = RESTART
-
-
 _watched: weakref.WeakSet[Iterator[Batch]] = weakref.WeakSet()
 
 MORE_SHARED_MEMORY = "enlarge /dev/shm (docker run --shm-size), or use fewer loader.workers or a smaller micro_batch"
@@ -40,7 +30,7 @@ WAYS_OUT = {
 def initializer() -> Callable[[int], None]:
     """Return the function that each worker of a DataLoader calls first."""
     ending = torch.zeros(1, dtype=torch.uint8).share_memory_()
-    atexit.register(ending.fill_, 1)  # runs before multiprocessing ends the workers, by SIGTERM
+    Finalize(None, ending.fill_, args=(1,), exitpriority=1)  # before multiprocessing ends the workers, by SIGTERM
     return partial(_begin, ending)
 
 
@@ -84,7 +74,7 @@ def explained(error: Exception) -> Exception:
     if ended is not None:
         name = signal.Signals(-ended[1]).name
         way_out = WAYS_OUT.get(name, "which another program has sent: resume")
-        return WorkerKilledError(f"loader worker {ended[0]} was ended by {name}, {way_out}")
+        return RestartError(f"loader worker {ended[0]} was ended by {name}, {way_out}")
     if re.search(r"unable to .*(</torch_|shared memory)|shm_open", str(error)):
         return UserError(f"the loader workers have too little shared memory: {MORE_SHARED_MEMORY}, then resume")
     return error

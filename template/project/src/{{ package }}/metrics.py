@@ -77,7 +77,7 @@ def _mean(total: Tensor, count: Tensor) -> float:
     return (total[counted] / count[counted]).mean().item()
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate(
     model: nn.Module,
     batches: Iterable[Batch],
@@ -91,10 +91,14 @@ def evaluate(
     was_training = model.training
     model.eval()
     generator = seeded_generator(world.device, 0, 0, 0)
-    for number, batch in enumerate(batches):
-        with autocast:
-            _, metrics = model(*prepare(batch, False, generator))
-        if number < counted:
-            meter.add(metrics)
+    sharded = hasattr(
+        next(model.parameters(), None), "device_mesh"
+    )  # FSDP2 could not train what inference mode gathers
+    with torch.inference_mode(not sharded):
+        for number, batch in enumerate(batches):
+            with autocast:
+                _, metrics = model(*prepare(batch, False, generator))
+            if number < counted:
+                meter.add(metrics)
     model.train(was_training)
     return meter.read()

@@ -110,6 +110,7 @@ class Progress:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint. The best validation is kept if it was measured by the same metric."""
         self.step, self.updates, self.forward_batch = state["step"], state["updates"], state.get("forward_batch")
-        self.validated = state.get("validated", self.step)
+        validated = state.get("validated", True)  # before version 0.4 whether it was, or nothing
+        self.validated = self.step * validated if isinstance(validated, bool) else validated
         if state["best"][:2] == [self.best.monitor, self.best.mode]:
             self.best = Best(*state["best"])

@@ -25,9 +25,9 @@ import torch.distributed as dist
 from ..console import shown
 from ..contracts import Batch
 from ..distributed import World
+from ..errors import RESTART
 from . import guard, hang_cause
 from .hang_cause import Place
-from .ranks import RESTART
 
 TICKS = 30
 """How often the thread wakes up within `run.hang_minutes`."""
@@ -141,6 +141,7 @@ class Heartbeat:
 
     def _end_guard(self) -> None:
         if self.guard is not None and self.guard.stdin is not None:
+            self.guard.kill()  # it would not see that the pipe is closed, which loader workers have open, too
             self.guard.stdin.close()
             self.guard.wait()
             self.guard = None

@@ -31,13 +31,21 @@ def state(meter: Meter, model: nn.Module, hooks: Sequence[Hook], world: World) -
 
 @torch.no_grad()
 def restore(state: Mapping[str, Any], meter: Meter, model: nn.Module, hooks: Sequence[Hook], world: World) -> None:
-    """Restore what a checkpoint has of it; the buffers if the run had as many ranks."""
-    if "row" in state:
-        meter.load_state_dict(state["row"])
-    buffers = state.get("buffers", ())
-    if len(buffers) == world.world_size:
-        for name, value in _of_rank(model, hooks).items():
-            value.copy_(buffers[world.rank][name])
+    """Restore what a checkpoint has of it; the buffers if the run had as many ranks.
+
+    Raises:
+        UserError: they have another structure.
+    """
+    if not set(NAMES) & state.keys():
+        return
+    from ..resume import same_structure
+
+    with same_structure("the checkpoint"):
+        meter.load_state_dict(state.get("row", {}))
+        buffers = state.get("buffers", ())
+        if len(buffers) == world.world_size:
+            for name, value in _of_rank(model, hooks).items():
+                value.copy_(buffers[world.rank][name])
 
 
 def _of_rank(model: nn.Module, hooks: Sequence[Hook]) -> dict[str, Tensor]:

@@ -132,7 +132,7 @@ class Guard(Hook):
         count = meter.on_device(meter.counts["loss"]).sum() - meter.on_device(self.counts.get("loss", 0)).sum()
         norm = meter.on_device(optim.clip(parameters, None)) / world.world_size  # which all ranks have
         total, count, norm = world.all_reduce(torch.stack([total, count, norm])).tolist()
-        return total / count, norm
+        return total / (count or 1.0), norm
 
     def _problem(self, loss: float, norm: float) -> str:
         if not math.isfinite(loss):

@@ -75,6 +75,7 @@ class Saver:
         copies = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if self.shards else 1
         copied = self.host_copy((state, own), copies) if self.cfg.asynchronous and writes else None
         if copied is None:
+            self.pace.hurry.set()
             self._write(state, own, about, best)
             self._raise()
             return

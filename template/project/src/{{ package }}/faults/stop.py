@@ -82,7 +82,7 @@ class Requests:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.handled:
+        if threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(self.former_fd)
         for number, handler in self.handled.items():
             signal.signal(number, handler)
@@ -145,8 +145,12 @@ class Requests:
                 elif self.pending and posted != self.round and self._is_known(*range(self.world.world_size)):
                     posted = self.round
                     self._read_answers()
-            except (RuntimeError, dist.DistError):  # the other ranks are gone, which ends this one as well
-                return
+            except (
+                RuntimeError,
+                dist.DistError,
+            ):  # the other ranks are gone, which ends this one, too; or a signal does
+                self.store, self.asked, self.first_signal = None, {}, -math.inf
+                self.deadline = self.next_save = math.inf
 
     def _timeout(self) -> float | None:
         """Return in how many seconds the thread has something to do besides taking signals."""

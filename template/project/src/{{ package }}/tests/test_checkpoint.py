@@ -66,6 +66,13 @@ def test_best_checkpoint_is_kept_and_linked(run: Path) -> None:
     assert sorted(os.listdir(run / "checkpoints")) == ["best", "step-00000007"]
 
 
+def test_best_is_a_checkpoint_of_its_folder(run: Path) -> None:
+    """Whatever the file names."""
+    for name in ("..", ".", "", "step-00000001/..", "/tmp", "step-00000001"):  # noqa: S108
+        (run / "checkpoints/best").write_text(name)
+        assert (checkpoint.best_of(run / "checkpoints") is not None) == (name == "step-00000001")
+
+
 def test_folder_named_best_is_set_aside(run: Path) -> None:
     """As someone may have made it by copying a checkpoint. It can be read, too."""
     shutil.copytree(run / "checkpoints/step-00000001", run / "checkpoints/best")

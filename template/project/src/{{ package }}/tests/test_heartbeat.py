@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,6 +118,22 @@ def test_progress_and_first_steps_are_no_hang(watched: Watched, exits: list[int]
     seconds_until(exits, 1)
     assert time.monotonic() - start > FIRST * LIMIT
     first.__exit__()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process watches")
+def test_end_does_not_wait_for_loader_workers(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which have inherited the pipe to the process that watches this one."""
+    monkeypatch.setattr(sys.modules[__name__], "LIMIT", 10)
+    ending = watched((7, "saving", 0))
+    while ending.guard is None:
+        time.sleep(0.01)
+    assert ending.guard.stdin is not None
+    pipe = ending.guard.stdin.fileno()
+    with subprocess.Popen(["sleep", "60"], pass_fds=[pipe]) as worker:
+        start = time.monotonic()
+        ending.__exit__()
+        assert time.monotonic() < start + 5
+        worker.kill()
 
 
 def test_debugger_is_no_hang(watched: Watched, exits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from .. import data, loader_worker
 from ..config import Config, LoaderConfig, TrainConfig
 from ..distributed import World
-from ..errors import UserError
-from ..loader_worker import WorkerKilledError
+from ..errors import RestartError, UserError
 from ..loaders import EvalOrder, Loader, Plan, TrainOrder, worker_count
 
 CFG = TrainConfig(micro_batch=4, accumulate=2, steps=7)
@@ -109,7 +108,7 @@ def shared_memory_full() -> None:
         (stop_politely, None, ""),
         (
             lambda: os.kill(os.getpid(), signal.SIGKILL),
-            WorkerKilledError,
+            RestartError,
             "was ended by SIGKILL, as .* memory runs out",
         ),
         (lambda: os._exit(3), UserError, "exited with status 3, by the code of the data set: loader.workers=0"),
@@ -140,7 +139,7 @@ def test_only_a_killed_worker_asks_for_a_restart(
     found = loader_worker.explained(caught.value)
     assert type(found) is kind
     assert re.search(message, str(found))
-    assert getattr(found, "status", 1) == (76 if kind is WorkerKilledError else 1)
+    assert getattr(found, "status", 1) == (76 if kind is RestartError else 1)
 
 
 def test_workers_are_limited_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

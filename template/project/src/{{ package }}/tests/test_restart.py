@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ..faults import guard, ranks, restart
-from ..faults.ranks import Place
-from ..tools import launch
+from ..faults import guard
+from ..tools import launch, ranks, restart
+from ..tools.ranks import Place
 from .conftest import PACKAGE
 
 PROGRAM = """
@@ -43,7 +44,8 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
     handlers = {number: signal.getsignal(number) for number in ranks.SIGNALS}
     monkeypatch.setattr(restart, "PAUSE", 0.01)
     monkeypatch.chdir(tmp_path)
-    Path("run").mkdir()
+    Path("run/checkpoints/step-00000009.copy").mkdir(parents=True)
+    Path("run/checkpoints/step-00000009.copy/manifest.json").touch()
 
     def run(*plan: tuple[int, int], restarts: int = 3) -> tuple[int, list[list[str]]]:
         command = [sys.executable, "-S", "-c", PROGRAM, "run", json.dumps(plan)]
@@ -113,7 +115,7 @@ def start_two(folder: Path, *options: str) -> tuple["subprocess.Popen[str]", lis
     """Start the program in two ranks; return the launcher, and the ranks' processes when they are ready."""
     program = folder / "program.py"
     program.write_text(SIGNALLED)
-    short = f"from {PACKAGE}.faults import ranks; ranks.GRACE, ranks.ONE_SIGNAL = 0.1, 0.1"
+    short = f"from {PACKAGE}.tools import ranks; ranks.GRACE, ranks.ONE_SIGNAL = 0.1, 0.1"
     main = f"{short}; from {PACKAGE}.tools import launch; launch.main()"
     command = [sys.executable, "-c", main, "--nproc-per-node=2", str(program), str(folder), *options]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -136,6 +138,28 @@ def has_ended(pid: int) -> bool:
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the states of processes are read from /proc")
 
 
+def test_launcher_does_not_import_torch() -> None:
+    """That takes seconds, and hundreds of megabytes."""
+    subprocess.run(
+        [sys.executable, "-c", f"import sys, {PACKAGE}.tools.launch; assert 'torch' not in sys.modules"], check=True
+    )
+
+
+def test_signal_while_the_ranks_are_started_reaches_them(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the one that is not known yet."""
+    start = subprocess.Popen
+
+    def started(*arguments: Any, **options: Any) -> Any:
+        process: Any = start(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(sys.modules[__name__], "PROGRAM", "import time; time.sleep(30)")
+    Path("run/starts").touch()
+    assert launched((0, 0)) == (143, [])
+
+
 @linux
 def test_each_rank_gets_a_signal_once(tmp_path: Path) -> None:
     started, _ = start_two(tmp_path)
@@ -153,7 +177,7 @@ def test_second_signal_kills_the_ranks(tmp_path: Path) -> None:
         wait_until(lambda: (tmp_path / "signals").exists())
         wait_until(lambda number=number: len((tmp_path / "signals").read_text().splitlines()) == 2 * number)  # type: ignore[misc]
         time.sleep(0.15)
-    assert "rank 0, rank 1 did not end in time: killed" in started.communicate(timeout=30)[1]
+    assert started.communicate(timeout=30)[1] == "error: rank 0, rank 1 did not end in time: killed\n"
     assert started.returncode == 137
     assert all(map(has_ended, pids))
 

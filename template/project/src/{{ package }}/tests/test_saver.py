@@ -142,6 +142,7 @@ def test_thread_rests_until_it_is_waited_for(monkeypatch: pytest.MonkeyPatch, wo
         assert subject.thread is not None
         subject.thread.join(0.3)
         assert subject.thread.is_alive()
+    make(tmp_path, world, asynchronous=False).save({"step": 2, "w": torch.zeros(2**22)}, ABOUT, 0)
     assert checkpoint.find(tmp_path) is not None
 
 

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from ..config import Config
 from ..console import say
 from ..distributed import World
 from ..errors import Stopped
+from ..faults import stop
 from ..faults.stop import SIGNALS, Requests
 from ..train import train
 from .conftest import read_rows, read_weights
@@ -35,14 +37,14 @@ def test_run_stopped_again_and_again_equals_one_that_was_not(
     stops: list[str] = []
     signals = [number for number in SIGNALS if number != signal.SIGHUP]  # which nohup ignores
 
-    def stop(self: Requests) -> dict[str, str]:
+    def request(self: Requests) -> dict[str, str]:
         if self.points == POINTS[len(stops) % len(POINTS)]:
             os.kill(os.getpid(), signals[len(stops) % len(signals)])
             while not self.pending:
                 time.sleep(0.001)
         return due(self)
 
-    monkeypatch.setattr(Requests, "due", stop)
+    monkeypatch.setattr(Requests, "due", request)
     for _ in range(20):
         try:
             train(config("--run.name=cut", *options), world)
@@ -70,6 +72,26 @@ def test_time_limit_and_the_end_of_a_job_stop_the_run(
     with pytest.raises(Stopped, match="a range test keeps no checkpoint$"):
         train(config("--train.steps=100000", "--optim.schedule=range", "--run.name=b"), world)
     assert len(list(tmp_path.glob("*/checkpoints/step-*/manifest.json"))) == 2
+
+
+def test_signal_ends_a_rank_at_once_when_the_others_are_gone(
+    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With which it cannot agree."""
+    ended: list[int] = []
+    monkeypatch.setattr(stop, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    requests = Requests(config().run, None, world, lambda _: None)
+    requests.store = Mock(check=Mock(side_effect=RuntimeError("Connection reset by peer")))
+    end = time.monotonic() + 10
+    with requests:
+        while requests.store is not None and time.monotonic() < end:
+            time.sleep(0.01)
+        assert requests.due() == {}
+        signal.raise_signal(signal.SIGTERM)
+        while not ended and time.monotonic() < end:
+            time.sleep(0.01)
+    assert ended == [128 + signal.SIGTERM]
 
 
 def test_ignored_signals_stay_ignored_and_others_get_their_handlers_back(

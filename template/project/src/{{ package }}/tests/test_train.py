@@ -22,8 +22,9 @@ from ..config import Config, parse
 from ..contracts import blocks_of
 from ..distributed import World
 from ..errors import UserError
-from ..faults import saving
+from ..faults import interval, saving
 from ..log import RunLog
+from ..metrics import Meter
 from ..run_lock import locked
 from ..techniques import fp8
 from ..tools import report
@@ -222,6 +223,8 @@ def test_state_of_another_structure_is_refused_in_one_line(
         if "weight" in name:
             with pytest.raises(UserError, match="has another structure|is of another model"):
                 open_trained(tmp_path / "a", world.device)
+    with pytest.raises(UserError, match="has another structure"):
+        interval.restore({"row": {"loss": "x"}}, Meter(world), torch.nn.Linear(1, 1), (), world)
 
 
 @pytest.mark.parametrize(

@@ -118,12 +118,12 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
-def wait(processes: list[Any]) -> list[int | None]:
-    """Return the statuses of the processes; None for one that hangs, or that goes on long after another has failed."""
+def wait(processes: list[Any], grace: float = GRACE) -> list[int | None]:
+    """Return the statuses; None for a process that hangs, or that goes on `grace` seconds after another has failed."""
     end = time.monotonic() + LIMIT
     while any(process.exitcode is None for process in processes) and time.monotonic() < end:
         if any(process.exitcode for process in processes):
-            end = min(end, time.monotonic() + GRACE)
+            end = min(end, time.monotonic() + grace)
         connection.wait([process.sentinel for process in processes if process.exitcode is None], 1)
     return [process.exitcode for process in processes]
 

@@ -20,15 +20,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from ..errors import UserError
-from .fault_runs import EVERY, OPTIONS, TOLERANCE, differences, launch, orphans, preload, resume_stopped, started, wait
+from ..errors import RESTART, STOPPED, UserError
+from .fault_runs import (
+    EVERY,
+    GRACE,
+    OPTIONS,
+    TOLERANCE,
+    differences,
+    launch,
+    orphans,
+    preload,
+    resume_stopped,
+    started,
+    wait,
+)
 
 POLITE = ("sigterm", "sigint", "sigusr1")
 DEADLY = {"sigkill": -9, "sigsegv": -11, "abort": -6, "torn-file": -9, "lost-rename": -9}
 # After a lack of memory, BatchNorm and dropout see smaller micro-batches: only the rows and files are compared.
 PASSING = ("sigstop", "gil-held", "slow-fsync", "straggler", "out-of-memory")
-STOPPED = 75
-RESTART = {"worker-killed": 76}
 STEPS = {"start": 0, "teardown": 0}
 """Optimizer steps before a fault, by its moment."""
 SAYS = {
@@ -92,6 +102,7 @@ COVER = [
     Case("sigkill", "all-reduce", "1", "ddp"),
     Case("sigkill", "after-fsync", "1", "fsdp"),
     Case("sigterm", "step", "all", "ddp", restart=1),
+    Case("sigterm", "validation", "1", "fsdp"),
     Case("sigstop", "step"),
     Case("sigsegv", "validation"),
     Case("abort", "step"),
@@ -152,6 +163,12 @@ class Trial:
 
     def run(self, case: Case) -> Result:
         """Cause the fault, resume the run, and check both."""
+        try:
+            return self._run(case)
+        except Exception as error:  # of a check, which found something else than it expects: the other cases go on
+            return Result([], problems=[f"{type(error).__name__}: {error}"])
+
+    def _run(self, case: Case) -> Result:
         whole, begin, name = self.whole(case), time.perf_counter(), "-".join(map(str, vars(case).values()))
         output, record = self.folder / f"{name}.txt", self.folder / f"{name}.jsonl"
         own = [case.fault, case.moment, f"--rank={case.rank}", f"--step={STEPS.get(case.moment, 5)}"]
@@ -164,7 +181,8 @@ class Trial:
             with started("tools.inject", own, case.ranks, output) as processes:
                 if case.fault == "sigstop":
                     resume_stopped(record, processes)
-                result, left = Result(wait(processes)), orphans(processes)
+                alone = 2.0 if case.moment == "start" else GRACE  # the other ranks wait for it, for minutes
+                result, left = Result(wait(processes, alone)), orphans(processes)
         result.problems += [f"process {pid} is left" for pid in left]
         result.said = output.read_text(encoding="utf-8", errors="replace")
         result.problems += _unexpected(case, result)
@@ -195,7 +213,7 @@ def expected_status(case: Case) -> int:
     """Return the status of a rank with the fault: also a polite stop has nothing to stop after the last step."""
     if case.launched or case.fault in PASSING or (case.fault in POLITE and case.moment == "teardown"):
         return 0
-    return STOPPED if case.fault in POLITE else (DEADLY | RESTART).get(case.fault, 1)
+    return STOPPED if case.fault in POLITE else (DEADLY | {"worker-killed": RESTART}).get(case.fault, 1)
 
 
 def _unexpected(case: Case, result: Result) -> list[str]:

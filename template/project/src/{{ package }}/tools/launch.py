@@ -11,8 +11,8 @@ import argparse
 import socket
 import sys
 
-from ..faults import restart
-from ..faults.ranks import Place
+from . import restart
+from .ranks import Place
 
 
 def main(argv: list[str] | None = None) -> None:

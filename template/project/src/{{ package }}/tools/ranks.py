@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..errors import RESTART, STOPPED, UNEXPECTED
+
 POLL = 0.05
 """Seconds between looks at the processes."""
 GRACE = 3.0
@@ -22,8 +24,6 @@ STOPPING = 120.0
 """Seconds that the others have when one has stopped by request, or has ended."""
 ONE_SIGNAL = 2.0
 """Signals within so many seconds count as one: a terminal may send one to all processes, which is passed on as well."""
-STOPPED, RESTART = 75, 76
-"""Exit statuses of a run that was stopped by request, and of one that hung, or has to go on in new processes."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -75,8 +75,11 @@ class Ranks:
         elif self.stopping:
             return
         self.stopping = self.stopping or now
-        for process in self.processes:  # a closed terminal is a request to stop like others
-            process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        self._send(signal.SIGTERM if number == signal.SIGHUP else number)  # a closed terminal asks to stop, too
+
+    def _send(self, number: int) -> None:
+        for process in self.processes:
+            process.send_signal(number)
 
     def run(self, command: Sequence[str], place: Place, folder: Path) -> int:
         """Start the command once per rank, wait for all, print which rank failed first, and return its exit status.
@@ -95,10 +98,12 @@ class Ranks:
                 self.processes.append(
                     subprocess.Popen(command, env=environment, start_new_session=several, preexec_fn=_end_with_parent())
                 )
+            if self.stopping:  # since the first of them was started: the last may not have got the signal
+                self._send(signal.SIGTERM)
             return self._wait(folder)
         finally:
             self._kill()
-            self.processes = []
+            self.processes, self.kill_at = [], float("inf")
 
     def _wait(self, folder: Path) -> int:
         failed: list[int] = []
@@ -113,12 +118,12 @@ class Ranks:
             if len(ended) == len(self.processes):
                 break
             if time.monotonic() > self.kill_at:
+                self._kill()
                 if not failed:
                     late = ", ".join(self._name(rank) for rank in range(len(self.processes)) if rank not in ended)
                     print(f"error: {late} did not end in time: killed", file=sys.stderr)
-                self._kill()
+                    return 128 + signal.SIGKILL
             time.sleep(POLL)
-        self.kill_at = float("inf")
         if failed:
             first = {self._name(rank): statuses[rank] for rank in failed}
             return report(first, {self._name(rank) for rank in failed if _message(folder / f"{rank}/error.json")})
@@ -154,7 +159,7 @@ def report(failed: Mapping[str, int], said: set[str]) -> int:
     name = min(failed, key=lambda name: (failed[name] >= 0, name not in said))
     status = failed[name]
     if status >= 0:
-        if name not in said and status not in (1, 2, 70, RESTART) and status < 128:  # which print a line
+        if name not in said and status not in (1, 2, UNEXPECTED, RESTART) and status < 128:  # which print a line
             print(f"error: {name} ended with status {status}; see above", file=sys.stderr)
         return status
     ended_by = signal.Signals(-status).name

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .ranks import RESTART, STOPPED, Place, Ranks
+from ..errors import RESTART, STOPPED, UNEXPECTED
+from .ranks import Place, Ranks
 
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-RESTARTED = {70, RESTART, *(128 + number for number in SIGNALS)}
+RESTARTED = {UNEXPECTED, RESTART, *(128 + number for number in SIGNALS)}
 """The exit statuses after which a run is restarted: an unexpected exception, a hang, a signal that no user sends."""
 PAUSE = 1.0
 """Seconds before the first restart; each further one waits twice as long."""
@@ -62,8 +63,8 @@ def _memory_record(folder: Path | None) -> str:
 def newest_step(folder: Path | None) -> int:
     """Return the step of a run's newest complete checkpoint; 0 if it has none."""
     found = folder.glob("checkpoints/step-*/manifest.json") if folder is not None else ()
-    names = (file.parent.name.removeprefix("step-") for file in found)
-    return max((int(name) for name in names if name.isdecimal()), default=0)  # you may have renamed one
+    names = [path.parent.name.removeprefix("step-") for path in found]
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def _folder(temporary: Path) -> Path | None:
