@@ -6,6 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def begin(module: str, about: str) -> None:
 
         show(module, about, sys.argv[1:])
     if first and "--print_config" not in words and "RUN_PROCESSES" not in os.environ:
-        print("starting: importing torch, loading the data, building the model", flush=True)
+        say("starting: importing torch, loading the data, building the model")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it may be ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a run: an exception in an import may get lost
 
@@ -32,6 +33,17 @@ def begin(module: str, about: str) -> None:
 def shown(path: Path) -> str:
     """Return a path relative to the current folder, if it is in there."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def say(text: str) -> None:
+    """Print; if what read it is gone, as with `| head`, the run stops as after a closed terminal."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError):
+            print(f"cannot print any more ({error.strerror}): stopping", file=sys.stderr, flush=True)
+        signal.raise_signal(signal.SIGHUP)
 
 
 class Console:
@@ -65,7 +77,7 @@ class Console:
         if not self.names:
             self.metric = self.metric or next((name for name in values if name != "loss"), "")
             self.names = self._line("", "epoch", "step", "loss", self.metric, "lr", self.rate)
-            print(self.names, flush=True)
+            say(self.names)
         forms = {"loss": "#.4g", self.metric: "#.4g", "lr": ".2e", "samples_per_second": ",.1f"}
         if values.get("samples_per_second", 0) >= 1000:
             forms["samples_per_second"] = ",.0f"
@@ -77,8 +89,8 @@ class Console:
             return
         for line in (self.train_row, row) if self.train_row else (row,):
             if self.rows and self.rows % NAMES_EVERY == 0:
-                print(self.names)
-            print(line, flush=True)
+                say(self.names)
+            say(line)
             self.rows += 1
 
     def facts(self, facts: Mapping[str, str]) -> None:
@@ -86,7 +98,7 @@ class Console:
         self.close_bar()
         wrap = textwrap.TextWrapper(80, break_long_words=False, break_on_hyphens=False, subsequent_indent=" " * 12)
         for name, text in facts.items() if self.is_main else ():
-            print(wrap.fill(f"{name:12}{text}"), flush=True)
+            say(wrap.fill(f"{name:12}{text}"))
 
     def _line(self, *cells: str) -> str:
         """Align the cells of a row within 80 columns, for which a long name of the metric is cut."""

@@ -197,8 +197,14 @@ class Guard(Hook):
             "action": self.cfg.on_nonfinite,
             "samples": samples,
         }
-        with (run.folder / FILE).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+        line, file = json.dumps(record) + "\n", run.folder / FILE
+        try:
+            with file.open("a+", encoding="utf-8") as stream:
+                stream.seek(0)
+                if line not in stream:  # which it is where a resumed run makes the step again
+                    stream.write(line)
+        except OSError as error:
+            raise UserError(f"cannot write {file} ({error.strerror}): free some space, then resume") from error
 
     def _tell(self, what: str) -> None:
         if self.run.parts.world.is_main:

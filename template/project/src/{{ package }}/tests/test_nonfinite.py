@@ -74,6 +74,7 @@ def test_skipped_step_leaves_no_trace(
         shutil.rmtree(tmp_path / f"cut/checkpoints/step-{step:08d}")
     train(config("--run.name=cut", "--run.resume=auto", *options), world)
     assert read_rows(tmp_path / "cut", "train") == rows
+    assert (tmp_path / "cut/nonfinite.jsonl").read_text() == (run / "nonfinite.jsonl").read_text()
     assert same(state_of(tmp_path / "cut", 8), state_of(run, 8))
 
 

@@ -114,6 +114,7 @@ def test_patience_stops_the_run_and_keeps_the_best(
     assert "stopped     early: no better loss for 3 validations\n" in capsys.readouterr().out
     folder = tmp_path / "a/checkpoints"
     assert (folder / "best").read_text() == "step-00000002\n"
+    (folder / "step-00000005.old").mkdir()  # a copy of your own is left alone
     assert [path.name for path in checkpoint.all_checkpoints(folder)] == ["step-00000002", "step-00000005"]
     evaluate.main([str(folder / "best"), "--device=cpu"])
     assert (folder / "step-00000002/evaluation.json").exists()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ..config import Config
+from ..console import say
 from ..distributed import World
 from ..errors import Stopped
 from ..faults import stop
@@ -128,6 +129,24 @@ def test_closed_terminal_stops_the_run(config: Callable[..., Config], world: Wor
             assert requests.due() == {"stop": "SIGHUP"}
     finally:
         os.close(side)
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_pipe_that_nobody_reads_stops_the_run(
+    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `| head`: it saves before it ends."""
+    before, (reader, writer) = signal.signal(signal.SIGHUP, signal.SIG_DFL), os.pipe()
+    os.close(reader)
+    try:
+        with os.fdopen(writer, "w") as stream, Requests(config().run, None, world, print) as requests:
+            monkeypatch.setattr("sys.stdout", stream)
+            say("a row of metrics")
+            while not requests.pending:
+                time.sleep(0.001)
+            say("the next one")
+            assert requests.due() == {"stop": "SIGHUP"}
+    finally:
         signal.signal(signal.SIGHUP, before)
 
 
