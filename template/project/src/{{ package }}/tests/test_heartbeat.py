@@ -129,7 +129,7 @@ def test_end_does_not_wait_for_loader_workers(watched: Watched, monkeypatch: pyt
         time.sleep(0.01)
     assert ending.guard.stdin is not None
     pipe = ending.guard.stdin.fileno()
-    with subprocess.Popen(["sleep", "60"], pass_fds=[pipe]) as worker:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[pipe]) as worker:
         start = time.monotonic()
         ending.__exit__()
         assert time.monotonic() < start + 5

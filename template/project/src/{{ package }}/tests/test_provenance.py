@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -144,7 +145,7 @@ def test_commit_and_uncommitted_changes_are_recorded(tmp_path: Path, monkeypatch
     assert found["commit"] == git(tmp_path, "rev-parse", "HEAD")
     assert found["untracked"] == ["new.py"]
     git(tmp_path, "checkout", "-q", ".")
-    subprocess.run(["git", "apply"], cwd=tmp_path, input=diff, check=True)
+    subprocess.run([shutil.which("git") or "git", "apply"], cwd=tmp_path, input=diff, check=True)
     assert (tmp_path / "model.py").read_text() == "width = 2\n"
     monkeypatch.setattr(repository, "MAX_DIFF", 10)
     found, diff = Repository(tmp_path).read()

@@ -52,7 +52,7 @@ SAYS = {
 }
 """What a run says of a fault."""
 RESTARTED = {
-    **{name: f"(rank {{rank}}|the run) ended by {name.upper()}" for name in ("sigkill", "sigsegv")},
+    "sigkill": "(rank {rank}|the run) ended by SIGKILL",
     "abort": "(rank {rank}|the run) ended by SIGABRT",
     "sigstop": "no progress for .*: rank {rank} is stopped by a signal",
     "gil-held": "no progress for .*: (rank {rank}|the run) holds Python's lock",
