@@ -102,9 +102,8 @@ class RunState:
         run.results = state["results"]
         run.meter.load_state_dict(state["row"])
         run.order.first_step = run.row_first_step = progress.step
-        run.train_batches, run.micro_step = iter(run.train_loader), 0
+        run.train_batches, run.micro_step, run.saved_step = iter(run.train_loader), 0, 0
         run.saver.wait()
-        run.saved_step = 0  # none of the run is of this state
         run.skipped_before = progress.step - progress.updates - techniques.skipped_steps(run.parts.scaler)
         sinks = run.log.sinks
         run.log.close()

@@ -3,8 +3,7 @@
 import warnings
 
 STOPPED, RESTART, UNEXPECTED = 75, 76, 70
-"""Exit statuses: stopped by request (a temporary failure in sysexits.h: start the same command again); ended, to be
-restarted; an exception that is no UserError, which a launcher restarts as well."""
+"""Exit statuses: stopped by request (EX_TEMPFAIL of sysexits.h); ended, to be restarted; an unexpected exception."""
 
 
 class UserError(Exception):

@@ -110,7 +110,6 @@ class Progress:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint. The best validation is kept if it was measured by the same metric."""
         self.step, self.updates, self.forward_batch = state["step"], state["updates"], state.get("forward_batch")
-        validated = state.get("validated", True)  # before version 0.4 whether it was, or nothing
-        self.validated = self.step * validated if isinstance(validated, bool) else validated
+        self.validated = self.step if state.get("validated", True) is True else state["validated"]  # True: 0.3
         if state["best"][:2] == [self.best.monitor, self.best.mode]:
             self.best = Best(*state["best"])
