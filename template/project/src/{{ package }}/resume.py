@@ -165,12 +165,14 @@ def _check_unfinished(folder: Path) -> None:
 
 def exists(folder: Path, elsewhere: Path | None) -> UserError:
     """Return the error of a run that cannot have a folder, as that exists; `elsewhere` is what it was to resume."""
-    what, way_out = ", and is not of a run", ""
-    if all_checkpoints(folder / "checkpoints"):
-        what, way_out = ", and none of its checkpoints is good", "begin again with --run.resume auto, or "
-        if elsewhere:
-            what, way_out = "", "resume it with --run.resume auto, or "
-    return UserError(f"{folder} exists{what}: {way_out}give another --run.name")
+    if not all_checkpoints(folder / "checkpoints"):
+        return UserError(f"{folder} exists, and is not of a run: give another --run.name")
+    if elsewhere:
+        return UserError(f"{folder} exists: resume it with --run.resume auto, or give another --run.name")
+    return UserError(
+        f"{folder} exists, and none of its checkpoints is good: begin again with --run.resume auto, or give another "
+        "--run.name"
+    )
 
 
 def drop_rows_after(step: int, file: Path, validated: bool) -> None:
