@@ -154,6 +154,9 @@ def tables(kept: dict[str, dict[str, Any]]) -> list[str]:
         found = {tuple(name.split()): result for name, result in kept[framework].items()}
         good = sum(not result["problems"] for result in found.values())
         lines += [f"### {framework}: {good} of {len(found)} as expected", ""]
+        total = sum(1 for _ in combinations())
+        if len(found) < total:
+            lines += [f"Of {total} combinations, {len(found)} were run so far, in random order.", ""]
         lines += ["| fault | single | ddp | fsdp | status | lost | says |", "|---|---|---|---|---|---|---|"]
         plain = {case: result for case, result in found.items() if case[-1] != "restarted"}
         for fault in MOMENTS:

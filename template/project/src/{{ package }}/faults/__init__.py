@@ -61,11 +61,11 @@ def restart_if_out_of_memory(error: BaseException, parts: Any, progress: Any, fo
 
 def smaller_batches(cfg: Config, world: World) -> Config:
     """Return the config with the micro-batch that a run to resume was left with when memory ran out."""
-    named = cfg.run.dir / cfg.run.name if cfg.run.name else None
-    folder = named if cfg.run.resume in (None, "auto") else run_of(Path(cfg.run.resume))
-    if folder is None:
+    if not cfg.run.name and not cfg.run.resume:
         return cfg
-    if world.world_size == 1 and not folder.is_dir():
+    named = cfg.run.dir / str(cfg.run.name)
+    folder = named if cfg.run.resume in (None, "auto") else run_of(Path(cfg.run.resume))
+    if world.world_size == 1 and (folder is None or not folder.is_dir()):
         return cfg
     from . import memory
 

@@ -177,9 +177,12 @@ def _fitting(micro_batch: int, limit: int) -> int:
     return next(size for size in range(min(limit, micro_batch), 0, -1) if micro_batch % size == 0)
 
 
-def smaller_batches(cfg: Config, folder: Path, world: World) -> Config:
-    """Return the config with the micro-batch that the run's folder has since `restart`, and the same global batch."""
-    limit = agreed(_read(folder / RECORD), world)
+def smaller_batches(cfg: Config, folder: Path | None, world: World) -> Config:
+    """Return the config with the micro-batch that the run's folder has since `restart`, and the same global batch.
+
+    All ranks must call it; the folder may be on the disk of some only.
+    """
+    limit = agreed(_read(folder / RECORD) if folder else None, world)
     train = cfg.train
     if limit is None or limit >= train.micro_batch:
         return cfg

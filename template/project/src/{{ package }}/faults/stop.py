@@ -2,7 +2,6 @@
 
 import math
 import os
-import select
 import signal
 import socket
 import sys
@@ -132,11 +131,13 @@ class Requests:
         """Take signals, time limits and the requests of other ranks, until the run ends."""
         posted = -1
         while True:
-            readable, _, _ = select.select([self.wake], [], [], self._timeout())
-            received = self.wake.recv(64) if readable else b""
-            if readable and not received:
+            received: bytes | None = None
+            self.wake.settimeout(self._timeout())
+            with suppress(TimeoutError):
+                received = self.wake.recv(64)
+            if received == b"":
                 return
-            for number in filter(SIGNALS.__contains__, received):  # others come here too, where Python handles them
+            for number in filter(SIGNALS.__contains__, received or b""):  # Python handles others, which come here too
                 self._take_signal(number)
             self._check_times()
             try:
@@ -145,10 +146,7 @@ class Requests:
                 elif self.pending and posted != self.round and self._is_known(*range(self.world.world_size)):
                     posted = self.round
                     self._read_answers()
-            except (
-                RuntimeError,
-                dist.DistError,
-            ):  # the other ranks are gone, which ends this one, too; or a signal does
+            except (RuntimeError, dist.DistError):  # the other ranks are gone: that ends this one, or a signal does
                 self.store, self.asked, self.first_signal = None, {}, -math.inf
                 self.deadline = self.next_save = math.inf
 
@@ -157,7 +155,7 @@ class Requests:
         waiting = self.pending and not self.agreed.is_set()
         poll = (ANSWER_POLL_SECONDS if waiting else POLL_SECONDS) if self.store or self.pending else math.inf
         moment = min(self.deadline, self.next_save, self.notice_at)
-        seconds = min(poll, max(0.0, moment - time.monotonic()))
+        seconds = min(poll, max(0.001, moment - time.monotonic()))  # 0 would mean not to wait at all
         return None if seconds == math.inf else seconds
 
     def _check_times(self) -> None:
