@@ -113,6 +113,7 @@ def test_masks_have_the_values_of_the_training_masks(run: Path, images: Path, tm
     found = next(run.glob("checkpoints/step-*/manifest.json"))
     manifest = json.loads(found.read_text())
     manifest["fixed"]["data"]["values"] = list(range(100, 111))
+    del manifest["sha256"]  # as in older checkpoints
     found.write_text(json.dumps(manifest))
     predict.main([str(run), str(images / "two.jpg"), "--device=cpu", "--output", str(tmp_path / "masks")])
     assert set(np.unique(np.asarray(Image.open(tmp_path / "masks" / "two.png")))) <= set(range(100, 111))

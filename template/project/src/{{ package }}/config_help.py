@@ -3,7 +3,6 @@
 import ast
 import difflib
 import shutil
-import signal
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -63,7 +62,6 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 def show(program: str, about: str, arguments: list[str]) -> None:
     """Print all options in a line each; after `--help SECTION` or `--help KEY`, what these do. Then exit."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of `| head`
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--help=") else [word])]
     place = min(words.index(flag) for flag in ("-h", "--help") if flag in words)
     wanted = "".join(words[place + 1 : place + 2]).removeprefix("--")

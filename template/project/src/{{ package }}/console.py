@@ -23,6 +23,7 @@ def begin(module: str, about: str) -> None:
     if words & {"-h", "--help"}:
         from .config_help import show
 
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of `| head`
         show(module, about, sys.argv[1:])
     if first and "--print_config" not in words and "RUN_PROCESSES" not in os.environ:
         say("starting: importing torch, loading the data, building the model")

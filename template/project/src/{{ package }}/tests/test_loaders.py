@@ -124,7 +124,11 @@ def test_only_a_killed_worker_asks_for_a_restart(
     monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))  # seconds, instead of 5
     monkeypatch.setattr(loader_worker, "_watched", weakref.WeakSet())  # without those of the other cases
     at_exit: list[Callable[[], object]] = []
-    monkeypatch.setattr("atexit.register", lambda act, *values: at_exit.append(partial(act, *values)))
+
+    def finalize(_: None, act: Callable[..., object], args: tuple[int], exitpriority: int) -> None:
+        at_exit.append(partial(act, *args))
+
+    monkeypatch.setattr(loader_worker, "Finalize", finalize)
     batches = iter(Loader(Ending(act), [[0], [1], [2]], LoaderConfig(), 1, world))
     if kind is None:
         assert [int(batch[0]) for batch in batches] == [0, 1, 2]

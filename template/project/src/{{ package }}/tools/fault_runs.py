@@ -89,7 +89,7 @@ def started(module: str, argv: list[str], ranks: int, output: Path) -> Iterator[
 def launch(argv: list[str], ranks: int, output: Path, name: str) -> tuple[int | None, list[int]]:
     """Start `tools.inject` with the project's launcher; return its status, and the processes that it left."""
     command = [sys.executable, "-m", f"{ROOT}.tools.launch", "--restarts=2", f"--nproc-per-node={ranks}"]
-    mark = {"FAULT_RUN": name, "OMP_NUM_THREADS": "1"}
+    mark = {"FAULT_RUN": name, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with output.open("ab") as stream:
         command += ["-m", f"{ROOT}.tools.inject", *argv]
         process = subprocess.Popen(command, stdout=stream, stderr=stream, env=os.environ | mark)
