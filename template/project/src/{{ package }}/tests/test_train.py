@@ -140,7 +140,7 @@ def test_checkpoint_of_a_read_only_disk_is_continued_elsewhere(
     train(config(*options, middle, "--run.name=b"), world)  # the same command continues it
     assert read_rows(tmp_path / "b", "val") == read_rows(source, "val")
     with pytest.raises(UserError, match="b exists: resume it with --run.resume auto, or give another --run.name"):
-        train(config(*options, middle.replace("4", "2"), "--run.name=b"), world)
+        train(config(*options, f"--run.resume={source}/checkpoints/step-00000002", "--run.name=b"), world)
     shutil.copytree(source / "checkpoints/step-00000004", tmp_path / "alone")
     train(config(*options, f"--run.resume={tmp_path}/alone"), world)
     assert len(list(tmp_path.glob("*/checkpoints/step-00000006"))) == 3, "the third is named by its date"
