@@ -137,6 +137,7 @@ def test_pipe_that_nobody_reads_stops_the_run(
 ) -> None:
     """As with `| head`: it saves before it ends."""
     before, (reader, writer) = signal.signal(signal.SIGHUP, signal.SIG_DFL), os.pipe()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python does at its start, and `--help` in another test undoes
     os.close(reader)
     try:
         with os.fdopen(writer, "w") as stream, Requests(config().run, None, world, print) as requests:
