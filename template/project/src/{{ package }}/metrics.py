@@ -91,9 +91,8 @@ def evaluate(
     was_training = model.training
     model.eval()
     generator = seeded_generator(world.device, 0, 0, 0)
-    sharded = hasattr(
-        next(model.parameters(), None), "device_mesh"
-    )  # FSDP2 could not train what inference mode gathers
+    # FSDP2 cannot train weights that were first gathered in inference mode.
+    sharded = any(hasattr(weight, "device_mesh") for weight in model.parameters())
     with torch.inference_mode(not sharded):
         for number, batch in enumerate(batches):
             with autocast:
