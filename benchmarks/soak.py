@@ -38,10 +38,13 @@ def spin() -> None:
         pass
 
 
-def is_expected(status: int | None, number: int, hit: bool, others: bool) -> bool:
-    """Whether a rank may end so: by the signal, stopped by it, done before it, or after another rank's end."""
+def is_expected(status: int | None, number: int, hit: bool, others: bool, met: bool) -> bool:
+    """Whether a rank may end so: by the signal, stopped by it, done before it, or after another rank's end.
+
+    Until the ranks have met, one waits for another that was killed for longer than this program does.
+    """
     own = {-number, 128 + number, 0} if number == signal.SIGKILL else {-number, 128 + number, STOPPED, 0}
-    return status in own if hit and not others else True
+    return status in own if hit and not others else status is not None or not met
 
 
 class Soak:
@@ -91,7 +94,8 @@ class Soak:
         self.stopped = int(stopped[1]) if stopped else self.stopped if resumed is None else 0
         for rank, status in enumerate(statuses):
             begun_at_all = bool(printed)  # before that, the signal ends this program's own part of the process
-            if begun_at_all and not is_expected(status, number, rank in sent, len(sent) < self.ranks):
+            met = re.search(r"^run ", printed, re.MULTILINE) is not None
+            if begun_at_all and not is_expected(status, number, rank in sent, len(sent) < self.ranks, met):
                 self.problems.append(f"{name}: {signal_name} to {sent} gave {statuses}: {printed[-600:]}")
                 break
         if self.runs.orphans(processes):

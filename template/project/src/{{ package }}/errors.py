@@ -4,6 +4,8 @@ import warnings
 
 STOPPED, RESTART, UNEXPECTED = 75, 76, 70
 """Exit statuses: stopped by request (EX_TEMPFAIL of sysexits.h); ended, to be restarted; an unexpected exception."""
+ONE_SIGNAL_SECONDS = 2.0
+"""Signals within this time count as one: the launcher passes on what a terminal may have sent to all processes."""
 
 
 class UserError(Exception):

@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any
 
 from .config import LogConfig
-from .console import Console
+from .console import Console, shown
 from .errors import UserError
 
 CLOSE_SECONDS = 5.0
@@ -25,6 +25,9 @@ class RunLog:
     """The log of one run, open until `close`. On other ranks than 0 it does nothing.
 
     A resumed run repeats the steps after its checkpoint, so their rows are dropped from metrics.jsonl.
+
+    Raises:
+        UserError: metrics.jsonl or the folder of TensorBoard cannot be written.
     """
 
     def __init__(self, folder: Path, cfg: LogConfig, console: Console, first_step: int, validated: bool) -> None:
@@ -34,15 +37,19 @@ class RunLog:
         self.events: Any = None
         self.sinks: list[Sink] = []
         """What takes each row besides, on rank 0."""
-        if self.is_main and self.file.exists():
-            from .resume import drop_rows_after
+        try:
+            if self.is_main and self.file.is_file():
+                from .resume import drop_rows_after
 
-            drop_rows_after(first_step, self.file, validated)
-        self.stream = (self.file if self.is_main else Path(os.devnull)).open("a", encoding="utf-8")
-        if self.is_main and cfg.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
+                drop_rows_after(first_step, self.file, validated)
+            self.stream = (self.file if self.is_main else Path(os.devnull)).open("a", encoding="utf-8")
+            if self.is_main and cfg.tensorboard:
+                from torch.utils.tensorboard import SummaryWriter
 
-            self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
+                self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
+        except OSError as error:
+            what = shown(Path(error.filename or folder))
+            raise UserError(f"cannot write {what} ({error.strerror}): move it away, or make it writable") from error
         if cfg.progress:
             console.open_bar(first_step)
 

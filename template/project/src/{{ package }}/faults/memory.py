@@ -105,7 +105,8 @@ def halve(error: BaseException, run: Any, last: bool) -> None:
         raise _too_large(progress.step, run.parts.cfg) from None
     progress.forward_batch = math.ceil(size / 2)
     who = f"rank {world.rank}: " if world.world_size > 1 else ""
-    what = f"forward passes have {progress.forward_batch} samples from here on, with the same global batch"
+    count = f"{progress.forward_batch} sample{'s' * (progress.forward_batch > 1)}"
+    what = f"forward passes have {count} from here on, with the same global batch"
     print(f"{who}out of memory in step {progress.step + 1}: {what}", file=sys.stderr, flush=True)
 
 

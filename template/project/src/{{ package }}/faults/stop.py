@@ -16,7 +16,7 @@ import torch.distributed
 from ..config import RunConfig
 from ..console import STARTED
 from ..distributed import World
-from ..errors import UserError
+from ..errors import ONE_SIGNAL_SECONDS, UserError
 
 dist: Any = torch.distributed
 """The same module: it does not export its stores for type checkers."""
@@ -31,8 +31,6 @@ ANSWER_SECONDS = 120.0
 """How long the ranks wait for each other to agree."""
 NOTICE_SECONDS = 1.0
 """After how long it is said that the run is about to stop."""
-ONE_SIGNAL_SECONDS = 2.0
-"""Signals within this time count as one under a launcher, which passes on what a terminal has sent to it and to us."""
 SLURM_MARGIN_SECONDS = 120.0
 """How long before the end of a SLURM job the run stops."""
 

@@ -115,7 +115,7 @@ def start_two(folder: Path, *options: str) -> tuple["subprocess.Popen[str]", lis
     """Start the program in two ranks; return the launcher, and the ranks' processes when they are ready."""
     program = folder / "program.py"
     program.write_text(SIGNALLED)
-    short = f"from {PACKAGE}.tools import ranks; ranks.GRACE, ranks.ONE_SIGNAL = 0.1, 0.1"
+    short = f"from {PACKAGE}.tools import ranks; ranks.GRACE, ranks.ONE_SIGNAL_SECONDS = 0.1, 0.1"
     main = f"{short}; from {PACKAGE}.tools import launch; launch.main()"
     command = [sys.executable, "-c", main, "--nproc-per-node=2", str(program), str(folder), *options]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import RESTART, STOPPED, UNEXPECTED
+from ..errors import ONE_SIGNAL_SECONDS, RESTART, STOPPED, UNEXPECTED
 
 POLL = 0.05
 """Seconds between looks at the processes."""
@@ -22,8 +22,6 @@ GRACE_AFTER_HANG = 0.5
 """The same when one reports a hang, as it has waited for the reports of the others."""
 STOPPING = 120.0
 """Seconds that the others have when one has stopped by request, or has ended."""
-ONE_SIGNAL = 2.0
-"""Signals within so many seconds count as one: a terminal may send one to all processes, which is passed on as well."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -70,7 +68,7 @@ class Ranks:
 
     def _pass_on(self, number: int, frame: object) -> None:
         now = time.monotonic()
-        if self.stopping and now > self.stopping + ONE_SIGNAL:
+        if self.stopping and now > self.stopping + ONE_SIGNAL_SECONDS:
             self.kill_at = min(self.kill_at, now + GRACE)
         elif self.stopping:
             return
