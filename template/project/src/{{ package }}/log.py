@@ -38,16 +38,18 @@ class RunLog:
         self.sinks: list[Sink] = []
         """What takes each row besides, on rank 0."""
         try:
+            if self.is_main and cfg.tensorboard:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
             if self.is_main and self.file.is_file():
                 from .resume import drop_rows_after
 
                 drop_rows_after(first_step, self.file, validated)
             self.stream = (self.file if self.is_main else Path(os.devnull)).open("a", encoding="utf-8")
-            if self.is_main and cfg.tensorboard:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
         except OSError as error:
+            if self.events is not None:
+                self.events.close()
             what = shown(Path(error.filename or folder))
             raise UserError(f"cannot write {what} ({error.strerror}): move it away, or make it writable") from error
         if cfg.progress:

@@ -277,6 +277,21 @@ def test_run_without_a_checkpoint_does_not_block_its_name(
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["config.json"]
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "tensorboard"])
+def test_log_that_cannot_be_written_is_refused(
+    config: Callable[..., Config], world: World, tmp_path: Path, name: str
+) -> None:
+    """A folder is where a file belongs, and a link to nothing where a folder does."""
+    if name == "tensorboard":
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / name).symlink_to(tmp_path / "missing/folder")
+    else:
+        (tmp_path / "a" / name).mkdir(parents=True)
+    options = ["--run.name=a", "--run.resume=auto", "--train.steps=2", "--log.tensorboard=true"]
+    with pytest.raises(UserError, match=rf"cannot write .*{name} \(.+\): move it away, or make it writable"):
+        train(config(*options), world)
+
+
 KNOWN = [
     r"(device|precision|parameters|samples|batch|steps|run|resumed) {2,}\S.*",
     r"(validation|best|time|files) +\S.*",
