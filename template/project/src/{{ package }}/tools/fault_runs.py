@@ -168,7 +168,9 @@ def differences(run: Path, whole: Path, tolerance: float = 0.0) -> list[str]:
         found.append(f"metrics.jsonl has rows {places[0]}, not {places[1]}")
     elif not all(_close(mine, other, tolerance) for mine, other in zip(ours, theirs, strict=True)):
         found.append("the values in metrics.jsonl differ")
-    last = [checkpoint.all_checkpoints(folder / "checkpoints")[-1] for folder in (run, whole)]
+    last = [path for folder in (run, whole) for path in checkpoint.all_checkpoints(folder / "checkpoints")[-1:]]
+    if len(last) < 2:
+        return [*found, "it has no checkpoint"]
     (mine, names), (others, expected) = (tree_flatten(_state(path, tolerance)) for path in last)
     if last[0].name != last[1].name or names != expected:
         found.append(f"the last checkpoint is {last[0].name} with other contents than {last[1].name}")

@@ -16,11 +16,11 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from ..errors import RESTART, STOPPED, UserError
+from ..errors import UserError
+from .fault_cases import COVER, PASSING, POLITE, Case, Result, unexpected
 from .fault_runs import (
     EVERY,
     GRACE,
@@ -35,92 +35,8 @@ from .fault_runs import (
     wait,
 )
 
-POLITE = ("sigterm", "sigint", "sigusr1")
-DEADLY = {"sigkill": -9, "sigsegv": -11, "abort": -6, "torn-file": -9, "lost-rename": -9}
-# After a lack of memory, BatchNorm and dropout see smaller micro-batches: only the rows and files are compared.
-PASSING = ("sigstop", "gil-held", "slow-fsync", "straggler", "out-of-memory")
 STEPS = {"start": 0, "teardown": 0}
 """Optimizer steps before a fault, by its moment."""
-SAYS = {
-    **dict.fromkeys(POLITE, r"stopped +at step \d+"),
-    "exception": "an injected exception",
-    "full-disk": r"cannot save \S+step-\d+",
-    "read-only-disk": r"cannot save \S+step-\d+.*Read-only file system",
-    "nan": "loss is nan at step",
-    "port-in-use": "the port is in use",
-    "worker-killed": r"loader worker \d+ was ended by SIGKILL",
-}
-"""What a run says of a fault."""
-RESTARTED = {
-    "sigkill": "(rank {rank}|the run) ended by SIGKILL",
-    "abort": "(rank {rank}|the run) ended by SIGABRT",
-    "sigstop": "no progress for .*: rank {rank} is stopped by a signal",
-    "gil-held": "no progress for .*: (rank {rank}|the run) holds Python's lock",
-    "exception": "an injected exception",
-    "worker-killed": SAYS["worker-killed"],
-}
-"""What is said where the project's launcher restarts a run; it hangs where it stays stopped, or the GIL is held."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A fault, and what it happens to."""
-
-    fault: str
-    moment: str
-    rank: str = "0"
-    strategy: str = "single"
-    restart: int = 0
-    """Ranks of the resumed run; 0 for as many as before."""
-    launched: bool = False
-    """Whether the project's launcher starts the run, and restarts it."""
-
-    @property
-    def ranks(self) -> int:
-        return 1 if self.strategy == "single" else 2
-
-    def __str__(self) -> str:
-        restart = f", then {self.restart}" if self.restart else ", restarted" * self.launched
-        return f"{self.fault:15}{self.moment:15}{self.rank:5}{self.strategy}{restart}"
-
-
-@dataclass
-class Result:
-    """What came of a case."""
-
-    statuses: list[int | None]
-    lost: int = 0
-    """Optimizer steps that the resumed run repeated."""
-    said: str = ""
-    seconds: float = 0.0
-    problems: list[str] = field(default_factory=list)
-
-
-COVER = [
-    *(Case(fault, moment) for fault, moment in zip(POLITE, ("forward", "validation", "before-fsync"), strict=True)),
-    *(Case("sigkill", moment) for moment in ("fetch", "before-rename", "teardown")),
-    Case("sigkill", "all-reduce", "1", "ddp"),
-    Case("sigkill", "after-fsync", "1", "fsdp"),
-    Case("sigterm", "step", "all", "ddp", restart=1),
-    Case("sigterm", "validation", "1", "fsdp"),
-    Case("sigstop", "step"),
-    Case("sigsegv", "validation"),
-    Case("abort", "step"),
-    Case("exception", "all-reduce"),
-    Case("worker-killed", "fetch"),
-    Case("gil-held", "forward"),
-    Case("full-disk", "write"),
-    Case("read-only-disk", "before-rename"),
-    Case("slow-fsync", "before-fsync"),
-    Case("torn-file", "after-rename"),
-    Case("lost-rename", "after-rename"),
-    Case("nan", "forward"),
-    Case("out-of-memory", "forward", "1", "ddp"),
-    Case("straggler", "forward", "1", "ddp"),
-    Case("port-in-use", "start", "0", "ddp"),
-    Case("sigstop", "all-reduce", "1", "ddp", launched=True),
-]
-"""Each fault and each moment, on one process and on two."""
 
 
 class Trial:
@@ -185,7 +101,7 @@ class Trial:
                 result, left = Result(wait(processes, alone)), orphans(processes)
         result.problems += [f"process {pid} is left" for pid in left]
         result.said = output.read_text(encoding="utf-8", errors="replace")
-        result.problems += _unexpected(case, result)
+        result.problems += unexpected(case, result)
         if not record.exists():
             return Result(result.statuses, problems=["the fault did not occur"])
         lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
@@ -207,30 +123,6 @@ class Trial:
         result.problems += differences(self.folder / name, whole, tolerance)
         result.seconds = time.perf_counter() - begin
         return result
-
-
-def expected_status(case: Case) -> int:
-    """Return the status of a rank with the fault: also a polite stop has nothing to stop after the last step."""
-    if case.launched or case.fault in PASSING or (case.fault in POLITE and case.moment == "teardown"):
-        return 0
-    return STOPPED if case.fault in POLITE else (DEADLY | {"worker-killed": RESTART}).get(case.fault, 1)
-
-
-def _unexpected(case: Case, result: Result) -> list[str]:
-    """Return what is wrong with the statuses of the run, and with what it says."""
-    found, expected = [], expected_status(case)
-    own = range(len(result.statuses)) if case.rank == "all" or case.launched else [int(case.rank)]
-    others = [status for rank, status in enumerate(result.statuses) if rank not in own]
-    if any(result.statuses[rank] != expected for rank in own):
-        found.append(f"the statuses are {result.statuses}, not {expected}")
-    elif any((status in (0, STOPPED)) != (expected in (0, STOPPED)) for status in others):
-        found.append(f"the statuses are {result.statuses}: all ranks should end alike")
-    says = SAYS.get(case.fault, "") if expected else ""
-    if case.launched:
-        says = RESTARTED[case.fault].format(rank=case.rank.replace("all", r"\d"))
-    if not re.search(says, result.said):
-        found.append(f"it does not say {says!r}")
-    return found
 
 
 def main(argv: list[str] | None = None) -> None:
