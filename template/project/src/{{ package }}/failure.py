@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -11,6 +12,9 @@ from typing import NoReturn
 
 from .config_errors import with_place
 from .errors import UNEXPECTED, Stopped, UserError, in_one_line
+
+LOST_CONNECTION = re.compile(r"gloo/transport.*(Connection \w+ by peer|Broken pipe|Connection refused)|ncclRemoteError")
+"""What gloo and NCCL raise for a rank that is gone."""
 
 
 def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
@@ -32,7 +36,8 @@ def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
     elif isinstance(error, KeyboardInterrupt):
         message, status = "", 128 + signal.SIGINT
     elif (several or launched) and not isinstance(error, SystemExit):
-        message, status = "".join(traceback.format_exception(error)), UNEXPECTED if launched else 1
+        message = _lost_connection(error) or "".join(traceback.format_exception(error))
+        status = UNEXPECTED if launched else 1
     else:
         raise error
     if status == 1 and not several:
@@ -45,6 +50,18 @@ def leave(error: BaseException, arguments: list[str] | None = None) -> NoReturn:
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)
+
+
+def _lost_connection(error: BaseException) -> str:
+    """Return the line of a collective that failed because another rank is gone; empty for other errors."""
+    lines = str(error).splitlines()
+    found = next((line for line in lines if LOST_CONNECTION.search(line)), "")
+    if not found or not isinstance(error, RuntimeError):
+        return ""
+    why = found.rpartition("cc:")[2].partition("] ")[2].partition(". This is")[0] or found
+    return (
+        f"error: rank {os.environ.get('RANK', '0')} lost the connection to another rank, which may have ended ({why})"
+    )
 
 
 def _is_first(message: str) -> bool:

@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
-from ..errors import UserError
-from .fault_cases import COVER, PASSING, POLITE, Case, Result, unexpected
+from ..errors import STOPPED, UserError
+from .fault_cases import COVER, Case, Result, expected_status, unexpected
 from .fault_runs import (
     EVERY,
     GRACE,
@@ -116,7 +116,7 @@ class Trial:
         if case.launched or any(result.statuses):
             resumed = re.search(r"^resumed +at step (\d+)", printed, re.MULTILINE)
             result.lost = max(0, max(line["step"] for line in lines) - int(resumed[1] if resumed else 0))
-        harmless = case.fault in (*POLITE, *PASSING) and not case.launched
+        harmless = expected_status(case) in (0, STOPPED) and not case.launched
         if result.lost > (0 if harmless else 2 * EVERY):  # a checkpoint may be in the making
             result.problems.append(f"{result.lost} steps were lost")
         tolerance = TOLERANCE if case.restart else math.inf if case.fault == "out-of-memory" else 0.0
