@@ -5,6 +5,23 @@ from dataclasses import dataclass, field
 
 from ..errors import RESTART, STOPPED
 
+MOMENTS = {
+    "start": "before the ranks meet",
+    "fetch": "before a training batch",
+    "forward": "before a forward pass",
+    "all-reduce": "in the backward pass, when other ranks wait in the all-reduce of gradients",
+    "step": "before the optimizer updates the weights",
+    "validation": "before a forward pass of a validation",
+    "write": "when a file of a checkpoint is written, which is not the first",
+    "before-fsync": "when it is written, and not on the disk",
+    "after-fsync": "when it is on the disk",
+    "before-rename": "when a checkpoint is complete under its temporary name",
+    "after-rename": "when it has its name",
+    "teardown": "after the last step",
+}
+"""Where a fault can occur, and what these places are."""
+SAVING = ("write", "before-fsync", "after-fsync", "before-rename", "after-rename")
+"""The moments of a checkpoint, at which there is an older one."""
 POLITE = ("sigterm", "sigint", "sigusr1")
 DEADLY = {"sigkill": -9, "sigsegv": -11, "abort": -6, "torn-file": -9, "lost-rename": -9}
 # After a lack of memory, BatchNorm and dropout see smaller micro-batches: only the rows and files are compared.

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 
 from ..errors import STOPPED, UserError
-from .fault_cases import COVER, Case, Result, expected_status, unexpected
+from .fault_cases import COVER, SAVING, Case, Result, expected_status, unexpected
 from .fault_runs import (
     EVERY,
     GRACE,
@@ -117,7 +117,7 @@ class Trial:
             resumed = re.search(r"^resumed +at step (\d+)", printed, re.MULTILINE)
             result.lost = max(0, max(line["step"] for line in lines) - int(resumed[1] if resumed else 0))
         harmless = expected_status(case) in (0, STOPPED) and not case.launched
-        if result.lost > (0 if harmless else 2 * EVERY):  # a checkpoint may be in the making
+        if result.lost > (0 if harmless else EVERY * (1 + (case.moment in SAVING))):
             result.problems.append(f"{result.lost} steps were lost")
         tolerance = TOLERANCE if case.restart else math.inf if case.fault == "out-of-memory" else 0.0
         result.problems += differences(self.folder / name, whole, tolerance)

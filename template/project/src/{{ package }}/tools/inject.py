@@ -27,26 +27,12 @@ from typing import Any
 
 import torch
 
-from ..checkpoint import PREFIX
+from ..checkpoint import PREFIX, all_checkpoints
 from ..contracts import Batch
 from ..run import Run
+from .fault_cases import MOMENTS, SAVING
 
 PACKAGE = __package__.rpartition(".")[0]
-MOMENTS = {
-    "start": "before the ranks meet",
-    "fetch": "before a training batch",
-    "forward": "before a forward pass",
-    "all-reduce": "in the backward pass, when other ranks wait in the all-reduce of gradients",
-    "step": "before the optimizer updates the weights",
-    "validation": "before a forward pass of a validation",
-    "write": "when a file of a checkpoint is written",
-    "before-fsync": "when it is written, and not on the disk",
-    "after-fsync": "when it is on the disk",
-    "before-rename": "when a checkpoint is complete under its temporary name",
-    "after-rename": "when it has its name",
-    "teardown": "after the last step",
-}
-"""Where a fault can occur, and what these places are."""
 FILE_LIMIT = 4096
 """Bytes that a file can have on the full disk."""
 SLOW, NOTICE, LATE = 1.0, 1.0, 0.1
@@ -83,11 +69,22 @@ class Fault:
         step = self.run.progress.step if self.run else 0
         if not self.armed or moment != self.moment or (step < self.step and moment != "start"):
             return
+        if self.run and not self._can_resume(self.run, moment):
+            return
         self.armed = self.kind == "straggler"  # which is late in every step
         line = json.dumps({"rank": int(os.environ.get("RANK", "0")), "step": step, "pid": os.getpid()})
         with self.record.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
         FAULTS[self.kind](self)
+
+    def _can_resume(self, run: Run, moment: str) -> bool:
+        """Whether there is a checkpoint to resume from; waits for one in the making, unless this is a moment of it."""
+        thread = run.saver.thread
+        if moment not in SAVING and thread is not None:
+            run.saver.pace.hurry.set()
+            thread.join()
+        kept = all_checkpoints(run.folder / "checkpoints")
+        return moment not in SAVING or any(path != self.renamed[1] for path in kept)
 
     def attach(self, run: Run) -> None:
         """Watch the moments of a run's steps."""
@@ -193,8 +190,7 @@ def replace_functions(fault: Fault) -> None:
         fault.reach("teardown")
 
     def saved(*arguments: Any, **options: Any) -> None:
-        if fault.run and fault.run.progress.step:  # not when the framework tries what can be saved
-            fault.reach("write")
+        fault.reach("write")
         save(*arguments, **options)
 
     def flushed(descriptor: Any) -> None:
