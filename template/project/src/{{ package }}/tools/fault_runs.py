@@ -81,8 +81,10 @@ def started(module: str, argv: list[str], ranks: int, output: Path) -> Iterator[
         yield processes
     finally:
         for process in processes:
+            if process.pid is None:  # an earlier one could not be started
+                continue
             with suppress(ProcessLookupError):
-                os.killpg(process.pid or 0, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
             process.join()
 
 
