@@ -149,7 +149,7 @@ def build_optimizer(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer
         from . import optimizers
 
         optimizer = optimizers.build(model, cfg)
-    if getattr(model, "lr_scale", None) or any(group["lr"] != cfg.lr for group in optimizer.param_groups):
+    if hasattr(model, "lr_scale") or any(group["lr"] != cfg.lr for group in optimizer.param_groups):
         from . import lr_scale
 
         lr_scale.split(optimizer, model, cfg.lr)

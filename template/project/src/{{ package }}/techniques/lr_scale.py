@@ -24,7 +24,12 @@ def split(optimizer: torch.optim.Optimizer, model: nn.Module, lr: float) -> None
                 f"give it lr={lr:g}, which is optim.lr, and lr_scale={group['lr'] / lr:g}"
             )
     names = [name for name, _ in model.named_parameters()]
-    scales = by_name(getattr(model, "lr_scale", {}), names)
+    given: Any = getattr(model, "lr_scale", {})
+    if not isinstance(given, Mapping):
+        raise UserError(
+            f"lr_scale of the model is of type {type(given).__name__}: it maps names of parameters to factors"
+        )
+    scales = by_name(given, names)
     by_parameter = {id(p): scales[name] for name, p in model.named_parameters() if name in scales}
     parts: Any = getattr(optimizer, "parts", [optimizer])  # Muon is used with AdamW
     for part in parts:
@@ -41,8 +46,10 @@ def by_name(given: Mapping[str, float], names: Iterable[str]) -> dict[str, float
     known, found = [*names], dict[str, float]()
     for pattern, factor in given.items():
         matched = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
-        if not 0 < factor < math.inf:
-            raise UserError(f"lr_scale of the model has {factor} for {pattern!r}: a factor must be positive and finite")
+        if not (isinstance(factor, int | float) and 0 < factor < math.inf):
+            raise UserError(
+                f"lr_scale of the model has {factor!r} for {pattern!r}: a factor must be positive and finite"
+            )
         if not matched:
             raise UserError(f"lr_scale of the model has {pattern!r}, and no parameter has such a name")
         found |= {name: float(factor) for name in matched if name not in found or name == pattern}

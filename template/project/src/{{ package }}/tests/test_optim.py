@@ -86,9 +86,15 @@ def test_layer_decay_is_the_rate_of_each_block_below_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scales", "message"), [({"head.*": 0.0}, "0.0 for 'head.*'"), ({"haed.*": 0.1}, "no parameter has such a name")]
+    ("scales", "message"),
+    [
+        ({"head.*": 0.0}, "0.0 for 'head.*'"),
+        ({"head.*": "0.1"}, "'0.1' for 'head.*'"),
+        ({"haed.*": 0.1}, "no parameter has such a name"),
+        (0.5, "is of type float: it maps names"),
+    ],
 )
-def test_wrong_lr_scale_is_refused(scales: dict[str, float], message: str) -> None:
+def test_wrong_lr_scale_is_refused(scales: Any, message: str) -> None:
     net = Scaled()
     net.lr_scale = scales
     with pytest.raises(UserError, match=message):
