@@ -162,7 +162,10 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 
 def differences(run: Path, whole: Path, tolerance: float = 0.0) -> list[str]:
-    """Return in what a run differs from the uninterrupted one: rows, weights, optimizer, files."""
+    """Return in what a run differs from the uninterrupted one: rows, weights, optimizer, files.
+
+    With an infinite tolerance, which is for a lack of memory, only rows and files are compared.
+    """
     found = []
     ours, theirs = rows(run), rows(whole)
     places = [[(row["split"], row["step"]) for row in logged] for logged in (ours, theirs)]
@@ -179,8 +182,9 @@ def differences(run: Path, whole: Path, tolerance: float = 0.0) -> list[str]:
     elif not all(_close(value, other, tolerance) for value, other in zip(mine, others, strict=True)):
         found.append("the weights or the optimizer differ")
     extra = {_kind(file, run) for file in run.rglob("*")} - {_kind(file, whole) for file in whole.rglob("*")}
-    kept = re.compile(r"ranks(/stacks-.*)?|uncommitted-.*|out_of_memory\.json")  # records of a hang, edits, a restart
-    return found + [f"{name} is left" for name in sorted(extra) if not kept.fullmatch(name)]
+    kept = r"ranks(/stacks-.*)?|uncommitted-.*"  # what a hang shows, and edits meanwhile
+    kept += r"|out_of_memory\.json" if math.isinf(tolerance) else ""
+    return found + [f"{name} is left" for name in sorted(extra) if not re.fullmatch(kept, name)]
 
 
 def _state(path: Path, tolerance: float) -> dict[str, Any]:
