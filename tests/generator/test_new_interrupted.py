@@ -91,6 +91,13 @@ def test_signal_in_python_itself(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_signal_at_each_line_leaves_no_scratch_folder(environment: dict[str, str], tmp_path: Path) -> None:
+    program = [sys.executable, str(PROGRAMS / "interrupt_everywhere.py"), str(signal.SIGTERM.value)]
+    done = subprocess.run(program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    lines, left = done.stdout.split(maxsplit=1)
+    assert (int(lines) > 50, left) == (True, "[]\n")
+
+
 def test_ignored_hangup_stays_ignored(environment: dict[str, str]) -> None:
     done = subprocess.run(
         ["nohup", sys.executable, str(PROGRAMS / "interrupt_itself.py"), str(signal.SIGHUP.value), "import"],

@@ -1,12 +1,15 @@
 """Temporary folders that are always removed: also after a signal and, after a kill, by the next run."""
 
+import atexit
 import math
+import secrets
 import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from .errors import FastprojError
@@ -29,14 +32,17 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
         OSError: it cannot be created.
     """
     remove_abandoned(parent, name)
-    folder = Path(tempfile.mkdtemp(prefix=f".{name}.fastproj-", dir=parent))
+    folder = parent / f".{name}.fastproj-{secrets.token_hex(8)}"
+    # A signal may come before `try`, in `finally`, or between this function and its caller.
+    at_exit = atexit.register(partial(_remove, folder))
     try:
+        folder.mkdir(mode=0o700)
         with locked(folder, "", timeout_s=math.inf):
             (folder / "tmp").mkdir()
             yield folder
     finally:
-        with uninterrupted():
-            _remove(folder)
+        _remove(folder)
+        atexit.unregister(at_exit)
 
 
 def remove_abandoned(parent: Path, name: str) -> None:
@@ -66,8 +72,9 @@ def uninterrupted(permanently: bool = False) -> Iterator[None]:
 
 def _remove(folder: Path) -> None:
     """Remove a folder; repeat it while a git process that outlives its parent still writes there."""
-    for _ in range(40):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        time.sleep(0.05)
+    with uninterrupted():
+        for _ in range(40):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                return
+            time.sleep(0.05)
