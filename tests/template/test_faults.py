@@ -5,6 +5,7 @@ from matrix import ENGINE_MODEL, EVERY, FRAMEWORKS, ROOT
 from program import Project
 from warm import run_python
 
+
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS if EVERY else FRAMEWORKS[:1])
 def test_every_fault_is_survived(project: Project, framework: str) -> None:

@@ -98,6 +98,8 @@ class Data:
     """Whether loading a batch is so cheap that worker processes would only slow it down."""
     problems: tuple[str, ...] = ()
     """What was skipped, and other warnings, one line each."""
+    hint: str = ""
+    """How to load faster, said when a run starts."""
 
 
 def load(cfg: DataConfig) -> Data:
@@ -139,7 +141,7 @@ def _image_folder(cfg: DataConfig, path: Path) -> Data:
     val_files = [found.files[index] for index in found.val.tolist()]
     replaced = images.Decoding(train_files, found.labels[found.train], *options)
     left_out = images.Decoding(val_files, found.labels[found.val], *options, replace=False)
-    return Data(replaced, left_out, spec, in_memory=False, problems=found.problems + problems)
+    return Data(replaced, left_out, spec, False, found.problems + problems, images.HINT)
 
 
 class Prepare(nn.Module):
