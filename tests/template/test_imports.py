@@ -14,6 +14,7 @@ LAYERS: list[set[str]] = [
     {"framework"},
     {"open_run"},
     {"run"},
+    {"load_checkpoint"},
     {"parts", "progress"},
     {"faults", "techniques"},
     {"loaders", "run_folder", "metrics", "log", "hooks"},

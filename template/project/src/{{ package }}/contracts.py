@@ -18,10 +18,12 @@ A problem with 100 samples of 4 numbers and 3 classes:
             return loss, {"loss": (loss.detach() * len(y), len(y))}
 """
 
-from collections.abc import Collection, Sized
+from collections.abc import Collection, Mapping, Sized
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+
+from .errors import UserError
 
 Batch = tuple[Tensor, ...]
 """Tensors whose first dimension is the batch: as a dataset returns them, or as `Prepare` does."""
@@ -87,6 +89,14 @@ class NoWeightDecay(Protocol):
     """Their names, as in `named_parameters`. Biases, norms and other vectors need not be listed."""
 
 
+class ScalesLearningRate(Protocol):
+    """Optional: parameters that learn at another rate than the rest, as in fine-tuning."""
+
+    lr_scale: Mapping[str, float]
+    """Factors of the learning rate, by a parameter's name as in `named_parameters`, or by a pattern of names such as
+    "encoder.*"; a name goes before a pattern, and the first pattern that matches before others. See `layer_decay`."""
+
+
 def can_predict(model: nn.Module) -> bool:
     """Whether the model has `predict`."""
     return callable(getattr(model, "predict", None))
@@ -109,3 +119,22 @@ def no_weight_decay(model: nn.Module) -> Collection[str]:
     """Return the names of the parameters that the model excludes from weight decay, besides vectors."""
     names: Collection[str] = getattr(model, "no_weight_decay", ())
     return names
+
+
+def layer_decay(model: nn.Module, factor: float) -> dict[str, float]:
+    """Return an `lr_scale` in which each of `blocks` learns `factor` times as fast as the next one.
+
+    For fine-tuning: Howard and Ruder 2018 (arXiv:1801.06146, section 3.2). What is registered before the blocks, such
+    as an embedding, counts as one more; what is registered after them learns at the full rate.
+
+    Raises:
+        UserError: the model has no `blocks`.
+    """
+    blocks, number, found = blocks_of(model), 0, {}
+    if not len(blocks):
+        raise UserError("layer_decay needs a model with `blocks`: see HasBlocks in contracts.py")
+    depth = {id(parameter): place for place, block in enumerate(blocks, 1) for parameter in block.parameters()}
+    for name, parameter in model.named_parameters():
+        number = depth.get(id(parameter), len(blocks) + 1 if number else 0)
+        found[name] = factor ** (len(blocks) + 1 - number)
+    return found

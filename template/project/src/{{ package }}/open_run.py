@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from . import data, distributed, faults, run_folder, speed, techniques
 from .config import Config, parse
@@ -15,7 +16,7 @@ from .loaders import Loader, TrainOrder
 from .log import RunLog
 from .parts import build
 from .progress import Progress
-from .run import Run, load_checkpoint
+from .run import Run
 from .run_lock import Opened
 
 
@@ -30,7 +31,11 @@ def open_run(cfg: Config, world: World) -> Iterator[Run]:
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
     with Opened() as opened:
         folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint, opened)
-        state = load_checkpoint(parts, progress, resumed) if resumed else {}
+        state: dict[str, Any] = {}
+        if resumed:
+            from .load_checkpoint import load_checkpoint
+
+            state = load_checkpoint(parts, progress, resumed)
         order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
         train_loader = techniques.cache_on_device(
             Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data

@@ -67,12 +67,13 @@ def onecycle(cfg: OptimConfig, peak: float, total_steps: int, step: int) -> tupl
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float, momentum: float) -> None:
-    """Set learning rate and momentum of all parameter groups."""
+    """Set the learning rate, times `lr_scale` of a group that has it, and momentum of all parameter groups."""
     for group in optimizer.param_groups:
+        own = lr * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):  # a captured CUDA graph reads it from the device
-            group["lr"].fill_(lr)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = lr
+            group["lr"] = own
         if "betas" in group:
             group["betas"] = (momentum, group["betas"][1])
         else:

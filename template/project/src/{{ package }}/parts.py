@@ -46,6 +46,8 @@ class Parts:
         run |= {"train samples": self.plan.samples, "global batch": self.plan.global_batch}
         if no_weight_decay(self.model):  # the parameter groups that the optimizer's state belongs to
             run["no_weight_decay"] = sorted(no_weight_decay(self.model))
+        if scales := getattr(self.model, "lr_scale", None):
+            run["lr_scale"] = dict(scales)
         return run | {"run.seed": self.cfg.run.seed, "optim.name": self.cfg.optim.name}
 
     def describe(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import checkpoint, distributed, faults, optim, techniques
+from . import distributed, faults, optim, techniques
 from .config import as_dict
 from .console import shown
 from .contracts import Batch
@@ -272,6 +272,8 @@ class Run:
 
     def load(self, path: Path) -> None:
         """Load a checkpoint of this run, as at its start."""
+        from .load_checkpoint import load_checkpoint
+
         self.state = load_checkpoint(self.parts, self.progress, path)
         self.results, self.meter = self.state["results"], Meter(self.parts.world)
         self.begin()
@@ -289,22 +291,3 @@ class Run:
             facts["best"] = f"{best.monitor} {best.value:.4g} at step {best.step}"
         facts |= {"time": f"{time.perf_counter() - self.log.started:.1f} s", "files": f"in {shown(self.folder)}"}
         self.log.console.facts(facts)
-
-
-def load_checkpoint(parts: Parts, progress: Progress, path: Path) -> dict[str, Any]:
-    """Load a checkpoint into the parts; return what is for the run, and the `results` of its last validation."""
-    from .resume import same_structure
-
-    with same_structure(path):
-        state = techniques.read_state(path, parts.model, parts.optimizer, parts.cfg.dist)
-        checkpoint.load_weights(parts.model, state["model"], path)
-        optim.restore(parts.optimizer, state["optimizer"])
-        if state["scaler"] and parts.scaler.is_enabled():
-            parts.scaler.load_state_dict(state["scaler"])
-        for hook in parts.hooks:
-            hook.load_state_dict(state)
-        progress.load_state_dict(state)
-        manifest = checkpoint.read_manifest(path)
-        if progress.step != manifest["step"]:
-            raise ValueError(f"its step is {progress.step}, and {manifest['step']} in the manifest")
-        return {"results": manifest["metrics"], **{name: state[name] for name in interval.NAMES if name in state}}

@@ -140,13 +140,20 @@ def build_optimizer(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer
     """`optim.name`: create the optimizer.
 
     Raises:
-        UserError: its package is not installed, or the model has no parameters that it applies to.
+        UserError: its package is not installed, or the model has no parameters that it applies to, or a wrong
+            `lr_scale`; or a parameter group has a learning rate of its own.
     """
     if cfg.name == "adamw":
-        return optim.adamw(model, cfg)
-    from . import optimizers
+        optimizer = optim.adamw(model, cfg)
+    else:
+        from . import optimizers
 
-    return optimizers.build(model, cfg)
+        optimizer = optimizers.build(model, cfg)
+    if hasattr(model, "lr_scale") or any(group["lr"] != cfg.lr for group in optimizer.param_groups):
+        from . import lr_scale
+
+        lr_scale.split(optimizer, model, cfg.lr)
+    return optimizer
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer, name: str) -> str:

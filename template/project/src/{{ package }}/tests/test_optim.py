@@ -1,6 +1,7 @@
 """Clipping, accumulation, weight decay and the peak learning rate, compared with references."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from torch import nn
 
 from .. import data, model, optim, parts, techniques
 from ..config import Config, OptimConfig
-from ..contracts import blocks_of, no_weight_decay
+from ..contracts import blocks_of, layer_decay, no_weight_decay
 from ..distributed import World, seeded_generator
+from ..errors import UserError
 from ..grad_scaler import CountingScaler
 
 CPU = torch.device("cpu")
@@ -35,12 +37,83 @@ def test_weight_decay_applies_to_matrices_only(config: Callable[..., Config], na
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(net.parameters()))
 
 
-def test_a_run_continues_with_the_same_parameters_exempt_from_weight_decay(
+def test_a_run_continues_with_the_same_parameter_groups(
     config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = parts.build(config(), world)
     monkeypatch.setattr(type(built.model), "no_weight_decay", ("other",), raising=False)
     assert built.identity["no_weight_decay"] == ["other"]
+    assert "lr_scale" not in built.identity
+    monkeypatch.setattr(type(built.model), "lr_scale", {"*": 0.5}, raising=False)
+    assert set(built.identity["lr_scale"].values()) == {0.5}
+
+
+class Scaled(nn.Module):
+    """An embedding, two blocks and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(3, 4)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.head = nn.Linear(4, 2)
+        self.lr_scale: dict[str, float] = {}
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_learning_rate_is_scaled_by_parameter(name: Any) -> None:
+    net = Scaled()
+    net.lr_scale = {"blocks.*": 0.5, "blocks.1.bias": 3.0, "*": 0.1}
+    optimizer = techniques.build_optimizer(net, OptimConfig(name=name, lr=1.0))
+    optim.set_lr(optimizer, 2.0, 0.9)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    found = {name: rates[id(p)] for name, p in net.named_parameters()}
+    half = dict.fromkeys(("blocks.0.weight", "blocks.0.bias", "blocks.1.weight"), 1.0)
+    assert found == {
+        **half,
+        "blocks.1.bias": 6.0,
+        **dict.fromkeys(("embedding.weight", "head.weight", "head.bias"), 0.2),
+    }
+
+
+def test_layer_decay_is_the_rate_of_each_block_below_the_next() -> None:
+    net = Scaled()
+    found = layer_decay(net, 0.5)
+    expected = {"embedding.weight": 0.125, "blocks.0.weight": 0.25, "blocks.1.bias": 0.5, "head.weight": 1.0}
+    assert {name: found[name] for name in expected} == expected
+    assert found.keys() == {name for name, _ in net.named_parameters()}
+    with pytest.raises(UserError, match="needs a model with `blocks`"):
+        layer_decay(net.head, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        ({"head.*": 0.0}, "0.0 for 'head.*'"),
+        ({"head.*": "0.1"}, "'0.1' for 'head.*'"),
+        ({"haed.*": 0.1}, "no parameter has such a name"),
+        (0.5, "is of type float: it maps names"),
+    ],
+)
+def test_wrong_lr_scale_is_refused(scales: Any, message: str) -> None:
+    net = Scaled()
+    net.lr_scale = scales
+    with pytest.raises(UserError, match=message):
+        techniques.build_optimizer(net, OptimConfig())
+
+
+def test_group_with_a_rate_of_its_own_is_refused(
+    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schedule sets one rate for all, so that the other one would be lost without a word."""
+
+    def two_rates(net: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
+        first, *rest = net.parameters()
+        groups: list[dict[str, Any]] = [{"params": [first], "lr": cfg.lr / 8}, {"params": rest}]
+        return torch.optim.AdamW(groups, lr=cfg.lr)
+
+    monkeypatch.setattr(optim, "adamw", two_rates)
+    with pytest.raises(UserError, match=r"group 0 .* the schedule would replace: give it lr=0.01, .*lr_scale=0.125"):
+        parts.build(config("--optim.name=adamw", "--optim.lr=0.01"), world)
 
 
 def test_clipping_limits_the_global_norm_and_returns_it_unclipped() -> None:
