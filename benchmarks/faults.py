@@ -209,7 +209,7 @@ def _status(statuses: Counter[int | None]) -> str:
 
 
 def _soak(kept: dict[str, Any]) -> list[str]:
-    lines = ["| framework | ranks | busy loops | interruptions | runs | SIGKILL | stops | while saving | problems |"]
+    lines = ["| framework | ranks | busy loops | interruptions | runs | killed | stopped | while saving | problems |"]
     lines.append("|---|---|---|---|---|---|---|---|---|")
     for name, it in sorted(kept.items()):
         framework, ranks, busy = name.split()

@@ -48,7 +48,8 @@ Update = Callable[[Path, Fastproj, dict[str, str]], None]
     [
         pytest.param("0.1.0", update_with_fastproj, MOVED, id="0.1.0-fastproj"),
         *([pytest.param("0.2.0", update_with_fastproj, MOVED, id="0.2.0-fastproj")] if EVERY else []),
-        pytest.param("0.2.0", update_with_copier, {}, id="0.2.0-copier"),  # it loses edits in moved files
+        # It loses edits in moved files.
+        *([pytest.param("0.2.0", update_with_copier, {}, id="0.2.0-copier")] if EVERY else []),
     ],
 )
 def test_updated_project_resumes_bit_identically(

@@ -122,14 +122,20 @@ def _is_bound(error: BaseException, cfg: Config, world: World, last: bool) -> bo
     return last and any(it.f_code.co_name == "backward" for it in _frames(error, "torch.autograd"))
 
 
-def _frames(error: BaseException, module: str) -> Iterator[FrameType]:
-    """Return the calls that an error went through in a module of torch."""
+def _frames(error: BaseException, *modules: str) -> Iterator[FrameType]:
+    """Return the calls that an error went through in modules of torch, from the outermost."""
     place = error.__traceback__
     while place is not None:
         name = str(place.tb_frame.f_globals.get("__name__", ""))
-        if name == module or name.startswith(f"{module}."):
+        if f"{name}.".startswith(tuple(f"{module}." for module in modules)):
             yield place.tb_frame
         place = place.tb_next
+
+
+def _in_optimizer(error: BaseException) -> bool:
+    """Whether the optimizer needed the memory, and not a pass through the model: Lightning's steps call that."""
+    names = [str(it.f_globals["__name__"]) for it in _frames(error, "torch.optim", "torch.nn", "torch.autograd")]
+    return bool(names) and names[-1].startswith("torch.optim")
 
 
 def _too_large(step: int, cfg: Config) -> UserError:
@@ -151,7 +157,7 @@ def restart(error: BaseException, cfg: Config, plan: Plan, progress: Any, folder
     """
     if not is_out_of_memory(error):
         return
-    if any(True for _ in _frames(error, "torch.optim")):
+    if _in_optimizer(error):
         way = "use dist.strategy=fsdp, optim.name=sgd or a smaller model"
         raise UserError(f"out of memory in the optimizer, whatever train.micro_batch is: {way}") from error
     if cfg.dist.static_graph:

@@ -81,12 +81,16 @@ def test_one_sample_that_does_not_fit_is_an_error(
 def test_process_ends_where_it_cannot_go_on(
     tmp_path: Path, faulty: Faulty, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a status that asks for a restart; the run then has smaller micro-batches and the same global batch."""
+    """With a status that asks for a restart; the run then has smaller micro-batches and the same global batch.
+
+    Without accumulation, so that Lightning calls the model within the optimizer's step.
+    """
     monkeypatch.setattr(memory, "_is_bound", lambda *_: True)
     command = [*SMALL, *OPTIONS, f"--run.dir={tmp_path}", "--log.tensorboard=false", "--run.resume=auto"]
+    command += ["--train.micro_batch=16", "--train.accumulate=1"]
     main([*command, "--run.name=whole"])
     faulty.limit, faulty.sizes = 3, []
-    for samples in (4, 2):
+    for samples in (8, 4, 2):
         with pytest.raises(SystemExit) as end:
             main([*command, "--run.name=a"])
         assert end.value.code == 76
@@ -94,7 +98,7 @@ def test_process_ends_where_it_cannot_go_on(
         assert told in capsys.readouterr().err
         faulty.failed = []  # `end` keeps the error, and so its tensors
     main([*command, "--run.name=a"])
-    assert (faulty.sizes[:2], set(faulty.sizes[2:])) == ([8, 4], {2})
+    assert (faulty.sizes[:3], set(faulty.sizes[3:])) == ([16, 8, 4], {2})
     assert [row["step"] for row in read_rows(tmp_path / "a", "train")] == [2, 3, 4, 6]
     assert "16 samples: 1 x 8 x 2 (ranks x accumulate x micro_batch)" in capsys.readouterr().out
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..errors import RESTART, STOPPED
 
@@ -26,6 +27,8 @@ POLITE = ("sigterm", "sigint", "sigusr1")
 DEADLY = {"sigkill": -9, "sigsegv": -11, "abort": -6, "torn-file": -9, "lost-rename": -9}
 # After a lack of memory, BatchNorm and dropout see smaller micro-batches: only the rows and files are compared.
 PASSING = ("sigstop", "gil-held", "slow-fsync", "straggler", "out-of-memory")
+OTHER_FRAMEWORK = Path(__file__).parents[1].joinpath("framework.py").exists()
+"""Whether this project trains with Lightning or Accelerate."""
 SAYS = {
     **dict.fromkeys(POLITE, r"stopped +at step \d+"),
     "exception": "an injected exception",
@@ -110,7 +113,7 @@ COVER = [
 
 def expected_status(case: Case) -> int:
     """Return the status of a rank with the fault: also a polite stop has nothing to stop after the last step."""
-    if (case.fault, case.strategy) == ("out-of-memory", "fsdp"):  # the step has collectives: it cannot be made again
+    if case.fault == "out-of-memory" and (case.strategy == "fsdp" or OTHER_FRAMEWORK):  # the step is not made again
         return RESTART
     if case.launched or case.fault in PASSING or (case.fault in POLITE and case.moment == "teardown"):
         return 0
