@@ -21,6 +21,8 @@ VALIDATION_FOLDERS = ("val", "valid", "validation", "test")
 STATISTICS_IMAGES = 1024
 """Training images, at most, from which the mean and standard deviation are computed."""
 
+HINT = "data.cache=disk decodes each image once and not in every epoch"
+
 
 @dataclass(frozen=True)
 class ImageFolder:

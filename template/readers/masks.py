@@ -83,7 +83,7 @@ def load(cfg: MaskConfig, path: Path) -> Data:
     problems = (*problems, *known["problems"])
     if cfg.cache != "disk":
         parts = [Decoding(part, cfg.size, class_of, cfg.max_unreadable, part is train) for part in (train, val)]
-        return Data(parts[0], parts[1], spec, False, (*problems, *unread))
+        return Data(parts[0], parts[1], spec, False, (*problems, *unread), images.HINT)
     stored, skipped = _memory_mapped(cfg, path, train, val, class_of)
     return Data(stored[0], stored[1], spec, True, (*problems, *skipped))
 

@@ -50,6 +50,8 @@ class Data:
     """Whether loading a batch is so cheap that worker processes would only slow it down."""
     problems: tuple[str, ...] = ()
     """What was skipped, and other warnings, one line each."""
+    hint: str = ""
+    """How to load faster, said when a run starts."""
 
 
 def split(count: int, val_fraction: float) -> tuple[Tensor, Tensor]:

@@ -98,6 +98,7 @@ class Data:
     """Whether loading a batch is so cheap that worker processes would only slow it down."""
     problems: tuple[str, ...] = ()
     """What was skipped, and other warnings, one line each."""
+    hint: str = ""  # how to load faster, said when a run starts
 
 
 def load(cfg: DataConfig) -> Data:
@@ -133,13 +134,12 @@ def _image_folder(cfg: DataConfig, path: Path) -> Data:
     spec = Spec(3, cfg.size, found.classes, mean, std)
     if cfg.cache == "disk":
         train, val, problems = images.mapped(found, *options, cfg.cache_dir)
-        # What does not fit into memory is read from disk, so worker processes help.
-        small = (len(train) + len(val)) * 3 * cfg.size**2 < 2**30
+        small = (len(train) + len(val)) * 3 * cfg.size**2 < 2**30  # else it is read from disk, so that workers help
         return Data(train, val, spec, small, found.problems + problems)
     val_files = [found.files[index] for index in found.val.tolist()]
     replaced = images.Decoding(train_files, found.labels[found.train], *options)
     left_out = images.Decoding(val_files, found.labels[found.val], *options, replace=False)
-    return Data(replaced, left_out, spec, in_memory=False, problems=found.problems + problems)
+    return Data(replaced, left_out, spec, False, found.problems + problems, images.HINT)
 
 
 class Prepare(nn.Module):

@@ -14,6 +14,8 @@ from .. import data
 from ..readers.digits import load_digits
 from ..tools import view
 
+pytestmark = pytest.mark.fast
+
 
 def make_folder(root: Path, classes: int, images: int) -> Path:
     """Make a folder of color noise, with one subfolder per class and a different brightness for each."""

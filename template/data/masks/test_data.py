@@ -13,6 +13,8 @@ from .. import data
 from ..errors import UserError
 from ..tools import view
 
+pytestmark = pytest.mark.fast
+
 RED = (250, 10, 10)
 
 

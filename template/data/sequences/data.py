@@ -187,9 +187,8 @@ class Prepare(nn.Module):
         self.register_buffer("std", torch.tensor(spec.std), persistent=False)
 
     def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
-        """Turn a batch as loaded into inputs and targets; sequences are not augmented."""
+        """Turn a batch as loaded into inputs and targets, both contiguous; sequences are not augmented."""
         if self.spec.vocabulary:
-            tokens = as_indices(batch[0])
-            return tokens[:, :-1], tokens[:, 1:]
-        rows = (batch[0] - self.mean) / self.std
-        return rows[:, : self.spec.context], rows[:, self.spec.context :]
+            return as_indices(batch[0][:, :-1]), as_indices(batch[0][:, 1:])
+        rows = batch[0][:, : self.spec.context], batch[0][:, self.spec.context :]
+        return tuple((part - self.mean) / self.std for part in rows)

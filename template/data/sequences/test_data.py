@@ -14,6 +14,8 @@ from .. import data
 from ..errors import UserError
 from ..tools import view
 
+pytestmark = pytest.mark.fast
+
 
 def write(file: Path, rows: int = 200, **others: list[Any]) -> Path:
     """Write a table with two numeric columns, one of dates and one of words."""
@@ -40,6 +42,8 @@ def test_text_is_the_default() -> None:
     inputs, targets = data.Prepare(found.spec, cfg)(found.train.__getitems__([0, 5]), True, torch.default_generator)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert inputs.dtype == torch.int64
+    assert torch.equal(inputs.view(-1), inputs.flatten()), "as in many published models"
+    assert torch.equal(targets.view(-1), targets.flatten())
 
 
 def test_own_text_with_a_tokenizer(tmp_path: Path) -> None:
@@ -83,6 +87,8 @@ def test_own_series_is_split_by_time_and_normalized_by_train(tmp_path: Path, suf
     (windows,) = found.val.__getitems__([0, len(found.val) - 1])
     assert windows[0, :, 0].tolist() == list(range(150 - 12, 154))  # the first forecast is that of row 150
     assert windows[1, -1, 0] == 199
+    for part in data.Prepare(found.spec, cfg)((windows,), True, torch.Generator()):
+        assert part.is_contiguous(), "as models that use `view` need"
     assert found.spec.mean[0] == pytest.approx(np.arange(150).mean())
     assert found.spec.std[0] == pytest.approx(np.arange(150).std())
     rows, targets = data.Prepare(found.spec, cfg)((found.train.values[:16].unsqueeze(0),), True, torch.Generator())

@@ -17,6 +17,8 @@ from ..errors import UserError
 from ..readers import sklearn_tables
 from ..tools import view
 
+pytestmark = pytest.mark.fast
+
 ROWS = 60
 
 

@@ -95,5 +95,5 @@ class Prepare(nn.Module):
 
     def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
         """Turn a batch as loaded into inputs and targets; text is not augmented."""
-        tokens = as_indices(batch[0])
-        return tokens[:, :-1], tokens[:, 1:]
+        # Cut before the conversion, which copies: both are contiguous, so that a model can `.view` them.
+        return as_indices(batch[0][:, :-1]), as_indices(batch[0][:, 1:])

@@ -15,6 +15,8 @@ from ..readers import windows
 from ..readers.windows import Windows
 from ..tools import view
 
+pytestmark = pytest.mark.fast
+
 
 def prepared(found: data.Data, split: Windows, cfg: data.DataConfig) -> Tensor:
     """All prepared inputs of a split."""
@@ -94,6 +96,9 @@ def test_windows_are_consecutive_and_targets_are_shifted_by_one(tmp_path: Path) 
     inputs, targets = data.Prepare(found.spec, cfg)((tokens,), True, torch.default_generator)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert inputs.dtype == torch.int64
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        for part in data.Prepare(found.spec, cfg)((tokens.to(dtype),), True, torch.default_generator):
+            assert part.view(-1).tolist() == part.flatten().tolist(), "as in many published models"
 
 
 @pytest.mark.parametrize(("words", "dtype"), [(40_000, torch.int16), (70_000, torch.int32)])

@@ -12,6 +12,8 @@ from ..data import Spec
 from ..errors import UserError
 from ..model import ModelConfig, build
 
+pytestmark = pytest.mark.fast
+
 
 def spec_of(vocabulary: int, context: int) -> Spec:
     return Spec(vocabulary=vocabulary, context=context)

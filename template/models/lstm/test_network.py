@@ -15,6 +15,8 @@ from ..model import Forecaster, Language, ModelConfig, build
 from ..train import train
 from .conftest import FP32_ON_CPU, ROOT
 
+pytestmark = pytest.mark.fast
+
 TEXT = Spec(vocabulary=256, context=32)
 SERIES = Spec(vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0, 0.0), std=(1.0, 5.0))
 

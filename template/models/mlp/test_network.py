@@ -18,6 +18,8 @@ from ..model import MLP, ModelConfig
 from ..train import train
 from .conftest import ROOT
 
+pytestmark = pytest.mark.fast
+
 MIXED = Spec(
     numeric=("a", "b", "c"),
     mean=(0.0,) * 3,

@@ -9,6 +9,8 @@ from ..data import Spec
 from ..errors import UserError
 from ..model import ModelConfig, build
 
+pytestmark = pytest.mark.fast
+
 IMAGENET = Spec(3, 224, tuple(map(str, range(1000))), (0.5,) * 3, (0.25,) * 3)
 
 

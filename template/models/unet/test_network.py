@@ -10,6 +10,8 @@ from ..data import Spec
 from ..errors import UserError
 from ..model import ModelConfig, build
 
+pytestmark = pytest.mark.fast
+
 
 def spec_of(classes: int, size: int = 32, channels: int = 1, ignore: int | None = None) -> Spec:
     names = tuple(map(str, range(classes)))

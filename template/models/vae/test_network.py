@@ -16,6 +16,8 @@ from ..errors import UserError
 from ..model import ModelConfig, build, log_probability
 from .conftest import ROOT
 
+pytestmark = pytest.mark.fast
+
 MARGIN = 0.5
 """Minimum bits per dimension by which the recipe must beat the baseline."""
 DIGITS = Spec(1, 8, tuple("0123456789"), (0.3,), (0.38,))

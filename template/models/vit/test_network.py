@@ -10,6 +10,8 @@ from ..data import Spec
 from ..errors import UserError
 from ..model import ModelConfig, build
 
+pytestmark = pytest.mark.fast
+
 IMAGENET = Spec(3, 224, tuple(map(str, range(1000))), (0.5,) * 3, (0.25,) * 3)
 DIGITS = Spec(1, 8, tuple("0123456789"), (0.3,), (0.38,))
 

@@ -100,7 +100,8 @@ class LoaderConfig(Section):
     """Loading samples and copying them to the device."""
 
     workers: int | Literal["auto"] = within("[0, 256]", "auto")
-    """Loader processes per rank; auto: none for data in memory, otherwise the cores per rank less one, at most 16."""
+    """Loader processes per rank; auto: none for data in memory, otherwise the cores per rank less one, at most 16; but
+    none if that is one and torch computes on all cores of a CPU."""
     persistent_workers: bool = True
     """Keep the loader processes of validation alive between validations."""
     prefetch_factor: int = within("[1, 64]", 2)

@@ -2,8 +2,8 @@
 
 `data.py` has a `DataConfig`, `load(cfg) -> Data`, and a module `Prepare(spec, cfg)` that turns a batch as loaded into
 the model's input, on the device. Optional is `UNIT = "img"`, the word for a sample in the log; `problems` of `Data`,
-what was skipped, a line each; and `unreadable` of a dataset, see `readers/unreadable.py`. `model.py` has a
-`ModelConfig` and `build(cfg, spec) -> Model`.
+what was skipped, a line each; `hint` of `Data`, how to load it faster, said when a run starts; and `unreadable` of a
+dataset, see `readers/unreadable.py`. `model.py` has a `ModelConfig` and `build(cfg, spec) -> Model`.
 
 A problem with 100 samples of 4 numbers and 3 classes:
 

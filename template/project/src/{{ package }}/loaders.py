@@ -185,8 +185,11 @@ def _prefetch(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         yield ready
 
 
-def worker_count(cfg: LoaderConfig, in_memory: bool) -> int:
+def worker_count(cfg: LoaderConfig, in_memory: bool, device: torch.device) -> int:
     """Return the loader processes per rank: as configured, or by the cores per rank of this machine.
+
+    On the CPU, torch computes with a thread per core, and a step waits for the slowest: a single worker, which takes
+    one of at most two cores from them, costs more than it loads.
 
     Raises:
         UserError: there are fewer cores than workers.
@@ -194,7 +197,9 @@ def worker_count(cfg: LoaderConfig, in_memory: bool) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if cfg.workers == "auto":
-        return 0 if in_memory else max(1, min(16, cores // ranks_here - 1))
+        most = max(1, min(16, cores // ranks_here - 1))
+        crowded = device.type == "cpu" and most == 1 and torch.get_num_threads() >= cores // ranks_here
+        return 0 if in_memory or crowded else most
     if cfg.workers * ranks_here > max(cores, ranks_here):
         most = max(cores // ranks_here, 1)
         cfg.refuse(

@@ -56,11 +56,15 @@ class Parts:
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         compiled = "" if self.cfg.speed.compile == "off" else "; torch.compile makes the first steps slow"
         division = f": {plan.world_size} x {plan.accumulate} x {plan.micro_batch} (ranks x accumulate x micro_batch)"
+        hint = getattr(self.data, "hint", "")
+        loading = {"loading": f"loader.workers={self.workers} per rank{f'; {hint}' * bool(hint)}"}
         return {
             "device": distributed.describe(self.world),
             "precision": f"{self.precision.format}{compiled}",
             "parameters": f"{weights:,}",
+            "optimizer": techniques.describe_optimizer(self.optimizer, self.cfg.optim.name),
             "samples": f"{plan.samples:,} for training, {len(self.data.val):,} for validation",
+            **(loading if not self.data.in_memory else {}),
             "batch": f"{plan.global_batch:,} samples{division if plan.global_batch != plan.micro_batch else ''}",
             "steps": f"{plan.total_steps:,} in {epochs:,g} epoch{'s' * (epochs != 1)}",
         }
@@ -77,7 +81,7 @@ def build(cfg: Config, world: World) -> Parts:
     dataset: Data = data.load(cfg.data)
     plan = Plan.make(cfg.train, len(dataset.train), world.world_size)
     eval_order = loaders.EvalOrder(len(dataset.val), plan.micro_batch, world.rank, world.world_size)
-    workers = loaders.worker_count(cfg.loader, dataset.in_memory)
+    workers = loaders.worker_count(cfg.loader, dataset.in_memory, world.device)
     prepare: nn.Module = data.Prepare(dataset.spec, cfg.data).to(world.device)
     initial, plain = techniques.build_model(cfg, dataset.spec, world)
 

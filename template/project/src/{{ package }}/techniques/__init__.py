@@ -156,6 +156,15 @@ def build_optimizer(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer
     return optimizer
 
 
+def describe_optimizer(optimizer: torch.optim.Optimizer, name: str) -> str:
+    """`optim.name`, as the first lines of a run say it."""
+    if name == "adamw":
+        return name
+    from . import optimizers
+
+    return optimizers.describe(optimizer, name)
+
+
 def build_schedule(cfg: OptimConfig, peak_lr: float, total_steps: int) -> optim.Schedule:
     """`optim.schedule`: learning rate and momentum by optimizer step."""
     if cfg.schedule == "onecycle":

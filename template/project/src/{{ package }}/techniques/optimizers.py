@@ -55,7 +55,10 @@ def _muon(model: nn.Module, cfg: OptimConfig) -> "CombinedOptimizer":
     named = [(name, p) for name, p in model.named_parameters() if id(p) in inside and name not in exempt]
     hidden = [p for _, p in named if p.ndim == 2 and p.requires_grad]
     if not hidden:
-        raise UserError("optim.name=muon is for 2-D weights in `blocks`, and this model has none there: use adamw")
+        raise UserError(
+            "optim.name=muon is for 2-D weights in `blocks`, and this model has none there: use adamw, with a learning "
+            "rate for it (optim.lr), or name its repeated layers `blocks` (HasBlocks in contracts.py)"
+        )
     # Updates of AdamW's size, so that one learning rate fits both: Liu et al. 2025 (arXiv:2502.16982, section 2.2).
     rule = "match_rms_adamw"
     muon = Muon(hidden, lr=cfg.lr, weight_decay=cfg.weight_decay, momentum=cfg.beta1, adjust_lr_fn=rule)
@@ -63,6 +66,14 @@ def _muon(model: nn.Module, cfg: OptimConfig) -> "CombinedOptimizer":
     return CombinedOptimizer(
         muon, torch.optim.AdamW(rest, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, fused=cfg.fused)
     )
+
+
+def describe(optimizer: torch.optim.Optimizer, name: str) -> str:
+    """Return the optimizer's name, and which parameters Muon updates."""
+    if not isinstance(optimizer, CombinedOptimizer):
+        return name
+    hidden, rest = (sum(len(group["params"]) for group in part.param_groups) for part in optimizer.parts)
+    return f"muon for {hidden} matrices in `blocks`, adamw for {rest} other parameters"
 
 
 class CombinedOptimizer(torch.optim.Optimizer):

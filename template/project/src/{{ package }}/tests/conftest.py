@@ -66,6 +66,10 @@ NO_COMPILE = bool(no_compile_reason(_network()))
 """Whether the model has a reason not to be compiled; then compiling is refused."""
 
 
+def no_print(*args: object, **options: object) -> None:
+    """Replaces `print` where a model is compiled as a whole: one in its forward pass is a graph break."""
+
+
 UNSUPPORTED: dict[str, str] = {**getattr(train, "UNSUPPORTED", {}), **getattr(train, "UNSUPPORTED_ON_CPU", {})}
 
 

@@ -228,6 +228,7 @@ def test_size_sets_every_dimension(size: object, tmp_path: Path) -> None:
     assert from_dict(as_dict(found)).model == expected
 
 
+@pytest.mark.fast
 def test_config_round_trip(config: Callable[..., Config]) -> None:
     cfg = config("--run.name=x", "--optim.clip=null")
     assert from_dict(as_dict(cfg)) == cfg

@@ -8,12 +8,13 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from .. import data, loader_worker
+from .. import data, loader_worker, parts
 from ..config import Config, LoaderConfig, TrainConfig
 from ..distributed import World
 from ..errors import RestartError, UserError
@@ -65,6 +66,7 @@ def test_rank_without_validation_samples_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
+@pytest.mark.fast
 def test_workers_do_not_change_batches(config: Callable[..., Config], world: World) -> None:
     samples = data.load(config().data)
     order = list(TrainOrder(Plan.make(TrainConfig(micro_batch=8, steps=5), len(samples.train), 1), 0, 0, 0))
@@ -148,7 +150,7 @@ def test_only_a_killed_worker_asks_for_a_restart(
 
 def test_workers_are_limited_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    count = partial(worker_count, in_memory=False)
+    count = partial(worker_count, in_memory=False, device=torch.device("cpu"))
     assert count(LoaderConfig()) == 3
     assert count(LoaderConfig(workers=4)) == 4
     with pytest.raises(UserError, match="loader.workers is 5: the ranks here share 4 cores; use auto, or at most 4"):
@@ -159,11 +161,33 @@ def test_workers_are_limited_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> No
         count(LoaderConfig(workers=3))
 
 
-@pytest.mark.parametrize(("cores", "ranks", "expected"), [(1, 1, 1), (2, 1, 1), (16, 1, 15), (64, 1, 16), (96, 8, 11)])
+@pytest.mark.parametrize(
+    ("cores", "ranks", "threads", "on_cpu", "on_gpu"),
+    [
+        *((1, 1, 1, 0, 1), (2, 1, 2, 0, 1), (2, 1, 1, 1, 1), (4, 2, 1, 1, 1), (4, 2, 2, 0, 1), (3, 1, 3, 2, 2)),
+        *((16, 1, 16, 15, 15), (64, 1, 64, 16, 16), (96, 8, 1, 11, 11)),
+    ],
+)
 def test_automatic_workers_follow_the_cores_per_rank(
-    monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, expected: int
+    monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, threads: int, on_cpu: int, on_gpu: int
 ) -> None:
+    """A single worker takes no core from the threads of torch on a CPU."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
-    assert worker_count(LoaderConfig(), in_memory=False) == expected
-    assert worker_count(LoaderConfig(), in_memory=True) == 0
+    for kind, expected in (("cpu", on_cpu), ("cuda", on_gpu)):
+        assert worker_count(LoaderConfig(), False, torch.device(kind)) == expected
+        assert worker_count(LoaderConfig(), True, torch.device(kind)) == 0
+
+
+def test_run_says_how_its_data_would_be_loaded_faster(
+    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = config("--loader.workers=0")
+    found = data.load(cfg.data)
+    assert "loading" not in parts.build(cfg, world).describe() or not found.in_memory
+    slow = SimpleNamespace(train=found.train, val=found.val, spec=found.spec, in_memory=False, hint="decode once")
+    monkeypatch.setattr(data, "load", lambda _: slow)
+    assert parts.build(cfg, world).describe()["loading"] == "loader.workers=0 per rank; decode once"
+    del slow.hint  # of a data.py written before
+    assert parts.build(cfg, world).describe()["loading"] == "loader.workers=0 per rank"

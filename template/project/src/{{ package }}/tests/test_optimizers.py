@@ -1,5 +1,6 @@
 """Every optimizer takes steps of the published size, learns, follows the schedule and resumes."""
 
+import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -128,7 +129,9 @@ def test_schedule_reaches_the_optimizer(
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
-def test_optimizer_learns_and_resumes(config: Callable[..., Config], world: World, tmp_path: Path, name: str) -> None:
+def test_optimizer_learns_and_resumes(
+    config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     rate = {"adamw": 4e-3, "sgd": 0.1, "muon": 4e-3, "lamb": 4e-2, "lars": 20.0, "novograd": 1e-2}[name]
     # Their steps are proportional to the norm of a layer's weights.
     stuck = name in ("lars", "lamb") and _begins_at_zero(config())
@@ -142,6 +145,8 @@ def test_optimizer_learns_and_resumes(config: Callable[..., Config], world: Worl
             train(cfg, world)
         return
     train(cfg, world)
+    said = {"muon": r"muon for [1-9]\d* matrices in `blocks`, adamw for \d+ other parameters"}.get(name, name)
+    assert re.search(rf"^optimizer   {said}$", capsys.readouterr().out, re.MULTILINE)
     found = read_losses(tmp_path / "whole")
     assert stuck or sum(found[-5:]) < 0.93 * sum(found[:5])
     train(config("--run.name=cut", *options), world)

@@ -9,6 +9,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from .. import checkpoint, data, model
+from .. import checkpoint, data, model, techniques
 from .. import train as framework
 from ..config import Config, parse
 from ..contracts import blocks_of
@@ -44,6 +46,8 @@ from .conftest import (
 from .terminal import terminal
 
 
+@pytest.mark.fast
+@pytest.mark.usefixtures("short_validation")
 def test_loss_decreases_and_files_are_written(
     config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,7 +67,8 @@ def test_loss_decreases_and_files_are_written(
     assert (tmp_path / "a" / "report.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.usefixtures("short_validation")
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.fast), 1])
 def test_resume_is_bit_identical(config: Callable[..., Config], world: World, tmp_path: Path, workers: int) -> None:
     options = ["--train.eval_every=4", "--log.every=2", "--train.steps=12", "--run.seed=3"]
     options.append(f"--loader.workers={workers}")
@@ -293,7 +298,7 @@ def test_log_that_cannot_be_written_is_refused(
 
 
 KNOWN = [
-    r"(device|precision|parameters|samples|batch|steps|run|resumed) {2,}\S.*",
+    r"(device|precision|parameters|optimizer|loading|samples|batch|steps|run|resumed) {2,}\S.*",
     r"(validation|best|time|files) +\S.*",
     r"stopped at step 1[0-2] \(SIGINT\); continue with --run.resume auto",
     r" {12}\S.*",
@@ -305,10 +310,26 @@ KNOWN = [
 """Lines that a run prints."""
 
 
+def build_without_output(cfg: Any, spec: Any) -> Any:
+    """Build the model, and drop what it prints, then and in its forward pass."""
+    with redirect_stdout(StringIO()):
+        net: Any = model.build(cfg, spec)
+    forward = net.forward
+
+    def quiet(*batch: Any) -> Any:
+        with redirect_stdout(StringIO()):
+            print("a model that prints")
+            return forward(*batch)
+
+    net.forward = quiet
+    return net
+
+
 def test_terminal_shows_whole_lines_of_an_interrupted_and_a_resumed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_validation: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(techniques, "build", build_without_output)
     step = RunLog.step
     options = [*SMALL, "--log.tensorboard=false", "--run.dir=runs", "--run.name=a", "--run.resume=auto"]
     options += ["--train.steps=16", "--train.eval_every=4", "--log.every=3"]

@@ -60,7 +60,7 @@ def measure(trained: TrainedModel, world: World, stride: int | None = None) -> E
         val, details = overlapping(val, require_predict(trained).spec, world.device, stride)
     order = loaders.EvalOrder(len(val), trained.cfg.train.micro_batch, world.rank, world.world_size)
     cfg = LoaderConfig()  # as the evaluation does not depend on how the run loaded its data
-    workers = loaders.worker_count(cfg, samples.in_memory)
+    workers = loaders.worker_count(cfg, samples.in_memory, world.device)
     batches = loaders.Loader(val, order, cfg, workers, world)
     if stride is None:
         metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.counted)
