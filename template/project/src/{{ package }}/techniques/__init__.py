@@ -3,6 +3,7 @@
 Each function here looks at an option and calls its module; with the option off it does the default, or nothing.
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,19 @@ def start_processes(cfg: RunConfig, argv: list[str] | None) -> None:
         from . import processes
 
         processes.start(cfg, argv)
+
+
+def processes_to_start(cfg: RunConfig) -> int:
+    """`run.processes`: how many processes a program would start; 1 for those that a launcher has started.
+
+    Raises:
+        UserError: there are fewer GPUs.
+    """
+    if cfg.processes is None or "RANK" in os.environ:
+        return 1
+    from . import processes
+
+    return processes.count(cfg)
 
 
 def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> None:
@@ -184,13 +198,17 @@ def hooks(
     total_steps: int,
     peak_lr: float,
 ) -> list[Hook]:
-    """`log.mfu`, `train.ema` and `optim.schedule=range`: what acts between the steps.
+    """`log.mfu`, `train.ema`, `optim.schedule=range` and `phases` of a model: what acts between the steps.
 
     Raises:
-        UserError: the run is too short for a range test.
+        UserError: the run is too short for a range test, or the phases do not fit the model or an option.
     """
     found: list[Hook] = []
-    if cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type != "cpu"):
+    if hasattr(model, "phases"):
+        from .phases import Phases
+
+        found.append(Phases(cfg, model))
+    elif cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type != "cpu"):
         from .mfu import Mfu
 
         with torch.device("meta"):

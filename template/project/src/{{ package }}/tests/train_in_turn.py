@@ -114,7 +114,11 @@ def save_buffers(world: distributed.World, file: Path) -> None:
 
 
 def _install(changes: tuple[str, ...]) -> None:
-    """Let runs have a network that fails at a micro-batch: `nan:<its seed>`, or `memory:<its seed>`."""
+    """Let runs have a `phased` network; or one that fails at a micro-batch, `nan:<seed>`, or `memory:<seed>`."""
+    if "phased" in changes:
+        from . import phased
+
+        phased.install()
     failing = Faulty()
     for change in changes:
         kind, _, seed = change.partition(":")
