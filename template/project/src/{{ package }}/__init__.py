@@ -6,7 +6,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import Config, Result, train
+    from .api import Result, train
+    from .config import Config
     from .hooks import Hook
 
     __all__ = ["Config", "Hook", "Result", "train"]

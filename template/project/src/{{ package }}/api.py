@@ -3,19 +3,21 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import checkpoint, config, distributed, techniques
-from . import train as framework
 from .errors import UserError
 from .hooks import Hook
 from .kept_settings import settings_kept
 
+framework: Any = import_module(f"{__package__}.train")
+
 if TYPE_CHECKING:
-    from .config import Config
+    from .config import Config as Config
 else:
     Config = getattr(framework, "LightningConfig", config.Config)  # it has one section more
 
@@ -56,7 +58,8 @@ def train(cfg: "Config | None" = None, hooks: Iterable[Hook] = ()) -> Result:
     _check(cfg, hooks := [*hooks])
     with settings_kept(cfg.speed.compile != "off"), distributed.start(cfg.run.device, owns_process=False) as world:
         metrics = framework.train(cfg, world, [*hooks, place])
-    return Result(place.folder.resolve(), dict(metrics), checkpoint.best_of(place.folder / "checkpoints"))
+    folder = place.folder.resolve()
+    return Result(folder, dict(metrics), checkpoint.best_of(folder / "checkpoints"))
 
 
 def _check(cfg: object, hooks: list[Any]) -> None:

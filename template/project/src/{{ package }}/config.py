@@ -287,7 +287,7 @@ class Config:
         for item in dataclasses.fields(Config):
             value: Any = getattr(self, item.name)
             if isinstance(value, Mapping):
-                object.__setattr__(self, item.name, getattr(self.load(**{item.name: value}), item.name))
+                object.__setattr__(self, item.name, getattr(self.load(None, **{item.name: value}), item.name))
             elif not isinstance(value, Section):
                 raise UserError(f"{item.name} of the config is {value!r}: give a dict of its options")
 

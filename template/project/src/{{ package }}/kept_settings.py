@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+_cudnn: Any = torch.backends.cudnn
 PRECISIONS: list[tuple[Any, str]] = [
     (torch.backends.cuda.matmul, "fp32_precision"),
-    (torch.backends.cudnn, "fp32_precision"),
-    (torch.backends.cudnn.conv, "fp32_precision"),  # type: ignore[attr-defined]  # torch's, without annotations
-    (torch.backends.cudnn.rnn, "fp32_precision"),  # type: ignore[attr-defined]
-    (torch.backends.cudnn, "benchmark"),
+    (_cudnn, "fp32_precision"),
+    (_cudnn.conv, "fp32_precision"),
+    (_cudnn.rnn, "fp32_precision"),
+    (_cudnn, "benchmark"),
 ]
 """Where `speed.py`, `cuda.py` and the frameworks set precisions and the autotuner."""
 

@@ -28,7 +28,8 @@ class Phases(Hook):
         if not given:
             raise UserError("phases of the model is empty: name its parts in turn, or leave it out")
         _check(cfg)
-        self.model, self.names = model, tuple(given)
+        self.model: Any = model
+        self.names = tuple(given)
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.weights = list(trained.values())
         self.trains: dict[str, list[bool]] = {}
@@ -41,7 +42,7 @@ class Phases(Hook):
     def before_step(self, step: int) -> None:
         """Begin the phase of a step."""
         phase = self.names[step % len(self.names)]
-        self.model.phase = phase  # type: ignore[assignment]  # a module takes any attribute
+        self.model.phase = phase
         for weight, trains in zip(self.weights, self.trains[phase], strict=True):
             weight.requires_grad_(trains)
 
@@ -49,7 +50,7 @@ class Phases(Hook):
     def eval_weights(self) -> Iterator[None]:
         """Validate in no phase."""
         phase = getattr(self.model, "phase", "")
-        self.model.phase = ""  # type: ignore[assignment]
+        self.model.phase = ""
         try:
             yield
         finally:

@@ -20,8 +20,9 @@ from torch.futures import Future
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .. import checkpoint, config, distributed, errors, grad_scaler, loaders, speed, techniques, train
+from .. import checkpoint, config, distributed, errors, grad_scaler, loaders, speed, techniques
 from ..faults import saving
+from ..train import train
 from .faulty import Faulty, install
 
 
@@ -161,7 +162,7 @@ def main(rank: int, ranks: int, port: int, runs: list[config.Config], validated:
                     for change in (count, observe):
                         if f"{change.__name__}:{cfg.run.name}" in changes:
                             noted.enter_context(change(cfg, world))
-                    train.train(cfg, world)
+                    train(cfg, world)
             except errors.UserError as error:
                 (cfg.run.dir / f"{cfg.run.name}-refused-{world.rank}").write_text(str(error))
     distributed.end(world)
