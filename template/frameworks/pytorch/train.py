@@ -19,7 +19,7 @@ from torch import Tensor
 
 from . import distributed, faults, optim, speed, techniques
 from .config import Config
-from .contracts import Batch, Metrics
+from .contracts import Batch, Metrics, call
 from .distributed import World
 from .hooks import Hook
 from .open_run import main, open_run
@@ -45,7 +45,7 @@ def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, fl
             metrics: Metrics
             with gradient_sync(synchronize):
                 with autocast():
-                    loss, metrics = net(*prepared)
+                    loss, metrics = call(net, prepared)
                 scaler.scale(loss / divisor if divisor > 1 else loss).backward()
             return metrics
 

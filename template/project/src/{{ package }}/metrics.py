@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .contracts import Batch, Metrics
+from .contracts import Batch, Metrics, call
 from .distributed import World, seeded_generator
 from .errors import UserError
 
@@ -125,7 +125,7 @@ def evaluate(
     with torch.inference_mode(not sharded):
         for number, batch in enumerate(batches):
             with autocast:
-                _, metrics = model(*prepare(batch, False, generator))
+                _, metrics = call(model, prepare(batch, False, generator))
             if number < counted:
                 meter.add(metrics)
         found = read(meter)
