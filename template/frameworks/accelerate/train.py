@@ -36,6 +36,7 @@ UNSUPPORTED = {"speed.step_graph": "Accelerate's steps cannot be captured; use f
 UNSUPPORTED_ON_CPU = {"speed.precision=fp16": "Accelerate supports it only on GPUs; use bf16 or fp32"}
 
 
+@techniques.in_phases
 def train(cfg: Config, world: World) -> dict[str, float]:
     """Train as configured, write the run's folder, and return the validation metrics.
 

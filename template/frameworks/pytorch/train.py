@@ -22,6 +22,7 @@ from .distributed import World
 from .open_run import main, open_run
 
 
+@techniques.in_phases
 def train(cfg: Config, world: World) -> dict[str, float]:
     """Train as configured, write the run's folder, and return the validation metrics.
 
