@@ -42,10 +42,10 @@ def main() -> None:
 
 def read_library(package: str) -> tuple[list[bytes], list[bytes]]:
     """The files of the standard library for training and for validation, at the default fraction."""
-    windows = import_module(f"{package}.readers.windows")
+    library = import_module(f"{package}.readers.library")
     fraction = import_module(f"{package}.data").DataConfig().val_fraction
-    root, files = windows.library_files()
-    in_val = windows.library_validation(root, files, fraction)
+    root, files = library.library_files()
+    in_val = library.library_validation(root, files, fraction)
     train, val = ([file.read_bytes() for file in files if (file in in_val) == wanted] for wanted in (False, True))
     return train, val
 
