@@ -36,7 +36,7 @@ def open_run(cfg: Config, world: World) -> Iterator[Run]:
             from .load_checkpoint import load_checkpoint
 
             state = load_checkpoint(parts, progress, resumed)
-        order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
+        order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step, parts.data.train)
         train_loader = techniques.cache_on_device(
             Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
         )
