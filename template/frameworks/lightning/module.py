@@ -1,6 +1,5 @@
 """The model and its optimizer as a LightningModule."""
 
-import inspect
 import json
 import math
 import warnings
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from . import data, distributed, faults, model, optim, speed, techniques
 from .config import as_dict, from_dict
-from .contracts import Batch, can_predict
+from .contracts import Batch, call, can_predict, inputs_of
 from .data import Spec
 from .distributed import World
 from .errors import UserError
@@ -78,7 +77,9 @@ class Module(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is None:  # to predict, with the averaged weights if the run kept some
             averaged = checkpoint.get("run", {}).get("ema", {})
-            checkpoint["state_dict"] |= {f"model.{name}": value for name, value in averaged.items()}
+            weights = checkpoint["state_dict"] | {f"model.{name}": value for name, value in averaged.items()}
+            cfg = from_dict(checkpoint["hyper_parameters"]["config"])
+            checkpoint["state_dict"] = techniques.plain_weights(weights, cfg)
         if self.run is None or self.run_state is None or not self.trainer.training:
             return
         if not {"run", "optimizer_states"} <= checkpoint.keys():
@@ -147,7 +148,7 @@ class Module(lightning.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         assert self.run is not None
         loss: Tensor
-        loss, metrics = self.net[0](*batch)
+        loss, metrics = call(self.net[0], batch)
         self.run.meter.add(metrics)
         return loss
 
@@ -207,14 +208,15 @@ class Module(lightning.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         parts = self.run.parts if self.run is not None else None
-        self.meter = Meter(parts.world if parts else World(self.global_rank, self.trainer.world_size, self.device))
+        world = parts.world if parts else World(self.global_rank, self.trainer.world_size, self.device)
+        self.meter = Meter(world, validates=True)
         self.counted = parts.eval_order.counted if parts else math.inf
         self.generator = distributed.seeded_generator(self.device, 0, 0, 0)
         if self.run is not None:
             self.eval_weights.enter_context(self.run.eval_weights())
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        _, metrics = self.net[0](*batch)
+        _, metrics = call(self.net[0], batch)
         if batch_idx < self.counted:
             self.meter.add(metrics)
 
@@ -232,8 +234,9 @@ class Module(lightning.LightningModule):
 
     def _log_results(self, split: str) -> None:
         """Log the metrics of a whole split; while the run trains, it passes them to the loggers itself."""
+        fits = self.run is not None and self.trainer.state.fn == "fit" and not self.trainer.sanity_checking
+        self.results = self.run.read_results(self.meter) if fits and self.run is not None else self.meter.read()
         self.eval_weights.close()
-        self.results = self.meter.read()
         named = {f"{split}_{name}": value for name, value in self.results.items()}
         super().log_dict(named, logger=self.trainer.state.fn != "fit", sync_dist=True)
 
@@ -242,8 +245,7 @@ class Module(lightning.LightningModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Any:
         """Return the predictions for the inputs of a batch, which come before its targets."""
-        parameters = inspect.signature(getattr(self.model, "predict", self.forward)).parameters.values()
-        return self(*batch[: sum(parameter.default is inspect.Parameter.empty for parameter in parameters)])
+        return call(self, inputs_of(getattr(self.model, "predict", self.forward), batch))
 
     def on_predict_epoch_end(self) -> None:
         self.eval_weights.close()

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,18 +15,22 @@ import torch
 import torch.distributed as dist
 
 from ..config import Config
-from ..contracts import Batch, Sums
+from ..contracts import Batch, Metrics, map_tensors, size_of
 from ..distributed import World
 from ..errors import RestartError, UserError
 from ..loaders import Plan
 
-ForwardBackward = Callable[[Batch, float, bool], Sums]
+ForwardBackward = Callable[[Batch, float, bool], Metrics]
 """Adds the gradient of a prepared batch, as in `compute_within_memory`."""
 RECORD = "out_of_memory.json"
 """File in a run's folder: the micro-batch, in samples, that its next process has at most."""
 SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "STATUS_ALLOC_FAILED")
 """What the messages of allocators have that raise a plain RuntimeError."""
 NONE = 2**31
+
+
+class UndividedError(MemoryError):
+    """Memory ran out, and a batch cannot be divided, as not all of its tensors have a sample in each row."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -50,7 +55,7 @@ def compute_in_chunks(forward_backward: ForwardBackward, run: Any, batch: Batch 
 
 def _compute(forward_backward: ForwardBackward, run: Any, batch: Batch | None, begun: int, last: bool) -> bool:
     """Return whether the memory was enough. If not, the tensors of this call are free when it has returned."""
-    metrics: list[Sums] = []
+    metrics: list[Metrics] = []
     try:
         if batch is None:
             _rewind(run)
@@ -78,14 +83,18 @@ def _rewind(run: Any) -> None:
     run.train_batches = iter(run.train_loader)
 
 
-def _add_gradient(forward_backward: ForwardBackward, run: Any, batch: Batch, last: bool) -> list[Sums]:
+def _add_gradient(forward_backward: ForwardBackward, run: Any, batch: Batch, last: bool) -> list[Metrics]:
     parts = run.parts
     prepared: Batch = parts.prepare(batch, True, run.generator)  # whole, so that augmentation draws the same numbers
-    size, found = len(prepared[0]), []
-    chunks = list(zip(*(part.split(run.progress.forward_batch) for part in prepared), strict=True))
-    for number, chunk in enumerate(chunks, start=1):
-        divisor = parts.plan.accumulate * size / len(chunk[0])
-        found.append(forward_backward(chunk, divisor, last and number == len(chunks)))
+    size, most, found = parts.plan.micro_batch, run.progress.forward_batch, []
+    if size_of(prepared) != size:
+        run.progress.forward_batch = None
+        raise UndividedError
+    for begin in range(0, size, most):
+        chosen = slice(begin, begin + most)
+        divisor = parts.plan.accumulate * size / len(range(size)[chosen])
+        chunk = map_tensors(itemgetter(chosen), prepared)
+        found.append(forward_backward(chunk, divisor, last and begin + most >= size))
     return found
 
 
@@ -97,7 +106,11 @@ def halve(error: BaseException, run: Any, last: bool) -> None:
     Raises:
         UserError: there is one sample in a forward pass already.
     """
-    if not is_out_of_memory(error) or _is_bound(error, run.parts.cfg, run.parts.world, last):
+    if (
+        isinstance(error, UndividedError)
+        or not is_out_of_memory(error)
+        or _is_bound(error, run.parts.cfg, run.parts.world, last)
+    ):
         raise error
     progress, world = run.progress, run.parts.world
     size = progress.forward_batch or run.parts.plan.micro_batch
