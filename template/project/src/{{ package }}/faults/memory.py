@@ -106,7 +106,11 @@ def halve(error: BaseException, run: Any, last: bool) -> None:
     Raises:
         UserError: there is one sample in a forward pass already.
     """
-    if isinstance(error, UndividedError) or not is_out_of_memory(error) or _is_bound(error, run.parts.cfg, run.parts.world, last):
+    if (
+        isinstance(error, UndividedError)
+        or not is_out_of_memory(error)
+        or _is_bound(error, run.parts.cfg, run.parts.world, last)
+    ):
         raise error
     progress, world = run.progress, run.parts.world
     size = progress.forward_batch or run.parts.plan.micro_batch
