@@ -32,9 +32,10 @@ SHOWN_BY_OTHERS = [
 ]
 """Pytest options for a model that is not the engine's."""
 GRAPH_BREAKS = "test_techniques.py::test_no_graph_breaks_or_recompiles_after_the_first_validation"
-BLOCKS = [f"{GRAPH_BREAKS}[blocks]", "test_techniques.py::test_technique_acts_and_losses_agree[compile blocks]"]
-SHOWN_BY_THE_LOOP = [option for name in BLOCKS for option in ("--deselect", f"src/proj/tests/{name}")]
-"""Pytest options for a framework that is not the first: compiling a block does not depend on the loop."""
+ACTS = "test_techniques.py::test_technique_acts_and_losses_agree"
+COMPILED = [f"{GRAPH_BREAKS}[blocks]", f"{GRAPH_BREAKS}[model]", f"{ACTS}[compile blocks]"]
+SHOWN_BY_THE_LOOP = [option for name in COMPILED for option in ("--deselect", f"src/proj/tests/{name}")]
+"""Pytest options for a framework that is not the first: that "compile the model" has equal losses is enough there."""
 EXPORT = "test_task.py::test_exported_model_equals_the_original"
 
 
@@ -66,7 +67,7 @@ def rendered_tests(framework: str, model: str) -> list[str]:
     parts += ["test_data.py", "test_readers.py"] if first_with("data", model) else []
     parts += ["test_task.py"] if first_with("task", model) else []
     if model == MODELS[0]:
-        parts.append("test_techniques.py::test_technique_acts_and_losses_agree[channels_last]")
+        parts.append(f"{ACTS}[channels_last]")
     return parts
 
 

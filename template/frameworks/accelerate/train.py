@@ -20,6 +20,7 @@ import warnings
 
 from . import faults, optim, speed, techniques
 from .config import Config
+from .contracts import call
 from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import refuse, require
@@ -63,7 +64,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             run.begin_step()
             for _ in range(run.parts.plan.accumulate):
                 with accelerator.accumulate(wrapped), gradient_sync(accelerator.sync_gradients):
-                    loss, metrics = net(*run.prepare(next(run.train_batches)))
+                    loss, metrics = call(net, run.prepare(next(run.train_batches)))
                     accelerator.backward(loss)
                     run.meter.add(metrics)
                     if accelerator.sync_gradients and allows is not None and not allows(parameters):

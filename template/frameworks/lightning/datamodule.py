@@ -52,7 +52,7 @@ class TrialBatches:
     def __init__(self, run: Run, batch_size: int) -> None:
         parts, cfg = run.parts, run.parts.cfg
         plan = replace(parts.plan, micro_batch=batch_size, accumulate=1, world_size=1)
-        order = TrainOrder(plan, 0, cfg.run.seed)
+        order = TrainOrder(plan, 0, cfg.run.seed, 0, parts.data.train)
         self.dataset, self.length = parts.data.train, plan.steps_per_epoch
         self.loader = Loader(self.dataset, order, cfg.loader, parts.workers, parts.world, cfg.run.seed)
 

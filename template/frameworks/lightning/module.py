@@ -1,6 +1,5 @@
 """The model and its optimizer as a LightningModule."""
 
-import inspect
 import json
 import math
 import warnings
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from . import data, distributed, faults, model, optim, speed, techniques
 from .config import as_dict, from_dict
-from .contracts import Batch, can_predict
+from .contracts import Batch, call, can_predict, inputs_of
 from .data import Spec
 from .distributed import World
 from .errors import UserError
@@ -149,7 +148,7 @@ class Module(lightning.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         assert self.run is not None
         loss: Tensor
-        loss, metrics = self.net[0](*batch)
+        loss, metrics = call(self.net[0], batch)
         self.run.meter.add(metrics)
         return loss
 
@@ -216,7 +215,7 @@ class Module(lightning.LightningModule):
             self.eval_weights.enter_context(self.run.eval_weights())
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        _, metrics = self.net[0](*batch)
+        _, metrics = call(self.net[0], batch)
         if batch_idx < self.counted:
             self.meter.add(metrics)
 
@@ -244,8 +243,7 @@ class Module(lightning.LightningModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Any:
         """Return the predictions for the inputs of a batch, which come before its targets."""
-        parameters = inspect.signature(getattr(self.model, "predict", self.forward)).parameters.values()
-        return self(*batch[: sum(parameter.default is inspect.Parameter.empty for parameter in parameters)])
+        return call(self, inputs_of(getattr(self.model, "predict", self.forward), batch))
 
     def on_predict_epoch_end(self) -> None:
         self.eval_weights.close()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import distributed, faults, optim, speed, techniques
 from .config import Config
-from .contracts import Batch, Sums
+from .contracts import Batch, Sums, call
 from .distributed import World
 from .open_run import main, open_run
 
@@ -43,7 +43,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
             metrics: Sums
             with gradient_sync(synchronize):
                 with autocast():
-                    loss, metrics = net(*prepared)
+                    loss, metrics = call(net, prepared)
                 scaler.scale(loss / divisor if divisor > 1 else loss).backward()
             return metrics
 

@@ -9,7 +9,7 @@ A problem with 100 samples of 4 numbers and 3 classes:
 
     class Table:                                    # a Dataset
         def __len__(self): return 100
-        def __getitems__(self, indices):            # a whole batch in one call
+        def __getitems__(self, indices):            # a whole batch in one call; or one sample in `__getitem__(index)`
             return self.x[indices], self.y[indices]  # (n, 4) float32, (n,) int64
 
     class Classifier(nn.Module):                    # a Model
@@ -18,15 +18,18 @@ A problem with 100 samples of 4 numbers and 3 classes:
             return loss, {"loss": (loss.detach() * len(y), len(y))}
 """
 
-from collections.abc import Collection, Mapping, Sized
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sized
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from .errors import UserError
 
-Batch = tuple[Tensor, ...]
-"""Tensors whose first dimension is the batch: as a dataset returns them, or as `Prepare` does."""
+Batch = Any
+"""Tensors whose first dimension is the batch: one, or a tuple, list or dict of them, at any depth; as a dataset returns
+them, or as `Prepare` does. A model gets a tuple as its arguments, a dict as its named arguments. Other values, such as
+names, stay as they are; an object of another class with a method `to` is moved to the device as a tensor is."""
 
 Sums = dict[str, tuple[Tensor, Tensor | int]]
 """By metric: its sum over a batch, and the count to divide by, so that every mean over batches and ranks is exact. Must
@@ -34,9 +37,26 @@ have "loss". Sums of shape (k,), one entry per class for example, give the mean 
 
 
 class Dataset(Sized, Protocol):
-    """One split. `__getitems__` returns a whole batch, in uint8 or integers where the source is."""
+    """One split. `__getitems__` returns a whole batch, in uint8 or integers where the source is.
+
+    `load` may as well return datasets that return one sample, a list of samples, or a stream of them, such as those of
+    torch and of Hugging Face: `techniques/collate.py` makes this of them.
+    """
 
     def __getitems__(self, indices: list[int]) -> Batch: ...
+
+
+class HasCollateFn(Protocol):
+    """Optional, of a dataset or of `Data`: what makes a batch of samples, for example pads sequences to one length."""
+
+    def collate_fn(self, samples: list[Any]) -> Batch: ...
+
+
+class HasOrder(Protocol):
+    """Optional, of a dataset: the order of an epoch, where any order would be slow to read."""
+
+    def epoch_order(self, seed: int, epoch: int) -> Any:
+        """Return what is sliced as a tensor of all indices is: see `readers/shards.py`."""
 
 
 class Data(Protocol):
@@ -95,6 +115,49 @@ class ScalesLearningRate(Protocol):
     lr_scale: Mapping[str, float]
     """Factors of the learning rate, by a parameter's name as in `named_parameters`, or by a pattern of names such as
     "encoder.*"; a name goes before a pattern, and the first pattern that matches before others. See `layer_decay`."""
+
+
+def map_tensors(change: Callable[[Any], Any], batch: Batch) -> Batch:
+    """Return a batch with each of its tensors changed; mappings become dicts."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {name: map_tensors(change, part) for name, part in batch.items()}
+    if hasattr(batch, "to"):
+        return change(batch)
+    if isinstance(batch, tuple | list):
+        parts = [map_tensors(change, part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch
+
+
+def tensors(batch: Batch) -> list[Any]:
+    """Return what `map_tensors` changes."""
+    found: list[Any] = []
+    map_tensors(found.append, batch)
+    return found
+
+
+def size_of(batch: Batch) -> int | None:
+    """Return the number of samples in a batch, if that is the first dimension of all its tensors, and else None."""
+    sizes = {len(part) if isinstance(part, Tensor) and part.ndim else None for part in tensors(batch)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def call(model: Callable[..., Any], batch: Batch) -> Any:
+    """Call a model with a batch as its arguments."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+
+def inputs_of(predict: Callable[..., Any], batch: Batch) -> Batch:
+    """Return what `predict` requires of a prepared batch: the first parts, or of a dict those that it names."""
+    parameters = inspect.signature(predict).parameters.values()
+    if isinstance(batch, Mapping):
+        return {parameter.name: batch[parameter.name] for parameter in parameters if parameter.name in batch}
+    required = sum(parameter.default is inspect.Parameter.empty for parameter in parameters)
+    return batch[:required] if isinstance(batch, tuple | list) else batch
 
 
 def can_predict(model: nn.Module) -> bool:

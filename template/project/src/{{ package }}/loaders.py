@@ -2,16 +2,17 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from .config import LoaderConfig, TrainConfig
-from .contracts import Batch, Dataset
+from .contracts import Batch, Dataset, map_tensors, tensors
 from .distributed import World, has_streams
 from .errors import UserError
 
@@ -76,16 +77,20 @@ class TrainOrder:
     batches of a global batch in turn, so a step has the same samples on any number of ranks with an equal global batch.
     """
 
-    def __init__(self, plan: Plan, rank: int, seed: int, first_step: int = 0) -> None:
+    def __init__(self, plan: Plan, rank: int, seed: int, first_step: int = 0, samples: object = None) -> None:
         self.plan, self.rank, self.seed, self.first_step = plan, rank, seed, first_step
+        self.epoch_order: Callable[[int, int], Any] = getattr(samples, "epoch_order", self._any_order)
+
+    def _any_order(self, seed: int, epoch: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        return torch.randperm(self.plan.samples, generator=generator)
 
     def __iter__(self) -> Iterator[list[int]]:
         plan, epoch, order = self.plan, -1, torch.empty(0)
         for step in range(self.first_step, plan.total_steps):
             if step // plan.steps_per_epoch != epoch:
                 epoch = step // plan.steps_per_epoch
-                generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-                order = torch.randperm(plan.samples, generator=generator)
+                order = self.epoch_order(self.seed, epoch)
             base = step % plan.steps_per_epoch * plan.global_batch
             for micro in range(plan.accumulate):
                 begin = base + (micro * plan.world_size + self.rank) * plan.micro_batch
@@ -137,7 +142,7 @@ class Loader:
                 samples,  # type: ignore[arg-type]  # torch's Dataset is a class; ours needs only the two methods
                 batch_sampler=order,
                 num_workers=workers,
-                collate_fn=tuple,
+                collate_fn=_as_loaded,
                 pin_memory=self.pin,
                 prefetch_factor=cfg.prefetch_factor,
                 persistent_workers=cfg.persistent_workers,
@@ -157,12 +162,16 @@ class Loader:
         if self.device.type == "cpu":
             return loaded
         # To Apple's GPUs an asynchronous copy from memory that is freed meanwhile is wrong (pytorch issue 139550).
-        return (tuple(part.to(self.device, non_blocking=self.pin) for part in batch) for batch in loaded)
+        return (map_tensors(lambda part: part.to(self.device, non_blocking=self.pin), batch) for batch in loaded)
 
     def _load(self, indices: list[int]) -> Batch:
         """Without workers this thread pins the memory, while the device computes what was queued before."""
         batch = self.samples.__getitems__(indices)
-        return tuple(part.pin_memory() for part in batch) if self.pin else batch
+        return map_tensors(lambda part: part.pin_memory(), batch) if self.pin else batch
+
+
+def _as_loaded(batch: Batch) -> Batch:
+    return batch
 
 
 _side_stream = cache(torch.Stream)  # one per device, as the allocator keeps separate memory for each stream
@@ -173,12 +182,12 @@ def _prefetch(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
     side, ready = _side_stream(device), None
     for batch in loaded:
         with side:
-            coming = tuple(part.to(device, non_blocking=True) for part in batch)
+            coming = map_tensors(lambda part: part.to(device, non_blocking=True), batch)
         if ready is not None:
             yield ready
         main = torch.accelerator.current_stream(device)
         main.wait_stream(side)
-        for part in coming:  # keeps the allocator from reusing the memory while the main stream reads it
+        for part in tensors(coming):  # keeps the allocator from reusing the memory while the main stream reads it
             part.record_stream(main)
         ready = coming
     if ready is not None:

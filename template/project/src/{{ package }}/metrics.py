@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .contracts import Batch, Sums
+from .contracts import Batch, Sums, call
 from .distributed import World, seeded_generator
 
 
@@ -96,7 +96,7 @@ def evaluate(
     with torch.inference_mode(not sharded):
         for number, batch in enumerate(batches):
             with autocast:
-                _, metrics = model(*prepare(batch, False, generator))
+                _, metrics = call(model, prepare(batch, False, generator))
             if number < counted:
                 meter.add(metrics)
     model.train(was_training)

@@ -38,7 +38,7 @@ def open_run(cfg: Config, world: World) -> Iterator[Run]:
             state = load_checkpoint(parts, progress, resumed)
         start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
         start |= techniques.start_weights(parts.cfg, parts.model, parts.hooks, progress, resumed)
-        order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step)
+        order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step, parts.data.train)
         train_loader = techniques.cache_on_device(
             Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
         )

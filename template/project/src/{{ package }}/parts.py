@@ -10,7 +10,7 @@ from torch import nn
 
 from . import data, distributed, faults, loaders, optim, speed, techniques
 from .config import Config
-from .contracts import Batch, Data, no_weight_decay
+from .contracts import Batch, Data, call, map_tensors, no_weight_decay
 from .distributed import World
 from .faults import provenance, samples
 from .hooks import Hook
@@ -80,17 +80,17 @@ def build(cfg: Config, world: World) -> Parts:
     """
     torch.manual_seed(cfg.run.seed)
     precision = speed.setup(cfg, world.device)
-    dataset: Data = data.load(cfg.data)
+    dataset: Data = techniques.load(cfg.data)
     plan = Plan.make(cfg.train, len(dataset.train), world.world_size)
     eval_order = loaders.EvalOrder(len(dataset.val), plan.micro_batch, world.rank, world.world_size)
-    workers = loaders.worker_count(cfg.loader, dataset.in_memory, world.device)
+    workers = techniques.worker_count(cfg.loader, dataset, world)
     prepare: nn.Module = data.Prepare(dataset.spec, cfg.data).to(world.device)
     initial, plain = techniques.build_model(cfg, dataset.spec, world)
 
     @cache
     def first_batch() -> Batch:
         """A validation batch, prepared."""
-        loaded = tuple(part.to(world.device) for part in dataset.val.__getitems__(next(iter(eval_order))))
+        loaded = map_tensors(lambda part: part.to(world.device), dataset.val.__getitems__(next(iter(eval_order))))
         batch: Batch = prepare(loaded, False, torch.Generator(world.device))
         return batch
 
@@ -127,6 +127,6 @@ def _check_monitor(cfg: Config, net: nn.Module, batch: Callable[[], Batch], prec
     if cfg.train.monitor != "loss":
         net.eval()
         with torch.no_grad(), precision.autocast():  # under FSDP on the meta device, as only the names matter
-            _, metrics = net(*(part.to(next(net.parameters()).device) for part in batch()))
+            _, metrics = call(net, map_tensors(lambda part: part.to(next(net.parameters()).device), batch()))
         net.train()
         Best(cfg.train.monitor, cfg.train.monitor_mode or "min").check(metrics)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ..config import Config
-from ..contracts import Batch, Sums
+from ..contracts import Batch, Sums, map_tensors, size_of
 from ..distributed import World
 from ..errors import RestartError, UserError
 from ..loaders import Plan
@@ -26,6 +27,10 @@ RECORD = "out_of_memory.json"
 SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "STATUS_ALLOC_FAILED")
 """What the messages of allocators have that raise a plain RuntimeError."""
 NONE = 2**31
+
+
+class UndividedError(MemoryError):
+    """Memory ran out, and a batch cannot be divided, as not all of its tensors have a sample in each row."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -81,11 +86,15 @@ def _rewind(run: Any) -> None:
 def _add_gradient(forward_backward: ForwardBackward, run: Any, batch: Batch, last: bool) -> list[Sums]:
     parts = run.parts
     prepared: Batch = parts.prepare(batch, True, run.generator)  # whole, so that augmentation draws the same numbers
-    size, found = len(prepared[0]), []
-    chunks = list(zip(*(part.split(run.progress.forward_batch) for part in prepared), strict=True))
-    for number, chunk in enumerate(chunks, start=1):
-        divisor = parts.plan.accumulate * size / len(chunk[0])
-        found.append(forward_backward(chunk, divisor, last and number == len(chunks)))
+    size, most, found = parts.plan.micro_batch, run.progress.forward_batch, []
+    if size_of(prepared) != size:
+        run.progress.forward_batch = None
+        raise UndividedError
+    for begin in range(0, size, most):
+        chosen = slice(begin, begin + most)
+        divisor = parts.plan.accumulate * size / len(range(size)[chosen])
+        chunk = map_tensors(itemgetter(chosen), prepared)
+        found.append(forward_backward(chunk, divisor, last and begin + most >= size))
     return found
 
 
@@ -97,7 +106,7 @@ def halve(error: BaseException, run: Any, last: bool) -> None:
     Raises:
         UserError: there is one sample in a forward pass already.
     """
-    if not is_out_of_memory(error) or _is_bound(error, run.parts.cfg, run.parts.world, last):
+    if isinstance(error, UndividedError) or not is_out_of_memory(error) or _is_bound(error, run.parts.cfg, run.parts.world, last):
         raise error
     progress, world = run.progress, run.parts.world
     size = progress.forward_batch or run.parts.plan.micro_batch

@@ -188,7 +188,7 @@ class Guard(Hook):
         if not run.parts.world.is_main:
             return
         step, seed = run.progress.step, run.parts.cfg.run.seed
-        orders = (TrainOrder(plan, rank, seed, step) for rank in range(plan.world_size))
+        orders = (TrainOrder(plan, rank, seed, step, run.parts.data.train) for rank in range(plan.world_size))
         samples = [[index for micro in islice(order, plan.accumulate) for index in micro] for order in orders]
         record = {
             "step": step + 1,

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..contracts import Data, Dataset
+from ..contracts import Data, Dataset, tensors
 from ..distributed import World
 from ..hooks import Hook
 from .repository import Repository
@@ -160,10 +160,11 @@ def _add(split: Dataset, in_memory: bool, digest: Any) -> None:
     count, most = len(split), FROM_DISK
     if in_memory:
         first = split.__getitems__([0])
-        most = IN_MEMORY_BYTES // max(1, sum(part.nbytes for part in first))
+        most = IN_MEMORY_BYTES // max(1, sum(part.nbytes for part in filter(torch.is_tensor, tensors(first))))
     digest.update(f"{count}\n".encode())
-    for index in _spread(count, most):
-        for part in split.__getitems__(index):
+    sequential = getattr(split, "sequential", False)  # a stream, of which only the beginning is read
+    for index in [list(range(min(count, most)))] if sequential else _spread(count, most):
+        for part in filter(torch.is_tensor, tensors(split.__getitems__(index))):
             digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
             digest.update(part.contiguous().view(torch.uint8).numpy().tobytes() if part.numel() else b"")
     files: list[Path] = getattr(split, "files", [])

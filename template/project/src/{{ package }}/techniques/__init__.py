@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import checkpoint, distributed, optim, speed
-from ..config import Config, DebugConfig, DistConfig, OptimConfig, RunConfig
-from ..contracts import Batch, no_compile_reason
+from .. import checkpoint, data, distributed, loaders, optim, speed
+from ..config import Config, DebugConfig, DistConfig, LoaderConfig, OptimConfig, RunConfig
+from ..contracts import Batch, Data, map_tensors, no_compile_reason
 from ..data import DataConfig
 from ..distributed import GradientSync, World
 from ..errors import Unfrozen
@@ -37,6 +37,37 @@ def start_processes(cfg: RunConfig, argv: list[str] | None) -> None:
         from . import processes
 
         processes.start(cfg, argv)
+
+
+def load(cfg: DataConfig) -> Data:
+    """Load the data, with samples collated into batches where a dataset does not return whole ones.
+
+    Raises:
+        UserError: they cannot be loaded or collated, or a stream cannot be read exactly once.
+    """
+    loaded: Data = data.load(cfg)
+    for split in (loaded.train, loaded.val):
+        whole = hasattr(split, "__getitems__") and hasattr(split, "__len__")
+        if not whole or (len(split) and not isinstance(split.__getitems__([0]), tuple)):
+            from . import collate
+
+            return collate.adapted(loaded)
+    return loaded
+
+
+def worker_count(cfg: LoaderConfig, data: Data, world: World) -> int:
+    """Return the loader processes per rank; at most one reads a stream, which `load` has made of what is iterated over.
+
+    Raises:
+        UserError: there are too few cores, or a stream cannot be read so.
+    """
+    workers = loaders.worker_count(cfg, data.in_memory, world.device)
+    splits = [split for split in (data.train, data.val) if getattr(split, "sequential", False)]
+    if not splits:
+        return workers
+    from . import stream
+
+    return stream.check_readers(splits, cfg, workers, world)
 
 
 def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> None:
@@ -216,7 +247,7 @@ def hooks(
 
         with torch.device("meta"):
             empty = build(cfg.model, spec)
-        found.append(Mfu(empty, tuple(part.to("meta") for part in batch()), world, precision.format))
+        found.append(Mfu(empty, map_tensors(lambda part: part.to("meta"), batch()), world, precision.format))
     if cfg.train.ema is not None:
         from .ema import Ema
 

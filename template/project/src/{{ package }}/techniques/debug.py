@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .. import distributed
 from ..config import Config
-from ..contracts import Batch
+from ..contracts import Batch, call, map_tensors, size_of
 from ..distributed import World
 from ..errors import UserError
 from ..hooks import Hook
@@ -140,8 +140,9 @@ def gradcheck(model: nn.Module, batch: Batch) -> None:
     device = torch.device("cpu")  # Apple's GPUs have no float64
     net = copy.deepcopy(model).to(device, torch.float64).eval()  # without dropout, and BatchNorm by its statistics
     generator = torch.Generator().manual_seed(0)
-    parts = tuple(part[:2].to(device) for part in batch)
-    parts = tuple(part.double() if part.is_floating_point() else part for part in parts)
+    count = 2 if size_of(batch) else None  # a graph, for example, is not divided
+    two = map_tensors(lambda part: part[:count].to(device) if count else part.to(device), batch)
+    parts = map_tensors(lambda part: part.double() if part.is_floating_point() else part, two)
     trained = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
     with torch.no_grad():
         for weight in trained.values():
@@ -173,5 +174,5 @@ def _loss_of(net: nn.Module, parts: Batch) -> Tensor:
     """Return the loss, with the same random numbers each time; the run's RNG state is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        found: Tensor = net(*parts)[0]
+        found: Tensor = call(net, parts)[0]
     return found

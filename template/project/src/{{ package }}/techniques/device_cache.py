@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..contracts import Batch, Dataset
+from ..contracts import Batch, Dataset, map_tensors, size_of, tensors
 from ..distributed import has_streams
 from ..errors import UserError
 from ..loaders import Loader
@@ -25,6 +25,9 @@ class DeviceCache:
 
     def __init__(self, loader: Loader) -> None:
         self.order, self.device = loader.order, loader.device
+        self.example = loader.samples.__getitems__([0])
+        if size_of(self.example) != 1 or not _only_tensors(self.example):
+            raise UserError("data.cache is 'device': it needs batches of tensors with a sample in each row; use none")
         size, free = _bytes(loader.samples), _free(loader.device)
         if size > 0.9 * free:
             raise UserError(
@@ -40,7 +43,15 @@ class DeviceCache:
         for indices in self.order:
             chosen = torch.tensor(indices)
             chosen = (chosen.pin_memory() if asynchronous else chosen).to(self.device, non_blocking=asynchronous)
-            yield tuple(part.index_select(0, chosen) for part in self.parts)
+            gathered = iter([part.index_select(0, chosen) for part in self.parts])
+            yield map_tensors(lambda _, found=gathered: next(found), self.example)
+
+
+def _only_tensors(batch: Batch) -> bool:
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if isinstance(batch, Mapping | tuple | list):
+        return all(map(_only_tensors, parts))
+    return isinstance(batch, Tensor)
 
 
 def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
@@ -48,10 +59,13 @@ def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
     parts: tuple[Tensor, ...] = ()
     done = 0
     for batch in batches:
-        parts = parts or tuple(part.new_empty((count, *part.shape[1:])) for part in batch)
-        for whole, part in zip(parts, batch, strict=True):
+        read = tensors(batch)
+        parts = parts or tuple(part.new_empty((count, *part.shape[1:])) for part in read)
+        if [part.shape[1:] for part in parts] != [part.shape[1:] for part in read]:
+            raise UserError("data.cache is 'device': batches differ in shape; use none, or pad all samples to one length")
+        for whole, part in zip(parts, read, strict=True):
             whole[done : done + len(part)] = part
-        done += len(batch[0])
+        done += len(read[0])
     if done < count:
         raise UserError(
             f"data.cache is 'device': {count - done} samples cannot be read, see above; fix them, or use none"
@@ -60,7 +74,7 @@ def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
 
 
 def _bytes(samples: Dataset) -> int:
-    return len(samples) * sum(math.prod(part.shape) * part.element_size() for part in samples.__getitems__([0]))
+    return len(samples) * sum(math.prod(part.shape) * part.element_size() for part in tensors(samples.__getitems__([0])))
 
 
 def _free(device: torch.device) -> int:

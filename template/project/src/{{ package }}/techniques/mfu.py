@@ -4,13 +4,14 @@ Chowdhery et al. 2022 (arXiv:2204.02311), appendix B: matrix products and convol
 backward pass. What activation checkpointing recomputes does not count.
 """
 
+import math
 import re
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..contracts import Batch
+from ..contracts import Batch, call, size_of
 from ..distributed import World
 from ..hooks import Hook
 from ..speed import Format
@@ -31,14 +32,17 @@ class Mfu(Hook):
     def __init__(self, model: nn.Module, batch: Batch, world: World, precision: Format) -> None:
         """Count the FLOPs of a `model` and a prepared `batch` on the meta device, where nothing is computed."""
         with FlopCounterMode(display=False) as counter:
-            loss, _ = model(*batch)
+            loss, _ = call(model, batch)
             loss.backward()
-        self.per_sample: float = counter.get_total_flops() / len(batch[0])
+        self.per_sample: float = counter.get_total_flops() / (size_of(batch) or math.inf)
+        """0 where a batch does not say how many samples it has."""
         get_name = getattr(torch.get_device_module(world.device), "get_device_name", lambda device: "")
         self.peak = peak(get_name(world.device), precision) * world.world_size
 
     def on_metrics(self, row: dict[str, float]) -> bool:
         """Add `tflops`, TFLOP per second over all ranks, and `mfu`, their fraction of the peak where that is known."""
+        if self.per_sample == 0:
+            return False
         row["tflops"] = self.per_sample * row["samples_per_second"] / 1e12
         if self.peak:
             row["mfu"] = row["tflops"] / self.peak

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .. import optim
 from ..config import Config, OptimConfig
-from ..contracts import Batch
+from ..contracts import Batch, map_tensors, tensors
 from ..distributed import World
 from ..errors import UserError
 from ..metrics import Meter
@@ -75,7 +75,7 @@ class StepGraph:
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
         self.cycles = cfg.cycle_momentum and cfg.schedule in ("onecycle", "cyclic")
         self.momentum = torch.tensor(cfg.beta1, device=device)
-        self.batch: Batch = ()
+        self.batch: Batch = None
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor | int] = {}
         self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -87,15 +87,15 @@ class StepGraph:
         Raises:
             UserError: the shapes differ.
         """
-        if not self.batch:
+        if self.batch is None:
             self._capture(batch)
-        shapes = [part.shape for part in self.batch]
-        if [part.shape for part in batch] != shapes:
+        shapes, parts = [part.shape for part in tensors(self.batch)], tensors(batch)
+        if [part.shape for part in parts] != shapes:
             raise UserError(
                 f"speed.step_graph captured batches of {[tuple(shape) for shape in shapes]}, and this one has "
-                f"{[tuple(part.shape) for part in batch]}: set it to false, or use batches of one shape"
+                f"{[tuple(part.shape) for part in parts]}: set it to false, or use batches of one shape"
             )
-        for static, part in zip(self.batch, batch, strict=True):
+        for static, part in zip(tensors(self.batch), parts, strict=True):
             static.copy_(part)
         if self.meter.sums is not self.sums:  # the sums of the last row were read
             self._reset_sums()
@@ -117,7 +117,7 @@ class StepGraph:
         return grad_norm
 
     def _capture(self, batch: Batch) -> None:
-        self.batch = tuple(part.clone() for part in batch)
+        self.batch = map_tensors(torch.clone, batch)
         rng_state = torch.cuda.get_rng_state()
         live = [*self.model.parameters(), *self.model.buffers(), *self._moments()]
         kept = [(value, value.detach().clone()) for value in live]

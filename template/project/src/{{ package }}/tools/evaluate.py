@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .. import data, distributed, loaders
+from .. import distributed, loaders, techniques
 from ..config import LoaderConfig
 from ..console import shown
 from ..contracts import Batch, can_predict
@@ -52,7 +52,7 @@ def measure(trained: TrainedModel, world: World, stride: int | None = None) -> E
 
     With a `stride`, for text, run once over overlapping windows; the metrics are then among the details.
     """
-    samples = data.load(trained.cfg.data)
+    samples = techniques.load(trained.cfg.data)
     val: Any = samples.val
     details: Any = None
     metrics: dict[str, float] = {}
@@ -60,7 +60,7 @@ def measure(trained: TrainedModel, world: World, stride: int | None = None) -> E
         val, details = overlapping(val, require_predict(trained).spec, world.device, stride)
     order = loaders.EvalOrder(len(val), trained.cfg.train.micro_batch, world.rank, world.world_size)
     cfg = LoaderConfig()  # as the evaluation does not depend on how the run loaded its data
-    workers = loaders.worker_count(cfg, samples.in_memory, world.device)
+    workers = techniques.worker_count(cfg, samples, world)
     batches = loaders.Loader(val, order, cfg, workers, world)
     if stride is None:
         metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.counted)

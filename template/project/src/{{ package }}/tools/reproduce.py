@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from .. import checkpoint, data
+from .. import checkpoint, techniques
 from ..config import Config, as_dict, from_dict
 from ..console import shown
 from ..errors import UserError
@@ -95,7 +95,7 @@ def today(cfg: Config) -> dict[str, Any]:
         "versions": provenance.versions(),
         "machine": provenance.machine(device),
         "environment": provenance.environment(),
-        "data": provenance.fingerprint(data.load(cfg.data)),
+        "data": provenance.fingerprint(techniques.load(cfg.data)),
         "git": repository.read()[0],
     }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from .. import data
+from .. import data, techniques
 from ..config import Config, parse
 from ..errors import UserError, short_warnings
 from ..failure import leave
@@ -28,7 +28,7 @@ def show(cfg: Config, target: Path) -> None:
     """
     if target.suffix.lower() != ".png":
         raise UserError(f"--output {target}: its name must end with .png")
-    samples = data.load(cfg.data)
+    samples = techniques.load(cfg.data)
     print(f"train           {len(samples.train)} samples")
     print(f"val             {len(samples.val)} samples")
     for name, value in view.summary(samples).items():
@@ -38,7 +38,7 @@ def show(cfg: Config, target: Path) -> None:
     if len(samples.problems) > MAX_PROBLEMS:
         print(f"problem         and {len(samples.problems) - MAX_PROBLEMS} more")
     plan = Plan(len(samples.train), min(16, len(samples.train)), 1, 1, 1)
-    chosen = next(iter(TrainOrder(plan, 0, cfg.run.seed)))
+    chosen = next(iter(TrainOrder(plan, 0, cfg.run.seed, 0, samples.train)))
     prepare = data.Prepare(samples.spec, cfg.data)
     batch = prepare(samples.train.__getitems__(chosen), True, torch.Generator().manual_seed(cfg.run.seed))
     for number, part in enumerate(batch):
