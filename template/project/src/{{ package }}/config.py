@@ -7,16 +7,17 @@ import dataclasses
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Self
 
 import yaml  # type: ignore[import-untyped,unused-ignore]
 from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader, set_parsing_settings
 
 from .config_base import Section, within
 from .data import DataConfig
-from .errors import UsageError
+from .errors import UsageError, UserError
 from .model import ModelConfig
 
 
@@ -315,6 +316,29 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
 
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(Config):
+            value: Any = getattr(self, item.name)
+            if isinstance(value, Mapping):
+                object.__setattr__(self, item.name, getattr(self.load(None, **{item.name: value}), item.name))
+            elif not isinstance(value, Section):
+                raise UserError(f"{item.name} of the config is {value!r}: give a dict of its options")
+
+    @classmethod
+    def load(cls, file: str | Path | None = None, **sections: Mapping[str, Any]) -> Self:
+        """Return the config of a YAML file, with other values for some options: `load(file, train={"steps": 60})`.
+
+        Raises:
+            UserError: an unknown key, a wrong type, a value out of range, an unreadable file.
+        """
+        given = [(name, values) for name, values in sections.items() if not isinstance(values, Mapping)]
+        if given:
+            raise UserError(f"{given[0][0]} of the config is {given[0][1]!r}: give a dict of its options")
+        options = [f"--{name}.{key}={_written(it)}" for name, values in sections.items() for key, it in values.items()]
+        found = read(make_parser("config", "", cls), [*([f"--config={file}"] if file else []), *options])
+        assert isinstance(found, cls)
+        return found
+
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 load_yaml = get_loader("yaml")
@@ -356,6 +380,11 @@ class Parser(ArgumentParser):
         from .config_errors import explain
 
         raise UsageError(explain(message, getattr(self, "args", []))) from None
+
+
+def _written(value: object) -> str:
+    """Return a value of an option as the command line has it."""
+    return str(value) if isinstance(value, str | Path) else json.dumps(value, default=str)
 
 
 def parse(module: str, description: str, argv: list[str] | None = None, kind: type[Config] = Config) -> Config:

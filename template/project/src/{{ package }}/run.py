@@ -96,7 +96,7 @@ class Run:
         """
         self.saver.check()
         for hook in self.parts.hooks:
-            hook.before_step()
+            hook.before_step(self.progress.step)
 
     def before_update(self) -> None:
         """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
@@ -230,12 +230,22 @@ class Run:
                     return
                 yield batch
 
+        def read(meter: Meter) -> dict[str, float]:
+            return {} if "stop" in requested else self.read_results(meter)
+
         with self.eval_weights():
             autocast, counted = parts.precision.autocast(), parts.eval_order.counted
-            results = evaluate(eval_model, batches(), parts.prepare, autocast, parts.world, counted)
+            results = evaluate(eval_model, batches(), parts.prepare, autocast, parts.world, counted, read)
         if "stop" in requested:
             self.follow(requested)
         self.add_results(results)
+
+    def read_results(self, meter: Meter) -> dict[str, float]:
+        """Return the metrics of a validation, with those of hooks, while the model has the weights that it used."""
+        results = meter.read()
+        for hook in self.parts.hooks:
+            hook.on_validation(results, self.parts.model)
+        return results
 
     def add_results(self, results: dict[str, float]) -> None:
         """Log a validation, and compare it with the best."""

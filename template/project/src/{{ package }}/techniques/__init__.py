@@ -4,7 +4,8 @@ Each function here looks at an option and calls its module; with the option off 
 """
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -37,6 +38,19 @@ def start_processes(cfg: RunConfig, argv: list[str] | None) -> None:
         from . import processes
 
         processes.start(cfg, argv)
+
+
+def processes_to_start(cfg: RunConfig) -> int:
+    """`run.processes`: how many processes a program would start; 1 for those that a launcher has started.
+
+    Raises:
+        UserError: there are fewer GPUs.
+    """
+    if cfg.processes is None or "RANK" in os.environ:
+        return 1
+    from . import processes
+
+    return processes.count(cfg)
 
 
 def load(cfg: DataConfig) -> Data:
@@ -236,13 +250,17 @@ def hooks(
     total_steps: int,
     peak_lr: float,
 ) -> list[Hook]:
-    """`log.mfu`, `train.ema`, `train.init_from` and `optim.schedule=range`: what acts between the steps.
+    """`log.mfu`, `train.ema`, `train.init_from`, `optim.schedule=range`, `phases` of a model: what acts between steps.
 
     Raises:
-        UserError: the run is too short for a range test.
+        UserError: the run is too short for a range test, or the phases do not fit the model or an option.
     """
     found: list[Hook] = []
-    if cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type != "cpu"):
+    if hasattr(model, "phases"):
+        from .phases import Phases
+
+        found.append(Phases(cfg, model))
+    elif cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type != "cpu"):
         from .mfu import Mfu
 
         with torch.device("meta"):
@@ -294,19 +312,20 @@ def unfreeze_step(cfg: Config, step: int) -> int | None:
     return end if end is not None and step < end else None
 
 
-def in_phases(train: Callable[[Config, World], dict[str, float]]) -> Callable[[Config, World], dict[str, float]]:
+def unfreezing(train: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
     """`train.unfreeze_step`: let `train` resume the run there, as what it is made of depends on what is trained."""
 
     @wraps(train)
-    def train_phases(cfg: Config, world: World) -> dict[str, float]:
+    def train_and_resume(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, float]:
+        hooks = tuple(hooks)
         while True:
             try:
-                return train(cfg, world)
+                return train(cfg, world, hooks)
             except Unfrozen as ended:
                 cfg = replace(cfg, run=replace(cfg.run, resume=str(ended)))
-            gc.collect()  # frees the memory of the first phase
+            gc.collect()  # frees the memory of what was frozen
 
-    return train_phases
+    return train_and_resume
 
 
 def fine_tuning(cfg: Config) -> dict[str, Any]:

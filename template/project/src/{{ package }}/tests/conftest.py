@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from .. import checkpoint, data, loaders, model, open_run, train
+from .. import checkpoint, data, loaders, model, open_run
 from ..config import Config, as_dict, make_parser, read
 from ..contracts import blocks_of, no_compile_reason
 from ..distributed import World
@@ -28,6 +29,7 @@ from ..tools import evaluate
 from . import train_in_turn
 from .no_synchronization import NoSynchronization
 
+train: Any = importlib.import_module("..train", __package__)
 ROOT = Path(__file__).parents[3]
 PARENT = __package__.rpartition(".")[0]
 PACKAGE = PARENT.rpartition(".")[2]
