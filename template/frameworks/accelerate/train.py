@@ -39,6 +39,7 @@ UNSUPPORTED = {"speed.step_graph": "Accelerate's steps cannot be captured; use f
 UNSUPPORTED_ON_CPU = {"speed.precision=fp16": "Accelerate supports it only on GPUs; use bf16 or fp32"}
 
 
+@techniques.unfreezing
 def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, float]:
     """Train as configured, write the run's folder, and return the validation metrics; `hooks` of yours act on the way.
 

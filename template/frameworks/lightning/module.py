@@ -77,7 +77,9 @@ class Module(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is None:  # to predict, with the averaged weights if the run kept some
             averaged = checkpoint.get("run", {}).get("ema", {})
-            checkpoint["state_dict"] |= {f"model.{name}": value for name, value in averaged.items()}
+            weights = checkpoint["state_dict"] | {f"model.{name}": value for name, value in averaged.items()}
+            cfg = from_dict(checkpoint["hyper_parameters"]["config"])
+            checkpoint["state_dict"] = techniques.plain_weights(weights, cfg)
         if self.run is None or self.run_state is None or not self.trainer.training:
             return
         if not {"run", "optimizer_states"} <= checkpoint.keys():

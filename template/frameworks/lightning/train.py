@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import torch
 
-from . import distributed
+from . import distributed, techniques
 from .config import Config
 from .distributed import World
 from .errors import UserError, in_one_line
@@ -166,6 +166,7 @@ def _continue_counting(loop: Any, step: int, plan: Plan) -> None:
     loop.epoch_loop._batches_that_stepped = step
 
 
+@techniques.unfreezing
 def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, float]:
     """Train as configured, write the run's folder, and return the validation metrics; `hooks` of yours act on the way.
 

@@ -25,6 +25,7 @@ from .hooks import Hook
 from .open_run import main, open_run
 
 
+@techniques.unfreezing
 def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, float]:
     """Train as configured, write the run's folder, and return the validation metrics; `hooks` of yours act on the way.
 

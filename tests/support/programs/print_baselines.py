@@ -10,6 +10,8 @@ import data_baselines
 if sys.argv[1] == "gpt":
     train, val = data_baselines.read_library("proj")
     found = data_baselines.compressors(val)
+elif sys.argv[1] == "diffusion":
+    found = data_baselines.velocities(*data_baselines.read_digits("proj"), times=8)
 else:
     train, val = data_baselines.read_digits("proj")
     found = data_baselines.pixel_histogram(train, val)

@@ -37,6 +37,8 @@ def open_run(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> Iterator[
             from .load_checkpoint import load_checkpoint
 
             state = load_checkpoint(parts, progress, resumed)
+        start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
+        start |= techniques.start_weights(parts.cfg, parts.model, parts.hooks, progress, resumed)
         order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step, parts.data.train)
         train_loader = techniques.cache_on_device(
             Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
@@ -55,7 +57,6 @@ def open_run(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> Iterator[
             set_aside_after(progress.step, folder)
         unit = getattr(data, "UNIT", "samples")
         console = Console(world.is_main, progress.total_steps, parts.plan.steps_per_epoch, unit, cfg.train.monitor)
-        start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
         requests = Requests(cfg.run, cfg.checkpoint.minutes, world, lambda name: _tell_end(name, console, run))
         try:
             console.facts({**parts.describe(), **samples.summary(parts.data), "run": shown(folder), **start})

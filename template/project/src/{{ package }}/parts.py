@@ -48,12 +48,14 @@ class Parts:
             run["no_weight_decay"] = sorted(no_weight_decay(self.model))
         if scales := getattr(self.model, "lr_scale", None):
             run["lr_scale"] = dict(scales)
+        run |= techniques.fine_tuning(self.cfg)
         return run | {"run.seed": self.cfg.run.seed, "optim.name": self.cfg.optim.name}
 
     def describe(self) -> dict[str, str]:
         """Return what the run consists of, for its first lines."""
         plan, epochs = self.plan, round(self.plan.total_steps / self.plan.steps_per_epoch, 2)
         weights = sum(parameter.numel() for parameter in self.model.parameters())
+        trained = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
         compiled = "" if self.cfg.speed.compile == "off" else "; torch.compile makes the first steps slow"
         division = f": {plan.world_size} x {plan.accumulate} x {plan.micro_batch} (ranks x accumulate x micro_batch)"
         hint = getattr(self.data, "hint", "")
@@ -61,7 +63,7 @@ class Parts:
         return {
             "device": distributed.describe(self.world),
             "precision": f"{self.precision.format}{compiled}",
-            "parameters": f"{weights:,}",
+            "parameters": f"{weights:,}{f', of which {trained:,} are trained' * (trained < weights)}",
             "optimizer": techniques.describe_optimizer(self.optimizer, self.cfg.optim.name),
             "samples": f"{plan.samples:,} for training, {len(self.data.val):,} for validation",
             **(loading if not self.data.in_memory else {}),

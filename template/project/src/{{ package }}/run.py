@@ -15,7 +15,7 @@ from . import distributed, faults, optim, techniques
 from .config import as_dict
 from .console import shown
 from .contracts import Batch
-from .errors import Stopped
+from .errors import Stopped, Unfrozen
 from .faults import heartbeat, interval
 from .faults.saver import Saver
 from .faults.stop import Requests
@@ -52,6 +52,7 @@ class Run:
         self.meter = Meter(parts.world)
         self.saved_step = progress.step if resumed else 0
         """The step of the last checkpoint."""
+        self.unfreeze_step = techniques.unfreeze_step(parts.cfg, progress.step)
         self.grad_norm = torch.zeros(())
         self.lr = 0.0
         self.micro_step = 0
@@ -164,6 +165,8 @@ class Run:
             UserError: the loss or the gradient is not finite, or the checkpoint cannot be written.
         """
         progress, parts = self.progress, self.parts
+        if progress.step == self.unfreeze_step:
+            requested = {"stop": "train.unfreeze_step", **requested}
         if requested and progress.eval_every is not None and self.saved_step != progress.step:
             self.count_updates()
             between = interval.state(self.meter, parts.model, parts.hooks, parts.world)
@@ -173,6 +176,8 @@ class Run:
             self.save(between)
         if "stop" in requested:
             self.saver.wait()
+            if requested["stop"] == "train.unfreeze_step":
+                raise Unfrozen(self.folder)
             how = f"continue with --run.resume {'auto' if parts.cfg.run.name else shown(self.folder)}"
             how = "a range test keeps no checkpoint" if progress.eval_every is None else how
             raise Stopped(f"stopped at step {progress.step} ({requested['stop']}); {how}")

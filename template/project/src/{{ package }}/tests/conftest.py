@@ -57,14 +57,15 @@ OTHER_WIDTH = f"--model.width={2 * getattr(read(PARSER, SMALL).model, 'width', 0
 HAS_SMOOTHING = hasattr(read(PARSER, SMALL).model, "label_smoothing")
 
 
-def _network() -> Any:
+def network() -> Any:
+    """The project's model."""
     cfg = read(PARSER, SMALL)
     return model.build(cfg.model, data.load(cfg.data).spec)
 
 
-HAS_BLOCKS = bool(blocks_of(_network()))
+HAS_BLOCKS = bool(blocks_of(network()))
 """Whether the model has the `blocks` that some techniques need; otherwise these are refused."""
-NO_COMPILE = bool(no_compile_reason(_network()))
+NO_COMPILE = bool(no_compile_reason(network()))
 """Whether the model has a reason not to be compiled; then compiling is refused."""
 
 
