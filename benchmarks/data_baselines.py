@@ -1,9 +1,10 @@
-"""Compute what simple methods reach on the validation data of gpt, lstm, vae and bert, and write it to docs/models/.
+"""Compute what simple methods reach on the validation data of gpt, lstm, vae, diffusion and bert, for docs/models/.
 
     python benchmarks/data_baselines.py
 
 Text is that of Python's standard library, split as in a project, with the Python that runs this program. Everything but
-the project's readers and scikit-learn's regressions is from the standard library; two minutes, most of them for xz on all of the training text.
+the project's readers, torch for the velocities of diffusion and scikit-learn's regressions for bert, is from the
+standard library; three minutes, most of them for xz on all of the training text.
 """
 
 import bz2
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean as mean
+from statistics import fmean
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "models"
@@ -42,12 +43,9 @@ def main() -> None:
         write("gpt", "bits per byte", {**compressors(val), **histograms(train, val), **after_training(train, val)})
         images, new_images = read_digits("vae_data")
         write("vae", "bits per pixel", {**compressors([b"".join(new_images)]), **pixel_histogram(images, new_images)})
-        write(
-            "bert",
-            "accuracy",
-            {**by_frequency(*read_statements("bert_data")), **regressions(*read_statements("bert_data"))},
-            -1,
-        )
+        write("diffusion", "loss", velocities(images, new_images))
+        statements = read_statements("bert_data")
+        write("bert", "accuracy", {**by_frequency(*statements), **regressions(*statements)}, -1)
 
 
 def read_library(package: str) -> tuple[list[bytes], list[bytes]]:
@@ -106,14 +104,14 @@ def histograms(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]
     costs = {pair: -math.log2((pairs[pair] + ADDED) / (alone[pair[0]] + 256 * ADDED)) for pair in set(pairwise(new))}
     return {
         "frequencies of bytes in the training text": histogram_bits(alone, new, 256),
-        "frequencies of pairs of bytes in the training text": mean(costs[pair] for pair in pairwise(new)),
+        "frequencies of pairs of bytes in the training text": fmean(costs[pair] for pair in pairwise(new)),
     }
 
 
 def histogram_bits(seen: Counter[int], new: Iterable[int], values: int) -> float:
     """Bits per new entry, from the frequencies of those seen, among a number of possible values."""
     total = sum(seen.values()) + values * ADDED
-    return mean(-math.log2((seen[entry] + ADDED) / total) for entry in new)
+    return fmean(-math.log2((seen[entry] + ADDED) / total) for entry in new)
 
 
 def after_training(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]:
@@ -127,7 +125,49 @@ def pixel_histogram(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, f
     levels = len(set(b"".join(train)))
     columns = zip(zip(*train, strict=True), zip(*val, strict=True), strict=True)
     costs = [histogram_bits(Counter(seen), new, levels) for seen, new in columns]
-    return {f"frequencies of the {levels} levels that occur, for each pixel in the training images": mean(costs)}
+    return {f"frequencies of the {levels} levels that occur, for each pixel in the training images": fmean(costs)}
+
+
+def velocities(train: Sequence[bytes], val: Sequence[bytes], times: int = 32) -> dict[str, float]:
+    """Loss of predictors of the velocity, image - noise, at the mean over equal intervals of time, as diffusion has it.
+
+    All are the conditional mean under a distribution of images that is fitted to those for training. One number of each,
+    the least variance or the width of the kernel, is chosen by the validation images, in favor of the baseline.
+    """
+    import torch  # imported here because text does not need it
+
+    seen, new = (torch.tensor([list(image) for image in split], dtype=torch.float64) for split in (train, val))
+    center, scale = seen.mean(), seen.std(correction=0)
+    seen, new = (seen - center) / scale, (new - center) / scale
+    mean = seen.mean(0)
+    variances, basis = torch.linalg.eigh((seen - mean).T.cov(correction=0))
+    squares = ((new - mean) @ basis).square().mean(0)
+    generator = torch.Generator().manual_seed(0)
+    draws = [torch.randn(new.shape, generator=generator, dtype=torch.float64) for _ in range(times)]
+    found: dict[str, list[float]] = {}
+    for number, noise in enumerate(draws):
+        time = (number + 0.5) / times
+        point, target = time * new + (1 - time) * noise, new - noise
+
+        def slope(variance: torch.Tensor, time: float = time) -> torch.Tensor:
+            return (time * variance - (1 - time)) / (time**2 * variance + (1 - time) ** 2)
+
+        for least in (1e-5, 1e-4, 1e-3, 1e-2):
+            change = slope(variances.clamp(least))
+            loss = squares * (1 - time * change) ** 2 + (1 + (1 - time) * change) ** 2  # the mean over all noise
+            found.setdefault(f"linear, {least}", []).append(loss.mean().item())
+        for width in (0.2, 0.3, 0.35, 0.4, 0.5):
+            distances = torch.cdist(point, time * seen).square() / (2 * ((time * width) ** 2 + (1 - time) ** 2))
+            nearest = torch.softmax(-distances, 1) @ seen
+            error = nearest + slope(torch.tensor(width**2)) * (point - time * nearest) - target
+            found.setdefault(f"kernel, {width}", []).append(error.square().mean().item())
+    means = {name: fmean(losses) for name, losses in found.items()}
+    best = {kind: min(value for name, value in means.items() if name.startswith(kind)) for kind in ("linear", "kernel")}
+    return {
+        "the best constant for each pixel, its mean in the training images": 1 + squares.mean().item(),
+        "the best linear predictor at each time, from the covariance of the training images": best["linear"],
+        "the best predictor for a Gaussian around each of the training images": best["kernel"],
+    }
 
 
 def by_frequency(train: Texts, val: Texts) -> dict[str, float]:
@@ -149,8 +189,8 @@ def by_frequency(train: Texts, val: Texts) -> dict[str, float]:
 
     (most, _), *_ = counts.most_common()
     return {
-        "the most frequent keyword": mean(label == most for label in val[1]),
-        "naive Bayes on words and signs": mean(best(text) == label for text, label in zip(*val, strict=True)),
+        "the most frequent keyword": fmean(label == most for label in val[1]),
+        "naive Bayes on words and signs": fmean(best(text) == label for text, label in zip(*val, strict=True)),
     }
 
 

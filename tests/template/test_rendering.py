@@ -36,6 +36,8 @@ def python_parts(framework: str, model: str) -> dict[str, Path]:
     parts |= {f"src/proj/readers/{name}.py": TEMPLATE / f"readers/{name}.py" for name in READERS[data]}
     if "text" in READERS[data]:
         parts["src/proj/tools/text_generation.py"] = TEMPLATE / "tasks/text_generation.py"
+    if "image_generation" in task:
+        parts["src/proj/tools/image_grid.py"] = TEMPLATE / "tasks/image_grid.py"
     chosen = QUESTIONS["frameworks"]["default"][framework]
     parts |= {f"src/proj/{name}.py": TEMPLATE / f"frameworks/{framework}/{name}.py" for name in chosen["modules"]}
     if "needs" in chosen:

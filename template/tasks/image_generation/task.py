@@ -9,17 +9,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from ..contracts import Batch
 from ..data import Spec
 from ..distributed import World
-from ..errors import UserError
 from ..readers.decoding import find_images, load_image
 from .atomic_file import atomic_write
+from .image_grid import check_output, grid, plot_rows, write_new
 from .trained_model import TrainedModel
 
 if TYPE_CHECKING:
@@ -64,28 +62,14 @@ class Details:
 
 def plot(trained: TrainedModel, batch: Batch, columns: int = 12) -> "Figure":
     """Validation images, their reconstructions, and new images, in rows."""
-    from matplotlib.figure import Figure  # imported here because it takes a second
-
     images, spec = batch[0][:columns], trained.spec
     with trained.precision.autocast():
         reconstructed = trained.net.predict(images)
         new = trained.net.sample(2 * columns, torch.Generator(trained.device).manual_seed(0))
     mean, std = (torch.tensor(values, device=trained.device).view(-1, 1, 1) for values in (spec.mean, spec.std))
-    rows = {
-        "validation": (images * std + mean).clamp(0, 1),
-        "reconstructed": reconstructed,
-        "new": new[:columns],
-        "": new[columns:],
-    }
-    figure = Figure(figsize=(columns, len(rows) + 0.4), layout="constrained")
-    for row, (name, shown) in enumerate(rows.items()):
-        for column, image in enumerate(shown.float().cpu()):
-            axes = figure.add_subplot(len(rows), columns, row * columns + column + 1)
-            axes.set_axis_off()
-            axes.imshow(image.permute(1, 2, 0).expand(-1, -1, 3).numpy())
-            if column == 0:
-                axes.set_title(name, fontsize=10, loc="left")
-    return figure
+    shown = (images * std + mean).clamp(0, 1)
+    rows = {"validation": shown, "reconstructed": reconstructed, "new": new[:columns], "": new[columns:]}
+    return plot_rows(rows, columns)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -107,16 +91,11 @@ def predict(trained: TrainedModel, args: argparse.Namespace) -> None:
     Raises:
         UserError: an image cannot be read, or the output cannot be written.
     """
-    if args.output.suffix.lower() != ".png":
-        raise UserError(f"--output {args.output}: its name must end with .png")
-    if args.count < 1:
-        raise UserError(f"--count {args.count}: it must be 1 or above")
+    check_output(args.output, args.count)
     if not args.inputs:
         with trained.precision.autocast():
             images = trained.net.sample(args.count, torch.Generator(trained.device).manual_seed(args.seed))
-        with atomic_write(args.output) as target:
-            grid(images, math.ceil(math.sqrt(args.count))).save(target)
-        print(f"{args.count} new images in {args.output}")
+        write_new(images, args.output)
         return
     module, files = Reconstruction(trained), find_images(args.inputs)
     pairs, shape = [], (trained.spec.size, trained.spec.channels)
@@ -127,20 +106,6 @@ def predict(trained: TrainedModel, args: argparse.Namespace) -> None:
     with atomic_write(args.output) as target:
         grid(torch.cat(pairs), 2 * math.ceil(math.sqrt(len(files) / 2))).save(target)
     print(f"{len(files)} pairs of an image and its reconstruction in {args.output}")
-
-
-def grid(images: Tensor, columns: int, minimum: int = 64) -> Image.Image:
-    """Arrange (n, c, size, size) images in a grid with gray lines, each enlarged to at least `minimum` pixels."""
-    scale = math.ceil(minimum / images.shape[-1])
-    levels = (images.float().clamp(0, 1) * 255).round().byte().cpu().expand(-1, 3, -1, -1)
-    large = levels.repeat_interleave(scale, 2).repeat_interleave(scale, 3)
-    side = large.shape[-1] + 2
-    rows = math.ceil(len(large) / columns)
-    sheet = np.full((rows * side + 2, min(columns, len(large)) * side + 2, 3), 128, np.uint8)
-    for number, image in enumerate(large.permute(0, 2, 3, 1).numpy()):
-        top, left = number // columns * side + 2, number % columns * side + 2
-        sheet[top : top + side - 2, left : left + side - 2] = image
-    return Image.fromarray(sheet)
 
 
 class Reconstruction(nn.Module):

@@ -13,7 +13,7 @@ from PIL import Image
 from .. import data
 from ..config import Config
 from ..distributed import World
-from ..tools import evaluate, export, predict, task
+from ..tools import evaluate, export, image_grid, predict, task
 from ..tools.trained_model import open_trained
 from ..train import train
 
@@ -68,7 +68,7 @@ def test_predict_samples_new_images(run: Path, tmp_path: Path) -> None:
 
 def test_grid_places_images_in_order() -> None:
     images = torch.stack([torch.full((1, 40, 40), value) for value in (0.0, 0.2, 0.4, 0.6, 1.0)])
-    pixels = np.asarray(task.grid(images, 3))
+    pixels = np.asarray(image_grid.grid(images, 3))
     assert pixels.shape == (2 * 82 + 2, 3 * 82 + 2, 3)
     assert [pixels[40, 40, 0], pixels[40, 200, 0], pixels[120, 100, 0]] == [0, 102, 255]
     assert set(pixels[:2].flatten()) == {128}
@@ -86,7 +86,7 @@ def test_predict_reconstructs_images(run: Path, tmp_path: Path) -> None:
         reconstructed = trained.net.predict(trained.prepare((images, labels), False, torch.Generator())[0])
     expected = torch.stack([images / 255, reconstructed], dim=1).flatten(0, 1)
     with Image.open(tmp_path / "pairs.png") as grid:
-        difference = np.asarray(grid).astype(int) - np.asarray(task.grid(expected, 4)).astype(int)
+        difference = np.asarray(grid).astype(int) - np.asarray(image_grid.grid(expected, 4)).astype(int)
     assert abs(difference).max() <= 1
 
 

@@ -10,6 +10,8 @@ import data_baselines
 if sys.argv[1] == "gpt":
     train, val = data_baselines.read_library("proj")
     found = data_baselines.compressors(val)
+elif sys.argv[1] == "diffusion":
+    found = data_baselines.velocities(*data_baselines.read_digits("proj"), times=8)
 elif sys.argv[1] == "bert":
     found = data_baselines.by_frequency(*data_baselines.read_statements("proj"))
 else:

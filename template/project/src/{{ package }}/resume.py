@@ -19,7 +19,7 @@ from .run_lock import LOCK, locked
 UNFINISHED = "unfinished-"
 
 
-SETTINGS = ("data", "model", "train", "optim", "dist", "speed", "trainer")
+SETTINGS = ("data", "model", "train", "lora", "optim", "dist", "speed", "trainer")
 """The sections of the config with the values that change the result of a run."""
 
 

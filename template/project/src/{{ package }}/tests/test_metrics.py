@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import data, model
 from ..config import Config
 from ..distributed import World, seeded_generator
+from ..errors import UserError
 from ..loaders import EvalOrder, Loader
 from ..metrics import Meter, evaluate
 from ..run import Run
@@ -41,11 +42,12 @@ def test_validation_is_exact_for_a_short_last_batch(config: Callable[..., Config
     with torch.no_grad():
         _, sums = net(*whole)
     # A vector is averaged over the entries that have a count.
-    expected = {name: float((total / n)[torch.as_tensor(n) > 0].mean()) for name, (total, n) in sums.items()}
+    means = {name: value for name, value in sums.items() if not callable(value[0])}
+    expected = {name: float((total / n)[torch.as_tensor(n) > 0].mean()) for name, (total, n) in means.items()}
     for micro_batch in (4, 23, 64):
         loader = Loader(Few(), EvalOrder(23, micro_batch, 0, 1), cfg.loader, 0, world)
         found = evaluate(net, loader, prepare, torch.enable_grad(), world)
-        assert found == pytest.approx(expected, rel=1e-5)
+        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
     ranks = [EvalOrder(17, 4, rank, 2) for rank in (0, 1)]
     assert [(order.counted, order.rounds, len(list(order))) for order in ranks] == [(3, 3, 3), (2, 3, 3)]
     again = [[0, 1, 2], [3, 4], [0]]
@@ -61,6 +63,10 @@ def test_vectors_give_the_mean_over_entries_that_have_a_count(world: World) -> N
     meter.add({"iou": (torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 4.0, 0.0])), "loss": (torch.tensor(1.0), 2)})
     assert meter.read() == {"iou": (2 / 4 + 3 / 8) / 2, "loss": 1.0}
     assert meter.read() == {}
+    for value in (torch.tensor(3.0), 3.0, torch.ones(3), (3.0, 2), (torch.ones(2), 2, 2)):
+        wrong: Any = {"loss": value}
+        with pytest.raises(UserError, match=r"forward returns \w+ as the metric loss: return its sum"):
+            meter.add(wrong)
 
 
 def test_counts_of_a_reused_buffer_are_summed(world: World) -> None:
