@@ -99,6 +99,8 @@ class RunState:
         for hook in run.parts.hooks:
             hook.load_state_dict({"model": run.parts.model.state_dict(), **state})
         progress.load_state_dict(state)
+        if techniques.unfreeze_step(run.parts.cfg, progress.step) != run.unfreeze_step:
+            raise UserError(f"the checkpoint is after train.unfreeze_step={run.unfreeze_step}: use run.resume, or null")
         run.results = state["results"]
         run.meter.load_state_dict(state["row"])
         run.order.first_step = run.row_first_step = progress.step

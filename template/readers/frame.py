@@ -18,7 +18,7 @@ NUMBER = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?$"
 """A number as it is written with a decimal comma, and points between thousands."""
 
 
-def check_file(file: Path, key: str = "") -> Path:
+def check_file(file: Path, key: str = "", suffixes: Collection[str] = SUFFIXES) -> Path:
     """Return the file if it can be a table; errors start with the config key, if given.
 
     Raises:
@@ -27,21 +27,27 @@ def check_file(file: Path, key: str = "") -> Path:
     name = f"{key}={file}" if key else file
     if file.is_dir() or not file.exists():
         raise UserError(f"{name} {'is a folder' if file.is_dir() else 'does not exist'}: give a file")
-    if file.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{name} is not a supported table: give a file that ends in {abbreviate(SUFFIXES)}")
+    if file.suffix.lower() not in suffixes:
+        raise UserError(f"{name} is not a supported table: give a file that ends in {abbreviate(suffixes, 9)}")
     if file.stat().st_size == 0:
         raise UserError(f"{name} is empty: give a table with a header and rows")
     return file
 
 
-def read_frame(file: Path, decimal: str = "point") -> pl.DataFrame:
+def read_frame(file: Path, decimal: str = "point", as_text: bool = False) -> pl.DataFrame:
     """Read one file; dates are parsed. `decimal` is what numbers in CSV have before their fraction: point or comma.
+
+    With `as_text`, all cells of CSV are text, and only empty ones are missing.
 
     Raises:
         UserError: it cannot be read, is not UTF-8, has no rows, or has two columns with the same name.
     """
     try:
-        frame = pl.read_parquet(file, glob=False) if file.suffix.lower() == ".parquet" else _read_csv(file, decimal)
+        frame = (
+            pl.read_parquet(file, glob=False)
+            if file.suffix.lower() == ".parquet"
+            else _read_csv(file, decimal, as_text)
+        )
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"cannot read {file} ({reason}): fix the file") from error
@@ -68,7 +74,7 @@ def check_decimals(frame: pl.DataFrame, names: Collection[str], file: Path, way_
         raise UserError(f"{file} has numbers with a comma in column {abbreviate(found)}: {fix}{way_out}")
 
 
-def _read_csv(file: Path, decimal: str) -> pl.DataFrame:
+def _read_csv(file: Path, decimal: str, as_text: bool) -> pl.DataFrame:
     with file.open("rb") as stream:
         header = b""
         for number, line in enumerate(stream, 1):
@@ -86,6 +92,8 @@ def _read_csv(file: Path, decimal: str) -> pl.DataFrame:
     duplicates = [name or "(no name)" for name, count in Counter(names).items() if count > 1]
     if duplicates:
         raise UserError(f"{file} has more than one column named {abbreviate(duplicates)}: rename them")
+    if as_text:
+        return pl.read_csv(file, infer_schema=False, **options)
     source: Path | BytesIO = file
     if decimal == "comma":
         source = BytesIO()

@@ -18,9 +18,10 @@ from tqdm import tqdm
 
 from ..errors import UserError
 from .common import build_once, list_files
+from .library import library_files, library_validation
 from .tokenizer import Tokenizer, open_tokenizer
 from .unreadable import Skipped, unreadable
-from .windows import Text, in_validation, library_files, library_validation
+from .windows import Text, in_validation
 
 CHUNK = 2**18
 """Bytes tokenized at once: enough to keep a thread busy, and small enough to queue in memory."""

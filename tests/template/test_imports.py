@@ -9,6 +9,7 @@ from program import Project
 
 LAYERS: list[set[str]] = [
     {"tools"},
+    {"api"},
     {"train"},
     {"accelerator", "callbacks", "datamodule", "extras", "module", "saved_run", "trainer_config"},
     {"framework"},
@@ -17,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"load_checkpoint"},
     {"parts", "progress"},
     {"faults", "techniques"},
-    {"loaders", "run_folder", "metrics", "log", "hooks"},
+    {"loaders", "run_folder", "metrics", "collected", "log", "hooks"},
     {"resume"},
     {"checkpoint", "console"},
     {"optim", "speed", "grad_scaler", "distributed"},
@@ -27,7 +28,7 @@ LAYERS: list[set[str]] = [
     {"data"},
     {"readers", "sources"},
     {"failure"},
-    {"loader_worker", "model_size", "progress_bar", "run_lock"},
+    {"kept_settings", "loader_worker", "model_size", "progress_bar", "run_lock"},
     {"config_errors"},
     {"config_help"},
     {"config_base", "ranges"},

@@ -14,7 +14,7 @@ PACKAGES = Path(sys.prefix, "references")
 
 def test_networks_equal_those_of_transformers(project: Project) -> None:
     """Outputs and gradients in float64: another epsilon, GELU or stride, or weights that are not tied, differ more."""
-    models = ["gpt", "resnet", "vit"]
+    models = ["gpt", "resnet", "vit", "bert"]
     folders = {model: project(FRAMEWORKS[0], model) for model in models}
     sources = [f"{model}={folder / 'src'}" for model, folder in folders.items()]
     result = run_python(folders["gpt"], str(PROGRAMS / "compare_networks.py"), str(PACKAGES), *sources)

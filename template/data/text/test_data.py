@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import data
-from ..readers import windows
+from ..readers import library
 from ..readers.windows import Windows
 from ..tools import view
 
@@ -57,8 +57,8 @@ def test_families_of_the_standard_library_are_not_divided() -> None:
     assert found.spec == data.Spec(256, 128, 1.0, "bytes")
     fraction = len(found.val.tokens) / (len(found.train.tokens) + len(found.val.tokens))
     assert fraction == pytest.approx(0.02, rel=0.01)
-    root, files = windows.library_files()
-    in_val = windows.library_validation(root, files, 0.3)
+    root, files = library.library_files()
+    in_val = library.library_validation(root, files, 0.3)
     packages = {file: file.relative_to(root).parts[0] for file in files}
     assert {packages[file] for file in in_val}.isdisjoint(packages[file] for file in set(files) - in_val)
     for kinds in (("_pyio.py", "io.py"), ("bz2.py", "lzma.py"), ("ntpath.py", "posixpath.py")):

@@ -137,7 +137,10 @@ def _make(run: Run, yours: dict[str, Any]) -> Accelerator:
     GradientState._reset_state()
     formats = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
     ddp = DistributedDataParallelKwargs(
-        broadcast_buffers=False, gradient_as_bucket_view=True, static_graph=parts.cfg.dist.static_graph
+        broadcast_buffers=False,
+        gradient_as_bucket_view=True,
+        static_graph=parts.cfg.dist.static_graph,
+        find_unused_parameters=hasattr(parts.model, "phases"),
     )
     arguments: dict[str, Any] = {
         "project_dir": run.folder / "accelerate",

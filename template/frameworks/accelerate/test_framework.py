@@ -1,5 +1,6 @@
 """What users of Accelerate expect of it."""
 
+import importlib
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,7 +21,6 @@ from accelerate.utils import (
 )
 
 from .. import accelerator as own
-from .. import train
 from ..accelerator import DECIDED, LAUNCHED_WITH, check_launch
 from ..config import Config
 from ..distributed import World
@@ -29,6 +29,7 @@ from ..open_run import open_run
 from ..run import Run
 from .conftest import OTHER_WIDTH, read_rows, read_weights
 
+train: Any = importlib.import_module("..train", __package__)
 STEPS = ["--train.steps=8", "--train.eval_every=4", "--log.every=1"]
 
 

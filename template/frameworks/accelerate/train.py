@@ -17,6 +17,7 @@ if __name__ == "__main__":
 
 import sys
 import warnings
+from collections.abc import Iterable
 
 from . import faults, optim, speed, techniques
 from .config import Config
@@ -24,6 +25,7 @@ from .contracts import call
 from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import refuse, require
+from .hooks import Hook
 from .open_run import main, open_run
 
 try:
@@ -37,8 +39,9 @@ UNSUPPORTED = {"speed.step_graph": "Accelerate's steps cannot be captured; use f
 UNSUPPORTED_ON_CPU = {"speed.precision=fp16": "Accelerate supports it only on GPUs; use bf16 or fp32"}
 
 
-def train(cfg: Config, world: World) -> dict[str, float]:
-    """Train as configured, write the run's folder, and return the validation metrics.
+@techniques.unfreezing
+def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, float]:
+    """Train as configured, write the run's folder, and return the validation metrics; `hooks` of yours act on the way.
 
     `accelerator.load_state` belongs before the loop, and `accelerator.save_state` after `run.end_step`.
 
@@ -48,7 +51,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
     check_launch(world)
     refuse(cfg, UNSUPPORTED if world.device.type != "cpu" else UNSUPPORTED | UNSUPPORTED_ON_CPU)
     warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)  # newer torch renamed it
-    with open_run(cfg, world) as run, open_accelerator(run) as accelerator:
+    with open_run(cfg, world, hooks) as run, open_accelerator(run) as accelerator:
         model, sharded = run.parts.model, cfg.dist.strategy == "fsdp"
         parameters = list(model.parameters())
         wrapped = accelerator.prepare_model(model, evaluation_mode=sharded)  # then with autocast and without DDP

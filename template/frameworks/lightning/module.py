@@ -77,7 +77,9 @@ class Module(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.run is None:  # to predict, with the averaged weights if the run kept some
             averaged = checkpoint.get("run", {}).get("ema", {})
-            checkpoint["state_dict"] |= {f"model.{name}": value for name, value in averaged.items()}
+            weights = checkpoint["state_dict"] | {f"model.{name}": value for name, value in averaged.items()}
+            cfg = from_dict(checkpoint["hyper_parameters"]["config"])
+            checkpoint["state_dict"] = techniques.plain_weights(weights, cfg)
         if self.run is None or self.run_state is None or not self.trainer.training:
             return
         if not {"run", "optimizer_states"} <= checkpoint.keys():
@@ -206,7 +208,8 @@ class Module(lightning.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         parts = self.run.parts if self.run is not None else None
-        self.meter = Meter(parts.world if parts else World(self.global_rank, self.trainer.world_size, self.device))
+        world = parts.world if parts else World(self.global_rank, self.trainer.world_size, self.device)
+        self.meter = Meter(world, validates=True)
         self.counted = parts.eval_order.counted if parts else math.inf
         self.generator = distributed.seeded_generator(self.device, 0, 0, 0)
         if self.run is not None:
@@ -231,8 +234,9 @@ class Module(lightning.LightningModule):
 
     def _log_results(self, split: str) -> None:
         """Log the metrics of a whole split; while the run trains, it passes them to the loggers itself."""
+        fits = self.run is not None and self.trainer.state.fn == "fit" and not self.trainer.sanity_checking
+        self.results = self.run.read_results(self.meter) if fits and self.run is not None else self.meter.read()
         self.eval_weights.close()
-        self.results = self.meter.read()
         named = {f"{split}_{name}": value for name, value in self.results.items()}
         super().log_dict(named, logger=self.trainer.state.fn != "fit", sync_dist=True)
 

@@ -1,5 +1,6 @@
 """What users of Lightning expect of its Trainer."""
 
+import importlib
 import logging
 from collections.abc import Callable
 from csv import DictReader
@@ -21,7 +22,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.tuner.tuning import Tuner
 
-from .. import checkpoint, train
+from .. import checkpoint
 from ..config import Config
 from ..datamodule import DataModule
 from ..distributed import World
@@ -35,6 +36,7 @@ from ..train import make_trainer
 from ..trainer_config import LightningConfig
 from .conftest import SMALL, read_rows
 
+train: Any = importlib.import_module("..train", __package__)
 STEPS = ["--train.steps=12", "--train.eval_every=4", "--log.every=2", "--train.micro_batch=8"]
 
 

@@ -19,17 +19,18 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 
-from . import distributed
+from . import distributed, techniques
 from .config import Config
 from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import listed, refuse, require
+from .hooks import Hook
 from .loaders import Plan
 from .open_run import main, open_run
 from .parts import Parts
@@ -113,7 +114,7 @@ def make_trainer(run: Run) -> lightning.Trainer:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     decided: dict[str, Any] = {
         "accelerator": world.device.type,
-        "strategy": _strategy(cfg, world),
+        "strategy": _strategy(run.parts),
         "devices": here,
         "num_nodes": world.world_size // here,
         "max_epochs": math.ceil(plan.total_steps / plan.steps_per_epoch),
@@ -139,10 +140,11 @@ def make_trainer(run: Run) -> lightning.Trainer:
     return trainer
 
 
-def _strategy(cfg: Config, world: World) -> Strategy:
-    if world.world_size == 1:
-        return SingleDeviceStrategy(world.device)
-    return ShardedStrategy() if cfg.dist.strategy == "fsdp" else DDPStrategy(**distributed.ddp_options(cfg.dist))
+def _strategy(parts: Parts) -> Strategy:
+    if parts.world.world_size == 1:
+        return SingleDeviceStrategy(parts.world.device)
+    cfg = parts.cfg.dist
+    return ShardedStrategy() if cfg.strategy == "fsdp" else DDPStrategy(**distributed.ddp_options(cfg, parts.model))
 
 
 def _plugins(parts: Parts) -> list[Any]:
@@ -164,8 +166,9 @@ def _continue_counting(loop: Any, step: int, plan: Plan) -> None:
     loop.epoch_loop._batches_that_stepped = step
 
 
-def train(cfg: Config, world: World) -> dict[str, float]:
-    """Train as configured, write the run's folder, and return the validation metrics.
+@techniques.unfreezing
+def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, float]:
+    """Train as configured, write the run's folder, and return the validation metrics; `hooks` of yours act on the way.
 
     Raises:
         UserError: the config does not fit Lightning, the data, the machine or the checkpoint; the loss is not finite.
@@ -175,7 +178,7 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         cfg.run.refuse("device", "Lightning has no accelerator for Intel GPUs; use cpu, or the framework pytorch")
     trainer_options(cfg)  # what is refused is so before the run's folder is created
     start = checkpoint_to_load(cfg)
-    with open_run(cfg, world) as run:
+    with open_run(cfg, world, hooks) as run:
         if not run.progress.done or run.progress.validation_due:
             trainer = make_trainer(run)
             try:

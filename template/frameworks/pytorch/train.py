@@ -13,22 +13,26 @@ if __name__ == "__main__":
 
     begin(__spec__.name, "Train the model.")  # before torch is imported, which takes seconds
 
+from collections.abc import Iterable
+
 from torch import Tensor
 
 from . import distributed, faults, optim, speed, techniques
 from .config import Config
-from .contracts import Batch, Sums, call
+from .contracts import Batch, Metrics, call
 from .distributed import World
+from .hooks import Hook
 from .open_run import main, open_run
 
 
-def train(cfg: Config, world: World) -> dict[str, float]:
-    """Train as configured, write the run's folder, and return the validation metrics.
+@techniques.unfreezing
+def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, float]:
+    """Train as configured, write the run's folder, and return the validation metrics; `hooks` of yours act on the way.
 
     Raises:
         UserError: the config does not fit the data, the machine or the checkpoint; or the loss is not finite.
     """
-    with open_run(cfg, world) as run:
+    with open_run(cfg, world, hooks) as run:
         parts, accumulate = run.parts, run.parts.plan.accumulate
         model, optimizer, scaler, autocast = parts.model, parts.optimizer, parts.scaler, parts.precision.autocast
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -38,8 +42,8 @@ def train(cfg: Config, world: World) -> dict[str, float]:
         net = speed.compiled(ddp, cfg.speed)
         eval_model = net if ddp is model else speed.compiled(model, cfg.speed)
 
-        def forward_backward(prepared: Batch, divisor: float, synchronize: bool) -> Sums:
-            metrics: Sums
+        def forward_backward(prepared: Batch, divisor: float, synchronize: bool) -> Metrics:
+            metrics: Metrics
             with gradient_sync(synchronize):
                 with autocast():
                     loss, metrics = call(net, prepared)

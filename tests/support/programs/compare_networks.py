@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 sys.path.insert(0, sys.argv[1])
 transformers: Any = importlib.import_module("transformers")
-Case = tuple[Any, Any, "Translate", Tensor, Tensor]
-"""Our network, the reference, the names, and a batch of inputs and targets."""
+Case = tuple[Any, Any, "Translate", Tensor | tuple[Tensor, ...], Tensor]
+"""Our network, the reference, the names, and a batch: the inputs, one or several, and the targets."""
 Translate = Callable[[str, Tensor], dict[str, Tensor]]
 """From a name and value of ours to those of the reference."""
 
@@ -98,6 +98,19 @@ def resnet(data: Any, model: Any, block: str = "basic") -> Case:
     return net, transformers.ResNetForImageClassification(config), translate, images, labels
 
 
+def bert(data: Any, model: Any) -> Case:
+    """BERT, whose parameters have the names that they have in transformers; one text has no padding."""
+    cfg = model.ModelConfig(depth=2, width=64, heads=4, dropout=0.0)
+    net = model.build(cfg, data.Spec(65, 16, tuple("0123456789"), ""))
+    config = transformers.BertConfig(
+        vocab_size=65, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256,
+        max_position_embeddings=16, num_labels=10,
+    )  # fmt: skip
+    tokens, labels = torch.randint(0, 65, (4, 16)), torch.randint(0, 10, (4,))
+    mask = torch.arange(16) < torch.tensor([[16], [9], [5], [2]])
+    return net, transformers.BertForSequenceClassification(config), lambda *named: dict([named]), (tokens, mask), labels
+
+
 @torch.no_grad()
 def largest(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
     """Return the largest difference, relative to the largest value."""
@@ -106,8 +119,11 @@ def largest(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
     return float(difference / max(value.abs().max() for value in theirs.values()))
 
 
-def compare(net: Any, reference: Any, translate: Translate, inputs: Tensor, targets: Tensor) -> dict[str, float]:
+def compare(
+    net: Any, reference: Any, translate: Translate, batch: Tensor | tuple[Tensor, ...], targets: Tensor
+) -> dict[str, float]:
     """Compare in training, without dropout, and networks with BatchNorm in validation, too."""
+    inputs = batch if isinstance(batch, tuple) else (batch,)
     net.double()
     reference.double().eval()
     for module in reference.modules():
@@ -119,16 +135,16 @@ def compare(net: Any, reference: Any, translate: Translate, inputs: Tensor, targ
         return {name: value for ours in named.items() for name, value in translate(*ours).items()}
 
     reference.load_state_dict(translated(net.state_dict()))
-    logits, expected = net.predict(inputs), reference(inputs).logits
+    logits, expected = net.predict(*inputs), reference(*inputs).logits
     found = {"outputs": largest({"": logits}, {"": expected})}
-    net(inputs, targets)[0].backward()
+    net(*inputs, targets)[0].backward()
     F.cross_entropy(expected.flatten(0, -2), targets.flatten()).backward()
     ours, theirs = ({name: value.grad for name, value in each.named_parameters()} for each in (net, reference))
     found["gradients"] = largest(translated(ours), theirs)
     if list(net.buffers()):
-        reference(inputs)  # as many batches as ours has had
-        expected = reference.eval()(inputs).logits
-        found["validation"] = largest({"": net.eval().predict(inputs)}, {"": expected})
+        reference(*inputs)  # as many batches as ours has had
+        expected = reference.eval()(*inputs).logits
+        found["validation"] = largest({"": net.eval().predict(*inputs)}, {"": expected})
     return found
 
 
@@ -136,6 +152,7 @@ CASES: dict[str, list[Callable[[Any, Any], Case]]] = {
     "gpt": [gpt],
     "resnet": [resnet, partial(resnet, block="bottleneck")],
     "vit": [vit],
+    "bert": [bert],
 }
 
 

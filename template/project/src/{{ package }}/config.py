@@ -7,16 +7,17 @@ import dataclasses
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Self
 
 import yaml  # type: ignore[import-untyped,unused-ignore]
 from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader, set_parsing_settings
 
 from .config_base import Section, within
 from .data import DataConfig
-from .errors import UsageError
+from .errors import UsageError, UserError
 from .model import ModelConfig
 
 
@@ -79,6 +80,17 @@ class TrainConfig(Section):
     """Whether lower or higher values of `monitor` are better; required for metrics other than loss."""
     patience: int | None = within("[1, inf)", None)
     """Early stopping: validations in a row without improvement after which the run ends; null for off."""
+    init_from: str | None = None
+    """Fine-tuning: weights to start from, matched by name and shape: a file of them (.safetensors or .pt), a run or a
+    checkpoint of this project, or a local folder of Hugging Face. null: random weights."""
+    init_map: dict[str, str] | None = None
+    """Names in `init_from` begin otherwise than the model's: what they begin with there, and here, as in
+    `{"bert.": "encoder."}`; an empty prefix is in front of every name."""
+    freeze: tuple[str, ...] = ()
+    """Parameters that are not trained: names as in `named_parameters`, modules, or patterns, such as `[encoder]` or
+    `["blocks.[0-5]"]`; with `!`, what stays trained: `["*", "!head"]`. BatchNorm in there keeps its statistics."""
+    unfreeze_step: int | None = within("[1, inf)", None)
+    """Optimizer step after which all that `freeze` names is trained as well; null for never."""
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
     """When the loss or the gradient is not finite: stop at the next row of metrics; skip the update of the step; or
     roll back to the newest checkpoint, and leave the step out when it comes again. The latter two check each step,
@@ -93,6 +105,27 @@ class TrainConfig(Section):
         super().__post_init__()
         if self.monitor != "loss" and self.monitor_mode is None:
             self.refuse("monitor", "train.monitor_mode must be min or max for it")
+        if self.unfreeze_step is not None and not self.freeze:
+            self.refuse("unfreeze_step", "train.freeze names nothing that is frozen before; set it, or use null")
+        if self.init_map is not None and self.init_from is None:
+            self.refuse("init_map", "it renames what train.init_from has, which is null; set it, or use null")
+
+
+@dataclass(frozen=True)
+class LoraConfig(Section):
+    """Low-rank adaptation of linear layers, Hu et al. 2021, arXiv:2106.09685, by the package peft."""
+
+    rank: int | None = within("[1, inf)", None)
+    """Rank of the matrices that are trained instead of each layer's weight; null for off."""
+    alpha: float = within("(0, inf)", 16.0)
+    """Their product counts alpha / rank times."""
+    dropout: float = within("[0, 1)", 0.0)
+    """Dropout before them."""
+    target_modules: tuple[str, ...] = ()
+    """The layers: names as in `named_modules`, or patterns such as `["*.query", "*.value"]`; empty for all linear
+    layers in `blocks` of the model."""
+    modules_to_save: tuple[str, ...] = ()
+    """What else is trained, as in `train.freeze`, such as `[head]`; all the rest is frozen."""
 
 
 @dataclass(frozen=True)
@@ -274,6 +307,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     dist: DistConfig = field(default_factory=DistConfig)
@@ -281,6 +315,29 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(Config):
+            value: Any = getattr(self, item.name)
+            if isinstance(value, Mapping):
+                object.__setattr__(self, item.name, getattr(self.load(None, **{item.name: value}), item.name))
+            elif not isinstance(value, Section):
+                raise UserError(f"{item.name} of the config is {value!r}: give a dict of its options")
+
+    @classmethod
+    def load(cls, file: str | Path | None = None, **sections: Mapping[str, Any]) -> Self:
+        """Return the config of a YAML file, with other values for some options: `load(file, train={"steps": 60})`.
+
+        Raises:
+            UserError: an unknown key, a wrong type, a value out of range, an unreadable file.
+        """
+        given = [(name, values) for name, values in sections.items() if not isinstance(values, Mapping)]
+        if given:
+            raise UserError(f"{given[0][0]} of the config is {given[0][1]!r}: give a dict of its options")
+        options = [f"--{name}.{key}={_written(it)}" for name, values in sections.items() for key, it in values.items()]
+        found = read(make_parser("config", "", cls), [*([f"--config={file}"] if file else []), *options])
+        assert isinstance(found, cls)
+        return found
 
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -323,6 +380,11 @@ class Parser(ArgumentParser):
         from .config_errors import explain
 
         raise UsageError(explain(message, getattr(self, "args", []))) from None
+
+
+def _written(value: object) -> str:
+    """Return a value of an option as the command line has it."""
+    return str(value) if isinstance(value, str | Path) else json.dumps(value, default=str)
 
 
 def parse(module: str, description: str, argv: list[str] | None = None, kind: type[Config] = Config) -> Config:

@@ -19,7 +19,7 @@ A problem with 100 samples of 4 numbers and 3 classes:
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -35,12 +35,16 @@ Sums = dict[str, tuple[Tensor, Tensor | int]]
 """By metric: its sum over a batch, and the count to divide by, so that every mean over batches and ranks is exact. Must
 have "loss". Sums of shape (k,), one entry per class for example, give the mean over the entries that have a count."""
 
+Metrics = Mapping[str, tuple[Any, ...]]
+"""Sums, and metrics that are no means, such as AUROC, mAP or BLEU: `(finish, *outputs)`, a function or an object
+of torchmetrics, and what it is called with: the outputs of all validation samples. See `collected.py`."""
+
 
 class Dataset(Sized, Protocol):
     """One split. `__getitems__` returns a whole batch, in uint8 or integers where the source is.
 
     `load` may as well return datasets that return one sample, a list of samples, or a stream of them, such as those of
-    torch and of Hugging Face: `techniques/collate.py` makes this of them.
+    torch and of Hugging Face: `techniques/datasets.py` makes this of them.
     """
 
     def __getitems__(self, indices: list[int]) -> Batch: ...
@@ -80,7 +84,7 @@ class Data(Protocol):
 class Model(Protocol):
     """An `nn.Module` whose forward pass takes a prepared batch."""
 
-    def forward(self, *batch: Tensor) -> tuple[Tensor, Sums]:
+    def forward(self, *batch: Tensor) -> tuple[Tensor, Metrics]:
         """Return the mean loss, a scalar, and the metrics."""
 
 
@@ -115,6 +119,16 @@ class ScalesLearningRate(Protocol):
     lr_scale: Mapping[str, float]
     """Factors of the learning rate, by a parameter's name as in `named_parameters`, or by a pattern of names such as
     "encoder.*"; a name goes before a pattern, and the first pattern that matches before others. See `layer_decay`."""
+
+
+class HasPhases(Protocol):
+    """Optional: parts with losses and updates of their own, one after the other, as in a GAN or actor-critic."""
+
+    phases: Sequence[str]
+    """The submodule that each optimizer step trains, in turn: `("critic", "critic", "generator")`; `"encoder+actor"` is
+    two. The others get neither gradient nor update. `lr_scale` gives them learning rates of their own."""
+    phase: str
+    """The phase of this step, whose loss `forward` returns; empty in validation. The run sets it."""
 
 
 def map_tensors(change: Callable[[Any], Any], batch: Batch) -> Batch:

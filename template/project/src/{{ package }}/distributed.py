@@ -24,6 +24,8 @@ class World:
     rank: int
     world_size: int
     device: torch.device
+    owns_process: bool = True
+    """Whether the process is there for this run only, and may end with it; not so in a notebook."""
 
     @property
     def is_main(self) -> bool:
@@ -45,8 +47,10 @@ class World:
 
 
 @contextmanager
-def start(device: str = "auto") -> Iterator[World]:
+def start(device: str = "auto", owns_process: bool = True) -> Iterator[World]:
     """Initialize the process group of a launcher's processes, with the device's backend, if any; destroy it at the end.
+
+    One that exists already is used, and kept.
 
     Raises:
         UserError: the device is not available, there are more processes than GPUs, or they do not find each other.
@@ -61,16 +65,21 @@ def start(device: str = "auto") -> Iterator[World]:
     if place.index is not None:
         torch.accelerator.set_device_index(place)
     if world_size == 1:
-        yield World(rank, world_size, place)
+        yield World(rank, world_size, place, owns_process)
         return
-    launched.join(place, rank, world_size)
+    joined = dist.is_initialized()
+    if not joined:
+        launched.join(place, rank, world_size)
     try:
-        yield World(rank, world_size, place)
+        yield World(rank, world_size, place, owns_process)
     except Stopped:
         dist.barrier()
+        if not owns_process and not joined:
+            dist.destroy_process_group()
         raise
     dist.barrier()  # no rank exits before rank 0 has saved
-    dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
+    if not joined:
+        dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:
@@ -115,14 +124,15 @@ def wrap(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
     if world.world_size == 1 or cfg.strategy == "fsdp":
         return model
     ids = None if world.device.index is None else [world.device.index]
-    return DistributedDataParallel(model, device_ids=ids, **ddp_options(cfg))
+    return DistributedDataParallel(model, device_ids=ids, **ddp_options(cfg, model))
 
 
-def ddp_options(cfg: DistConfig) -> dict[str, Any]:
+def ddp_options(cfg: DistConfig, model: nn.Module) -> dict[str, Any]:
     """Return the arguments of DistributedDataParallel. Buffers are made equal by `techniques.sync_buffers`."""
     renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters  # in newer torch
     buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-    return {**buffers, "gradient_as_bucket_view": True, "static_graph": cfg.static_graph}
+    unused = {"find_unused_parameters": True} if hasattr(model, "phases") else {}
+    return {**buffers, **unused, "gradient_as_bucket_view": True, "static_graph": cfg.static_graph}
 
 
 GradientSync = Callable[[bool], AbstractContextManager[None]]

@@ -33,6 +33,10 @@ class Stopped(Exception):  # noqa: N818  # it is no error
     status = STOPPED
 
 
+class Unfrozen(Stopped):
+    """The run goes on from its checkpoint, with all parameters trained: `train.unfreeze_step`."""
+
+
 def in_one_line(error: UserError) -> str:
     """Return the message; without the traceback of the loader process, if it was raised in one."""
     return "error: " + str(error).strip().splitlines()[-1].split("UserError: ")[-1]

@@ -1,4 +1,11 @@
-"""The points of a run at which an option can act."""
+"""The points of a run at which an option can act, or code of yours: a tracker, drawn samples, a criterion to stop.
+
+class Tracker(Hook):
+    def after_row(self, split, step, row):
+        self.tracker.log({f"{split}/{name}": value for name, value in row.items()}, step=step)
+
+train(cfg, hooks=[Tracker()])    # as in `from <package> import Config, train`; a script of yours is in the README
+"""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,8 +22,8 @@ class Hook:
         """Context of the whole training loop; `folder` is the run's."""
         return nullcontext()
 
-    def before_step(self) -> None:
-        """Called at the start of each optimizer step."""
+    def before_step(self, step: int) -> None:
+        """Called at the start of optimizer step `step`, counted from 0."""
 
     def after_update(self, updates: int) -> None:
         """Called when the weights were updated for the `updates`-th time."""
@@ -27,6 +34,15 @@ class Hook:
     def on_metrics(self, row: dict[str, float]) -> bool:
         """Add to the row of training metrics; return whether to end the run here, without logging the row."""
         return False
+
+    def on_validation(self, results: dict[str, float], model: nn.Module) -> None:
+        """Add to the metrics of a validation, on all ranks alike.
+
+        `model` is in evaluation mode, with the weights that were validated, such as the average of `train.ema`.
+        """
+
+    def after_row(self, split: str, step: int, row: Mapping[str, float]) -> None:
+        """Called on rank 0 when a row of metrics was logged: of "train" or "val", after `step` optimizer steps."""
 
     def eval_weights(self) -> AbstractContextManager[Any]:
         """Context in which the model holds the weights to validate."""

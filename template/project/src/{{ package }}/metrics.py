@@ -1,4 +1,4 @@
-"""Metrics as sums and counts, kept on the device, exact over any batches and ranks."""
+"""Metrics as sums and counts, kept on the device, exact over any batches and ranks; `collected.py` has the others."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,29 +8,55 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .contracts import Batch, Sums, call
+from .contracts import Batch, Metrics, call
 from .distributed import World, seeded_generator
+from .errors import UserError
 
 
 class Meter:
     """Sums up the metrics of batches on the device; only `read` synchronizes with it."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, validates: bool = False) -> None:
+        """With `validates`, metrics that are no means are computed as well."""
+        self.world, self.validates = world, validates
+        self.collected: Any = None
+        """Outputs for these, once there are some."""
         # Apple's GPUs, and some of Intel's, have no float64.
         self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor | int] = {}
 
-    def add(self, metrics: Sums) -> None:
-        """Add the metrics of one batch."""
-        for name, (total, count) in metrics.items():
-            if name in self.sums:
-                self.sums[name] += total
-                self.counts[name] += count
-            else:
-                self.sums[name] = total.to(self.dtype, copy=True)
-                self.counts[name] = count.clone() if isinstance(count, Tensor) else count
+    def add(self, metrics: Metrics) -> None:
+        """Add the metrics of one batch.
+
+        Raises:
+            UserError: one has another form.
+        """
+        for name, value in metrics.items():
+            try:
+                if callable(value[0]):
+                    self._collect(name, *value)
+                    continue
+                total, count = value
+                if name in self.sums:
+                    self.sums[name] += total
+                    self.counts[name] += count
+                else:
+                    self.sums[name] = total.to(self.dtype, copy=True)
+                    self.counts[name] = count.clone() if isinstance(count, Tensor) else count
+            except (TypeError, ValueError, IndexError, AttributeError) as error:
+                raise UserError(
+                    f"forward returns {type(value).__name__} as the metric {name}: return its sum, a tensor, and count"
+                ) from error
+
+    def _collect(self, name: str, finish: Callable[..., Any], *outputs: Any) -> None:
+        if not self.validates:
+            return
+        if self.collected is None:
+            from .collected import Collected
+
+            self.collected = Collected(self.world)
+        self.collected.add(name, finish, outputs)
 
     def read(self, own: Mapping[str, Tensor] | None = None, each: float | None = None) -> dict[str, float]:
         """Return each metric's mean over the batches of all ranks, and reset. All ranks must call it.
@@ -51,7 +77,9 @@ class Meter:
         *parts, their, local = values.split([*(row.numel() for row in rows), len(of_ranks), len(own)])
         means = {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
         others = {f"rank {rank}": value for rank, value in enumerate(their.tolist())}
-        return means | others | dict(zip(own, local.tolist(), strict=True)) | means
+        finished = self.collected.finish() if self.collected is not None else {}
+        self.collected = None
+        return means | others | dict(zip(own, local.tolist(), strict=True)) | means | finished
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         """Return the sum and the count of each metric over all ranks. All ranks must call it."""
@@ -85,9 +113,10 @@ def evaluate(
     autocast: AbstractContextManager[Any],
     world: World,
     counted: float = math.inf,
+    read: Callable[[Meter], dict[str, float]] = Meter.read,
 ) -> dict[str, float]:
-    """Return the metrics over the first `counted` batches of each rank, which must have at least one."""
-    meter = Meter(world)
+    """Return the metrics over the first `counted` batches of each rank, at least one, as `read` from the meter."""
+    meter = Meter(world, validates=True)
     was_training = model.training
     model.eval()
     generator = seeded_generator(world.device, 0, 0, 0)
@@ -99,5 +128,6 @@ def evaluate(
                 _, metrics = call(model, prepare(batch, False, generator))
             if number < counted:
                 meter.add(metrics)
+        found = read(meter)
     model.train(was_training)
-    return meter.read()
+    return found

@@ -1,7 +1,7 @@
 """Opens a run: builds it, resumes it, and closes what it has opened; and the program around it."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from .distributed import World
 from .errors import UserError, short_warnings
 from .faults import disk_space, heartbeat, samples
 from .faults.stop import Requests
+from .hooks import Hook
 from .loaders import Loader, TrainOrder
 from .log import RunLog
 from .parts import build
@@ -21,13 +22,13 @@ from .run_lock import Opened
 
 
 @contextmanager
-def open_run(cfg: Config, world: World) -> Iterator[Run]:
-    """Build a run, or resume one from its checkpoint, and keep its log open while it trains.
+def open_run(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> Iterator[Run]:
+    """Build a run with `hooks` of yours, or resume one from its checkpoint, and keep its log open while it trains.
 
     Raises:
         UserError: the config does not fit the data, the machine or the checkpoint.
     """
-    parts = build(faults.smaller_batches(cfg, world), world)
+    parts = build(faults.smaller_batches(cfg, world), world, hooks)
     progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
     with Opened() as opened:
         folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint, opened)
@@ -36,6 +37,8 @@ def open_run(cfg: Config, world: World) -> Iterator[Run]:
             from .load_checkpoint import load_checkpoint
 
             state = load_checkpoint(parts, progress, resumed)
+        start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
+        start |= techniques.start_weights(parts.cfg, parts.model, parts.hooks, progress, resumed)
         order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step, parts.data.train)
         train_loader = techniques.cache_on_device(
             Loader(parts.data.train, order, cfg.loader, parts.workers, world, cfg.run.seed), cfg.data
@@ -54,11 +57,11 @@ def open_run(cfg: Config, world: World) -> Iterator[Run]:
             set_aside_after(progress.step, folder)
         unit = getattr(data, "UNIT", "samples")
         console = Console(world.is_main, progress.total_steps, parts.plan.steps_per_epoch, unit, cfg.train.monitor)
-        start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
         requests = Requests(cfg.run, cfg.checkpoint.minutes, world, lambda name: _tell_end(name, console, run))
         try:
             console.facts({**parts.describe(), **samples.summary(parts.data), "run": shown(folder), **start})
             log = RunLog(folder, cfg.log, console, progress.step, not progress.validation_due)
+            log.sinks += [hook.after_row for hook in parts.hooks]
             run = Run(parts, progress, log, order, train_loader, val_loader, requests, resumed, state)
             opened.enter_context(requests)
             opened.callback(lambda: run.log.close())

@@ -1,6 +1,6 @@
 """What a run is made of, built from its config: data, model, optimizer, schedule, and the hooks of its options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -48,12 +48,14 @@ class Parts:
             run["no_weight_decay"] = sorted(no_weight_decay(self.model))
         if scales := getattr(self.model, "lr_scale", None):
             run["lr_scale"] = dict(scales)
+        run |= techniques.fine_tuning(self.cfg)
         return run | {"run.seed": self.cfg.run.seed, "optim.name": self.cfg.optim.name}
 
     def describe(self) -> dict[str, str]:
         """Return what the run consists of, for its first lines."""
         plan, epochs = self.plan, round(self.plan.total_steps / self.plan.steps_per_epoch, 2)
         weights = sum(parameter.numel() for parameter in self.model.parameters())
+        trained = sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
         compiled = "" if self.cfg.speed.compile == "off" else "; torch.compile makes the first steps slow"
         division = f": {plan.world_size} x {plan.accumulate} x {plan.micro_batch} (ranks x accumulate x micro_batch)"
         hint = getattr(self.data, "hint", "")
@@ -61,7 +63,7 @@ class Parts:
         return {
             "device": distributed.describe(self.world),
             "precision": f"{self.precision.format}{compiled}",
-            "parameters": f"{weights:,}",
+            "parameters": f"{weights:,}{f', of which {trained:,} are trained' * (trained < weights)}",
             "optimizer": techniques.describe_optimizer(self.optimizer, self.cfg.optim.name),
             "samples": f"{plan.samples:,} for training, {len(self.data.val):,} for validation",
             **(loading if not self.data.in_memory else {}),
@@ -70,12 +72,13 @@ class Parts:
         }
 
 
-def build(cfg: Config, world: World) -> Parts:
-    """Build everything that training needs, and refuse what does not fit together.
+def build(cfg: Config, world: World, added: Iterable[Hook] = ()) -> Parts:
+    """Build everything that training needs, with hooks that are `added`, and refuse what does not fit together.
 
     Raises:
         UserError: the config does not fit the data, the model or the machine.
     """
+    added = [*added]
     torch.manual_seed(cfg.run.seed)
     precision = speed.setup(cfg, world.device)
     dataset: Data = techniques.load(cfg.data)
@@ -94,7 +97,8 @@ def build(cfg: Config, world: World) -> Parts:
 
     techniques.check(cfg, plan.accumulate, precision, world)
     hooks = techniques.debug_hooks(cfg, world, initial, first_batch, plan.total_steps)
-    _check_monitor(cfg, plain, first_batch, precision)
+    if all(type(hook).on_validation is Hook.on_validation for hook in added):  # which may add it
+        _check_monitor(cfg, plain, first_batch, precision)
     net = techniques.change_model(plain, initial, cfg, precision, world)
     optimizer = techniques.build_optimizer(net, cfg.optim)
     peak_lr = optim.peak_lr(cfg.optim, plan.global_batch)
@@ -102,7 +106,7 @@ def build(cfg: Config, world: World) -> Parts:
     schedule(0)  # refuses a warm-up that is longer than the run
     hooks += [provenance.Provenance(dataset, world), samples.Samples(dataset, world)]
     hooks += techniques.hooks(cfg, net, dataset.spec, first_batch, precision, world, plan.total_steps, peak_lr)
-    hooks += faults.hooks(cfg)
+    hooks += [*faults.hooks(cfg), *added]
     return Parts(
         cfg=cfg,
         world=world,
@@ -127,4 +131,8 @@ def _check_monitor(cfg: Config, net: nn.Module, batch: Callable[[], Batch], prec
         with torch.no_grad(), precision.autocast():  # under FSDP on the meta device, as only the names matter
             _, metrics = call(net, map_tensors(lambda part: part.to(next(net.parameters()).device), batch()))
         net.train()
-        Best(cfg.train.monitor, cfg.train.monitor_mode or "min").check(metrics)
+        starts = {
+            f"{name}_" * bool(name) for name, value in metrics.items() if callable(value[0])
+        }  # it may return a dict
+        if not cfg.train.monitor.startswith(tuple(starts)):
+            Best(cfg.train.monitor, cfg.train.monitor_mode or "min").check(metrics)

@@ -19,7 +19,7 @@ from .run_lock import LOCK, locked
 UNFINISHED = "unfinished-"
 
 
-SETTINGS = ("data", "model", "train", "optim", "dist", "speed", "trainer")
+SETTINGS = ("data", "model", "train", "lora", "optim", "dist", "speed", "trainer")
 """The sections of the config with the values that change the result of a run."""
 
 
@@ -59,7 +59,15 @@ def check_settings(folder: Path, config: dict[str, dict[str, Any]]) -> None:
 def _differences(there: dict[str, Any], here: dict[str, Any], keys: Iterable[str]) -> str:
     """Name the first three of the keys whose values differ."""
     differing = [key for key in keys if there.get(key) != here.get(key)]
-    return ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in differing[:3])
+    return ", ".join(
+        f"{key} is {_short(there.get(key))} there and {_short(here.get(key))} here" for key in differing[:3]
+    )
+
+
+def _short(value: object, limit: int = 80) -> str:
+    """A value for a message, such as the beginning of a tokenizer."""
+    text = str(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def _leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from . import distributed, faults, optim, techniques
 from .config import as_dict
 from .console import shown
 from .contracts import Batch
-from .errors import Stopped
+from .errors import Stopped, Unfrozen
 from .faults import heartbeat, interval
 from .faults.saver import Saver
 from .faults.stop import Requests
@@ -52,6 +52,7 @@ class Run:
         self.meter = Meter(parts.world)
         self.saved_step = progress.step if resumed else 0
         """The step of the last checkpoint."""
+        self.unfreeze_step = techniques.unfreeze_step(parts.cfg, progress.step)
         self.grad_norm = torch.zeros(())
         self.lr = 0.0
         self.micro_step = 0
@@ -95,7 +96,7 @@ class Run:
         """
         self.saver.check()
         for hook in self.parts.hooks:
-            hook.before_step()
+            hook.before_step(self.progress.step)
 
     def before_update(self) -> None:
         """Set the learning rate of the coming update: after backward is queued, as fp16 waits for the step before."""
@@ -164,6 +165,8 @@ class Run:
             UserError: the loss or the gradient is not finite, or the checkpoint cannot be written.
         """
         progress, parts = self.progress, self.parts
+        if progress.step == self.unfreeze_step:
+            requested = {"stop": "train.unfreeze_step", **requested}
         if requested and progress.eval_every is not None and self.saved_step != progress.step:
             self.count_updates()
             between = interval.state(self.meter, parts.model, parts.hooks, parts.world)
@@ -173,6 +176,8 @@ class Run:
             self.save(between)
         if "stop" in requested:
             self.saver.wait()
+            if requested["stop"] == "train.unfreeze_step":
+                raise Unfrozen(self.folder)
             how = f"continue with --run.resume {'auto' if parts.cfg.run.name else shown(self.folder)}"
             how = "a range test keeps no checkpoint" if progress.eval_every is None else how
             raise Stopped(f"stopped at step {progress.step} ({requested['stop']}); {how}")
@@ -225,12 +230,22 @@ class Run:
                     return
                 yield batch
 
+        def read(meter: Meter) -> dict[str, float]:
+            return {} if "stop" in requested else self.read_results(meter)
+
         with self.eval_weights():
             autocast, counted = parts.precision.autocast(), parts.eval_order.counted
-            results = evaluate(eval_model, batches(), parts.prepare, autocast, parts.world, counted)
+            results = evaluate(eval_model, batches(), parts.prepare, autocast, parts.world, counted, read)
         if "stop" in requested:
             self.follow(requested)
         self.add_results(results)
+
+    def read_results(self, meter: Meter) -> dict[str, float]:
+        """Return the metrics of a validation, with those of hooks, while the model has the weights that it used."""
+        results = meter.read()
+        for hook in self.parts.hooks:
+            hook.on_validation(results, self.parts.model)
+        return results
 
     def add_results(self, results: dict[str, float]) -> None:
         """Log a validation, and compare it with the best."""

@@ -1,5 +1,6 @@
 """A run's folder: find the one to resume, or create a new one with the config in it."""
 
+import itertools
 import json
 from collections.abc import Callable
 from datetime import datetime
@@ -50,7 +51,7 @@ def locate(
         check_settings(named, as_dict(cfg))
     if cfg.run.resume not in (None, "auto") and not found:
         raise UserError(f"run.resume={cfg.run.resume} has no good checkpoint: give a run's folder or a checkpoint")
-    folder = folder or cfg.run.dir / world.broadcast(datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    folder = folder or cfg.run.dir / world.broadcast(_by_time(cfg.run.dir))
     return folder, Path(found) if found else None
 
 
@@ -88,6 +89,13 @@ def create(cfg: Config, folder: Path, world: World, resumed: Path | None, opened
         raise exists(folder, elsewhere) from error
     except OSError as error:
         raise _cannot_write(cfg, folder, error) from error
+
+
+def _by_time(parent: Path) -> str:
+    """Return a new name by date and time, with a number if this second has several."""
+    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(it for it in names if not (parent / it).exists())
 
 
 def _lock(cfg: Config, folder: Path, opened: Opened) -> None:

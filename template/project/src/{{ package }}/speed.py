@@ -103,11 +103,13 @@ def compiled(net: nn.Module, cfg: SpeedConfig) -> nn.Module:
 @contextmanager
 def frozen_gc() -> Iterator[None]:
     """Disable Python's garbage collector in the loop, where it would interrupt each rank at a different time."""
+    was_on = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()
         gc.unfreeze()

@@ -34,7 +34,7 @@ class Graphs:
         self.counts: list[int] = []
         self.captured = False
 
-    def before_step(self) -> None:
+    def before_step(self, step: int) -> None:
         from torch._inductor.cudagraph_trees import get_manager
 
         self.counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])

@@ -40,7 +40,7 @@ class Stopwatch:
         self.profiler: Any = None
         self.kernels = self.launches = 0.0
 
-    def before_step(self) -> None:
+    def before_step(self, step: int) -> None:
         now = time.perf_counter()
         if self.step in self.idle:
             self.host.append(now - self.idle_since)

@@ -26,7 +26,7 @@ class Forbid:
     def __init__(self, mode: Any) -> None:
         self.mode, self.step, self.stack = mode, 0, ExitStack()
 
-    def before_step(self) -> None:
+    def before_step(self, step: int) -> None:
         self.step += 1
         if self.step == 4:
             self.stack.enter_context(self.mode)

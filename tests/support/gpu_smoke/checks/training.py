@@ -24,7 +24,7 @@ class Memory:
         self.allocated: list[int] = []
         self.reserved: list[int] = []
 
-    def before_step(self) -> None:
+    def before_step(self, step: int) -> None:
         if self.device.type == "cuda":
             self.allocated.append(torch.cuda.memory_allocated(self.device))
             self.reserved.append(torch.cuda.memory_reserved(self.device))

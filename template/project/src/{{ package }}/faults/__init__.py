@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from ..checkpoint import run_of
 from ..config import Config
-from ..contracts import Batch, Sums
+from ..contracts import Batch, Metrics
 from ..distributed import World
 from ..errors import UserError
 from ..hooks import Hook
 from ..model import build
 
-ForwardBackward = Callable[[Batch, float, bool], Sums]
+ForwardBackward = Callable[[Batch, float, bool], Metrics]
 """Adds the gradient of a prepared batch, its loss divided by a number; with True, reduced over the ranks."""
 StepCheck = Callable[[Sequence[Tensor]], bool]
 

@@ -33,7 +33,8 @@ def check(
     Raises:
         UserError: says which, and what to do.
     """
-    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    every = hasattr(model, "phases")  # of which only the present one requires gradients
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad or every}
     weights = [value for name, value in state["model"].items() if name in trained]
     found = [*weights, *_statistics(model)]
     found += [value for name, value in state.get("ema", {}).items() if name in trained]

@@ -63,7 +63,7 @@ def watch(run: Watched, minutes: float | None, world: World) -> AbstractContextM
     report = os.environ.get("LAUNCH_DIR")
     if report and os.environ.get("LOCAL_RANK", "0") == "0":
         (Path(report) / "run").write_text(str(run.folder.resolve()), encoding="utf-8")
-    return nullcontext() if minutes is None else Heartbeat(run, world, minutes)
+    return Heartbeat(run, world, minutes) if minutes is not None and world.owns_process else nullcontext()
 
 
 class Heartbeat:

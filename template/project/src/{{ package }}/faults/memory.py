@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 
 from ..config import Config
-from ..contracts import Batch, Sums, map_tensors, size_of
+from ..contracts import Batch, Metrics, map_tensors, size_of
 from ..distributed import World
 from ..errors import RestartError, UserError
 from ..loaders import Plan
 
-ForwardBackward = Callable[[Batch, float, bool], Sums]
+ForwardBackward = Callable[[Batch, float, bool], Metrics]
 """Adds the gradient of a prepared batch, as in `compute_within_memory`."""
 RECORD = "out_of_memory.json"
 """File in a run's folder: the micro-batch, in samples, that its next process has at most."""
@@ -55,7 +55,7 @@ def compute_in_chunks(forward_backward: ForwardBackward, run: Any, batch: Batch 
 
 def _compute(forward_backward: ForwardBackward, run: Any, batch: Batch | None, begun: int, last: bool) -> bool:
     """Return whether the memory was enough. If not, the tensors of this call are free when it has returned."""
-    metrics: list[Sums] = []
+    metrics: list[Metrics] = []
     try:
         if batch is None:
             _rewind(run)
@@ -83,7 +83,7 @@ def _rewind(run: Any) -> None:
     run.train_batches = iter(run.train_loader)
 
 
-def _add_gradient(forward_backward: ForwardBackward, run: Any, batch: Batch, last: bool) -> list[Sums]:
+def _add_gradient(forward_backward: ForwardBackward, run: Any, batch: Batch, last: bool) -> list[Metrics]:
     parts = run.parts
     prepared: Batch = parts.prepare(batch, True, run.generator)  # whole, so that augmentation draws the same numbers
     size, most, found = parts.plan.micro_batch, run.progress.forward_batch, []
@@ -106,7 +106,11 @@ def halve(error: BaseException, run: Any, last: bool) -> None:
     Raises:
         UserError: there is one sample in a forward pass already.
     """
-    if isinstance(error, UndividedError) or not is_out_of_memory(error) or _is_bound(error, run.parts.cfg, run.parts.world, last):
+    if (
+        isinstance(error, UndividedError)
+        or not is_out_of_memory(error)
+        or _is_bound(error, run.parts.cfg, run.parts.world, last)
+    ):
         raise error
     progress, world = run.progress, run.parts.world
     size = progress.forward_batch or run.parts.plan.micro_batch

@@ -77,7 +77,7 @@ class Guard(Hook):
         self.in_a_row, self.left_out = found.get("in_a_row", 0), set(found.get("left_out", ()))
         self.mean, self.seen = found.get("mean", 0.0), found.get("seen", 0)
 
-    def before_step(self) -> None:
+    def before_step(self, step: int) -> None:
         """Keep what the forward passes of a step change: buffers and metrics."""
         meter, live = self.run.meter, self._live()
         self.sums = {name: value.clone() for name, value in meter.sums.items()}

@@ -1,5 +1,6 @@
 """Requests to stop: by a signal, `run.max_minutes` or the end of a SLURM job. All ranks stop at the same point."""
 
+import itertools
 import math
 import os
 import signal
@@ -34,6 +35,8 @@ NOTICE_SECONDS = 1.0
 SLURM_MARGIN_SECONDS = 120.0
 """How long before the end of a SLURM job the run stops."""
 
+_runs = itertools.count()
+
 
 class Requests:
     """Requests to stop the run or to save a checkpoint, which all ranks follow at the same point.
@@ -48,7 +51,8 @@ class Requests:
     ) -> None:
         """`end_now` reports that a second signal, of the given name, ends the process."""
         self.world, self.end_now, self.save_minutes = world, end_now, save_minutes
-        self.deadline, self.limit = _deadline(cfg) if world.is_main else (math.inf, "")
+        began = STARTED if world.owns_process else time.monotonic()
+        self.deadline, self.limit = _deadline(cfg, began) if world.is_main else (math.inf, "")
         self.next_save = math.inf
         self.saved()
         self.points = 0
@@ -61,14 +65,15 @@ class Requests:
         """Set when these are known on all ranks: what is requested, and the point at which to follow."""
         self.found: dict[str, str] = {}
         self.target = self.round = 0
-        self.first_signal = 0.0
+        self.first_signal, self.signals = 0.0, 0
         self.notice_at = math.inf
         self.handled: dict[int, Any] = {}
         self.terminals = [fd for fd in (1, 2) if os.isatty(fd)]
         self.former_fd = -1
         self.store: Any = None
         if world.world_size > 1:
-            self.store = dist.PrefixStore("requests", dist.distributed_c10d._get_default_store())
+            name = f"requests/{next(_runs)}"  # those of an earlier run in these processes are there as well
+            self.store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
 
     def __enter__(self) -> Self:
         self.wake, self.waker = socket.socketpair()
@@ -95,11 +100,21 @@ class Requests:
             return
         for number in SIGNALS:
             handler = signal.getsignal(number)
-            if handler not in (signal.SIG_IGN, _no_action):
+            if handler not in (signal.SIG_IGN, self._handle):
                 self.handled.setdefault(number, handler)
-                signal.signal(number, _no_action)
+                signal.signal(number, self._handle)
         former = signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
         self.former_fd = self.former_fd if former == self.waker.fileno() else former
+
+    def _handle(self, number: int, frame: object) -> None:
+        """Handle a signal in Python, which then writes its number to the thread: also while this thread waits in C.
+
+        Raises:
+            KeyboardInterrupt: it is the second one, and must not end the process.
+        """
+        self.signals += 1
+        if self.signals > 1 and not self.world.owns_process:
+            raise KeyboardInterrupt
 
     def saved(self) -> None:
         """Count the minutes to the next checkpoint from now."""
@@ -175,7 +190,7 @@ class Requests:
         if not self.first_signal:
             self.first_signal, self.notice_at = now, now + NOTICE_SECONDS
             self.asked["stop"] = name
-        elif number == signal.SIGHUP:  # the shell and the system both send it
+        elif number == signal.SIGHUP or not self.world.owns_process:  # the shell and the system both send it
             return
         elif now > self.first_signal + ONE_SIGNAL_SECONDS * ("TORCHELASTIC_RUN_ID" in os.environ):
             telling = threading.Thread(target=self.end_now, args=(name,), daemon=True)
@@ -222,14 +237,10 @@ class Requests:
         return f"{self.round}/{name}"
 
 
-def _no_action(number: int, frame: object) -> None:
-    """Handle a signal in Python, which then writes its number to the thread: also while this thread waits in C."""
-
-
-def _deadline(cfg: RunConfig) -> tuple[float, str]:
-    """Return when the run is to stop, by the monotonic clock, and why."""
+def _deadline(cfg: RunConfig, began: float) -> tuple[float, str]:
+    """Return when a run that `began` is to stop, by the monotonic clock, and why."""
     if cfg.max_minutes is not None:
-        return STARTED + 60 * cfg.max_minutes, f"run.max_minutes={cfg.max_minutes:g}"
+        return began + 60 * cfg.max_minutes, f"run.max_minutes={cfg.max_minutes:g}"
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     if not end.isdecimal():
         return math.inf, ""

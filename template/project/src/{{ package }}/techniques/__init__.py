@@ -3,8 +3,11 @@
 Each function here looks at an option and calls its module; with the option off it does the default, or nothing.
 """
 
-from collections.abc import Callable
-from functools import partial
+import gc
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from ..config import Config, DebugConfig, DistConfig, LoaderConfig, OptimConfig,
 from ..contracts import Batch, Data, map_tensors, no_compile_reason
 from ..data import DataConfig
 from ..distributed import GradientSync, World
+from ..errors import Unfrozen
 from ..faults.saver import Shards
 from ..hooks import Hook
 from ..loaders import Batches, Loader
@@ -36,6 +40,19 @@ def start_processes(cfg: RunConfig, argv: list[str] | None) -> None:
         processes.start(cfg, argv)
 
 
+def processes_to_start(cfg: RunConfig) -> int:
+    """`run.processes`: how many processes a program would start; 1 for those that a launcher has started.
+
+    Raises:
+        UserError: there are fewer GPUs.
+    """
+    if cfg.processes is None or "RANK" in os.environ:
+        return 1
+    from . import processes
+
+    return processes.count(cfg)
+
+
 def load(cfg: DataConfig) -> Data:
     """Load the data, with samples collated into batches where a dataset does not return whole ones.
 
@@ -46,9 +63,9 @@ def load(cfg: DataConfig) -> Data:
     for split in (loaded.train, loaded.val):
         whole = hasattr(split, "__getitems__") and hasattr(split, "__len__")
         if not whole or (len(split) and not isinstance(split.__getitems__([0]), tuple)):
-            from . import collate
+            from . import datasets
 
-            return collate.adapted(loaded)
+            return datasets.adapted(loaded)
     return loaded
 
 
@@ -98,6 +115,8 @@ def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> N
         from . import step_graph
 
         step_graph.check(cfg, world, precision.format)
+    if cfg.lora.rank is not None and precision.format == "fp8":
+        cfg.lora.refuse("rank", "it does not go with speed.precision=fp8; use bf16, or null")
 
 
 def debug_hooks(cfg: Config, world: World, model: nn.Module, batch: Callable[[], Batch], steps: int) -> list[Hook]:
@@ -120,16 +139,28 @@ def build_model(cfg: Config, spec: Any, world: World) -> tuple[nn.Module, nn.Mod
     """
     try:
         if cfg.dist.strategy == "ddp":
-            model = speed.place(build(cfg.model, spec), cfg.speed, world.device)
+            model = speed.place(_built(cfg, spec), cfg.speed, world.device)
             return model, model
         with torch.device("meta"):
-            model = build(cfg.model, spec)
-        return build(cfg.model, spec) if world.is_main else model, model
+            model = _built(cfg, spec)
+        return _built(cfg, spec) if world.is_main else model, model
     except (MemoryError, RuntimeError, TypeError) as error:
         from ..model_size import check_memory
 
         check_memory(cfg.model, error)
         raise
+
+
+def _built(cfg: Config, spec: Any) -> nn.Module:
+    """`lora.rank`: build the model."""
+    model = build(cfg.model, spec)
+    if cfg.lora.rank is not None:
+        from . import lora
+
+        if cfg.train.freeze:
+            cfg.train.refuse("freeze", "lora.rank freezes all but lora.modules_to_save; use that, or lora.rank=null")
+        lora.apply(model, cfg.lora)
+    return model
 
 
 def change_model(model: nn.Module, initial: nn.Module, cfg: Config, precision: Precision, world: World) -> nn.Module:
@@ -148,6 +179,10 @@ def change_model(model: nn.Module, initial: nn.Module, cfg: Config, precision: P
             model = ddp.sync_batchnorm(model, cfg.dist, world)
         else:
             ddp.scale_momentum(model, world)
+    if cfg.train.freeze and cfg.train.unfreeze_step is None:
+        from . import freeze
+
+        freeze.freeze(model, cfg.train)
     if precision.format == "fp8":
         from . import fp8
 
@@ -215,13 +250,17 @@ def hooks(
     total_steps: int,
     peak_lr: float,
 ) -> list[Hook]:
-    """`log.mfu`, `train.ema` and `optim.schedule=range`: what acts between the steps.
+    """`log.mfu`, `train.ema`, `train.init_from`, `optim.schedule=range`, `phases` of a model: what acts between steps.
 
     Raises:
-        UserError: the run is too short for a range test.
+        UserError: the run is too short for a range test, or the phases do not fit the model or an option.
     """
     found: list[Hook] = []
-    if cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type != "cpu"):
+    if hasattr(model, "phases"):
+        from .phases import Phases
+
+        found.append(Phases(cfg, model))
+    elif cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type != "cpu"):
         from .mfu import Mfu
 
         with torch.device("meta"):
@@ -231,6 +270,10 @@ def hooks(
         from .ema import Ema
 
         found.append(Ema(model, cfg.train.ema, world))
+    if cfg.train.init_from is not None:
+        from .init_from import InitFrom
+
+        found.append(InitFrom(cfg.train, world))
     if cfg.optim.schedule == "range":
         from .lr_range import MIN_STEPS, RangeTest
 
@@ -239,6 +282,66 @@ def hooks(
             cfg.optim.refuse("schedule", few)
         found.append(RangeTest(peak_lr / cfg.optim.lr))
     return found
+
+
+def start_weights(
+    cfg: Config, model: nn.Module, hooks: Sequence[Hook], progress: Any, resumed: object
+) -> dict[str, str]:
+    """`train.init_from` and `train.unfreeze_step`: load the weights of a new run, and freeze those that are frozen now.
+
+    Returns what to say about it.
+
+    Raises:
+        UserError: the weights do not fit, or the options do not.
+    """
+    said: dict[str, str] = {}
+    if cfg.train.unfreeze_step is not None:
+        from . import freeze
+
+        freeze.begin(model, cfg, progress.step, progress.total_steps)
+    if cfg.train.init_from is not None and not resumed:
+        from . import init_from
+
+        said = init_from.load(model, hooks)
+    return said
+
+
+def unfreeze_step(cfg: Config, step: int) -> int | None:
+    """Return `train.unfreeze_step` if it is still to come."""
+    end = cfg.train.unfreeze_step
+    return end if end is not None and step < end else None
+
+
+def unfreezing(train: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
+    """`train.unfreeze_step`: let `train` resume the run there, as what it is made of depends on what is trained."""
+
+    @wraps(train)
+    def train_and_resume(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, float]:
+        hooks = tuple(hooks)
+        while True:
+            try:
+                return train(cfg, world, hooks)
+            except Unfrozen as ended:
+                cfg = replace(cfg, run=replace(cfg.run, resume=str(ended)))
+            gc.collect()  # frees the memory of what was frozen
+
+    return train_and_resume
+
+
+def fine_tuning(cfg: Config) -> dict[str, Any]:
+    """Return the options that are set of those that decide which weights a run starts from, and trains."""
+    keys = ("init_from", "init_map", "freeze", "unfreeze_step")
+    found = {f"train.{key}": value for key in keys if (value := getattr(cfg.train, key))}
+    return found | ({"lora": asdict(cfg.lora)} if cfg.lora.rank is not None else {})
+
+
+def plain_weights(weights: Mapping[str, Tensor], cfg: Config) -> dict[str, Tensor]:
+    """`lora.rank`: return the weights of a checkpoint as those of the model without LoRA."""
+    if cfg.lora.rank is None:
+        return dict(weights)
+    from . import lora
+
+    return lora.merge(weights, cfg.lora)
 
 
 def cache_on_device(loader: Loader, cfg: DataConfig) -> Batches:

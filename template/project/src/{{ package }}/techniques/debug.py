@@ -67,7 +67,7 @@ class DebugTools(Hook):
             if self.profiler is not None:
                 self.profiler.stop()
 
-    def before_step(self) -> None:
+    def before_step(self, step: int) -> None:
         """From here until `before_log`, nothing should synchronize with the device."""
         if self.profiler is not None:
             self.profiler.step()

@@ -62,7 +62,9 @@ def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
         read = tensors(batch)
         parts = parts or tuple(part.new_empty((count, *part.shape[1:])) for part in read)
         if [part.shape[1:] for part in parts] != [part.shape[1:] for part in read]:
-            raise UserError("data.cache is 'device': batches differ in shape; use none, or pad all samples to one length")
+            raise UserError(
+                "data.cache is 'device': batches differ in shape; use none, or pad all samples to one length"
+            )
         for whole, part in zip(parts, read, strict=True):
             whole[done : done + len(part)] = part
         done += len(read[0])
@@ -74,7 +76,9 @@ def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
 
 
 def _bytes(samples: Dataset) -> int:
-    return len(samples) * sum(math.prod(part.shape) * part.element_size() for part in tensors(samples.__getitems__([0])))
+    return len(samples) * sum(
+        math.prod(part.shape) * part.element_size() for part in tensors(samples.__getitems__([0]))
+    )
 
 
 def _free(device: torch.device) -> int:

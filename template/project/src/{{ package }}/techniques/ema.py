@@ -21,7 +21,9 @@ class Ema(Hook):
 
     def __init__(self, model: nn.Module, decay: float, world: World) -> None:
         self.model, self.decay, self.world = model, decay, world
-        self.live = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+        frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+        state = {name: value for name, value in model.state_dict().items() if name not in frozen}
+        self.live = {name: value for name, value in state.items() if value.is_floating_point()}
         self.average = {name: value.detach().clone() for name, value in self.live.items()}
         # Collected once, so that an update is one kernel and no loop over names.
         self._live = [_local(value) for value in self.live.values()]

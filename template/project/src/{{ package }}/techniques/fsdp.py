@@ -80,6 +80,13 @@ def _fill(model: nn.Module, values: dict[str, Tensor], world: World) -> None:
                 value.to_local().copy_(rows)
 
 
+def copy_rows(weight: Tensor, value: Tensor) -> None:
+    """Copy this rank's rows of a whole value into its shard of a weight."""
+    assert isinstance(weight, DTensor)
+    rows = _rows(weight, weight.device_mesh.get_local_rank(), weight.device_mesh.size())
+    weight.to_local().copy_(value[rows])
+
+
 def _from_rank_0(value: Tensor, world: World) -> Tensor:
     on_device = torch.empty(value.shape, dtype=value.dtype, device=world.device)
     sent = on_device.copy_(value) if world.is_main else on_device

@@ -26,7 +26,7 @@ def start(cfg: RunConfig, argv: list[str] | None) -> None:
     if "RANK" in os.environ:
         _compare(cfg)
         return
-    number, options = _count(cfg), sys.argv[1:] if argv is None else argv
+    number, options = count(cfg), sys.argv[1:] if argv is None else argv
     if number == 1:
         return
     _refuse_pipes(cfg, options)
@@ -44,7 +44,12 @@ def _compare(cfg: RunConfig) -> None:
         print(f"run.processes={cfg.processes} has no effect: a launcher has started {here} here", flush=True)
 
 
-def _count(cfg: RunConfig) -> int:
+def count(cfg: RunConfig) -> int:
+    """Return how many processes `run.processes` asks for.
+
+    Raises:
+        UserError: there are fewer GPUs.
+    """
     found = torch.accelerator.current_accelerator(check_available=True)
     usable = found is not None and cfg.device in ("auto", "accelerator", found.type)
     if not usable and cfg.device not in ("auto", "cpu"):

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from .. import checkpoint, data, loaders, model, open_run, train
+from .. import checkpoint, data, loaders, model, open_run
 from ..config import Config, as_dict, make_parser, read
 from ..contracts import blocks_of, no_compile_reason
 from ..distributed import World
@@ -28,6 +29,7 @@ from ..tools import evaluate
 from . import train_in_turn
 from .no_synchronization import NoSynchronization
 
+train: Any = importlib.import_module("..train", __package__)
 ROOT = Path(__file__).parents[3]
 PARENT = __package__.rpartition(".")[0]
 PACKAGE = PARENT.rpartition(".")[2]
@@ -55,14 +57,17 @@ OTHER_WIDTH = f"--model.width={2 * getattr(read(PARSER, SMALL).model, 'width', 0
 HAS_SMOOTHING = hasattr(read(PARSER, SMALL).model, "label_smoothing")
 
 
-def _network() -> Any:
+def network() -> Any:
+    """The project's model."""
     cfg = read(PARSER, SMALL)
     return model.build(cfg.model, data.load(cfg.data).spec)
 
 
-HAS_BLOCKS = bool(blocks_of(_network()))
+HAS_BLOCKS = bool(blocks_of(network()))
 """Whether the model has the `blocks` that some techniques need; otherwise these are refused."""
-NO_COMPILE = bool(no_compile_reason(_network()))
+IN_TURN = hasattr(network(), "phases")
+"""Whether parts of the model are trained in turn, by losses that need not fall."""
+NO_COMPILE = bool(no_compile_reason(network()))
 """Whether the model has a reason not to be compiled; then compiling is refused."""
 
 

@@ -198,8 +198,14 @@ def test_each_rank_takes_its_samples_of_a_stream() -> None:
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "texts": (["a", "b"] * 50, r"data.train, a list, returns a batch that is a list without tensors: return tensors"),
-    "objects": ([object()] * 99, r"has samples that make no batch \(.*\): return tensors, arrays or numbers of one shape"),
-    "lengths": ([torch.ones(1), torch.ones(2)] * 50, r"stack expects .*, or give `Data`, or the dataset, a `collate_fn`"),
+    "objects": (
+        [object()] * 99,
+        r"has samples that make no batch \(.*\): return tensors, arrays or numbers of one shape",
+    ),
+    "lengths": (
+        [torch.ones(1), torch.ones(2)] * 50,
+        r"stack expects .*, or give `Data`, or the dataset, a `collate_fn`",
+    ),
     "splits": ({"train": [1]}, r"data.train, a dict, is a dict: `load` must return one dataset for each split"),
     "number": (3, r"data.train, a int, is no dataset: it needs __len__, and __getitems__"),
     "generator": ((number for number in range(9)), r"data.train, a generator, is iterated over and has no __len__"),

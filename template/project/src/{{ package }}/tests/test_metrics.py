@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import data, model
 from ..config import Config
 from ..distributed import World, seeded_generator
+from ..errors import UserError
 from ..loaders import EvalOrder, Loader
 from ..metrics import Meter, evaluate
 from ..run import Run
@@ -38,6 +39,8 @@ def test_validation_is_exact_for_a_short_last_batch(config: Callable[..., Config
 
     whole = prepare(samples.val.__getitems__(list(range(23))), False, seeded_generator(CPU, 0, 0, 0))
     net.eval()
+    # Without metrics of all samples, such as AUROC, for which these may be too few.
+    net.register_forward_hook(lambda *call: (call[2][0], {k: v for k, v in call[2][1].items() if not callable(v[0])}))
     with torch.no_grad():
         _, sums = net(*whole)
     # A vector is averaged over the entries that have a count.
@@ -61,6 +64,10 @@ def test_vectors_give_the_mean_over_entries_that_have_a_count(world: World) -> N
     meter.add({"iou": (torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 4.0, 0.0])), "loss": (torch.tensor(1.0), 2)})
     assert meter.read() == {"iou": (2 / 4 + 3 / 8) / 2, "loss": 1.0}
     assert meter.read() == {}
+    for value in (torch.tensor(3.0), 3.0, torch.ones(3), (3.0, 2), (torch.ones(2), 2, 2)):
+        wrong: Any = {"loss": value}
+        with pytest.raises(UserError, match=r"forward returns \w+ as the metric loss: return its sum"):
+            meter.add(wrong)
 
 
 def test_counts_of_a_reused_buffer_are_summed(world: World) -> None:

@@ -11,6 +11,7 @@ from ..config import Config
 from ..contracts import Sums
 from ..distributed import World, seeded_generator
 from ..errors import UserError
+from ..metrics import Meter
 from ..train import train
 from .conftest import NO_COMPILE, no_print
 
@@ -27,6 +28,8 @@ def test_model_overfits_one_batch(config: Callable[..., Config]) -> None:
         samples.train.__getitems__(list(range(8))), False, seeded_generator(torch.device("cpu"), 0, 0, 0)
     )
     net = model.build(cfg.model, samples.spec)
+    if hasattr(net, "phases"):
+        pytest.skip("the losses of parts that are trained in turn need not fall")
     optimizer = techniques.build_optimizer(net, cfg.optim)
     optim.set_lr(optimizer, cfg.optim.lr, 0.9)
 
@@ -50,8 +53,9 @@ def test_model_overfits_one_batch(config: Callable[..., Config]) -> None:
         f"optim.lr={cfg.optim.lr:g} suits {cfg.optim.name} and this network: try a tenth of it, and ten times as much. "
         f"If its loss cannot come near 0, change `target`. Parameters without a gradient: {', '.join(idle) or 'none'}."
     )
-    total, count = metrics["loss"]
-    torch.testing.assert_close(total / count, loss.detach())
+    meter = Meter(World(0, 1, CPU))
+    meter.add({"loss": metrics["loss"]})
+    assert meter.read()["loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
 def test_model_compiles_as_one_graph(

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from .. import checkpoint, data, train
+from .. import checkpoint, data
 from ..config import Config
 from ..distributed import World
 from ..faults import provenance, repository
 from ..faults.repository import Repository
 from ..tools import reproduce
+from ..train import train
 from .conftest import main, read_rows
 
 STEPS = ["--train.steps=2", "--train.eval_every=2", "--log.every=1"]
@@ -60,7 +61,7 @@ def test_run_is_reproduced_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    train.train(config("--run.name=first", *STEPS), world)
+    train(config("--run.name=first", *STEPS), world)
 
     class Child:
         """The command, in this process."""
@@ -95,7 +96,7 @@ def test_what_differs_is_said_and_a_hostile_record_does_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    train.train(config("--run.name=first", *STEPS), world)
+    train(config("--run.name=first", *STEPS), world)
     run = tmp_path / "first"
     hostile = {
         "command": ["touch", str(tmp_path / "executed")],
@@ -183,7 +184,7 @@ def test_what_the_data_leave_out_is_said_and_recorded(
     monkeypatch.setattr(data, "load", with_problems)
     monkeypatch.setenv("NCCL_API_TOKEN", "secret")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    train.train(config("--run.name=first", *STEPS), world)
+    train(config("--run.name=first", *STEPS), world)
     said = " ".join(capsys.readouterr().out.split())
     assert "data 2 problems, such as a.png: not an image (python -m" in said
     assert "unreadable 1 of" in said

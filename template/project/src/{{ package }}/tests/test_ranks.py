@@ -20,6 +20,7 @@ from .conftest import (
     NO_COMPILE,
     SMALL,
     evaluate_run,
+    network,
     read_losses,
     read_rows,
     read_weights,
@@ -36,6 +37,7 @@ SHARED = [
     "--speed.channels_last=false",
 ]
 FSDP = "--dist.strategy=fsdp"
+FROZEN = [f'--train.freeze=["{next(name for name, _ in network().named_parameters())}"]', "--train.unfreeze_step=3"]
 RUNS = {
     "ddp": [],
     "static": ["--dist.static_graph=true"],
@@ -47,6 +49,8 @@ RUNS = {
     "fsdp checkpointed": [FSDP, *(["--speed.activation_checkpointing=blocks"] if HAS_BLOCKS else [])],
     "fsdp fp16": [FSDP, "--speed.precision=fp16"],
     "fsdp bf16": [FSDP, "--speed.precision=bf16"],
+    "ddp frozen": FROZEN,
+    "fsdp frozen": [FSDP, *FROZEN],
 }
 
 
@@ -67,6 +71,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*SHARED, "--run.name=one", "--train.accumulate=2", "--train.ema=0.9", "--train.eval_every=3"],
         [*SHARED, "--run.name=one twice", "--train.accumulate=4"],
         [*SHARED, "--run.name=one fp16", "--train.accumulate=2", "--speed.precision=fp16"],
+        [*SHARED, "--run.name=one frozen", "--train.accumulate=2", *FROZEN],
     ]
     run_ranks_in_turn(1, every, folder, "overflow")
     return folder
@@ -93,6 +98,8 @@ def refused(folder: Path, name: str) -> bool:
         ("fsdp checkpointed", "one", 1e-4),
         ("fsdp fp16", "one fp16", 5e-3),
         ("fsdp bf16", "one", 3e-2),
+        ("ddp frozen", "one frozen", 1e-4),
+        ("fsdp frozen", "one frozen", 1e-4),
     ],
 )
 def test_two_ranks_equal_one(two: Path, one: Path, name: str, alone: str, tolerance: float) -> None:

@@ -20,8 +20,9 @@ from torch.futures import Future
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .. import checkpoint, config, distributed, errors, grad_scaler, loaders, speed, techniques, train
+from .. import checkpoint, config, distributed, errors, grad_scaler, loaders, speed, techniques
 from ..faults import saving
+from ..train import train
 from .faulty import Faulty, install
 
 
@@ -114,7 +115,11 @@ def save_buffers(world: distributed.World, file: Path) -> None:
 
 
 def _install(changes: tuple[str, ...]) -> None:
-    """Let runs have a network that fails at a micro-batch: `nan:<its seed>`, or `memory:<its seed>`."""
+    """Let runs have a `phased` network; or one that fails at a micro-batch, `nan:<seed>`, or `memory:<seed>`."""
+    if "phased" in changes:
+        from . import phased
+
+        phased.install()
     failing = Faulty()
     for change in changes:
         kind, _, seed = change.partition(":")
@@ -157,7 +162,7 @@ def main(rank: int, ranks: int, port: int, runs: list[config.Config], validated:
                     for change in (count, observe):
                         if f"{change.__name__}:{cfg.run.name}" in changes:
                             noted.enter_context(change(cfg, world))
-                    train.train(cfg, world)
+                    train(cfg, world)
             except errors.UserError as error:
                 (cfg.run.dir / f"{cfg.run.name}-refused-{world.rank}").write_text(str(error))
     distributed.end(world)

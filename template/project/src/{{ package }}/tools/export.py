@@ -94,6 +94,9 @@ def _tensors(outputs: Any) -> list[Tensor]:
     return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
 
+files: Callable[[TrainedModel], dict[str, str]] = getattr(task, "export_files", lambda trained: {})
+"""Other files that the exported model needs, such as a tokenizer."""
+
 WRITERS = {"torch": (to_torch, ".pt2"), "onnx": (to_onnx, ".onnx")}
 
 
@@ -113,6 +116,8 @@ def export(trained: TrainedModel, kind: str, target: Path) -> float:
             exported = write(module.eval(), inputs, file)
             difference = max(max_difference(module, exported, other) for other in others)
             file.replace(target)
+            for name, text in files(trained).items():
+                Path(partial, name).write_text(text, encoding="utf-8")
             for more in Path(partial).iterdir():  # ONNX stores weights above 2 GB in separate files
                 more.replace(target.parent / more.name)
     except OSError as error:

@@ -108,7 +108,7 @@ class Fault:
         loss, metrics = output
         if self.poisoned:
             self.poisoned = False
-            loss, metrics = loss * math.nan, {name: (value * math.nan, n) for name, (value, n) in metrics.items()}
+            loss, metrics = loss * math.nan, {"loss": (metrics["loss"][0] * math.nan, metrics["loss"][1])}
         if loss.requires_grad:
             loss.register_hook(lambda _: self.reach("all-reduce"))
         return loss, metrics

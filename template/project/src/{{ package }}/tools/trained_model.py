@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import checkpoint, data, model, speed
+from .. import checkpoint, data, model, speed, techniques
 from ..config import Config, SpeedConfig, from_dict
 from ..contracts import can_predict
 from ..data import Prepare, Spec
@@ -61,7 +61,8 @@ def open_trained(path: Path, device: torch.device, precision: Any = None) -> Tra
         raise UserError(f"{found} belongs to another data.py ({error}): restore that file, or train again") from error
     net: nn.Module = speed.place(model.build(cfg.model, spec), plain, device)
     with same_structure(found):
-        checkpoint.load_weights(net, {**state["model"], **state.get("ema", {})}, found)
+        weights = techniques.plain_weights({**state["model"], **state.get("ema", {})}, cfg)
+        checkpoint.load_weights(net, weights, found)
     return TrainedModel(found, cfg, spec, net.eval(), data.Prepare(spec, cfg.data).to(device), chosen_precision, device)
 
 
