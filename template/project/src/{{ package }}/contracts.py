@@ -67,7 +67,7 @@ class Dataset(Sized, Protocol):
     """One split. `__getitems__` returns a whole batch, in uint8 or integers where the source is.
 
     `load` may as well return datasets that return one sample, a list of samples, or a stream of them, such as those of
-    torch and of Hugging Face: `techniques/collate.py` makes this of them.
+    torch and of Hugging Face: `techniques/datasets.py` makes this of them.
     """
 
     def __getitems__(self, indices: list[int]) -> Batch: ...

@@ -63,9 +63,9 @@ def load(cfg: DataConfig) -> Data:
     for split in (loaded.train, loaded.val):
         whole = hasattr(split, "__getitems__") and hasattr(split, "__len__")
         if not whole or (len(split) and not isinstance(split.__getitems__([0]), tuple)):
-            from . import collate
+            from . import datasets
 
-            return collate.adapted(loaded)
+            return datasets.adapted(loaded)
     return loaded
 
 

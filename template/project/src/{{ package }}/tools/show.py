@@ -7,6 +7,7 @@ python -m <package>.tools.show --data.path my/files --output data.png
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ def show(cfg: Config, target: Path) -> None:
     """
     if target.suffix.lower() != ".png":
         raise UserError(f"--output {target}: its name must end with .png")
-    samples = techniques.load(cfg.data)
+    samples: Any = techniques.load(cfg.data)
     print(f"train           {len(samples.train)} samples")
     print(f"val             {len(samples.val)} samples")
     try:
