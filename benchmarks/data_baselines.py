@@ -1,9 +1,10 @@
-"""Compute what simple methods need for the validation data of gpt, lstm, vae and diffusion, and write it to docs/models/.
+"""Compute what simple methods reach on the validation data of gpt, lstm, vae, diffusion and bert, for docs/models/.
 
     python benchmarks/data_baselines.py
 
 Text is that of Python's standard library, split as in a project, with the Python that runs this program. Everything but
-the project's readers, and torch for the velocities of diffusion, is from the standard library; two minutes, most of them for xz on all of the training text.
+the project's readers, torch for the velocities of diffusion and scikit-learn's regressions for bert, is from the
+standard library; three minutes, most of them for xz on all of the training text.
 """
 
 import bz2
@@ -23,14 +24,18 @@ from statistics import fmean
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "models"
+WORDS = r"\w+|[^\w\s]"
+"""A word, or a sign."""
+Texts = tuple[list[str], list[int]]
+"""Texts, and the class of each."""
 ADDED = 0.1
 """Added to each count of a histogram, so that values that are new in the validation data have a probability."""
 
 
 def main() -> None:
-    """Render both projects, compute the tables, and write them."""
+    """Render the projects, compute the tables, and write them."""
     with tempfile.TemporaryDirectory() as folder:
-        for model in ("gpt", "vae"):
+        for model in ("gpt", "vae", "bert"):
             new = [sys.executable, "-m", "fastproj", "new", f"{model}_data", "--model", model, "--yes", "--no-git"]
             subprocess.run([*new, "--output", folder], check=True, stdout=subprocess.DEVNULL)
             sys.path.insert(0, f"{folder}/{model}_data/src")
@@ -39,6 +44,8 @@ def main() -> None:
         images, new_images = read_digits("vae_data")
         write("vae", "bits per pixel", {**compressors([b"".join(new_images)]), **pixel_histogram(images, new_images)})
         write("diffusion", "loss", velocities(images, new_images))
+        statements = read_statements("bert_data")
+        write("bert", "accuracy", {**by_frequency(*statements), **regressions(*statements)}, -1)
 
 
 def read_library(package: str) -> tuple[list[bytes], list[bytes]]:
@@ -57,6 +64,13 @@ def read_digits(package: str) -> tuple[list[bytes], list[bytes]]:
     found = data.load(data.DataConfig())
     every = (split.__getitems__(list(range(len(split))))[0] for split in (found.train, found.val))
     train, val = ([bytes(image) for image in images.flatten(1).tolist()] for images in every)
+    return train, val
+
+
+def read_statements(package: str) -> tuple[Texts, Texts]:
+    """The statements for training and for validation, at the default fraction, with their keywords."""
+    fraction = import_module(f"{package}.data").DataConfig().val_fraction
+    train, val = import_module(f"{package}.readers.statements").load_statements(fraction)
     return train, val
 
 
@@ -115,10 +129,10 @@ def pixel_histogram(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, f
 
 
 def velocities(train: Sequence[bytes], val: Sequence[bytes], times: int = 32) -> dict[str, float]:
-    """Loss of predictors of the velocity, image - noise, at the mean over equal intervals of time, as diffusion has it.
+    """Loss of predictors of diffusion's velocity, image - noise, as the mean over equal intervals of time.
 
-    All are the conditional mean under a distribution of images that is fitted to those for training. One number of each,
-    the least variance or the width of the kernel, is chosen by the validation images, in favor of the baseline.
+    Each is the conditional mean of the velocity under a distribution of images that is fitted to those for training.
+    The least variance, and the width of the Gaussians, are chosen by the validation images: in favor of the baseline.
     """
     import torch  # imported here because text does not need it
 
@@ -156,10 +170,49 @@ def velocities(train: Sequence[bytes], val: Sequence[bytes], times: int = 32) ->
     }
 
 
-def write(page: str, unit: str, rows: dict[str, float]) -> None:
-    """Replace the rows of the page's table of baselines."""
+def by_frequency(train: Texts, val: Texts) -> dict[str, float]:
+    """Accuracy of the most frequent class, and of naive Bayes on the words of a text, in any order."""
+    counts = Counter(train[1])
+    words = {label: Counter[str]() for label in counts}
+    for text, label in zip(*train, strict=True):
+        words[label].update(re.findall(WORDS, text))
+    size, total = len(set().union(*words.values())), {label: sum(found.values()) for label, found in words.items()}
+
+    def best(text: str) -> int:
+        found = re.findall(WORDS, text)
+        return max(
+            counts,
+            key=lambda it: (
+                math.log(counts[it]) + sum(math.log((words[it][word] + 1) / (total[it] + size)) for word in found)
+            ),
+        )
+
+    (most, _), *_ = counts.most_common()
+    return {
+        "the most frequent keyword": fmean(label == most for label in val[1]),
+        "naive Bayes on words and signs": fmean(best(text) == label for text, label in zip(*val, strict=True)),
+    }
+
+
+def regressions(train: Texts, val: Texts) -> dict[str, float]:
+    """Accuracy of logistic regression on the counts of words and signs, and of pairs of neighbors, too."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    found = {}
+    for most, pairs in ((1, ""), (2, ", and pairs of neighbors")):
+        counts = CountVectorizer(token_pattern=WORDS, lowercase=False, ngram_range=(1, most))
+        model = LogisticRegression(max_iter=300).fit(counts.fit_transform(train[0]), train[1])
+        found[f"logistic regression on words and signs{pairs}"] = model.score(counts.transform(val[0]), val[1])
+    return found
+
+
+def write(page: str, unit: str, rows: dict[str, float], sign: int = 1) -> None:
+    """Replace the rows of the page's table of baselines, the best last: the lowest, or the highest with `sign` -1."""
     file = PAGES / f"{page}.md"
-    body = "".join(f"| {name} | {value:.2f} |\n" for name, value in sorted(rows.items(), key=lambda row: -row[1]))
+    body = "".join(
+        f"| {name} | {value:.2f} |\n" for name, value in sorted(rows.items(), key=lambda row: -sign * row[1])
+    )
     text, count = re.subn(
         rf"(\| baseline \| {unit} \|\n\|[-|]+\|\n)(\|.*\n)*", lambda head: head[1] + body, file.read_text()
     )

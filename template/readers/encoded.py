@@ -138,7 +138,8 @@ def _build(cfg: TextsConfig, files: list[Path], folder: Path) -> dict[str, Any]:
             for tokens in _encode_all(encode, texts):
                 lengths.append(len(tokens))
                 tokens.tofile(target)
-        if cut := sum(length == cfg.length for length in lengths):
+        cut = sum(length == cfg.length for length in lengths)
+        if cut > 0.05 * len(lengths):
             problems.append(f"{name}: {cut} of {len(texts)} texts have data.length={cfg.length} tokens or more")
         if not all(lengths):
             raise UserError(f"data.tokenizer={cfg.tokenizer} gives no token for some texts: give another, or `train`")

@@ -38,7 +38,11 @@ def write_and_load(folder: Path, content: Any, suffix: str = ".csv", **keys: Any
         file.write_text(content, encoding="utf-8")
     else:
         frame = pl.DataFrame(content)
-        writers = {".parquet": frame.write_parquet, ".jsonl": frame.write_ndjson, ".json": frame.write_json}
+        writers: dict[str, Callable[[Path], Any]] = {
+            ".parquet": frame.write_parquet,
+            ".jsonl": frame.write_ndjson,
+            ".json": frame.write_json,
+        }
         writers.get(suffix, partial(frame.write_csv, separator="\t" if suffix == ".tsv" else ","))(file)
     return data.load(data.DataConfig(path=file, cache_dir=folder / "cache", vocabulary=300, **{"length": 32, **keys}))
 

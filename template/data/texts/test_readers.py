@@ -66,7 +66,12 @@ def test_training_a_tokenizer_is_reproducible() -> None:
 def test_texts_are_encoded_once(load: Callable[..., data.Data], monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
     build = encoded._build
-    monkeypatch.setattr(encoded, "_build", lambda *of: built.append(of) or build(*of))
+
+    def note(*of: Any) -> Any:
+        built.append(of)
+        return build(*of)
+
+    monkeypatch.setattr(encoded, "_build", note)
     first, again = load(rows()), load(rows())
     assert len(built) == 2, "the file was written again"
     cfg = built[0][0]

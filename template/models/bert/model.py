@@ -83,29 +83,99 @@ class Residual(nn.Module):
         return normalized
 
 
-class Block(nn.Module):
-    """Transformer block: self-attention among the tokens of a text, then an MLP."""
+class Projections(nn.Module):
+    """Queries, keys and values."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.query = nn.Linear(cfg.width, cfg.width)
+        self.key = nn.Linear(cfg.width, cfg.width)
+        self.value = nn.Linear(cfg.width, cfg.width)
+
+
+class Attention(nn.Module):
+    """Self-attention among the tokens of a text."""
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.heads, self.dropout = cfg.heads, cfg.dropout
-        names = ("query", "key", "value")
-        parts = {"self": nn.ModuleDict({name: nn.Linear(cfg.width, cfg.width) for name in names})}
-        self.attention = nn.ModuleDict({**parts, "output": Residual(cfg, cfg.width)})
-        self.intermediate = nn.ModuleDict({"dense": nn.Linear(cfg.width, 4 * cfg.width)})
-        self.output = Residual(cfg, 4 * cfg.width)
+        self.self = Projections(cfg)
+        self.output = Residual(cfg, cfg.width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         n, t, d = x.shape
-        q, k, v = (
-            project(x).view(n, t, self.heads, d // self.heads).transpose(1, 2)
-            for project in self.attention["self"].values()
-        )
+        projected = (self.self.query(x), self.self.key(x), self.self.value(x))
+        q, k, v = (part.view(n, t, self.heads, d // self.heads).transpose(1, 2) for part in projected)
         dropped = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropped)
-        x = self.attention["output"](mixed.transpose(1, 2).reshape(n, t, d), x)
-        output: Tensor = self.output(F.gelu(self.intermediate["dense"](x)), x)
+        added: Tensor = self.output(mixed.transpose(1, 2).reshape(n, t, d), x)
+        return added
+
+
+class Intermediate(nn.Module):
+    """The wide layer of the MLP."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(cfg.width, 4 * cfg.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.dense(x))
+
+
+class Block(nn.Module):
+    """Transformer block: attention, then an MLP."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.attention = Attention(cfg)
+        self.intermediate = Intermediate(cfg)
+        self.output = Residual(cfg, 4 * cfg.width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.attention(x, mask)
+        output: Tensor = self.output(self.intermediate(x), x)
         return output
+
+
+class Encoder(nn.Module):
+    """The blocks."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(Block(cfg) for _ in range(cfg.depth))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        for block in self.layer:
+            x = block(x, mask)
+        return x
+
+
+class Pooler(nn.Module):
+    """The summary of a text: a layer on its first token."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(cfg.width, cfg.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled: Tensor = self.dense(x[:, 0]).tanh()
+        return pooled
+
+
+class Backbone(nn.Module):
+    """BERT without a head: tokens (n, t) and their mask (n, t) to a summary (n, width) of each text."""
+
+    def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(cfg, spec)
+        self.encoder = Encoder(cfg)
+        self.pooler = Pooler(cfg)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        visible = mask[:, None, None]  # to every head and token
+        summary: Tensor = self.pooler(self.encoder(self.embeddings(tokens), visible))
+        return summary
 
 
 class BERT(nn.Module):
@@ -114,22 +184,17 @@ class BERT(nn.Module):
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
         self.smoothing = cfg.label_smoothing
-        self.no_compile_reason = (
-            "" if spec.padding == "length" else "its batches have many shapes; use data.padding=length"
-        )
-        encoder = nn.ModuleDict({"layer": nn.ModuleList(Block(cfg) for _ in range(cfg.depth))})
-        pooler = nn.ModuleDict({"dense": nn.Linear(cfg.width, cfg.width)})
-        self.bert = nn.ModuleDict({"embeddings": Embeddings(cfg, spec), "encoder": encoder, "pooler": pooler})
+        one_shape = spec.padding == "length"
+        self.no_compile_reason = "" if one_shape else "its batches have many shapes; use data.padding=length"
+        self.bert = Backbone(cfg, spec)
         self.drop = nn.Dropout(cfg.dropout)
         self.classifier = nn.Linear(cfg.width, len(spec.classes))
         self._init()
 
     @property
     def blocks(self) -> nn.ModuleList:
-        """The repeated layers; a property, because its parameters have another name in checkpoints."""
-        layers = self.bert["encoder"]["layer"]
-        assert isinstance(layers, nn.ModuleList)
-        return layers
+        """The repeated layers; a property, because in checkpoints they have another name."""
+        return self.bert.encoder.layer
 
     def _init(self) -> None:
         """Initialize as BERT's code, with its standard deviation of 0.02 for width 768 scaled to this width."""
@@ -142,12 +207,7 @@ class BERT(nn.Module):
 
     def predict(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Class logits of texts; t is at most the number of positions."""
-        x = self.bert["embeddings"](tokens)
-        visible = mask[:, None, None]  # by every head and token
-        for block in self.blocks:
-            x = block(x, visible)
-        pooled = self.bert["pooler"]["dense"](x[:, 0]).tanh()
-        logits: Tensor = self.classifier(self.drop(pooled))
+        logits: Tensor = self.classifier(self.drop(self.bert(tokens, mask)))
         return logits
 
     def forward(self, tokens: Tensor, mask: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:

@@ -12,6 +12,8 @@ if sys.argv[1] == "gpt":
     found = data_baselines.compressors(val)
 elif sys.argv[1] == "diffusion":
     found = data_baselines.velocities(*data_baselines.read_digits("proj"), times=8)
+elif sys.argv[1] == "bert":
+    found = data_baselines.by_frequency(*data_baselines.read_statements("proj"))
 else:
     train, val = data_baselines.read_digits("proj")
     found = data_baselines.pixel_histogram(train, val)

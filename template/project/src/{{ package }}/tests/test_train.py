@@ -305,7 +305,7 @@ KNOWN = [
     r" {12}\S.*",
     r" {7,}epoch +step +loss +\w+ +lr +\w+/s",
     r"train +[\d.]+ +\d+/16( +[\d.,e+-]+){4}",
-    r"val +[\d.]+ +\d+/16( +[\d.e+-]+){2}",
+    r"val +[\d.]+ +\d+/16( +[\d.e+-]+){1,2}",
     "a line of another program",
 ]
 """Lines that a run prints."""
