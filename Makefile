@@ -13,13 +13,17 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # What `make try` renders.
 MODEL ?= mlp
 FRAMEWORK ?= pytorch
+# Which examples `make examples` replays, all by default, and the environment for their packages.
+NAMES ?=
+EXAMPLES_VENV := build/examples-venv
+EXAMPLES_BIN := $(abspath $(EXAMPLES_VENV))/bin
 # Where `make bench` measures techniques: cpu or cuda.
 DEVICE ?= cpu
 # The machine for which `make gpu-bundle` collects packages.
 PYTHON_VERSION ?= 3.12
 PLATFORM ?= manylinux_2_28_x86_64
 
-.PHONY: help demo test test-all try gpu gpu-bundle gpu-smoke check format docs docs-check bench release clean
+.PHONY: help demo test test-all try examples gpu gpu-bundle gpu-smoke check format docs docs-check bench release clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -63,6 +67,18 @@ try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='te
 	@$(BIN)/fastproj new proj --model $(MODEL) --framework $(FRAMEWORK) --no-git --yes --output build/try > /dev/null
 	@cd build/try/proj/src/proj/tests && PYTHONPATH=$(abspath build/try/proj/src) OMP_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider $(TESTS)
+
+# Beside the packages of the tests, whose environment it sees.
+$(EXAMPLES_VENV)/.ready: $(VENV)/.ready $(wildcard examples/*/example.toml)
+	$(BIN)/python -m venv $(EXAMPLES_VENV)
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+	  > "$$($(EXAMPLES_BIN)/python -c 'import site; print(site.getsitepackages()[0])')/fastproj.pth"
+	$(BIN)/python examples/replay.py --requirements > $(EXAMPLES_VENV)/requirements.txt
+	$(EXAMPLES_BIN)/python -m pip install --quiet --requirement $(EXAMPLES_VENV)/requirements.txt
+	@touch $@
+
+examples: $(EXAMPLES_VENV)/.ready  ## replay each of examples/, or those in NAMES='timm-classifier': train, export, resume, update
+	OMP_NUM_THREADS=1 $(EXAMPLES_BIN)/python examples/replay.py $(NAMES)
 
 gpu-bundle: $(VENV)/.ready  ## collect what gpu-smoke needs, for a GPU machine without a network
 	PYTHONPATH=tests/support $(BIN)/python -m gpu_smoke.bundle --python-version $(PYTHON_VERSION) --platform $(PLATFORM)

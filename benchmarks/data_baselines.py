@@ -129,10 +129,10 @@ def pixel_histogram(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, f
 
 
 def velocities(train: Sequence[bytes], val: Sequence[bytes], times: int = 32) -> dict[str, float]:
-    """Loss of predictors of the velocity, image - noise, at the mean over equal intervals of time, as diffusion has it.
+    """Loss of predictors of diffusion's velocity, image - noise, as the mean over equal intervals of time.
 
-    All are the conditional mean under a distribution of images that is fitted to those for training. One number of each,
-    the least variance or the width of the kernel, is chosen by the validation images, in favor of the baseline.
+    Each is the conditional mean of the velocity under a distribution of images that is fitted to those for training.
+    The least variance, and the width of the Gaussians, are chosen by the validation images: in favor of the baseline.
     """
     import torch  # imported here because text does not need it
 

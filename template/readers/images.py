@@ -18,6 +18,8 @@ from .unreadable import ReplacingReader, Skipped, UnreadableError
 
 VALIDATION_FOLDERS = ("val", "valid", "validation", "test")
 """Names of the folder next to `train` that contains the validation images; the first that exists is used."""
+UNLABELED = (".",)
+"""The classes of images without labels: the folder itself."""
 STATISTICS_IMAGES = 1024
 """Training images, at most, from which the mean and standard deviation are computed."""
 
@@ -38,15 +40,18 @@ class ImageFolder:
     problems: tuple[str, ...]
 
 
-def find(path: Path, val_fraction: float) -> ImageFolder:
+def find(path: Path, val_fraction: float, labels: bool = True) -> ImageFolder:
     """List `path/<class>/...` and split it by fraction, or list `path/train/<class>/...` and `path/val/<class>/...`.
+
+    Without `labels`, all images below `path`, or below these two, are of one class.
 
     Raises:
         UserError: the folder does not exist, has fewer than two classes, or a split lacks images.
     """
     if not path.is_dir():
         state = "is a file" if path.exists() else "does not exist"
-        raise UserError(f"data.path={path} {state}: give a folder with one subfolder of images per class")
+        wanted = "a folder with one subfolder of images per class" if labels else "a folder of images"
+        raise UserError(f"data.path={path} {state}: give {wanted}")
     if not list_files(path, suffixes=IMAGE_SUFFIXES):
         raise UserError(
             f"data.path={path} contains no image ({', '.join(sorted(IMAGE_SUFFIXES))}): give another folder"
@@ -54,37 +59,42 @@ def find(path: Path, val_fraction: float) -> ImageFolder:
     folders = _folders(path)
     val_folder = next((name for name in VALIDATION_FOLDERS if name in folders), None)
     if val_folder is not None and "train" in folders:
-        return _split_by_folder(path, val_folder, [name for name in folders if name not in ("train", val_folder)])
-    classes = tuple(folders)
+        others = [name for name in folders if name not in ("train", val_folder)]
+        return _split_by_folder(path, val_folder, others, labels)
+    classes = tuple(folders) if labels else UNLABELED
     files_by_class = _files_by_class(path, classes)
     _check_classes(path, classes, files_by_class)
     files = [file for part in files_by_class for file in part]
-    labels = torch.tensor([label for label, part in enumerate(files_by_class) for _ in part])
+    numbers = torch.tensor([label for label, part in enumerate(files_by_class) for _ in part])
     train, val = _stratified_split([len(part) for part in files_by_class], val_fraction)
     if not len(val):
         raise UserError(f"data.val_fraction={val_fraction} of {len(files)} images leaves none for validation: raise it")
-    return ImageFolder(classes, files, labels, train, val, _images_without_class(path))
+    return ImageFolder(classes, files, numbers, train, val, _images_without_class(path) if labels else ())
 
 
-def _split_by_folder(path: Path, val_folder: str, others: list[str]) -> ImageFolder:
+def _split_by_folder(path: Path, val_folder: str, others: list[str], labels: bool) -> ImageFolder:
     train, val = path / "train", path / val_folder
-    classes = tuple(_folders(train))
+    classes = tuple(_folders(train)) if labels else UNLABELED
     parts = _files_by_class(train, classes)
     _check_classes(train, classes, parts)
-    unseen = [name for name in _folders(val) if name not in classes and list_files(val / name, suffixes=IMAGE_SUFFIXES)]
+    unseen = [
+        name
+        for name in _folders(val)
+        if labels and name not in classes and list_files(val / name, suffixes=IMAGE_SUFFIXES)
+    ]
     if unseen:
         raise UserError(
             f"{val} has images of {abbreviate(unseen)}, which {train} does not have: add some there, or remove these"
         )
     parts += _files_by_class(val, classes)
     files = [file for part in parts for file in part]
-    labels = torch.tensor([number % len(classes) for number, part in enumerate(parts) for _ in part])
+    numbers = torch.tensor([number % len(classes) for number, part in enumerate(parts) for _ in part])
     indices, train_count = torch.arange(len(files)), sum(len(part) for part in parts[: len(classes)])
     if train_count == len(files):
         raise UserError(f"{val} contains no image: add some, or remove the folder to split by data.val_fraction")
     unused = (f"not used, because the splits are {train.name} and {val.name}: {abbreviate(others)}",) if others else ()
-    problems = unused + _images_without_class(train) + _images_without_class(val)
-    return ImageFolder(classes, files, labels, indices[:train_count], indices[train_count:], problems)
+    problems = unused + (_images_without_class(train) + _images_without_class(val) if labels else ())
+    return ImageFolder(classes, files, numbers, indices[:train_count], indices[train_count:], problems)
 
 
 def _folders(path: Path) -> list[str]:
@@ -102,7 +112,9 @@ def _images_without_class(path: Path) -> tuple[str, ...]:
 
 
 def _check_classes(path: Path, classes: Sequence[str], parts: Sequence[Sequence[Path]]) -> None:
-    if len(classes) < 2:
+    if classes == UNLABELED and not parts[0]:
+        raise UserError(f"{path} contains no image: add some")
+    if len(classes) < 2 and classes != UNLABELED:
         raise UserError(
             f"{path} has fewer than two classes ({abbreviate(classes) or 'no subfolder'}): give a folder with one "
             "subfolder of images per class"

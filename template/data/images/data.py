@@ -31,6 +31,9 @@ class DataConfig(Section):
     digits of 8 x 8 pixels."""
     size: int = within("[4, 4096]", 64)
     """Height and width in pixels to which your own images are resized; the digits keep theirs."""
+    labels: bool = True
+    """Whether the subfolders are classes. false: one class of all images in the folder and below it, for models that
+    generate images."""
     val_fraction: float = within("(0, 1)", 0.2)
     """Fraction of the images for validation, unless the folder has `train` and `val`."""
     max_unreadable: float = within("[0, 1]", 0.05)
@@ -127,7 +130,7 @@ def _digits(cfg: DataConfig) -> Data:
 def _image_folder(cfg: DataConfig, path: Path) -> Data:
     from .readers import images  # imported here because Pillow is only needed here
 
-    found = images.find(path, cfg.val_fraction)
+    found = images.find(path, cfg.val_fraction, cfg.labels)
     options = (cfg.size, 3, cfg.max_unreadable)
     train_files = [found.files[index] for index in found.train.tolist()]
     mean, std, problems = images.statistics(train_files, *options, cfg.cache_dir)

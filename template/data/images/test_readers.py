@@ -316,6 +316,30 @@ def test_missing_classes_are_an_error(tmp_path: Path) -> None:
         data.load(make_config(tmp_path / "split"))
 
 
+def test_images_without_labels_need_no_classes(tmp_path: Path) -> None:
+    def load(name: str) -> data.Data:
+        return data.load(replace(make_config(tmp_path / name), labels=False))
+
+    make_folder(tmp_path / "flat", 1, 6)
+    for file in (tmp_path / "flat/class0").iterdir():
+        file.rename(tmp_path / "flat" / file.name)
+    make_folder(tmp_path / "nested", 2, 5)
+    make_folder(tmp_path / "split/train", 2, 3)
+    make_folder(tmp_path / "split/val", 3, 1)
+    for name, sizes in {"flat": (5, 1), "nested": (8, 2), "split": (6, 3)}.items():
+        found = load(name)
+        assert ((len(found.train), len(found.val)), found.spec.classes, found.problems) == (sizes, (".",), ())
+        assert found.train.labels.tolist() == [0] * sizes[0]
+    shutil.rmtree(tmp_path / "split/train")
+    (tmp_path / "split/train").mkdir()
+    for name, message in {
+        "split": "train contains no image",
+        "nowhere": "does not exist: give a folder of images",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            load(name)
+
+
 def test_empty_split_is_an_error(tmp_path: Path) -> None:
     make_folder(tmp_path / "few", 2, 1)
     with pytest.raises(UserError, match="data.val_fraction=0.2 of 2 images leaves none for validation"):

@@ -1,8 +1,8 @@
 """A diffusion model: the U-Net of DDPM (Ho et al. 2020, arXiv:2006.11239, appendix B), trained by flow matching.
 
-The network learns the velocity of straight paths from noise to images: Lipman et al. 2023 (arXiv:2210.02747, section 4.1,
-"optimal transport") with no noise left at the end, which is Liu et al. 2023 (arXiv:2209.03003, section 2.1). Time 0 is
-noise and time 1 an image. New images follow the velocity from noise.
+The network learns the velocity along straight paths from noise, at time 0, to images, at time 1; new images follow it.
+Lipman et al. 2023 (arXiv:2210.02747, section 4.1, optimal transport, with sigma_min = 0); Liu et al. 2023
+(arXiv:2209.03003, section 2.1).
 
 This file is yours to edit. The rest of the project uses `ModelConfig` and `build`; see contracts.py.
 """
@@ -25,8 +25,8 @@ SIZES: dict[str, dict[str, object]] = {
     "114M": {"width": 128, "multipliers": (1, 1, 2, 2, 4, 4), "depth": 2, "attention": 16},  # DDPM for 256 pixels
 }
 DRAWS = 61
-"""Number of fixed pairs of noise and time for validation, see `UNet.fixed_draws`: a prime, as levels often are multiples
-of a number, such as 16 for digits."""
+"""Number of fixed pairs of noise and time for validation, see `UNet.fixed_draws`. A prime, as levels may all be near
+the multiples of a number, such as 16 for digits."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class ModelConfig(Section):
     depth: int = within("[0, 100]", 0)
     """Residual blocks of each resolution in the contracting path; the expanding path has one more. 0: set by `size`."""
     attention: int = within("[0, inf)", 0)
-    """Height in pixels of the resolution with self-attention, besides the lowest one, which always has it. 0: set by
-    `size`."""
+    """Height in pixels of the resolution whose blocks have self-attention, if there is one; between the two paths there
+    always is. 0: set by `size`."""
     dropout: float = within("[0, 1)", 0.0)
     """Dropout probability in each block: appendix B of the paper has 0.1 for small images."""
 
@@ -140,9 +140,9 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(cfg.width, spec.channels, 3, padding=1)
         self._init()
         half = cfg.width // 2
-        wavelengths = torch.exp(-math.log(10_000) * torch.arange(half) / half)  # Vaswani et al. 2017, section 3.5
+        slower = torch.exp(-math.log(10_000) * torch.arange(half) / half)  # Vaswani et al. 2017, section 3.5
         fixed = np.random.default_rng(0).standard_normal(math.prod(self.shape) + DRAWS - 1)
-        self.register_buffer("frequencies", 1000 * wavelengths, persistent=False)  # DDPM has 1,000 times
+        self.register_buffer("frequencies", 1000 * slower, persistent=False)  # DDPM has 1,000 times
         self.register_buffer("noise", torch.tensor(fixed, dtype=torch.float32), persistent=False)
         self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
@@ -189,14 +189,16 @@ class UNet(nn.Module):
         return (self.predict(points, times) - (images - noise)).square().flatten(1).mean(1)
 
     def fixed_draws(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Noise and times for validation: the levels of an image select them, so they are the same in any batch, on
-        any rank and after resuming. The times are midpoints of equal intervals."""
+        """Noise and times for validation, which the levels of an image select: the same in any batch and on any rank.
+
+        The times are the midpoints of equal intervals.
+        """
         levels = ((images * self.std + self.mean) * 255).round()
         draw = levels.long().sum((1, 2, 3)) % DRAWS
         noise = self.noise.unfold(0, math.prod(self.shape), 1).index_select(0, draw)
         return noise.view(-1, *self.shape), (draw + 0.5) / DRAWS
 
-    def sample(self, count: int, generator: torch.Generator, steps: int = 32) -> Tensor:
+    def sample(self, count: int, generator: torch.Generator, steps: int = 16) -> Tensor:
         """Sample new images, with values from 0 to 1, by Heun's method: two velocities per step.
 
         Karras et al. 2022 (arXiv:2206.00364, section 3) compare it with other methods.

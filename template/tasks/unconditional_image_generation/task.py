@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the number of new images, how to sample them, and the output."""
     parser.add_argument("--count", type=int, default=64, help="number of new images")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
-    parser.add_argument("--steps", type=int, default=32, help="steps of Heun's method from noise to image")
+    parser.add_argument("--steps", type=int, default=16, help="steps of Heun's method from noise to image")
     parser.add_argument("--output", type=Path, default=Path("images.png"), help="output file, a .png")
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import checkpoint, data, distributed, loaders, optim, speed
 from ..config import Config, DebugConfig, DistConfig, LoaderConfig, OptimConfig, RunConfig
-from ..contracts import Batch, Data, map_tensors, no_compile_reason
+from ..contracts import Batch, Data, in_memory, map_tensors, no_compile_reason
 from ..data import DataConfig
 from ..distributed import GradientSync, World
 from ..errors import Unfrozen
@@ -63,9 +63,9 @@ def load(cfg: DataConfig) -> Data:
     for split in (loaded.train, loaded.val):
         whole = hasattr(split, "__getitems__") and hasattr(split, "__len__")
         if not whole or (len(split) and not isinstance(split.__getitems__([0]), tuple)):
-            from . import collate
+            from . import datasets
 
-            return collate.adapted(loaded)
+            return datasets.adapted(loaded)
     return loaded
 
 
@@ -75,7 +75,7 @@ def worker_count(cfg: LoaderConfig, data: Data, world: World) -> int:
     Raises:
         UserError: there are too few cores, or a stream cannot be read so.
     """
-    workers = loaders.worker_count(cfg, data.in_memory, world.device)
+    workers = loaders.worker_count(cfg, in_memory(data), world.device)
     splits = [split for split in (data.train, data.val) if getattr(split, "sequential", False)]
     if not splits:
         return workers
@@ -350,7 +350,7 @@ def cache_on_device(loader: Loader, cfg: DataConfig) -> Batches:
     Raises:
         UserError: they do not fit into its memory.
     """
-    if cfg.cache != "device":
+    if getattr(cfg, "cache", "none") != "device":
         return loader
     from .device_cache import DeviceCache
 

@@ -1,63 +1,22 @@
 """Datasets that return one sample, a list of samples, or columns: batches are made of them.
 
 Those of torch, such as `Subset` of `random_split`, and the map-style ones of Hugging Face `datasets` are read a batch
-at a time. For datasets that are iterated over see `stream.py`.
+at a time.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import Subset, TensorDataset, default_collate
 
-from ..contracts import Batch, Data, tensors
+from ..contracts import Batch, tensors
 from ..errors import UserError
 
 CollateFn = Callable[[list[Any]], Batch]
 GIVE = "give `Data`, or the dataset, a `collate_fn` that makes a batch of a list of samples"
-
-
-class Adapted:
-    """What `load` returned, with splits that answer whole batches."""
-
-    def __init__(self, data: Any, splits: Mapping[str, Any]) -> None:
-        self.__dict__.update(splits)
-        self.data = data
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "data" or name.startswith("__"):  # a copy is not filled yet
-            raise AttributeError(name)
-        return getattr(self.data, name)
-
-
-def adapted(data: Any) -> Data:
-    """Return the data with splits that answer whole batches.
-
-    Raises:
-        UserError: a split is no dataset, or its samples make no batch.
-    """
-    found: Any = Adapted(data, {name: adapt(name, getattr(data, name), data) for name in ("train", "val")})
-    return found  # type: ignore[no-any-return]
-
-
-def adapt(name: str, split: Any, data: Any) -> Any:
-    """Return a split that answers whole batches."""
-    place = f"data.{name}, a {type(split).__name__},"
-    if isinstance(split, Mapping):
-        raise UserError(f"{place} is a dict: `load` must return one dataset for each split, such as the_dict['{name}']")
-    collate_fn = getattr(split, "collate_fn", None) or getattr(data, "collate_fn", None)
-    by_index = hasattr(split, "__getitems__") or hasattr(split, "__getitem__")
-    if not by_index and not hasattr(split, "__iter__"):
-        raise UserError(f"{place} is no dataset: it needs __len__, and __getitems__(indices) or __getitem__(index)")
-    if not by_index or isinstance(split, IterableDataset):  # which has a __getitem__ that raises
-        from .stream import Stream
-
-        return Stream(place, split, collate_fn)
-    if not hasattr(split, "__len__"):
-        raise UserError(f"{place} has no __len__: add it, as an epoch is planned by the number of samples")
-    return Collated(place, split, collate_fn)
 
 
 class Collated:
@@ -71,8 +30,8 @@ class Collated:
         self.place, self.split, self.collate_fn, self.checked = place, split, collate_fn, False
         self.chosen: Sequence[int] | None = None
         while isinstance(split, Subset):  # read what it is a part of, which may answer whole batches
-            inner, own = split.indices, self.chosen
-            self.chosen = inner if own is None else [inner[index] for index in own]
+            inner: Sequence[int] = split.indices
+            self.chosen = inner if self.chosen is None else [inner[index] for index in self.chosen]
             split = split.dataset
         self.source = split
         if collate_fn is None and is_hugging_face(split) and split.format["type"] is None:
@@ -140,9 +99,8 @@ def collated(samples: list[Any], collate_fn: CollateFn | None, place: str) -> Ba
         if torch.OutOfMemoryError is type(error) or "memory" in str(error):
             raise
         reason = " ".join(str(error).split())
-        raise UserError(
-            f"{place} has samples that make no batch ({reason}): return tensors, arrays or numbers of one shape, or {GIVE}"
-        ) from error
+        how = f"return tensors, arrays or numbers of one shape, or {GIVE}"
+        raise UserError(f"{place} has samples that make no batch ({reason}): {how}") from error
 
 
 def check(batch: Batch, place: str) -> None:

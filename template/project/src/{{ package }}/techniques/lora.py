@@ -29,6 +29,8 @@ def apply(model: nn.Module, cfg: LoraConfig) -> None:
         raise UserError(
             f"lora.rank={cfg.rank} needs a package ({error}): pip install -e '.[finetune]', or use null"
         ) from error
+    if hasattr(model, "lr_scale"):
+        cfg.refuse("rank", "the model has lr_scale, by names of the weights that it freezes; use null")
     targets = _targets(model, cfg)
     names = [name for name, _ in model.named_parameters()]
     also = {id(p) for name, p in model.named_parameters() if name in matched(cfg.modules_to_save, names, SAVED)}

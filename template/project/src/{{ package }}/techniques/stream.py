@@ -2,7 +2,7 @@
 
 The stream must yield the same samples in the same order on every rank, and in every pass, or as its `set_epoch(epoch)`
 says. Each rank reads all of it and skips the samples of other ranks, and after a resume those that were trained on. An
-epoch is its first `len` samples. What is read in parallel, in another order and larger than a disk: `readers/shards.py`.
+epoch is its first `len` samples. `readers/shards.py` reads in parallel, and in another order.
 """
 
 import os

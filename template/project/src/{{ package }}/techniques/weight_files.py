@@ -93,7 +93,7 @@ def _pickled(file: Path) -> Weights:
         return {}
     if not any(isinstance(value, Tensor) for value in loaded.values()):
         averaged = loaded.get("ema", loaded.get("run", {}).get("ema"))  # of this project, and in Lightning's file
-        found = next((loaded[key] for key in INSIDE if isinstance(loaded.get(key), Mapping)), {})
+        found: Any = next((loaded[key] for key in INSIDE if isinstance(loaded.get(key), Mapping)), {})
         loaded = {**found, **(averaged if isinstance(averaged, Mapping) else {})}
     return _readers(loaded)
 
@@ -110,7 +110,7 @@ def _safetensors(file: Path) -> Weights:
     from safetensors import SafetensorError, safe_open
 
     try:
-        opened = safe_open(file, framework="pt")
+        opened: Any = safe_open(file, framework="pt")
         return {name: partial(opened.get_tensor, name) for name in opened.keys()}  # noqa: SIM118  # it is no dict
     except SafetensorError as error:
         raise ValueError(error) from error

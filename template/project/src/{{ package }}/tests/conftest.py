@@ -65,6 +65,8 @@ def network() -> Any:
 
 HAS_BLOCKS = bool(blocks_of(network()))
 """Whether the model has the `blocks` that some techniques need; otherwise these are refused."""
+IN_TURN = hasattr(network(), "phases")
+"""Whether parts of the model are trained in turn, by losses that need not fall."""
 NO_COMPILE = bool(no_compile_reason(network()))
 """Whether the model has a reason not to be compiled; then compiling is refused."""
 

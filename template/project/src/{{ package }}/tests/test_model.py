@@ -28,6 +28,8 @@ def test_model_overfits_one_batch(config: Callable[..., Config]) -> None:
         samples.train.__getitems__(list(range(8))), False, seeded_generator(torch.device("cpu"), 0, 0, 0)
     )
     net = model.build(cfg.model, samples.spec)
+    if hasattr(net, "phases"):
+        pytest.skip("the losses of parts that are trained in turn need not fall")
     optimizer = techniques.build_optimizer(net, cfg.optim)
     optim.set_lr(optimizer, cfg.optim.lr, 0.9)
 
