@@ -416,7 +416,7 @@ def read(parser: Parser, argv: list[str] | None = None) -> Config:
         parsed = parser.parse_args(argv)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:  # of a file: encoding, tags, aliases
         parser.error(str(error))
-    if not all(isinstance(parsed[section.name], Namespace) for section in dataclasses.fields(Config)):
+    if not all(isinstance(parsed[name], Namespace) for name in _sections()):
         parser.error("a section without options")  # jsonargparse accepts it in a file
     values = parser.instantiate(parsed)
     return parser.kind(**{name: value for name, value in vars(values).items() if name != "config"})
@@ -431,11 +431,16 @@ def _add_sections(parser: Parser, kind: type[Config]) -> None:
         parser.set_defaults({f"{section.name}.{key.name}": key.default for key in keys})
 
 
+def _sections() -> set[str]:
+    """Return the names of the sections that have options; your data or model may have none."""
+    return {it.name for it in dataclasses.fields(Config) if dataclasses.fields(it.type)}  # type: ignore[arg-type]
+
+
 def from_dict(values: dict[str, Any]) -> Config:
     """Return the `Config` of values from `as_dict`, such as those in a checkpoint's manifest."""
     parser = Parser(prog="config")
     _add_sections(parser, Config)
-    known = {section.name for section in dataclasses.fields(Config)}  # Lightning's projects have one more
+    known = _sections()  # Lightning's projects have one more
     found = parser.parse_object({name: keys for name, keys in values.items() if name in known})
     return Config(**vars(parser.instantiate(found)))
 

@@ -1,9 +1,30 @@
 """What a dataset and a model must provide. Read this before you plug in your own problem.
 
-`data.py` has a `DataConfig`, `load(cfg) -> Data`, and a module `Prepare(spec, cfg)` that turns a batch as loaded into
-the model's input, on the device. Optional is `UNIT = "img"`, the word for a sample in the log; `problems` of `Data`,
-what was skipped, a line each; `hint` of `Data`, how to load it faster, said when a run starts; and `unreadable` of a
-dataset, see `readers/unreadable.py`. `model.py` has a `ModelConfig` and `build(cfg, spec) -> Model`.
+`data.py` must have
+
+- `DataConfig`, a `Section` (config_base.py) of options, `--data.*`; it may be empty;
+- `Spec`, a dataclass of what the model and `Prepare` need to know about the data: numbers, strings, tuples of them;
+- `load(cfg) -> Data`;
+- `Prepare(spec, cfg)`, a module that turns a batch as loaded into the model's input, on the device. Its
+  `forward(batch, training, generator)` takes random numbers from `generator` only.
+
+`data.py` may have `UNIT = "img"`, the word for a sample in the log. What `load` returns may have `in_memory = True`, if
+a batch costs so little that a loader worker would only add to it; `problems`, what was skipped, a line each; and
+`hint`, how to load it faster, said when a run starts. A dataset may have `unreadable`, see readers/unreadable.py. With
+the field `cache: Literal["none", "device"] = "none"` of `DataConfig`, `--data.cache device` keeps all samples on the
+device.
+
+`model.py` must have `ModelConfig`, a `Section`, and `build(cfg, spec) -> Model`. A model may have what the protocols
+below describe.
+
+`tools/task.py` and `tools/view.py` are about the example. Without them, or with another `Spec` than theirs, `evaluate`
+finds the metrics, `export` the model for prepared inputs, and `show` the sizes of a batch. They may have
+
+- `task.Details(spec, device)` with `add(model, prepared_batch)` and `result(world) -> (values, text)`, for `evaluate`;
+- `task.plot(trained, prepared_batch) -> Figure`, for `evaluate`;
+- `task.ABOUT`, `task.add_options(parser)` and `task.predict(trained, args)`: `predict` on files, say;
+- `task.export_module(trained) -> (module, example_inputs)`, for `export`: inputs as loaded, two samples of each;
+- `view.summary(data) -> {name: text}` and `view.plot(prepared_batch, spec) -> Figure`, for `show`.
 
 A problem with 100 samples of 4 numbers and 3 classes:
 
@@ -20,6 +41,8 @@ A problem with 100 samples of 4 numbers and 3 classes:
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from dataclasses import fields, is_dataclass
+from types import ModuleType
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -74,11 +97,7 @@ class Data(Protocol):
 
     @property
     def spec(self) -> Any:
-        """A dataclass of what the model and `Prepare` need: shapes, classes, vocabulary. Saved with each checkpoint."""
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether a batch costs so little that a loader worker would only add to it."""
+        """A `Spec`: shapes, classes, vocabulary. Saved with each checkpoint."""
 
 
 class Model(Protocol):
@@ -172,6 +191,45 @@ def inputs_of(predict: Callable[..., Any], batch: Batch) -> Batch:
         return {parameter.name: batch[parameter.name] for parameter in parameters if parameter.name in batch}
     required = sum(parameter.default is inspect.Parameter.empty for parameter in parameters)
     return batch[:required] if isinstance(batch, tuple | list) else batch
+
+
+def in_memory(data: Data) -> bool:
+    """Whether a batch costs so little that a loader worker would only add to it."""
+    return bool(getattr(data, "in_memory", False))
+
+
+def problems(data: Data) -> tuple[str, ...]:
+    """Return what was skipped when the data were loaded."""
+    return tuple(getattr(data, "problems", ()))
+
+
+def check_data(module: ModuleType, found: Data) -> None:
+    """Refuse a `spec` from which no checkpoint could build the model again, before anything is trained.
+
+    Raises:
+        UserError: it is not a `Spec`, or has a field that is no number, string or tuple of these.
+    """
+    spec, kind = found.spec, getattr(module, "Spec", None)
+    if not (isinstance(kind, type) and is_dataclass(spec) and isinstance(spec, kind)):
+        raise UserError(
+            f"data.load returned a {type(spec).__name__} as `spec`, and it must be an object of a dataclass named "
+            "`Spec` in data.py: see contracts.py"
+        )
+    for field in fields(spec):
+        if not _plain(getattr(spec, field.name)):
+            kind = type(getattr(spec, field.name))
+            raise UserError(
+                f"a checkpoint cannot keep Spec.{field.name}, a {kind.__name__}: make it a number, a string, or a tuple"
+            )
+
+
+def _plain(value: object) -> bool:
+    """Whether a value is the same after it was written as JSON and read, but for lists, which become tuples."""
+    if isinstance(value, tuple | list):
+        return all(map(_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and all(map(_plain, value.values()))
+    return value is None or isinstance(value, str | int | float)
 
 
 def can_predict(model: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from torch import nn
 
 from . import data, distributed, faults, loaders, optim, speed, techniques
 from .config import Config
-from .contracts import Batch, Data, call, map_tensors, no_weight_decay
+from .contracts import Batch, Data, call, check_data, in_memory, map_tensors, no_weight_decay
 from .distributed import World
 from .faults import provenance, samples
 from .hooks import Hook
@@ -66,7 +66,7 @@ class Parts:
             "parameters": f"{weights:,}{f', of which {trained:,} are trained' * (trained < weights)}",
             "optimizer": techniques.describe_optimizer(self.optimizer, self.cfg.optim.name),
             "samples": f"{plan.samples:,} for training, {len(self.data.val):,} for validation",
-            **(loading if not self.data.in_memory else {}),
+            **(loading if not in_memory(self.data) else {}),
             "batch": f"{plan.global_batch:,} samples{division if plan.global_batch != plan.micro_batch else ''}",
             "steps": f"{plan.total_steps:,} in {epochs:,g} epoch{'s' * (epochs != 1)}",
         }
@@ -82,6 +82,7 @@ def build(cfg: Config, world: World, added: Iterable[Hook] = ()) -> Parts:
     torch.manual_seed(cfg.run.seed)
     precision = speed.setup(cfg, world.device)
     dataset: Data = techniques.load(cfg.data)
+    check_data(data, dataset)
     plan = Plan.make(cfg.train, len(dataset.train), world.world_size)
     eval_order = loaders.EvalOrder(len(dataset.val), plan.micro_batch, world.rank, world.world_size)
     workers = techniques.worker_count(cfg.loader, dataset, world)

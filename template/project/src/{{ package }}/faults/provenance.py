@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..contracts import Data, Dataset, tensors
+from ..contracts import Data, Dataset, in_memory, tensors
 from ..distributed import World
 from ..hooks import Hook
 from .repository import Repository
@@ -149,16 +149,16 @@ def fingerprint(data: Data) -> str:
     digest = hashlib.sha256(json.dumps(asdict(data.spec), sort_keys=True, default=str).encode())
     try:
         for split in (data.train, data.val):
-            _add(split, data.in_memory, digest)
+            _add(split, in_memory(data), digest)
     except Exception as error:  # of a dataset of your own, or a file that is gone: training has its own opinion
         return f"unknown: {' '.join(str(error).split()) or type(error).__name__}"
     return digest.hexdigest()
 
 
-def _add(split: Dataset, in_memory: bool, digest: Any) -> None:
+def _add(split: Dataset, whole: bool, digest: Any) -> None:
     """Add a split to a hash."""
     count, most = len(split), FROM_DISK
-    if in_memory:
+    if whole:
         first = split.__getitems__([0])
         most = IN_MEMORY_BYTES // max(1, sum(part.nbytes for part in filter(torch.is_tensor, tensors(first))))
     digest.update(f"{count}\n".encode())

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contracts import Data
+from ..contracts import Data, problems
 from ..distributed import World
 from ..hooks import Hook
 
@@ -17,13 +17,13 @@ EFFECT = {"train": "others took their place", "val": "they did not count"}
 
 def summary(data: Data) -> dict[str, str]:
     """Return the fact that some of the data were skipped, filled or ignored when they were loaded, if so."""
-    problems: tuple[str, ...] = getattr(data, "problems", ())
-    if not problems:
+    found = problems(data)
+    if not found:
         return {}
-    first = " ".join(str(problems[0]).split())
+    first = " ".join(str(found[0]).split())
     first = first if len(first) <= LONGEST else f"{first[:LONGEST]}..."
     package = __package__.partition(".")[0]
-    more = f"{len(problems)} problems, such as " if len(problems) > 1 else ""
+    more = f"{len(found)} problems, such as " if len(found) > 1 else ""
     return {"data": f"{more}{first} (python -m {package}.tools.show lists problems)"}
 
 
@@ -39,9 +39,9 @@ class Samples(Hook):
                 self.flags[name] = found
 
     def manifest(self) -> dict[str, Any]:
-        problems = [str(problem) for problem in getattr(self.data, "problems", ())]
+        found = [str(problem) for problem in problems(self.data)]
         counts = {name: self._count(flags) for name, flags in self.flags.items()}
-        return {"skipped": {"problems": len(problems), "first": problems[:KEPT], "unreadable": counts}}
+        return {"skipped": {"problems": len(found), "first": found[:KEPT], "unreadable": counts}}
 
     def finish(self, folder: Path, is_main: bool) -> None:
         for name, flags in self.flags.items():

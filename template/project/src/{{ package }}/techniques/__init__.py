@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import checkpoint, data, distributed, loaders, optim, speed
 from ..config import Config, DebugConfig, DistConfig, LoaderConfig, OptimConfig, RunConfig
-from ..contracts import Batch, Data, map_tensors, no_compile_reason
+from ..contracts import Batch, Data, in_memory, map_tensors, no_compile_reason
 from ..data import DataConfig
 from ..distributed import GradientSync, World
 from ..errors import Unfrozen
@@ -75,7 +75,7 @@ def worker_count(cfg: LoaderConfig, data: Data, world: World) -> int:
     Raises:
         UserError: there are too few cores, or a stream cannot be read so.
     """
-    workers = loaders.worker_count(cfg, data.in_memory, world.device)
+    workers = loaders.worker_count(cfg, in_memory(data), world.device)
     splits = [split for split in (data.train, data.val) if getattr(split, "sequential", False)]
     if not splits:
         return workers
@@ -350,7 +350,7 @@ def cache_on_device(loader: Loader, cfg: DataConfig) -> Batches:
     Raises:
         UserError: they do not fit into its memory.
     """
-    if cfg.cache != "device":
+    if getattr(cfg, "cache", "none") != "device":
         return loader
     from .device_cache import DeviceCache
 

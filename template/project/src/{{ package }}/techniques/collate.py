@@ -30,8 +30,8 @@ class Collated:
         self.place, self.split, self.collate_fn, self.checked = place, split, collate_fn, False
         self.chosen: Sequence[int] | None = None
         while isinstance(split, Subset):  # read what it is a part of, which may answer whole batches
-            inner, own = split.indices, self.chosen
-            self.chosen = inner if own is None else [inner[index] for index in own]
+            inner: Sequence[int] = split.indices
+            self.chosen = inner if self.chosen is None else [inner[index] for index in self.chosen]
             split = split.dataset
         self.source = split
         if collate_fn is None and is_hugging_face(split) and split.format["type"] is None:

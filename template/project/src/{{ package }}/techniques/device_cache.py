@@ -1,6 +1,5 @@
 """Cache a small dataset on the device: `data.cache=device`."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -43,8 +42,13 @@ class DeviceCache:
         for indices in self.order:
             chosen = torch.tensor(indices)
             chosen = (chosen.pin_memory() if asynchronous else chosen).to(self.device, non_blocking=asynchronous)
-            gathered = iter([part.index_select(0, chosen) for part in self.parts])
-            yield map_tensors(lambda _, found=gathered: next(found), self.example)
+            yield _filled(self.example, [part.index_select(0, chosen) for part in self.parts])
+
+
+def _filled(example: Batch, parts: Iterable[Tensor]) -> Batch:
+    """Return a batch of the structure of another."""
+    remaining = iter(parts)
+    return map_tensors(lambda _: next(remaining), example)
 
 
 def _only_tensors(batch: Batch) -> bool:
@@ -76,9 +80,8 @@ def _read(batches: Iterable[Batch], count: int) -> tuple[Tensor, ...]:
 
 
 def _bytes(samples: Dataset) -> int:
-    return len(samples) * sum(
-        math.prod(part.shape) * part.element_size() for part in tensors(samples.__getitems__([0]))
-    )
+    first: list[Tensor] = tensors(samples.__getitems__([0]))
+    return len(samples) * sum(part.nbytes for part in first)
 
 
 def _free(device: torch.device) -> int:

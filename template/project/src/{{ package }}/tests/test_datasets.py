@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from .. import data, model, techniques
 from ..config import Config, LoaderConfig
@@ -26,7 +26,7 @@ META = torch.device("meta")
 NAMES = "abcdefgh"
 
 
-class Samples:
+class Samples(Dataset[Any]):
     """Returns one sample, as most datasets do, of another dataset that answers batches."""
 
     def __init__(self, batches: Any) -> None:
@@ -255,7 +255,8 @@ class Graph:
 
 def test_batches_of_any_structure_are_moved_and_passed_on(world: World) -> None:
     batch = {"a": [torch.ones(2), Pair(torch.ones(2), "b")], "b": UserDict(c=torch.ones(2)), "g": Graph()}
-    loader = Loader(SimpleNamespace(__getitems__=lambda _: batch), [[0]], LoaderConfig(), 0, world)  # type: ignore[arg-type]
+    samples: Any = SimpleNamespace(__getitems__=lambda _: batch)
+    loader = Loader(samples, [[0]], LoaderConfig(), 0, world)
     loader.device = META
     moved: Any = next(iter(loader))
     assert {part.device for part in (moved["a"][0], moved["a"][1].x, moved["b"]["c"])} == {META}

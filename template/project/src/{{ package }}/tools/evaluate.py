@@ -10,6 +10,7 @@ the last 32 tokens of each.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,13 +26,9 @@ from ..distributed import World
 from ..errors import UserError
 from ..failure import leave
 from ..metrics import evaluate
-from . import task
 from .atomic_file import atomic_write
-from .task import Details, plot
+from .optional import fitting, has, take
 from .trained_model import TrainedModel, open_trained, parser, require_predict
-
-overlapping: Any = getattr(task, "overlapping", None)
-"""For text: the validation windows of `--stride`, and their metrics."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Evaluation:
     table: str
     """The details as text."""
     batch: Batch | None
-    """The first prepared batch of this rank, to plot; None if the model has no `predict`."""
+    """The first prepared batch of this rank, to plot; None if there are no details."""
 
 
 def measure(trained: TrainedModel, world: World, stride: int | None = None) -> Evaluation:
@@ -57,6 +54,7 @@ def measure(trained: TrainedModel, world: World, stride: int | None = None) -> E
     details: Any = None
     metrics: dict[str, float] = {}
     if stride is not None:
+        overlapping = take("task", "overlapping")  # for text: windows, and their metrics
         val, details = overlapping(val, require_predict(trained).spec, world.device, stride)
     order = loaders.EvalOrder(len(val), trained.cfg.train.micro_batch, world.rank, world.world_size)
     cfg = LoaderConfig()  # as the evaluation does not depend on how the run loaded its data
@@ -66,23 +64,48 @@ def measure(trained: TrainedModel, world: World, stride: int | None = None) -> E
         metrics = evaluate(trained.net, batches, trained.prepare, trained.precision.autocast(), world, order.counted)
     if not can_predict(trained.net):
         return Evaluation(metrics, {}, "no details and no plot, because the model has no `predict`\n", None)
-    details, first = details or Details(trained.spec, world.device), None
-    generator = distributed.seeded_generator(world.device, 0, 0, 0)
-    with torch.inference_mode():
-        for batch in islice(batches, order.counted):
-            prepared: Any = trained.prepare(batch, False, generator)
-            with trained.precision.autocast():
-                details.add(trained.net, prepared)
-            first = first or prepared
-        values, table = details.result(world)
+    try:
+        values, table, first = _details(trained, islice(batches, order.counted), world, details)
+    except UserError as error:
+        return Evaluation(metrics, {}, f"no details and no plot: {error}\n", None)
     return Evaluation(metrics, values, table, first)
+
+
+@torch.inference_mode()
+def _details(
+    trained: TrainedModel, batches: Iterable[Batch], world: World, details: Any
+) -> tuple[dict[str, Any], str, Batch | None]:
+    """Return the details of these batches of all ranks as values and as text, and the first prepared batch.
+
+    Raises:
+        UserError: the task's `Details` do not fit the data or the model, on this rank or on another.
+    """
+    problem, first = "", None
+    generator = distributed.seeded_generator(world.device, 0, 0, 0)
+    try:
+        make = take("task", "Details")
+        with fitting("task", "Details"):
+            details = details or make(trained.spec, world.device)
+            for batch in batches:
+                prepared: Any = trained.prepare(batch, False, generator)
+                with trained.precision.autocast():
+                    details.add(trained.net, prepared)
+                first = first or prepared
+    except UserError as error:
+        problem = str(error)
+    # All ranks must agree, because they wait for each other in `result`.
+    if world.all_reduce(torch.full((), float(bool(problem)), device=world.device)).item():
+        raise UserError(problem or "those of another rank failed")
+    with fitting("task", "Details"):
+        values, table = details.result(world)
+    return values, table, first
 
 
 def main(argv: list[str] | None = None) -> None:
     """Read the command line, evaluate, print a table, and write `evaluation.json` and `evaluation.png`."""
     options = parser("evaluate", "Evaluate a trained model on the validation split.")
     options.set_defaults(stride=None)
-    if overlapping is not None:
+    if has("task", "overlapping"):
         about = "begin a window every N tokens and count only its last N tokens, so that each has more context"
         options.add_argument("--stride", type=int, metavar="N", help=about)
     args = options.parse_args(argv)
@@ -95,25 +118,29 @@ def main(argv: list[str] | None = None) -> None:
                     print(f"{name:16}{value:.6g}")
                 print(found.table, end="")
                 write({**found.metrics, **found.details}, trained.checkpoint / "evaluation.json")
-                if found.batch is not None:
-                    draw(trained, found.batch, trained.checkpoint / "evaluation.png")
-                plotted = " and evaluation.png" if found.batch is not None else ""
-                print(f"evaluation.json{plotted} in {shown(trained.checkpoint)}")
+                plotted = found.batch is not None and draw(trained, found.batch, trained.checkpoint / "evaluation.png")
+                print(f"evaluation.json{' and evaluation.png' * plotted} in {shown(trained.checkpoint)}")
         distributed.end(world)
     except UserError as error:
         leave(error)
 
 
-def draw(trained: TrainedModel, batch: Any, target: Path) -> None:
-    """Plot the model's predictions for some validation samples.
+def draw(trained: TrainedModel, batch: Any, target: Path) -> bool:
+    """Plot the model's predictions for some validation samples; return whether the task's `plot` could.
 
     Raises:
         UserError: the checkpoint folder is not writable.
     """
-    with torch.inference_mode():
-        figure = plot(trained, batch)
+    try:
+        plot = take("task", "plot")
+        with fitting("task", "plot"), torch.inference_mode():
+            figure = plot(trained, batch)
+    except UserError as error:
+        print(f"no plot: {error}")
+        return False
     with atomic_write(target, "free some space") as file:
         figure.savefig(file, dpi=120)
+    return True
 
 
 def write(results: dict[str, Any], target: Path) -> None:

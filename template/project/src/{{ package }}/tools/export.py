@@ -3,12 +3,13 @@
     python -m <package>.tools.export runs/first
     python -m <package>.tools.export runs/first --format onnx --output model.onnx
 
-The exported model runs without this repository. It takes inputs as loaded, in batches of any size, and prepares them.
+The exported model runs without this repository. It takes inputs as loaded, in batches of any size, and prepares them;
+if tools/task.py does not say how (`export_module`), it takes prepared inputs, as the model's `predict` does.
 """
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import distributed
+from .. import distributed, techniques
+from ..contracts import inputs_of
 from ..errors import UserError
 from ..failure import leave
-from . import task
+from .optional import fitting, has, take
 from .trained_model import TrainedModel, open_trained, parser, require_predict
 
 RTOL, ATOL = 1e-3, 1e-4
@@ -67,10 +69,12 @@ def _program(module: nn.Module, inputs: tuple[Tensor, ...]) -> torch.export.Expo
         UserError: torch.export fails.
     """
     batch = torch.export.Dim("batch")
+    each = tuple({0: batch} for _ in inputs)
+    shapes = (each,) if isinstance(module, _Predict) else each  # `*inputs` are one argument
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return torch.export.export(module, inputs, dynamic_shapes=tuple({0: batch} for _ in inputs), strict=False)
+            return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
         except Exception as error:  # the exception depends on the model's code
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"torch.export cannot trace the model ({reason}): change its `predict`") from error
@@ -94,8 +98,42 @@ def _tensors(outputs: Any) -> list[Tensor]:
     return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
 
-files: Callable[[TrainedModel], dict[str, str]] = getattr(task, "export_files", lambda trained: {})
-"""Other files that the exported model needs, such as a tokenizer."""
+class _Predict(nn.Module):
+    """The model's `predict` as `forward`; `names` are those of its inputs where a batch is a dict."""
+
+    def __init__(self, net: Any, names: list[str]) -> None:
+        super().__init__()
+        self.net, self.names = net, names
+
+    def forward(self, *inputs: Tensor) -> Any:
+        named = dict(zip(self.names, inputs, strict=True)) if self.names else {}
+        return self.net.predict(**named) if named else self.net.predict(*inputs)
+
+
+@torch.no_grad()
+def _predict_only(trained: TrainedModel) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model's `predict`, and two validation samples as prepared: those parts of a batch that it takes.
+
+    Raises:
+        UserError: it does not take them, or they are not tensors.
+    """
+    samples = techniques.load(trained.cfg.data).val
+    chosen = samples.__getitems__([index % len(samples) for index in range(2)])
+    batch = trained.prepare(chosen, False, torch.Generator().manual_seed(0))
+    found = inputs_of(trained.net.predict, batch)
+    names = list(found) if isinstance(found, Mapping) else []
+    inputs = tuple(found.values()) if names else (found,) if isinstance(found, Tensor) else tuple(found)
+    module = _Predict(trained.net, names)
+    try:
+        module(*inputs)
+    except Exception as error:  # the exception depends on the model's code
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"`predict` does not take what it names of a prepared batch ({reason}): let the inputs come first in the "
+            "batch, or write `export_module` in tools/task.py, see contracts.py"
+        ) from error
+    return module, inputs
+
 
 WRITERS = {"torch": (to_torch, ".pt2"), "onnx": (to_onnx, ".onnx")}
 
@@ -107,7 +145,16 @@ def export(trained: TrainedModel, kind: str, target: Path) -> float:
         UserError: it differs by more than rounding errors, or cannot be written; then there is no file.
     """
     write, suffix = WRITERS[kind]
-    module, inputs = task.export_module(trained)
+    try:
+        export_module = take("task", "export_module")
+        with fitting("task", "export_module"), torch.no_grad():
+            module, inputs = export_module(trained)
+            module.eval()(*inputs)
+            # Other files that the exported model needs, such as a tokenizer.
+            files = take("task", "export_files")(trained) if has("task", "export_files") else {}
+    except UserError as error:
+        print(f"the exported model takes prepared inputs: {error}")
+        (module, inputs), files = _predict_only(trained), {}
     # Batch sizes other than the one it is traced with.
     others = [tuple(part[:1] for part in inputs), tuple(torch.cat([part, part[:1]]) for part in inputs)]
     try:
@@ -116,7 +163,7 @@ def export(trained: TrainedModel, kind: str, target: Path) -> float:
             exported = write(module.eval(), inputs, file)
             difference = max(max_difference(module, exported, other) for other in others)
             file.replace(target)
-            for name, text in files(trained).items():
+            for name, text in files.items():
                 Path(partial, name).write_text(text, encoding="utf-8")
             for more in Path(partial).iterdir():  # ONNX stores weights above 2 GB in separate files
                 more.replace(target.parent / more.name)

@@ -8,18 +8,21 @@ import torch
 from .. import distributed
 from ..errors import UserError
 from ..failure import leave
-from . import task
+from .optional import fitting, take
 from .trained_model import open_trained, parser, require_predict
 
 
 def main(argv: list[str] | None = None) -> None:
     """Read the command line, and run the task's prediction."""
-    options = parser("predict", task.ABOUT)
-    task.add_options(options)
-    args = options.parse_intermixed_args(argv)  # options may precede and follow the inputs
     try:
+        about, add_options, predict = (take("task", name) for name in ("ABOUT", "add_options", "predict"))
+        options = parser("predict", about)
+        add_options(options)
+        args = options.parse_intermixed_args(argv)  # options may precede and follow the inputs
         with distributed.start(args.device) as world, torch.inference_mode():
-            task.predict(require_predict(open_trained(args.path, world.device, args.precision)), args)
+            trained = require_predict(open_trained(args.path, world.device, args.precision))
+            with fitting("task", "predict"):
+                predict(trained, args)
     except UserError as error:
         leave(error)
 

@@ -5,17 +5,20 @@ python -m <package>.tools.show --data.path my/files --output data.png
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from .. import data, techniques
 from ..config import Config, parse
+from ..contracts import problems, tensors
 from ..errors import UserError, short_warnings
 from ..failure import leave
 from ..loaders import Plan, TrainOrder
-from . import view
 from .atomic_file import atomic_write
+from .optional import fitting, take
 
 MAX_PROBLEMS = 100
 
@@ -28,23 +31,41 @@ def show(cfg: Config, target: Path) -> None:
     """
     if target.suffix.lower() != ".png":
         raise UserError(f"--output {target}: its name must end with .png")
-    samples = techniques.load(cfg.data)
+    samples: Any = techniques.load(cfg.data)
     print(f"train           {len(samples.train)} samples")
     print(f"val             {len(samples.val)} samples")
-    for name, value in view.summary(samples).items():
+    try:
+        summary = take("view", "summary")
+        with fitting("view", "summary"):
+            described = summary(samples)
+    except UserError as error:
+        described = {"no summary": str(error)}
+    for name, value in described.items():
         print(f"{name:15} {value}")
-    for problem in samples.problems[:MAX_PROBLEMS]:
+    found = problems(samples)
+    for problem in found[:MAX_PROBLEMS]:
         print(f"problem         {problem}")
-    if len(samples.problems) > MAX_PROBLEMS:
-        print(f"problem         and {len(samples.problems) - MAX_PROBLEMS} more")
+    if len(found) > MAX_PROBLEMS:
+        print(f"problem         and {len(found) - MAX_PROBLEMS} more")
     plan = Plan(len(samples.train), min(16, len(samples.train)), 1, 1, 1)
     chosen = next(iter(TrainOrder(plan, 0, cfg.run.seed, 0, samples.train)))
     prepare = data.Prepare(samples.spec, cfg.data)
     batch = prepare(samples.train.__getitems__(chosen), True, torch.Generator().manual_seed(cfg.run.seed))
-    for number, part in enumerate(batch):
-        print(f"batch[{number}]        {tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}")
+    named = (
+        batch if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, tuple | list) else [batch]))
+    )
+    for name, value in named.items():
+        kinds = [f"{tuple(it.shape)} {str(it.dtype).removeprefix('torch.')}" for it in tensors(value)]
+        print(f"{f'batch[{name}]':15} {', '.join(kinds) or type(value).__name__}")
+    try:
+        plot = take("view", "plot")
+        with fitting("view", "plot"):
+            figure = plot(batch, samples.spec)
+    except UserError as error:
+        print(f"no plot         {error}")
+        return
     with atomic_write(target) as file:
-        view.plot(batch, samples.spec).savefig(file, dpi=120)
+        figure.savefig(file, dpi=120)
     print(f"plot            {target}")
 
 

@@ -1,0 +1,220 @@
+"""Shards: each sample once per epoch, in one order for any number of ranks, and the same after a resume."""
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+
+from .. import data
+from ..config import Config, LoaderConfig
+from ..distributed import World
+from ..errors import UserError
+from ..loaders import Loader, Plan, TrainOrder
+from ..readers import shards
+from ..readers.shards import Shards
+from ..techniques import datasets
+from ..train import train
+from .conftest import read_rows
+
+COUNTS = (5, 0, 70, 1, 64)
+TOTAL = sum(COUNTS)
+
+
+def tar(names: list[str]) -> bytes:
+    """Return a tar file whose samples have an image, its class, and a long name."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name in names:
+            for suffix, content in (("seg.PNG", name.encode()), ("cls", b"7" * (len(name) % 3 + 1))):
+                member = tarfile.TarInfo(f"{'long' * 40}/{name}.{suffix}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+            archive.addfile(tarfile.TarInfo(f"._{name}.PNG"))
+    return stream.getvalue()
+
+
+def lines(names: list[str]) -> bytes:
+    return b"\n".join(json.dumps({"name": name, "text": "ü" * len(name)}).encode() + b"\r\n" for name in names)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Write shards of one format, and return a pattern for them."""
+
+    def make(suffix: str, content: Callable[[list[str]], bytes]) -> str:
+        done = 0
+        for number, count in enumerate(COUNTS):
+            names = [str(name) for name in range(done, done + count)]
+            (tmp_path / f"part-{number}.{suffix}").write_bytes(content(names))
+            done += count
+        return f"{tmp_path}/part-*.{suffix}"
+
+    return make
+
+
+def number(sample: dict[str, Any]) -> int:
+    return int(sample["name"] if "name" in sample else sample["seg.png"])
+
+
+@pytest.mark.parametrize(("suffix", "content"), [("tar", tar), ("jsonl", lines)])
+def test_every_sample_is_read_by_its_position(
+    tmp_path: Path, write: Callable[..., str], suffix: str, content: Callable[[list[str]], bytes]
+) -> None:
+    """From files, and through fsspec from memory, with the index of one cache."""
+    pattern = write(suffix, content)
+    found = Shards(pattern, number, cache_dir=tmp_path / "cache")
+    assert len(found) == TOTAL
+    backwards = list(range(TOTAL))[::-1]
+    assert found.__getitems__(backwards) == backwards
+    remote = fsspec.filesystem("memory")
+    for file in tmp_path.glob(f"*.{suffix}"):
+        remote.pipe(f"/{tmp_path.name}/{file.name}", file.read_bytes())
+    other = Shards(f"memory://{tmp_path.name}/part-?*.{suffix}", cache_dir=tmp_path / "cache")
+    sample: dict[str, Any] = other.__getitems__([75, 5])[1]
+    assert number(sample) == 5
+    if suffix == "tar":
+        assert (sample["__key__"], sample["cls"]) == (f"{'long' * 40}/5", b"77")
+    index = next((tmp_path / "cache").glob("shards-*/offsets.npy"))
+    before = index.stat().st_mtime_ns
+    Shards(pattern, cache_dir=tmp_path / "cache")
+    assert index.stat().st_mtime_ns == before, "it is built once"
+    (tmp_path / f"part-0.{suffix}").write_bytes(content(["0", "1"]))
+    assert len(Shards(pattern, cache_dir=tmp_path / "cache")) == TOTAL - 3
+    with pytest.raises(UserError, match=rf"part-0.{suffix}, sample 4: it has become shorter: restore the shard"):
+        found.__getitems__([4])
+
+
+def test_order_has_each_sample_once_within_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "CHUNK", 4)
+    order = shards.EpochOrder(np.array([4, 4, 1, 0, 4, 3] * 3), 10, 1, 0)
+    whole = order[0:99].tolist()
+    assert sorted(whole) == list(range(48)) == sorted({*whole})
+    for begin, end in ((0, 7), (7, 31), (31, 48), (5, 5)):
+        assert order[begin:end].tolist() == whole[begin:end]
+    again = shards.EpochOrder(np.array([4, 4, 1, 0, 4, 3] * 3), 10, 1, 0)
+    assert again[20:30].tolist() == whole[20:30]
+    others = [
+        shards.EpochOrder(np.array([4, 4, 1, 0, 4, 3] * 3), 10, *place)[0:48].tolist() for place in ((1, 1), (2, 0))
+    ]
+    assert len({*map(tuple, [whole, *others])}) == 3
+    chunks = {place // 16 for place in whole[:10]}
+    assert len(chunks) > 1, "a window has chunks from several places"
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
+def test_ranks_and_workers_share_one_order(tmp_path: Path, write: Callable[..., str], world: World) -> None:
+    samples: Any = datasets.adapt("train", Shards(write("jsonl", lines), number, 32, cache_dir=tmp_path), None)
+    alone = TrainOrder(Plan(TOTAL, 4, 4, 1, 20), 0, 3, 0, samples)
+    expected = [batch.tolist() for batch in Loader(samples, alone, LoaderConfig(), 0, world)]
+    epochs = [[index for batch in expected[begin : begin + 32] for index in batch] for begin in (0, 32)]
+    assert all(len({*epoch}) == 128 for epoch in epochs)
+    assert epochs[0] != epochs[1]
+    ranks = [TrainOrder(Plan(TOTAL, 4, 2, 2, 20), rank, 3, 5, samples) for rank in range(2)]
+    both = [
+        list(Loader(samples, order, LoaderConfig(), 2, World(rank, 2, world.device)))
+        for rank, order in enumerate(ranks)
+    ]
+    assert [batch.tolist() for step in zip(*both, strict=True) for batch in step] == expected[5 * 4 :]
+
+
+@pytest.mark.filterwarnings("ignore:skipping")
+def test_run_on_shards_is_resumed_within_an_epoch(
+    config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the samples of the project as JSON lines, of which `decode` makes tensors."""
+    original: Any = data.load(config().data)
+    place = tmp_path / "shards"
+    place.mkdir()
+    for name in ("train", "val"):
+        split = getattr(original, name)
+        for shard in range(2):
+            chosen = [split.__getitems__([index]) for index in range(20 * shard, 20 * shard + 20)]
+            rows = [json.dumps({"parts": [part[0].tolist() for part in sample]}) for sample in chosen]
+            (place / f"{name}-{shard}.jsonl").write_text("\n".join(rows))
+    kinds = [part.dtype for part in original.train.__getitems__([0])]
+
+    def decode(sample: dict[str, Any]) -> Any:
+        return tuple(torch.tensor(part, dtype=kind) for part, kind in zip(sample["parts"], kinds, strict=True))
+
+    def load(_: Any) -> Any:
+        splits = {
+            name: Shards(f"{place}/{name}-*.jsonl", decode, 16, cache_dir=tmp_path / "cache")
+            for name in ("train", "val")
+        }
+        return SimpleNamespace(**splits, spec=original.spec, in_memory=False)
+
+    monkeypatch.setattr(data, "load", load)
+    options = [
+        "--train.micro_batch=8",
+        "--train.steps=9",
+        "--train.eval_every=7",
+        "--log.every=1",
+        "--loader.workers=0",
+    ]
+    train(config(*options, "--run.name=whole"), world)
+    train(config(*options, "--run.name=cut"), world)
+    (tmp_path / "cut/checkpoints/step-00000009/manifest.json").unlink()  # as if the run had been killed before
+    train(config(*options, "--run.name=cut", "--run.resume=auto"), world)
+    for name in ("train", "val"):
+        assert read_rows(tmp_path / "cut", name) == read_rows(tmp_path / "whole", name)
+
+
+def damaged(folder: Path) -> str:
+    (folder / "a.tar").write_bytes(tar(["1", "2"])[:-11000])
+    return f"{folder}/a.tar"
+
+
+def of_two_formats(folder: Path) -> list[str]:
+    names = [f"{folder}/a.tar", f"{folder}/b.jsonl"]
+    for name in names:
+        Path(name).touch()
+    return names
+
+
+def empty(folder: Path) -> Path:
+    (folder / "a.jsonl").write_text("\n\n")
+    return folder / "a.jsonl"
+
+
+def not_json(folder: Path) -> Path:
+    (folder / "a.jsonl").write_text("{}\n[1]\n{")
+    return folder / "a.jsonl"
+
+
+REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "missing": (lambda folder: folder / "none.tar", r"no shard .*none.tar: correct the path"),
+    "no match": (lambda folder: f"{folder}/*.tar", r"no shards match .*\*.tar: correct the path"),
+    "packed": (lambda folder: "a.tar.gz", r"shards \*.gz cannot be read from the middle: unpack them"),
+    "unknown": (lambda folder: "a.zip", r"shards are .zip: they must be of one format, of .tar, .jsonl"),
+    "formats": (of_two_formats, r"shards are .jsonl, .tar: they must be of one format"),
+    "damaged": (damaged, r"the shard .*a.tar cannot be read \(.*\): restore or remove it"),
+    "empty": (empty, r"the 1 shards .*a.jsonl have no samples: give other files"),
+    "no object": (not_json, r"a.jsonl, sample 1: a line is a list, and no object: restore the shard"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_unsuitable_shards_are_refused_in_one_line(tmp_path: Path, kind: str) -> None:
+    make, message = REFUSED[kind]
+    with pytest.raises(UserError, match=message):
+        Shards(make(tmp_path), cache_dir=tmp_path / "cache").__getitems__([0, 1])
+
+
+def test_error_of_decode_names_the_sample(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"y": 2}\n')
+    found = Shards(str(tmp_path / "a.jsonl"), lambda sample: sample["x"], cache_dir=tmp_path / "cache")
+    with pytest.raises(
+        UserError, match=r"a.jsonl, sample 1: `decode` of the shards failed \(KeyError: 'x'\): correct it"
+    ):
+        found.__getitems__([0, 1])
+    assert os.getpid() in found.readers
+    assert found.__getstate__()["readers"] == {}, "open files stay in the process"
