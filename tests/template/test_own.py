@@ -31,9 +31,7 @@ def use_tools(folder: Path, *options: str) -> dict[str, str]:
     result = run_python(folder, str(PROGRAMS / "use_tools.py"), "runs/a", *options)
     assert "Traceback" not in result.stderr
     _, *parts = re.split(r"^-- (\w+)\n", result.stdout, flags=re.MULTILINE)
-    said = dict(zip(parts[::2], parts[1::2], strict=True))
-    said["predict"] += result.stderr
-    return said
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ ROOT = PACKAGE.parents[1]
 OF_MODEL = ("tests/test_network.py",)
 OF_DATA = ("tests/test_data.py", "tests/test_readers.py", "tools/view.py")
 OF_TASK = ("tests/test_task.py", "tools/task.py", "tools/text_generation.py")
-KEPT_READERS = ("__init__.py", "common.py", "unreadable.py", "shards.py")
+KEPT_READERS = ("__init__.py", "common.py", "shard_files.py", "shards.py", "unreadable.py")
 """Readers that are useful for any files."""
 RECIPE = """\
 # Recipe: values that are not set here have their defaults in {config}, with units and descriptions.
