@@ -102,7 +102,6 @@ SHORTER = {
         ["--train.epochs=6"],
         0.9,
     ),  # 0.776 to 0.779; the best linear velocity has 0.79, the best constant one 1.5
-    "diffusion": (["--train.epochs=8"], 0.79),  # the best linear velocity has 0.79
     "bert": (["--train.epochs=1"], 0.7),  # 0.795; with a tenth of the learning rate 0.43
 }
 """Shorter forms of recipes, and what they reach, but not with a tenth of the learning rate.
