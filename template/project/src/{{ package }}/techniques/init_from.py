@@ -20,6 +20,10 @@ PREFIXES = ("module.", "model.", "_orig_mod.")
 """What wrappers such as DistributedDataParallel, Lightning's modules and torch.compile put in front of names."""
 
 
+OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Names in files of the first BERTs, and what they are called since."""
+
+
 class InitFrom(Hook):
     """Keeps in each checkpoint which weights the run started from; a run that is resumed does not need them again."""
 
@@ -99,8 +103,10 @@ def match(live: Iterable[str], named: Mapping[str, str], weights: Iterable[str])
 
 
 def _plain(name: str) -> str:
-    """Return a name without the prefixes of wrappers."""
+    """Return a name without the prefixes of wrappers, and as it is called today."""
     name = name.replace("._orig_mod.", ".")
+    for old, new in OLD.items():
+        name = name.removesuffix(old) + new if name.endswith(old) else name
     while prefix := next((prefix for prefix in PREFIXES if name.startswith(prefix)), ""):
         name = name.removeprefix(prefix)
     return name
