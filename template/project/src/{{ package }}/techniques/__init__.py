@@ -298,11 +298,11 @@ def start_weights(
     if cfg.train.unfreeze_step is not None:
         from . import freeze
 
-        freeze.begin(model, cfg, progress.step, progress.total_steps)
+        said = freeze.begin(model, cfg, progress.step, progress.total_steps)
     if cfg.train.init_from is not None and not resumed:
         from . import init_from
 
-        said = init_from.load(model, hooks)
+        said = init_from.load(model, hooks) | said
     return said
 
 

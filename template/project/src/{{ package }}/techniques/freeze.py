@@ -42,11 +42,13 @@ def _stay(norm: nn.Module, mode: bool = True) -> nn.Module:
     return norm
 
 
-def begin(model: nn.Module, cfg: Config, step: int, total_steps: int) -> None:
+def begin(model: nn.Module, cfg: Config, step: int, total_steps: int) -> dict[str, str]:
     """Freeze until `train.unfreeze_step`, in a run that is at `step`. The optimizer has all parameters from its start.
 
+    Returns what to say about it.
+
     Raises:
-        UserError: as `freeze`; or the run does not get to that step, or keeps no checkpoint to go on from.
+        UserError: as `freeze`; or the run keeps no checkpoint to go on from, or another option conflicts.
     """
     train = cfg.train
     assert train.unfreeze_step is not None
@@ -56,10 +58,11 @@ def begin(model: nn.Module, cfg: Config, step: int, total_steps: int) -> None:
         train.refuse("unfreeze_step", "speed.step_graph needs a gradient of each parameter; use null, or no step_graph")
     if hasattr(model, "phases"):
         train.refuse("unfreeze_step", "the model's `phases` choose in each step what is trained; use null")
-    if train.unfreeze_step >= total_steps:
-        train.refuse("unfreeze_step", f"the run has {total_steps} steps; use a smaller one, or null")
-    if step < train.unfreeze_step:
-        freeze(model, train)
+    if step >= train.unfreeze_step:
+        return {}
+    freeze(model, train)
+    beyond = ", which this run does not reach" if train.unfreeze_step >= total_steps else ""  # such as a smoke test
+    return {"frozen": f"until step {train.unfreeze_step}{beyond}"}
 
 
 def matched(patterns: Iterable[str], names: Sequence[str], option: str) -> set[str]:

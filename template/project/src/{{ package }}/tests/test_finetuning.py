@@ -209,7 +209,6 @@ def test_phases_resume_exactly_without_the_first_weights(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--train.unfreeze_step=99"], "train.unfreeze_step is 99: the run has 20 steps"),
         (["--train.unfreeze_step=9", "--optim.schedule=range", "--train.steps=40"], "a range test keeps no checkpoint"),
         (["--lora.rank=2"], "lora.rank freezes all but lora.modules_to_save"),
         (["--train.init_from=nowhere"], "train.init_from is nowhere: there is no such file"),
