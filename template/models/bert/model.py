@@ -185,7 +185,7 @@ class BERT(nn.Module):
         super().__init__()
         self.smoothing = cfg.label_smoothing
         one_shape = spec.padding == "length"
-        self.no_compile_reason = "" if one_shape else "its batches have many shapes; use data.padding=length"
+        self.no_compile_reason = "" if one_shape else "its batches have many shapes, unless data.padding=length"
         self.bert = Backbone(cfg, spec)
         self.drop = nn.Dropout(cfg.dropout)
         self.classifier = nn.Linear(cfg.width, len(spec.classes))

@@ -1,13 +1,20 @@
-"""BERT: parameter counts, padding, positions, initialization and config errors."""
+"""BERT: parameter counts, padding, positions, initialization and config errors.
 
+Delete this file together with the example's model.py: nothing else needs it.
+"""
+
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
 
+from ..config import TrainConfig
 from ..data import Spec
+from ..distributed import World
 from ..errors import UserError
 from ..model import BERT, ModelConfig, build
+from ..techniques.init_from import InitFrom
 
 pytestmark = pytest.mark.fast
 
@@ -77,6 +84,22 @@ def test_blocks_are_those_of_the_checkpoint() -> None:
     assert "bert.encoder.layer.1.attention.output.LayerNorm.weight" in names
     assert not any(name.startswith("blocks") for name in names)
     assert len(net.blocks) == 2
+
+
+@pytest.mark.parametrize("names", [("weight", "bias"), ("gamma", "beta")])
+def test_published_names_are_loaded(world: World, tmp_path: Path, names: tuple[str, str]) -> None:
+    """Those of transformers, and of norms in the first files; the file has another head."""
+    net = build(ModelConfig(), spec_of())
+    old = {f"LayerNorm.{new}": f"LayerNorm.{name}" for new, name in zip(("weight", "bias"), names, strict=True)}
+    saved = {"cls.predictions.bias": torch.zeros(300)}
+    for name, value in net.bert.state_dict(prefix="bert.").items():
+        ending = next((ending for ending in old if name.endswith(ending)), "")
+        saved[name.removesuffix(ending) + old.get(ending, "")] = torch.full_like(value, 0.25)
+    torch.save(saved, tmp_path / "pytorch_model.bin")
+    said = InitFrom(TrainConfig(init_from=str(tmp_path)), world).load(net)
+    assert said["weights"].startswith("39 of 41 tensors from ")
+    assert said["initialized"] == "not in there: classifier.weight, classifier.bias"
+    assert all((parameter == 0.25).all() for parameter in net.bert.parameters())
 
 
 def test_batches_of_many_shapes_are_not_compiled() -> None:

@@ -13,11 +13,15 @@ from ..distributed import World
 from ..errors import UserError
 from ..hooks import Hook
 from .ema import Ema
-from .lora import without
+from .lora import FIRST, SECOND, without
 from .weight_files import read
 
 PREFIXES = ("module.", "model.", "_orig_mod.")
 """What wrappers such as DistributedDataParallel, Lightning's modules and torch.compile put in front of names."""
+
+
+OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Names in files of the first BERTs, and what they are called since."""
 
 
 class InitFrom(Hook):
@@ -46,7 +50,8 @@ class InitFrom(Hook):
         """
         assert self.cfg.init_from is not None
         weights, files = read(self.cfg.init_from)
-        live = model.state_dict(keep_vars=True)
+        state = model.state_dict(keep_vars=True)
+        live = {name: value for name, value in state.items() if not name.endswith((FIRST, SECOND))}  # but LoRA's own
         sources = match(live, _renamed(weights, self.cfg), weights)
         loaded, other_shape = set[str](), list[str]()
         for name, source in sources.items():
@@ -98,8 +103,10 @@ def match(live: Iterable[str], named: Mapping[str, str], weights: Iterable[str])
 
 
 def _plain(name: str) -> str:
-    """Return a name without the prefixes of wrappers."""
+    """Return a name without the prefixes of wrappers, and as it is called today."""
     name = name.replace("._orig_mod.", ".")
+    for old, new in OLD.items():
+        name = name.removesuffix(old) + new if name.endswith(old) else name
     while prefix := next((prefix for prefix in PREFIXES if name.startswith(prefix)), ""):
         name = name.removeprefix(prefix)
     return name

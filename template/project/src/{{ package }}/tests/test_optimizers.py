@@ -133,6 +133,8 @@ def test_optimizer_learns_and_resumes(
     config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     rate = {"adamw": 4e-3, "sgd": 0.1, "muon": 4e-3, "lamb": 4e-2, "lars": 20.0, "novograd": 1e-2}[name]
+    if name == "lars" and _normalizes_after_residuals(config()):
+        rate = 3.0  # a larger one diverges
     # Their steps are proportional to the norm of a layer's weights.
     stuck = name in ("lars", "lamb") and _begins_at_zero(config())
     if stuck:
@@ -154,6 +156,12 @@ def test_optimizer_learns_and_resumes(
     with pytest.warns(UserWarning, match="skipping"):
         train(config("--run.name=cut", "--run.resume=auto", *options), world)
     assert read_losses(tmp_path / "cut") == found
+
+
+def _normalizes_after_residuals(cfg: Config) -> bool:
+    """Whether a block ends with a norm, before or after dropout, as in the first transformers."""
+    blocks = blocks_of(model.build(cfg.model, data.load(cfg.data).spec))
+    return any(isinstance(last, nn.LayerNorm) for block in blocks for last in [*block.modules()][-2:])
 
 
 def _begins_at_zero(cfg: Config) -> bool:
