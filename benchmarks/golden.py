@@ -27,7 +27,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 STEPS = 60
 SAME = [f"--train.steps={STEPS}", "--train.eval_every=30", "--log.every=1", "--log.tensorboard=false"]
-TIMES = {"seconds", "samples_per_second", "tflops", "mfu"}
+TIMES = {"seconds", "samples_per_second", "tflops", "mfu", "slowest_rank", "slowest_rank_share"}
 TWO_RANKS = {
     "two ranks": [],
     "two ranks, accumulation": ["--train.accumulate=2"],

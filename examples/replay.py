@@ -148,6 +148,8 @@ class Replay:
     def update(self) -> None:
         """Update to the current template, which must change the engine and nothing else."""
         self.python("-m", "fastproj", "update", "--yes")
+        if back := self.run("git", "diff", "--cached", "--name-only", "--diff-filter=A").split():
+            raise ReplayError(f"the update added {back}")
         engine = {file: file.read_text(encoding="utf-8") for file in self.project.rglob("src/**/*.py")}
         if left := [str(file) for file, text in engine.items() if EARLIER in text or "<<<<<<< " in text]:
             raise ReplayError(f"the update left {left}")

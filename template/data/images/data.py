@@ -32,8 +32,7 @@ class DataConfig(Section):
     size: int = within("[4, 4096]", 64)
     """Height and width in pixels to which your own images are resized; the digits keep theirs."""
     labels: bool = True
-    """Whether the subfolders are classes. false: one class of all images in the folder and below it, for models that
-    generate images."""
+    """Whether subfolders are classes; false: all images below the folder are of one class, to generate more of them."""
     val_fraction: float = within("(0, 1)", 0.2)
     """Fraction of the images for validation, unless the folder has `train` and `val`."""
     max_unreadable: float = within("[0, 1]", 0.05)

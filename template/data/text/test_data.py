@@ -1,4 +1,7 @@
-"""Text data: built-in text, tokenization, windows, splits, and errors."""
+"""Text data: built-in text, tokenization, windows, splits, and errors.
+
+Delete this file and test_readers.py together with the example's data.py: nothing else needs them.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""BERT: parameter counts, padding, positions, initialization and config errors."""
+"""BERT: parameter counts, padding, positions, initialization and config errors.
+
+Delete this file together with the example's model.py: nothing else needs it.
+"""
 
 from pathlib import Path
 from typing import Any, Literal

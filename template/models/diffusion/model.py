@@ -153,12 +153,9 @@ class UNet(nn.Module):
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.get_parameter("bias"))
-        for layer in self.modules():
-            if isinstance(layer, Block):
-                nn.init.zeros_(layer.conv2.weight)
-            elif isinstance(layer, Attention):
-                nn.init.zeros_(layer.out.weight)
-        nn.init.zeros_(self.head.weight)
+        for name, weight in self.named_parameters():
+            if name.endswith(("conv2.weight", "out.weight", "head.weight")):
+                nn.init.zeros_(weight)
 
     def predict(self, points: Tensor, times: Tensor) -> Tensor:
         """Velocities at points between noise and prepared images, with times from 0 (noise) to 1."""

@@ -1,4 +1,7 @@
-"""The GPT: parameter counts, causality, initialization and config errors."""
+"""The GPT: parameter counts, causality, initialization and config errors.
+
+Delete this file together with the example's model.py: nothing else needs it.
+"""
 
 from typing import Any, Literal
 

@@ -1,4 +1,7 @@
-"""Image classification tools: evaluate, predict and export."""
+"""Image classification tools: evaluate, predict and export.
+
+Delete this file together with the example's tools/task.py: nothing else needs it.
+"""
 
 import csv
 import json

@@ -1,4 +1,7 @@
-"""Image generation tools: evaluate, predict and export."""
+"""Image generation tools: evaluate, predict and export.
+
+Delete this file together with the example's tools/task.py: nothing else needs it.
+"""
 
 import json
 import math

@@ -1,4 +1,7 @@
-"""Language modeling tools: evaluate, predict and export."""
+"""Language modeling tools: evaluate, predict and export.
+
+Delete this file together with the example's tools/task.py: nothing else needs it.
+"""
 
 import json
 import math

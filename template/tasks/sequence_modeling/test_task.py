@@ -1,4 +1,7 @@
-"""Sequence modeling tools: evaluate, predict and export."""
+"""Sequence modeling tools: evaluate, predict and export.
+
+Delete this file together with the example's tools/task.py: nothing else needs it.
+"""
 
 import csv
 import json

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     __all__ = ["Config", "Hook", "Result", "train"]
 
-LAZY = {"Config": "api", "Result": "api", "Hook": "hooks"}
+LAZY = {"Config": "config", "Result": "api", "Hook": "hooks"}
 """The module of each name, which is imported when it is used: `import torch` takes a second."""
 
 
@@ -36,9 +36,12 @@ class _Package(ModuleType):
 def __getattr__(name: str) -> Any:
     if name not in LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    from importlib import import_module, util
 
-    return getattr(import_module(f".{LAZY[name]}", __name__), name)
+    module = LAZY[name]
+    if name == "Config" and util.find_spec(f"{__name__}.trainer_config"):  # which has one section more
+        module, name = "trainer_config", "LightningConfig"
+    return getattr(import_module(f".{module}", __name__), name)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -57,7 +57,12 @@ def train(cfg: "Config | None" = None, hooks: Iterable[Hook] = ()) -> Result:
     cfg, place = Config() if cfg is None else cfg, _Folder()
     _check(cfg, hooks := [*hooks])
     with settings_kept(cfg.speed.compile != "off"), distributed.start(cfg.run.device, owns_process=False) as world:
-        metrics = framework.train(cfg, world, [*hooks, place])
+        try:
+            metrics = framework.train(cfg, world, [*hooks, place])
+        except SystemExit as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # Lightning exits
+                raise KeyboardInterrupt from error
+            raise
     folder = place.folder.resolve()
     return Result(folder, dict(metrics), checkpoint.best_of(folder / "checkpoints"))
 

@@ -40,6 +40,8 @@ def explain(message: str, arguments: list[str]) -> str:
         return str(error)
     named = re.search(r'(?:Parser key "|argument --)([\w.]+)', message)
     option = options().get(named[1]) if named else None
+    if option is None and (unknown := re.match(r"unrecognized arguments: (--[\w.]+)", message)):
+        return f"there is no option {unknown[1]}; --help lists them"  # of a section without any
     if option is None:
         return f"{' '.join(message.split())} (see --help)"
     if "expected one argument" in message:

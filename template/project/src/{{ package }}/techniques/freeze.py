@@ -54,6 +54,8 @@ def begin(model: nn.Module, cfg: Config, step: int, total_steps: int) -> None:
         train.refuse("unfreeze_step", "a range test keeps no checkpoint to go on from; use null")
     if cfg.speed.step_graph:
         train.refuse("unfreeze_step", "speed.step_graph needs a gradient of each parameter; use null, or no step_graph")
+    if hasattr(model, "phases"):
+        train.refuse("unfreeze_step", "the model's `phases` choose in each step what is trained; use null")
     if train.unfreeze_step >= total_steps:
         train.refuse("unfreeze_step", f"the run has {total_steps} steps; use a smaller one, or null")
     if step < train.unfreeze_step:

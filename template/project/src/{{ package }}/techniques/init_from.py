@@ -13,7 +13,7 @@ from ..distributed import World
 from ..errors import UserError
 from ..hooks import Hook
 from .ema import Ema
-from .lora import without
+from .lora import FIRST, SECOND, without
 from .weight_files import read
 
 PREFIXES = ("module.", "model.", "_orig_mod.")
@@ -50,7 +50,8 @@ class InitFrom(Hook):
         """
         assert self.cfg.init_from is not None
         weights, files = read(self.cfg.init_from)
-        live = model.state_dict(keep_vars=True)
+        state = model.state_dict(keep_vars=True)
+        live = {name: value for name, value in state.items() if not name.endswith((FIRST, SECOND))}  # but LoRA's own
         sources = match(live, _renamed(weights, self.cfg), weights)
         loaded, other_shape = set[str](), list[str]()
         for name, source in sources.items():

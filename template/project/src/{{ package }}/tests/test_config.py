@@ -87,7 +87,6 @@ BAD = [
     (["--checkpoint.keep=0"], "checkpoint.keep is 0"),
     (["--config=no-such-file.yaml"], "cannot read the config no-such-file.yaml: No such file or directory"),
     (["--data.path=/no/such/place"], "data.path=/no/such/place"),
-    (["--data.val_fraction=1"], "data.val_fraction is 1"),
 ]
 
 

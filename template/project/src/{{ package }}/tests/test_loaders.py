@@ -16,6 +16,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from .. import data, loader_worker, parts
 from ..config import Config, LoaderConfig, TrainConfig
+from ..contracts import in_memory
 from ..distributed import World
 from ..errors import RestartError, UserError
 from ..loaders import EvalOrder, Loader, Plan, TrainOrder, worker_count
@@ -185,7 +186,7 @@ def test_run_says_how_its_data_would_be_loaded_faster(
 ) -> None:
     cfg = config("--loader.workers=0")
     found = data.load(cfg.data)
-    assert "loading" not in parts.build(cfg, world).describe() or not found.in_memory
+    assert "loading" not in parts.build(cfg, world).describe() or not in_memory(found)
     slow = SimpleNamespace(train=found.train, val=found.val, spec=found.spec, in_memory=False, hint="decode once")
     monkeypatch.setattr(data, "load", lambda _: slow)
     assert parts.build(cfg, world).describe()["loading"] == "loader.workers=0 per rank; decode once"

@@ -176,7 +176,9 @@ def test_what_the_data_leave_out_is_said_and_recorded(
     load = data.load
 
     def with_problems(cfg: data.DataConfig) -> Any:
-        found: Any = replace(load(cfg), problems=("a.png: not\nan image", "b.png: empty"))
+        loaded = load(cfg)
+        found = SimpleNamespace(train=loaded.train, val=loaded.val, spec=loaded.spec)
+        found.problems = ("a.png: not\nan image", "b.png: empty")
         found.train.unreadable = torch.zeros(len(found.train), dtype=torch.uint8)
         found.train.unreadable[3] = 1
         return found

@@ -15,7 +15,7 @@ from .trained_model import open_trained, parser, require_predict
 def main(argv: list[str] | None = None) -> None:
     """Read the command line, and run the task's prediction."""
     try:
-        about, add_options, predict = (take("task", name) for name in ("ABOUT", "add_options", "predict"))
+        predict, add_options, about = (take("task", name) for name in ("predict", "add_options", "ABOUT"))
         options = parser("predict", about)
         add_options(options)
         args = options.parse_intermixed_args(argv)  # options may precede and follow the inputs

@@ -31,6 +31,8 @@ def show(cfg: Config, target: Path) -> None:
     """
     if target.suffix.lower() != ".png":
         raise UserError(f"--output {target}: its name must end with .png")
+    if not target.absolute().parent.is_dir():
+        raise UserError(f"cannot write {target} (there is no such folder): give another --output")
     samples: Any = techniques.load(cfg.data)
     print(f"train           {len(samples.train)} samples")
     print(f"val             {len(samples.val)} samples")
