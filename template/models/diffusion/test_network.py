@@ -28,7 +28,7 @@ def prepared(count: int, **options: Any) -> tuple[Any, tuple[Tensor, Tensor]]:
     found = data.load(DataConfig(shift=0))
     batch = Prepare(found.spec, DataConfig())(found.val.__getitems__(list(range(count))), False, torch.Generator())
     torch.manual_seed(0)
-    net = build(ModelConfig(**options), found.spec)
+    net: Any = build(ModelConfig(**options), found.spec)
     for layer in (net.head, *(block.conv2 for block in net.blocks)):
         torch.nn.init.normal_(layer.weight, std=0.05)
     return net, batch
@@ -124,6 +124,7 @@ def test_loss_is_fp32_under_autocast() -> None:
     net, batch = prepared(4)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         loss, metrics = net.eval()(*batch)
+        assert net.predict(batch[0], torch.rand(4)).dtype == torch.float32
     assert loss.dtype == metrics["loss"][0].dtype == torch.float32
     torch.testing.assert_close(loss, net(*batch)[0], rtol=0.02, atol=0.02)
 

@@ -223,6 +223,13 @@ def test_what_does_not_go_together_is_refused(
     assert not (tmp_path / "a").exists()
 
 
+def test_phases_do_not_go_with_unfreezing(config: Callable[..., Config]) -> None:
+    net: Any = Net()
+    net.phases = ("blocks", "head")
+    with pytest.raises(UserError, match="the model's `phases` choose in each step what is trained"):
+        freeze.begin(net, config('--train.freeze=["head"]', "--train.unfreeze_step=3"), 0, 20)
+
+
 def test_lora_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"lora.rank=2 needs a package .* pip install -e '.\[finetune\]'"):
