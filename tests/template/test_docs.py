@@ -35,7 +35,7 @@ SECTIONS = "run|data|model|train|loader|optim|dist|speed|log|checkpoint|debug"
 
 PACKAGE = ROOT / "template/project/src/{{ package }}"
 NOT_KEYS = (
-    {"model.blocks"}
+    {"model.blocks", "model.safetensors"}
     | {
         f"{file.stem}.{name}"
         for file in [*PACKAGE.glob("*.py"), *PACKAGE.glob("techniques/*.py"), *ROOT.glob("template/data/*/data.py")]
@@ -194,7 +194,7 @@ def test_documented_commands_exist() -> None:
 
 
 def test_every_technique_is_documented() -> None:
-    pages = "\n".join(page.read_text() for page in PAGES)
+    pages = "\n".join(page.read_text() for page in [*PAGES, *(ROOT / "docs/how-to").glob("*.md")])
     missing = [
         file.name for file in PACKAGE.glob("techniques/*.py") if file.name != "__init__.py" and file.name not in pages
     ]
