@@ -321,7 +321,7 @@ class Config:
             value: Any = getattr(self, item.name)
             if isinstance(value, Mapping):
                 object.__setattr__(self, item.name, getattr(self.load(None, **{item.name: value}), item.name))
-            elif not isinstance(value, Section):
+            elif not dataclasses.is_dataclass(value):  # that of your model or data need not be a Section
                 raise UserError(f"{item.name} of the config is {value!r}: give a dict of its options")
 
     @classmethod
