@@ -75,7 +75,11 @@ def test_update_loses_no_edit(
     assert (found["model"], found["framework"], found["gpus"]) == ("resnet", "lightning", 2)
     conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
     expected = {"configs/default.yaml", "src/proj/model.py"} if own_model else set()
-    assert expected <= conflicts <= (expected | {"README.md", "src/proj/log.py"} if own_model else expected)
+    assert (
+        expected
+        <= conflicts
+        <= (expected | {"README.md", "src/proj/log.py", "src/proj/metrics.py"} if own_model else expected)
+    )
     assert fastproj("status", "--json", cwd=folder).returncode == 0
     if state is unedited:
         answers = ["--model", "resnet", "--framework", "lightning", "--gpus", "2", "--author", "The authors"]

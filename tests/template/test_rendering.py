@@ -91,7 +91,7 @@ def test_rendering_is_complete_and_clean(project: Project, framework: str, model
     folder = project(framework, model, hardware)
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=folder, capture_output=True, text=True, check=True).stdout
     files = [folder / name for name in tracked.split("\0") if name]
-    made_by_tests = {".git", "__pycache__", ".ruff_cache"}
+    made_by_tests = {".git", "__pycache__", ".ruff_cache", ".cache"}
     on_disk = {file for file in folder.rglob("*") if file.is_file() and not made_by_tests & {*file.parts}}
     assert set(files) == on_disk, "the first commit contains every file"
     for file in files:
