@@ -73,8 +73,17 @@ NO_COMPILE = bool(no_compile_reason(network()))
 """Whether the model has a reason not to be compiled; then compiling is refused."""
 
 
-def no_print(*args: object, **options: object) -> None:
-    """Replaces `print` where a model is compiled as a whole: one in its forward pass is a graph break."""
+@pytest.fixture
+def no_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace `print`, where a model is compiled as a whole: one in its forward pass is a graph break."""
+    from torch._dynamo.trace_rules import is_builtin_callable
+
+    is_builtin_callable(print)  # the builtins are listed once, and the replacement must be none of them
+
+    def do_nothing(*args: object, **options: object) -> None:
+        pass
+
+    monkeypatch.setattr("builtins.print", do_nothing)
 
 
 UNSUPPORTED: dict[str, str] = {**getattr(train, "UNSUPPORTED", {}), **getattr(train, "UNSUPPORTED_ON_CPU", {})}

@@ -13,7 +13,7 @@ from ..distributed import World, seeded_generator
 from ..errors import UserError
 from ..metrics import Meter
 from ..train import train
-from .conftest import NO_COMPILE, no_print
+from .conftest import NO_COMPILE
 
 pytestmark = pytest.mark.fast
 
@@ -58,10 +58,8 @@ def test_model_overfits_one_batch(config: Callable[..., Config]) -> None:
     assert meter.read()["loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_model_compiles_as_one_graph(
-    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("builtins.print", no_print)
+@pytest.mark.usefixtures("no_print")
+def test_model_compiles_as_one_graph(config: Callable[..., Config], world: World) -> None:
     cfg = config()
     samples = data.load(cfg.data)
     if NO_COMPILE:

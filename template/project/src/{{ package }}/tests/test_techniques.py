@@ -21,7 +21,7 @@ from ..loaders import Loader
 from ..log import RunLog
 from ..techniques.device_cache import DeviceCache
 from ..train import train
-from .conftest import HAS_BLOCKS, NO_COMPILE, no_print, read_rows, unsupported
+from .conftest import HAS_BLOCKS, NO_COMPILE, read_rows, unsupported
 from .observed import CountedDataset, Observed
 
 pytestmark = pytest.mark.usefixtures("short_validation")
@@ -209,6 +209,7 @@ def test_technique_acts_and_losses_agree(run: Callable[..., Observed], kept: lis
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.usefixtures("no_print")
 @pytest.mark.parametrize("what", ["model", "blocks"])
 def test_no_graph_breaks_or_recompiles_after_the_first_validation(
     run: Callable[..., Observed], monkeypatch: pytest.MonkeyPatch, what: str
@@ -223,7 +224,6 @@ def test_no_graph_breaks_or_recompiles_after_the_first_validation(
         row(self, split, step, values)
 
     monkeypatch.setattr(RunLog, "row", note)
-    monkeypatch.setattr("builtins.print", no_print)
     run(f"--speed.compile={what}", "--train.eval_every=2")
     assert compiled[3] > 0, "rows: two steps, a validation, a step"
     assert compiled[3:] == [compiled[3]] * (len(compiled) - 3)
