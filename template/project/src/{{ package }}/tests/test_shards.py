@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from .. import data
+from .. import data, techniques
 from ..config import Config, LoaderConfig
 from ..distributed import World
 from ..errors import UserError
@@ -46,6 +46,15 @@ def lines(names: list[str]) -> bytes:
     return b"\n".join(json.dumps({"name": name, "text": "ü" * len(name)}).encode() + b"\r\n" for name in names)
 
 
+def parquet(names: list[str]) -> bytes:
+    """Return a Parquet file of row groups of 20 rows; without pyarrow, the test is skipped."""
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"name": pyarrow.array(names, "string"), "place": [{"x": 1.5} for _ in names]})
+    stream = io.BytesIO()
+    pytest.importorskip("pyarrow.parquet").write_table(table, stream, row_group_size=20)
+    return stream.getvalue()
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
     """Write shards of one format, and return a pattern for them."""
@@ -65,7 +74,7 @@ def number(sample: dict[str, Any]) -> int:
     return int(sample["name"] if "name" in sample else sample["seg.png"])
 
 
-@pytest.mark.parametrize(("suffix", "content"), [("tar", tar), ("jsonl", lines)])
+@pytest.mark.parametrize(("suffix", "content"), [("tar", tar), ("jsonl", lines), ("parquet", parquet)])
 def test_every_sample_is_read_by_its_position(
     tmp_path: Path, write: Callable[..., str], suffix: str, content: Callable[[list[str]], bytes]
 ) -> None:
@@ -89,7 +98,9 @@ def test_every_sample_is_read_by_its_position(
     assert index.stat().st_mtime_ns == before, "it is built once"
     (tmp_path / f"part-0.{suffix}").write_bytes(content(["0", "1"]))
     assert len(Shards(pattern, cache_dir=tmp_path / "cache")) == TOTAL - 3
-    with pytest.raises(UserError, match=rf"part-0.{suffix}, sample 4: it has become shorter: restore the shard"):
+    where = "row group 0: its length has changed" if suffix == "parquet" else "sample 4: it has become shorter"
+    found.readers.clear()  # Parquet keeps row groups in memory
+    with pytest.raises(UserError, match=rf"part-0.{suffix}, {where}: restore the shard"):
         found.__getitems__([4])
 
 
@@ -111,8 +122,11 @@ def test_order_has_each_sample_once_within_its_window(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
-def test_ranks_and_workers_share_one_order(tmp_path: Path, write: Callable[..., str], world: World) -> None:
-    samples: Any = datasets.adapt("train", Shards(write("jsonl", lines), number, 32, cache_dir=tmp_path), None)
+@pytest.mark.parametrize(("suffix", "content"), [("jsonl", lines), ("parquet", parquet)])
+def test_ranks_and_workers_share_one_order(
+    tmp_path: Path, write: Callable[..., str], world: World, suffix: str, content: Callable[[list[str]], bytes]
+) -> None:
+    samples: Any = datasets.adapt("train", Shards(write(suffix, content), number, 32, cache_dir=tmp_path), None)
     alone = TrainOrder(Plan(TOTAL, 4, 4, 1, 20), 0, 3, 0, samples)
     expected = [batch.tolist() for batch in Loader(samples, alone, LoaderConfig(), 0, world)]
     epochs = [[index for batch in expected[begin : begin + 32] for index in batch] for begin in (0, 32)]
@@ -131,7 +145,9 @@ def test_run_on_shards_is_resumed_within_an_epoch(
     config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the samples of the project as JSON lines, of which `decode` makes tensors."""
-    original: Any = data.load(config().data)
+    original: Any = techniques.load(config().data)
+    if not isinstance(original.train.__getitems__([0]), tuple | list):
+        pytest.skip("a batch of the project is no tuple, of which lines are written here")
     place = tmp_path / "shards"
     place.mkdir()
     for name in ("train", "val"):
@@ -207,6 +223,16 @@ def test_unsuitable_shards_are_refused_in_one_line(tmp_path: Path, kind: str) ->
     make, message = REFUSED[kind]
     with pytest.raises(UserError, match=message):
         Shards(make(tmp_path), cache_dir=tmp_path / "cache").__getitems__([0, 1])
+
+
+def test_only_columns_that_are_there_are_read_from_parquet(tmp_path: Path, write: Callable[..., str]) -> None:
+    pattern, cache = write("parquet", parquet), tmp_path / "cache"
+    assert Shards(pattern, columns=["place.x"], cache_dir=cache).__getitems__([75, 6]) == [{"place": {"x": 1.5}}] * 2
+    with pytest.raises(UserError, match=r"part-3.parquet has no column nam, place_x: it has name, place"):
+        Shards(pattern, columns=["nam", "name", "place_x"], cache_dir=cache).__getitems__([75])
+    (tmp_path / "part-4.parquet").write_bytes(b"PAR1" + bytes(200))
+    with pytest.raises(UserError, match=r"the shard .*part-4.parquet cannot be read \(.*\): restore or remove it"):
+        Shards(pattern, cache_dir=cache)
 
 
 def test_error_of_decode_names_the_sample(tmp_path: Path) -> None:
