@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import checkpoint, data, distributed, loaders, optim, speed
 from ..config import Config, DebugConfig, DistConfig, LoaderConfig, OptimConfig, RunConfig
-from ..contracts import Batch, Data, in_memory, map_tensors, no_compile_reason
+from ..contracts import Batch, Data, in_memory, map_tensors, no_compile_reason, tensors
 from ..data import DataConfig
 from ..distributed import GradientSync, World
 from ..errors import Unfrozen
@@ -62,7 +62,8 @@ def load(cfg: DataConfig) -> Data:
     loaded: Data = data.load(cfg)
     for split in (loaded.train, loaded.val):
         whole = hasattr(split, "__getitems__") and hasattr(split, "__len__")
-        if not whole or (len(split) and not isinstance(split.__getitems__([0]), tuple)):
+        first = split.__getitems__([0]) if whole and len(split) else None
+        if not whole or (len(split) and not (isinstance(first, tuple) and tensors(first))):
             from . import datasets
 
             return datasets.adapted(loaded)

@@ -2,6 +2,7 @@
 
 from collections import UserDict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -9,15 +10,17 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from .. import data, model, techniques
+from .. import data, loaders, model, techniques
 from ..config import Config, LoaderConfig
 from ..contracts import Batch, call, inputs_of, size_of
 from ..distributed import World
 from ..errors import UserError
 from ..faults import provenance
 from ..loaders import Loader, Plan, TrainOrder
+from ..techniques import datasets
+from ..techniques.device_cache import DeviceCache
 from ..techniques.stream import Stream
 from ..train import train
 from .conftest import IN_TURN, read_losses, read_rows, read_weights
@@ -158,6 +161,32 @@ def test_samples_are_collated_to_the_same_batches(
     assert size_of(found.train.__getitems__([3, 1, 2])) == 3
 
 
+class Halved(Subset[Any]):
+    """Changes the samples that it chooses, as for an augmentation of one split."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index) / 2
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Sums(TensorDataset):
+    """Knows how to make batches of its samples."""
+
+    def collate_fn(self, samples: list[Any]) -> Batch:
+        return torch.stack([sum(sample) for sample in samples])
+
+
+def test_parts_of_datasets_change_and_collate_samples() -> None:
+    """A class of its own derived from `Subset`, and the `collate_fn` of what a `Subset` or `ConcatDataset` is of."""
+    numbers, nothing = torch.arange(10.0), SimpleNamespace()
+    split = Subset(Halved(numbers, range(2, 10)), range(3, 8))  # type: ignore[arg-type]
+    assert datasets.adapt("train", split, nothing).__getitems__([0, 4]).tolist() == [2.5, 4.5]
+    both = ConcatDataset([Subset(Sums(numbers, numbers), [7, 8]), Sums(numbers, numbers)])
+    assert datasets.adapt("train", both, nothing).__getitems__([1, 2, 5]).tolist() == [16, 0, 6]
+
+
 def test_batches_of_tensors_are_selected_at_once(use: Callable[..., None], config: Callable[..., Config]) -> None:
     numbers = TensorDataset(torch.arange(10), torch.arange(20).view(10, 2))
     use(lambda split: Subset(numbers, [9, 8, 7]))
@@ -198,6 +227,19 @@ def test_each_rank_takes_its_samples_of_a_stream() -> None:
         Stream("", InOrder(numbers, 0, 20, 21), None).__getitems__([20])
 
 
+class Batches:
+    """Returns always the same batch."""
+
+    def __init__(self, batch: Any = ()) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self.batch
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "texts": (["a", "b"] * 50, r"data.train, a list, returns a batch that is a list without tensors: return tensors"),
     "objects": (
@@ -211,6 +253,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "splits": ({"train": [1]}, r"data.train, a dict, is a dict: `load` must return one dataset for each split"),
     "number": (3, r"data.train, a int, is no dataset: it needs __len__, and __getitems__"),
     "generator": ((number for number in range(9)), r"data.train, a generator, is iterated over and has no __len__"),
+    "a loader": (DataLoader([1, 2]), r"data.train, a DataLoader, makes batches itself: return its dataset"),  # type: ignore[arg-type]
+    "joined": (
+        ConcatDataset([Batches()]),
+        r"a ConcatDataset, is made of a Batches, which has no __getitem__\(index\): add it",
+    ),
+    "arrays": (Batches((torch.ones(1).numpy(),)), r"returns a batch that is a tuple without tensors: return tensors"),
+    "list": (Batches([torch.ones(1)] * 3), r"returns a list of 3 for a batch of 2: return a"),
     "no length": (SimpleNamespace(__getitems__=lambda indices: indices), r"has no __len__: add it, as an epoch"),
 }
 
@@ -275,3 +324,27 @@ def test_batches_of_any_structure_are_moved_and_passed_on(world: World) -> None:
     assert inputs_of(lambda x: x, {"y": 1, "x": 2}) == {"x": 2}
     assert inputs_of(lambda x, mask, scale=1: x, (1, 2, 3)) == (1, 2)
     assert inputs_of(lambda x: x, moved["a"][0]) is moved["a"][0]
+
+
+def test_objects_are_prefetched_without_a_record_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead, their memory, which may be used again, waits for what reads it."""
+    waits: list[tuple[object, object]] = []
+
+    class FakeStream(nullcontext[None]):
+        def wait_stream(self, other: object) -> None:
+            waits.append((self, other))
+
+    side, main = FakeStream(), FakeStream()
+    monkeypatch.setattr(loaders, "_side_stream", lambda _: side)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda _: main)
+    moved = list(loaders._prefetch([{"g": Graph()}, {"g": Graph()}], META))
+    assert [batch["g"].device for batch in moved] == ["meta", "meta"]
+    assert waits == [(side, main), (main, side)] * 2
+    graph = Graph()
+    assert loaders._pinned(graph) is graph
+
+
+def test_stream_is_not_cached_on_the_device(world: World) -> None:
+    stream: Any = Stream("", InOrder(TensorDataset(torch.arange(9))), None)
+    with pytest.raises(UserError, match="data.cache is 'device': a dataset that is iterated over is read in its order"):
+        DeviceCache(Loader(stream, [[0]], LoaderConfig(), 0, world))

@@ -89,7 +89,7 @@ def test_every_sample_is_read_by_its_position(
     assert index.stat().st_mtime_ns == before, "it is built once"
     (tmp_path / f"part-0.{suffix}").write_bytes(content(["0", "1"]))
     assert len(Shards(pattern, cache_dir=tmp_path / "cache")) == TOTAL - 3
-    with pytest.raises(UserError, match=rf"part-0.{suffix}, sample 4: it has become shorter: restore the shard"):
+    with pytest.raises(UserError, match=rf"part-0.{suffix}, sample 4: it has changed since the run began"):
         found.__getitems__([4])
 
 
@@ -173,6 +173,28 @@ def damaged(folder: Path) -> str:
     return f"{folder}/a.tar"
 
 
+def cut_off(folder: Path) -> str:
+    """Behind a file, where tarfile finds no fault."""
+    content = tar(["1", "2"])
+    (folder / "a.tar").write_bytes(content[: len(content.rstrip(b"\0")) // 512 * 512 + 512])
+    return f"{folder}/a.tar"
+
+
+def overwritten(folder: Path) -> str:
+    content = tar(["1", "2", "3"])
+    middle = len(content.rstrip(b"\0")) // 1024 * 512
+    (folder / "a.tar").write_bytes(content[:middle] + bytes(512) + content[middle + 512 :])
+    return f"{folder}/a.tar"
+
+
+def with_link(folder: Path) -> str:
+    link = tarfile.TarInfo("2.png")
+    link.type, link.linkname = tarfile.LNKTYPE, "1.png"
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        archive.addfile(link)
+    return f"{folder}/a.tar"
+
+
 def of_two_formats(folder: Path) -> list[str]:
     names = [f"{folder}/a.tar", f"{folder}/b.jsonl"]
     for name in names:
@@ -194,8 +216,13 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda folder: folder / "none.tar", r"no shard .*none.tar: correct the path"),
     "no match": (lambda folder: f"{folder}/*.tar", r"no shards match .*\*.tar: correct the path"),
     "packed": (lambda folder: "a.tar.gz", r"shards \*.gz cannot be read from the middle: unpack them"),
-    "unknown": (lambda folder: "a.zip", r"shards are .zip: they must be of one format, of .tar, .jsonl"),
-    "formats": (of_two_formats, r"shards are .jsonl, .tar: they must be of one format"),
+    "unknown": (lambda folder: "a.zip", r"shards are .zip, such as a.zip: they must be files of one of .tar, .jsonl"),
+    "formats": (of_two_formats, r"shards are .jsonl, .tar, such as .*: they must be files of one of"),
+    "folder": (lambda folder: folder, r"shards are without suffix, such as /.*: they must be files of one of .tar"),
+    "absent": (lambda folder: "memory://none/a.tar", "no shard /none/a.tar: correct the path"),
+    "cut off": (cut_off, r"a.tar cannot be read \(it is cut off or damaged at byte \d+\)"),
+    "overwritten": (overwritten, r"a.tar cannot be read \(it is cut off or damaged at byte \d+\)"),
+    "link": (with_link, r"2.png is a link, whose content is elsewhere"),
     "damaged": (damaged, r"the shard .*a.tar cannot be read \(.*\): restore or remove it"),
     "empty": (empty, r"the 1 shards .*a.jsonl have no samples: give other files"),
     "no object": (not_json, r"a.jsonl, sample 1: a line is a list, and no object: restore the shard"),
@@ -207,6 +234,34 @@ def test_unsuitable_shards_are_refused_in_one_line(tmp_path: Path, kind: str) ->
     make, message = REFUSED[kind]
     with pytest.raises(UserError, match=message):
         Shards(make(tmp_path), cache_dir=tmp_path / "cache").__getitems__([0, 1])
+
+
+def test_shard_that_is_written_anew_is_refused(tmp_path: Path) -> None:
+    """Also where what is at the former place of a sample can be read."""
+    file = tmp_path / "?.tar"
+    for first, second in (("1", "22"), ("1", "2")):
+        file.write_bytes(tar([first * 101, second * 101]))
+        found = Shards(file, cache_dir=tmp_path)
+        found.index = [np.array([0, found.index[0][-1]])]
+        with pytest.raises(UserError, match=r"\?.tar, sample 0: it has changed since the run began: restore the shard"):
+            found.__getitems__([0])
+
+
+def test_parquet_is_read_by_row_group(tmp_path: Path) -> None:
+    """Where pyarrow is installed."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = {"x": list(range(TOTAL)), "y": [str(index) for index in range(TOTAL)]}
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table(rows), file, row_group_size=9)
+    found = Shards(file, cache_dir=tmp_path)
+    assert found.__getitems__([TOTAL - 1, 3]) == [{"x": TOTAL - 1, "y": f"{TOTAL - 1}"}, {"x": 3, "y": "3"}]
+    assert sorted(found.epoch_order(0, 0)[0:TOTAL].tolist()) == rows["x"]
+    with pytest.raises(UserError, match="a.parquet has no column z: correct `columns` of Shards"):
+        Shards(file, columns=["x", "z"], cache_dir=tmp_path).__getitems__([0])
+    for size, reason in ((4, "it has changed since the run began"), (TOTAL, "row_group_indices")):
+        parquet.write_table(pyarrow.table(rows), file, row_group_size=size)
+        with pytest.raises(UserError, match=rf"cannot read .*a.parquet \(.*{reason}.*\): restore it, then resume"):
+            found.__getitems__([50])
 
 
 def test_error_of_decode_names_the_sample(tmp_path: Path) -> None:
