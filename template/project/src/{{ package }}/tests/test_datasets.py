@@ -1,5 +1,6 @@
 """Datasets as people have them train as those that answer whole batches, and what cannot work says what to return."""
 
+import copy
 from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -165,7 +166,7 @@ class Halved(Subset[Any]):
     """Changes the samples that it chooses, as for an augmentation of one split."""
 
     def __getitem__(self, index: Any) -> Any:
-        return super().__getitem__(index) / 2
+        return self.dataset[self.indices[index]] / 2
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [self[index] for index in indices]
@@ -183,14 +184,15 @@ def test_parts_of_datasets_change_and_collate_samples() -> None:
     numbers, nothing = torch.arange(10.0), SimpleNamespace()
     split = Subset(Halved(numbers, range(2, 10)), range(3, 8))  # type: ignore[arg-type]
     assert datasets.adapt("train", split, nothing).__getitems__([0, 4]).tolist() == [2.5, 4.5]
-    both = ConcatDataset([Subset(Sums(numbers, numbers), [7, 8]), Sums(numbers, numbers)])
+    both: Any = ConcatDataset([Subset(Sums(numbers, numbers), [7, 8]), Sums(numbers, numbers)])
     assert datasets.adapt("train", both, nothing).__getitems__([1, 2, 5]).tolist() == [16, 0, 6]
 
 
 def test_batches_of_tensors_are_selected_at_once(use: Callable[..., None], config: Callable[..., Config]) -> None:
     numbers = TensorDataset(torch.arange(10), torch.arange(20).view(10, 2))
     use(lambda split: Subset(numbers, [9, 8, 7]))
-    first, second = techniques.load(config().data).train.__getitems__([2, 0])
+    found = copy.deepcopy(techniques.load(config().data))  # as loader workers that are no forks get it
+    first, second = found.train.__getitems__([2, 0])
     assert (first.tolist(), second.tolist()) == ([7, 9], [[14, 15], [18, 19]])
 
 
@@ -255,7 +257,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "generator": ((number for number in range(9)), r"data.train, a generator, is iterated over and has no __len__"),
     "a loader": (DataLoader([1, 2]), r"data.train, a DataLoader, makes batches itself: return its dataset"),  # type: ignore[arg-type]
     "joined": (
-        ConcatDataset([Batches()]),
+        ConcatDataset([Batches()]),  # type: ignore[list-item]
         r"a ConcatDataset, is made of a Batches, which has no __getitem__\(index\): add it",
     ),
     "arrays": (Batches((torch.ones(1).numpy(),)), r"returns a batch that is a tuple without tensors: return tensors"),
