@@ -1,6 +1,7 @@
 """Datasets as people have them train as those that answer whole batches, and what cannot work says what to return."""
 
 import copy
+import sys
 from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -179,18 +180,60 @@ class Sums(TensorDataset):
         return torch.stack([sum(sample) for sample in samples])
 
 
+class Negated(TensorDataset):
+    """Changes its samples, as well."""
+
+    def __getitem__(self, index: int) -> Any:
+        return -self.tensors[0][index]
+
+
 def test_parts_of_datasets_change_and_collate_samples() -> None:
-    """A class of its own derived from `Subset`, and the `collate_fn` of what a `Subset` or `ConcatDataset` is of."""
+    """Classes derived from those of torch, and the `collate_fn` of what a `Subset` or `ConcatDataset` is of."""
     numbers, nothing = torch.arange(10.0), SimpleNamespace()
     split = Subset(Halved(numbers, range(2, 10)), range(3, 8))  # type: ignore[arg-type]
     assert datasets.adapt("train", split, nothing).__getitems__([0, 4]).tolist() == [2.5, 4.5]
+    assert datasets.adapt("train", Negated(numbers), nothing).__getitems__([3, 1]).tolist() == [-3, -1]
     both: Any = ConcatDataset([Subset(Sums(numbers, numbers), [7, 8]), Sums(numbers, numbers)])
     assert datasets.adapt("train", both, nothing).__getitems__([1, 2, 5]).tolist() == [16, 0, 6]
 
 
+class Columns:
+    """As a `Dataset` of Hugging Face: columns of lists, or by its format of tensors; in lists where lengths differ."""
+
+    def __init__(self, kind: str | None = None) -> None:
+        self.format = {"type": kind}
+
+    def with_format(self, kind: str) -> "Columns":
+        return Columns(kind)
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, indices: list[int]) -> dict[str, Any]:
+        lists = [torch.arange(index // 5 + 1) for index in indices]
+        return {
+            "x": torch.tensor(indices) if self.format["type"] else indices,
+            "y": lists,
+            "name": ["a"] * len(indices),
+        }
+
+
+def test_columns_are_read_at_once_as_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(Dataset=Columns))
+    split = datasets.adapt("train", Subset(Columns(), [8, 3, 2]), SimpleNamespace())  # type: ignore[arg-type]
+    batch = split.__getitems__([1, 2])
+    assert (batch["x"].tolist(), batch["y"].tolist(), batch["name"]) == ([3, 2], [[0], [0]], ["a", "a"])
+    with pytest.raises(
+        UserError, match=r"samples of different shapes in y \(\(1,\), \(2,\)\): pad them, or give `Data`"
+    ):
+        split.__getitems__([0, 1])
+    given = SimpleNamespace(collate_fn=lambda columns: columns)
+    assert datasets.adapt("train", Columns("numpy"), given).source.format["type"] == "numpy"
+
+
 def test_batches_of_tensors_are_selected_at_once(use: Callable[..., None], config: Callable[..., Config]) -> None:
     numbers = TensorDataset(torch.arange(10), torch.arange(20).view(10, 2))
-    use(lambda split: Subset(numbers, [9, 8, 7]))
+    use(lambda split: Subset(Subset(numbers, [0, 9, 8, 7]), [1, 2, 3]))
     found = copy.deepcopy(techniques.load(config().data))  # as loader workers that are no forks get it
     first, second = found.train.__getitems__([2, 0])
     assert (first.tolist(), second.tolist()) == ([7, 9], [[14, 15], [18, 19]])
