@@ -21,7 +21,7 @@ from ..distributed import World
 from ..errors import UserError
 from ..faults import provenance
 from ..loaders import Loader, Plan, TrainOrder
-from ..techniques import datasets
+from ..techniques import _model, datasets
 from ..techniques.device_cache import DeviceCache
 from ..techniques.stream import Stream
 from ..train import train
@@ -155,7 +155,7 @@ def test_samples_are_collated_to_the_same_batches(
     use(Named)
     prepare, build = data.Prepare, model.build
     monkeypatch.setattr(data, "Prepare", lambda *given: PrepareNamed(prepare(*given)))
-    for place in (model, techniques):
+    for place in (model, _model):
         monkeypatch.setattr(place, "build", lambda *given: TakesNames(build(*given)))
     assert run() == expected
     found = techniques.load(config().data)
