@@ -1,6 +1,7 @@
 """Datasets as people have them train as those that answer whole batches, and what cannot work says what to return."""
 
 import copy
+import os
 import sys
 from collections import UserDict
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from ..faults import provenance
 from ..loaders import Loader, Plan, TrainOrder
 from ..techniques import _model, datasets
 from ..techniques.device_cache import DeviceCache
-from ..techniques.stream import Stream
+from ..techniques.stream import Stream, check_readers
 from ..train import train
 from .conftest import IN_TURN, read_losses, read_rows, read_weights
 
@@ -283,6 +284,36 @@ class Batches:
 
     def __getitems__(self, indices: list[int]) -> Any:
         return self.batch
+
+
+def test_loader_worker_opens_a_stream_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not go on with the iterator of the training process, which may share an open file with it."""
+    passes = []
+
+    class Opened(InOrder):
+        def __iter__(self) -> Iterator[Any]:
+            passes.append(1)
+            return super().__iter__()
+
+    stream = Stream("", Opened(TensorDataset(torch.arange(9))), None)
+    read = stream.__getitems__([0]), stream.__getitems__([1])
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert [part.tolist() for (part,) in (*read, stream.__getitems__([2]))] == [[0], [1], [2]]
+    assert len(passes) == 2
+
+
+def test_stream_of_other_samples_on_another_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = Stream("data.train", InOrder(TensorDataset(torch.arange(9))), None)
+    other = [[0]]
+
+    def gather(found: list[Any], own: Any) -> None:
+        found[:] = [own, other]
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    assert check_readers([samples], LoaderConfig(), 2, World(0, 2, META)) == 1
+    other = [[5]]
+    with pytest.raises(UserError, match="data.train yields other samples on other ranks: it must yield all samples on"):
+        check_readers([samples], LoaderConfig(), 2, World(0, 2, META))
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -15,7 +15,7 @@ from .. import checkpoint, techniques
 from ..config import Config, LoraConfig, OptimConfig, TrainConfig
 from ..distributed import World
 from ..errors import UserError
-from ..techniques import freeze, lora
+from ..techniques import freeze, init_from, lora
 from ..techniques.ema import Ema
 from ..techniques.init_from import InitFrom
 from ..train import train
@@ -101,6 +101,14 @@ def test_what_does_not_fit_is_named(world: World, tmp_path: Path) -> None:
         load(net, file, world)
 
 
+def test_average_starts_with_the_loaded_weights(world: World, tmp_path: Path) -> None:
+    torch.save({"head.weight": torch.ones(2, 4)}, tmp_path / "a.pt")
+    net = Net()
+    ema, hook = Ema(net, 0.9, world), InitFrom(TrainConfig(init_from=str(tmp_path / "a.pt")), world)
+    init_from.load(net, [ema, hook])
+    assert torch.equal(ema.average["head.weight"], torch.ones(2, 4))
+
+
 def test_a_weight_of_two_names_is_not_missing(world: World, tmp_path: Path) -> None:
     net = Net(4)
     net.head.weight = net.blocks[0][0].weight  # type: ignore[index]
@@ -117,6 +125,7 @@ def test_a_weight_of_two_names_is_not_missing(world: World, tmp_path: Path) -> N
         ({"model": nn.Linear(1, 1)}, "it is damaged, or has more than tensors"),
         ({"model": 3, "ema": 0.9}, "there are no tensors in it by name"),
         ([torch.ones(1)], "there are no tensors in it by name"),
+        ({"blocks.0.1.num_batches_tracked": torch.tensor(3)}, "no name is that of the model's"),
         ({0: torch.ones(1)}, "no name is that of the model's: 0 there"),
         (b"\x80\x02}X\xff", "it is damaged, or has more than tensors"),
         ({"head.weight": torch.ones(2, 4).char()}, "head.weight there is of torch.int8, torch.strided: give floating-"),
