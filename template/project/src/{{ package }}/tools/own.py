@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
 OF_MODEL = ("tests/test_network.py",)
 OF_DATA = ("tests/test_data.py", "tests/test_readers.py", "tools/view.py")
-OF_TASK = ("tests/test_task.py", "tools/task.py", "tools/text_generation.py")
+OF_TASK = ("tests/test_task.py", "tools/task.py", "tools/text_generation.py", "tools/image_grid.py")
 KEPT_READERS = ("__init__.py", "common.py", "shard_files.py", "shards.py", "unreadable.py")
 """Readers that are useful for any files."""
 RECIPE = """\
