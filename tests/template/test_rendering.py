@@ -38,6 +38,8 @@ def python_parts(framework: str, model: str) -> dict[str, Path]:
         parts["src/proj/tools/text_generation.py"] = TEMPLATE / "tasks/text_generation.py"
     if "image_generation" in task:
         parts["src/proj/tools/image_grid.py"] = TEMPLATE / "tasks/image_grid.py"
+    if task in ("image_classification", "text_classification"):
+        parts["src/proj/tools/confusion.py"] = TEMPLATE / "tasks/confusion.py"
     chosen = QUESTIONS["frameworks"]["default"][framework]
     parts |= {f"src/proj/{name}.py": TEMPLATE / f"frameworks/{framework}/{name}.py" for name in chosen["modules"]}
     if "needs" in chosen:
@@ -190,7 +192,7 @@ def test_default_run_imports_few_lines(project: Project, tmp_path: Path, framewo
     files = [Path(file) for file in result.stdout.splitlines()[-1].split()[1:]]
     names = {file.name for file in files}
     assert {"train.py", "model.py", "data.py", "loaders.py", "config.py", "checkpoint.py"} <= names
-    assert [file for file in files if file.parent.name in ("techniques", "tools") and file.name != "__init__.py"] == []
+    assert [file for file in files if file.parent.name in ("techniques", "tools") and file.name[0] != "_"] == []
     own = {file for file in files if file.name in ("model.py", "data.py") or "readers" in file.parts}
     apart = ("config.py", "contracts.py", "launched.py")
     others = own | {file for file in files if file.name in apart or {"techniques", "faults"} & {*file.parts}}

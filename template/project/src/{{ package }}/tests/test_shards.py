@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from .. import data
+from .. import data, techniques
 from ..config import Config, LoaderConfig
 from ..distributed import World
 from ..errors import UserError
@@ -46,6 +46,15 @@ def lines(names: list[str]) -> bytes:
     return b"\n".join(json.dumps({"name": name, "text": "ü" * len(name)}).encode() + b"\r\n" for name in names)
 
 
+def parquet(names: list[str]) -> bytes:
+    """Return a Parquet file of row groups of 20 rows; without pyarrow, the test is skipped."""
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"name": pyarrow.array(names, "string"), "place": [{"x": 1.5} for _ in names]})
+    stream = io.BytesIO()
+    pytest.importorskip("pyarrow.parquet").write_table(table, stream, row_group_size=20)
+    return stream.getvalue()
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
     """Write shards of one format, and return a pattern for them."""
@@ -65,7 +74,7 @@ def number(sample: dict[str, Any]) -> int:
     return int(sample["name"] if "name" in sample else sample["seg.png"])
 
 
-@pytest.mark.parametrize(("suffix", "content"), [("tar", tar), ("jsonl", lines)])
+@pytest.mark.parametrize(("suffix", "content"), [("tar", tar), ("jsonl", lines), ("parquet", parquet)])
 def test_every_sample_is_read_by_its_position(
     tmp_path: Path, write: Callable[..., str], suffix: str, content: Callable[[list[str]], bytes]
 ) -> None:
@@ -89,7 +98,11 @@ def test_every_sample_is_read_by_its_position(
     assert index.stat().st_mtime_ns == before, "it is built once"
     (tmp_path / f"part-0.{suffix}").write_bytes(content(["0", "1"]))
     assert len(Shards(pattern, cache_dir=tmp_path / "cache")) == TOTAL - 3
-    with pytest.raises(UserError, match=rf"part-0.{suffix}, sample 4: it has become shorter: restore the shard"):
+    where = "row group 0" if suffix == "parquet" else "sample 4"
+    found.readers.clear()  # Parquet keeps row groups in memory
+    with pytest.raises(
+        UserError, match=rf"part-0.{suffix}, {where}: it has changed since the run began: restore the shard"
+    ):
         found.__getitems__([4])
 
 
@@ -111,8 +124,11 @@ def test_order_has_each_sample_once_within_its_window(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
-def test_ranks_and_workers_share_one_order(tmp_path: Path, write: Callable[..., str], world: World) -> None:
-    samples: Any = datasets.adapt("train", Shards(write("jsonl", lines), number, 32, cache_dir=tmp_path), None)
+@pytest.mark.parametrize(("suffix", "content"), [("jsonl", lines), ("parquet", parquet)])
+def test_ranks_and_workers_share_one_order(
+    tmp_path: Path, write: Callable[..., str], world: World, suffix: str, content: Callable[[list[str]], bytes]
+) -> None:
+    samples: Any = datasets.adapt("train", Shards(write(suffix, content), number, 32, cache_dir=tmp_path), None)
     alone = TrainOrder(Plan(TOTAL, 4, 4, 1, 20), 0, 3, 0, samples)
     expected = [batch.tolist() for batch in Loader(samples, alone, LoaderConfig(), 0, world)]
     epochs = [[index for batch in expected[begin : begin + 32] for index in batch] for begin in (0, 32)]
@@ -131,7 +147,9 @@ def test_run_on_shards_is_resumed_within_an_epoch(
     config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the samples of the project as JSON lines, of which `decode` makes tensors."""
-    original: Any = data.load(config().data)
+    original: Any = techniques.load(config().data)
+    if not isinstance(original.train.__getitems__([0]), tuple | list):
+        pytest.skip("a batch of the project is no tuple, of which lines are written here")
     place = tmp_path / "shards"
     place.mkdir()
     for name in ("train", "val"):
@@ -173,6 +191,28 @@ def damaged(folder: Path) -> str:
     return f"{folder}/a.tar"
 
 
+def cut_off(folder: Path) -> str:
+    """Behind a file, where tarfile finds no fault."""
+    content = tar(["1", "2"])
+    (folder / "a.tar").write_bytes(content[: len(content.rstrip(b"\0")) // 512 * 512 + 512])
+    return f"{folder}/a.tar"
+
+
+def overwritten(folder: Path) -> str:
+    content = tar(["1", "2", "3"])
+    middle = len(content.rstrip(b"\0")) // 1024 * 512
+    (folder / "a.tar").write_bytes(content[:middle] + bytes(512) + content[middle + 512 :])
+    return f"{folder}/a.tar"
+
+
+def with_link(folder: Path) -> str:
+    link = tarfile.TarInfo("2.png")
+    link.type, link.linkname = tarfile.LNKTYPE, "1.png"
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        archive.addfile(link)
+    return f"{folder}/a.tar"
+
+
 def of_two_formats(folder: Path) -> list[str]:
     names = [f"{folder}/a.tar", f"{folder}/b.jsonl"]
     for name in names:
@@ -194,8 +234,13 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda folder: folder / "none.tar", r"no shard .*none.tar: correct the path"),
     "no match": (lambda folder: f"{folder}/*.tar", r"no shards match .*\*.tar: correct the path"),
     "packed": (lambda folder: "a.tar.gz", r"shards \*.gz cannot be read from the middle: unpack them"),
-    "unknown": (lambda folder: "a.zip", r"shards are .zip: they must be of one format, of .tar, .jsonl"),
-    "formats": (of_two_formats, r"shards are .jsonl, .tar: they must be of one format"),
+    "unknown": (lambda folder: "a.zip", r"shards are .zip, such as a.zip: they must be files of one of .tar, .jsonl"),
+    "formats": (of_two_formats, r"shards are .jsonl, .tar, such as .*: they must be files of one of"),
+    "folder": (lambda folder: folder, r"shards are without suffix, such as /.*: they must be files of one of .tar"),
+    "absent": (lambda folder: "memory://none/a.tar", "no shard /none/a.tar: correct the path"),
+    "cut off": (cut_off, r"a.tar cannot be read \(it is cut off or damaged at byte \d+\)"),
+    "overwritten": (overwritten, r"a.tar cannot be read \(it is cut off or damaged at byte \d+\)"),
+    "link": (with_link, r"2.png is a link, whose content is elsewhere"),
     "damaged": (damaged, r"the shard .*a.tar cannot be read \(.*\): restore or remove it"),
     "empty": (empty, r"the 1 shards .*a.jsonl have no samples: give other files"),
     "no object": (not_json, r"a.jsonl, sample 1: a line is a list, and no object: restore the shard"),
@@ -207,6 +252,27 @@ def test_unsuitable_shards_are_refused_in_one_line(tmp_path: Path, kind: str) ->
     make, message = REFUSED[kind]
     with pytest.raises(UserError, match=message):
         Shards(make(tmp_path), cache_dir=tmp_path / "cache").__getitems__([0, 1])
+
+
+def test_only_columns_that_are_there_are_read_from_parquet(tmp_path: Path, write: Callable[..., str]) -> None:
+    pattern, cache = write("parquet", parquet), tmp_path / "cache"
+    assert Shards(pattern, columns=["place.x"], cache_dir=cache).__getitems__([75, 6]) == [{"place": {"x": 1.5}}] * 2
+    with pytest.raises(UserError, match=r"part-3.parquet has no column nam, place_x: it has name, place"):
+        Shards(pattern, columns=["nam", "name", "place_x"], cache_dir=cache).__getitems__([75])
+    (tmp_path / "part-4.parquet").write_bytes(b"PAR1" + bytes(200))
+    with pytest.raises(UserError, match=r"the shard .*part-4.parquet cannot be read \(.*\): restore or remove it"):
+        Shards(pattern, cache_dir=cache)
+
+
+def test_shard_that_is_written_anew_is_refused(tmp_path: Path) -> None:
+    """Also where what is at the former place of a sample can be read."""
+    file = tmp_path / "?.tar"
+    for first, second in (("1", "22"), ("1", "2")):
+        file.write_bytes(tar([first * 101, second * 101]))
+        found = Shards(file, cache_dir=tmp_path)
+        found.index = [np.array([0, found.index[0][-1]])]
+        with pytest.raises(UserError, match=r"\?.tar, sample 0: it has changed since the run began: restore the shard"):
+            found.__getitems__([0])
 
 
 def test_error_of_decode_names_the_sample(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from .. import checkpoint, data, model, techniques
+from .. import checkpoint, data, model
 from .. import train as framework
 from ..config import Config, parse
 from ..contracts import blocks_of
@@ -28,7 +28,7 @@ from ..faults import interval, saving
 from ..log import RunLog
 from ..metrics import Meter
 from ..run_lock import locked
-from ..techniques import fp8
+from ..techniques import _model, fp8
 from ..tools import report
 from ..tools.trained_model import open_trained
 from ..train import train
@@ -330,7 +330,7 @@ def test_terminal_shows_whole_lines_of_an_interrupted_and_a_resumed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_validation: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(techniques, "build", build_without_output)
+    monkeypatch.setattr(_model, "build", build_without_output)
     step = RunLog.step
     options = [*SMALL, "--log.tensorboard=false", "--run.dir=runs", "--run.name=a", "--run.resume=auto"]
     options += ["--train.steps=16", "--train.eval_every=4", "--log.every=3"]
