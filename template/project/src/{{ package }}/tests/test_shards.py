@@ -106,6 +106,9 @@ def test_order_has_each_sample_once_within_its_window(monkeypatch: pytest.Monkey
         shards.EpochOrder(np.array([4, 4, 1, 0, 4, 3] * 3), 10, *place)[0:48].tolist() for place in ((1, 1), (2, 0))
     ]
     assert len({*map(tuple, [whole, *others])}) == 3
+    first, second = (shards.EpochOrder(np.array([40]), 20, 1, 0)[begin : begin + 20].tolist() for begin in (0, 20))
+    assert sorted(first) == [*range(20)] != first, "the samples of a window are shuffled"
+    assert first != [index - 20 for index in second], "those of another window otherwise"
     chunks = {place // 16 for place in whole[:10]}
     assert len(chunks) > 1, "a window has chunks from several places"
 
@@ -256,6 +259,7 @@ def test_parquet_is_read_by_row_group(tmp_path: Path) -> None:
     found = Shards(file, cache_dir=tmp_path)
     assert found.__getitems__([TOTAL - 1, 3]) == [{"x": TOTAL - 1, "y": f"{TOTAL - 1}"}, {"x": 3, "y": "3"}]
     assert sorted(found.epoch_order(0, 0)[0:TOTAL].tolist()) == rows["x"]
+    assert found._pieces(999) == [999], "a row group, which is read as a whole, stays together"
     with pytest.raises(UserError, match="a.parquet has no column z: correct `columns` of Shards"):
         Shards(file, columns=["x", "z"], cache_dir=tmp_path).__getitems__([0])
     for size, reason in ((4, "it has changed since the run began"), (TOTAL, "row_group_indices")):
