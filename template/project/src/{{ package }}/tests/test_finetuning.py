@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from .. import checkpoint, techniques
 from ..config import Config, LoraConfig, OptimConfig, TrainConfig
 from ..distributed import World
 from ..errors import UserError
-from ..techniques import freeze, init_from, lora
+from ..techniques import freeze, init_from, lora, weight_files
 from ..techniques.ema import Ema
 from ..techniques.init_from import InitFrom
 from ..train import train
@@ -62,9 +63,10 @@ def write_compiled(weights: dict[str, Tensor], folder: Path) -> Path:
 
 
 def write_beside_others(weights: dict[str, Tensor], folder: Path) -> Path:
-    """As torch's example for ImageNet does, and a dict in a dict."""
-    other = {"best": torch.tensor(0.9), "run": "name", "ema": 0.9}
-    torch.save({**other, "model": {"state_dict": weights}}, folder / "a.pt")
+    """As torch's example for ImageNet does; a dict in a dict; and an average of some."""
+    other = {"best": torch.tensor(0.9), "run": "name", "ema": {"head.weight": weights["head.weight"]}}
+    inside = {**weights, "head.weight": torch.zeros(2, 4)}
+    torch.save({**other, "model": {"state_dict": inside}}, folder / "a.pt")
     return folder / "a.pt"
 
 
@@ -109,6 +111,27 @@ def test_average_starts_with_the_loaded_weights(world: World, tmp_path: Path) ->
     ema, hook = Ema(net, 0.9, world), InitFrom(TrainConfig(init_from=str(tmp_path / "a.pt")), world)
     init_from.load(net, [ema, hook])
     assert torch.equal(ema.average["head.weight"], torch.ones(2, 4))
+
+
+def test_names_are_translated() -> None:
+    """Old ones of LayerNorm, and the longest prefix of `train.init_map` first."""
+    assert init_from.match(["x.LayerNorm.bias"], {"x.LayerNorm.beta": "x.LayerNorm.beta"}, ["x.LayerNorm.beta"])
+    cfg = TrainConfig(init_from="a", init_map={"bert.": "", "bert.layer.": "blocks."})
+    found = init_from._renamed(["bert.layer.0", "module.bert.head", "other"], cfg)
+    assert list(found.values()) == ["blocks.0", "head", "other"]
+
+
+def test_average_of_a_run_is_read_with_lora_merged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first, second = (f"x.{name}" for name in (lora.FIRST, lora.SECOND))
+    average = {first: torch.ones(1, 2), second: torch.ones(2, 1), "y": torch.ones(1)}
+    state = {"ema": average, "model": {"x.base_layer.weight": torch.ones(2, 2), "y": torch.zeros(1)}}
+    manifest = {"config": {"lora": asdict(LoraConfig(rank=1, alpha=2.0))}, "files": {"state.pt": {"size": 1}}}
+    monkeypatch.setattr(checkpoint, "find", lambda path: path)
+    monkeypatch.setattr(checkpoint, "read_manifest", lambda path: manifest)
+    monkeypatch.setattr(checkpoint, "read_state", lambda path, mmap: state)
+    weights, files = weight_files.read(str(tmp_path))
+    assert {name: value().unique().tolist() for name, value in weights.items()} == {"x.weight": [3.0], "y": [1.0]}
+    assert files == {tmp_path / "state.pt": {"size": 1}}
 
 
 def test_a_weight_of_two_names_is_not_missing(world: World, tmp_path: Path) -> None:

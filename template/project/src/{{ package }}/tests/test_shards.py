@@ -19,7 +19,7 @@ from ..config import Config, LoaderConfig
 from ..distributed import World
 from ..errors import UserError
 from ..loaders import Loader, Plan, TrainOrder
-from ..readers import shards
+from ..readers import shard_files, shards
 from ..readers.shards import Shards
 from ..techniques import datasets
 from ..train import train
@@ -67,14 +67,20 @@ def number(sample: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize(("suffix", "content"), [("tar", tar), ("jsonl", lines)])
 def test_every_sample_is_read_by_its_position(
-    tmp_path: Path, write: Callable[..., str], suffix: str, content: Callable[[list[str]], bytes]
+    tmp_path: Path,
+    write: Callable[..., str],
+    suffix: str,
+    content: Callable[[list[str]], bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From files, and through fsspec from memory, with the index of one cache."""
     pattern = write(suffix, content)
     found = Shards(pattern, number, cache_dir=tmp_path / "cache")
     assert len(found) == TOTAL
     backwards = list(range(TOTAL))[::-1]
+    monkeypatch.setattr(shard_files, "OPEN", 2)
     assert found.__getitems__(backwards) == backwards
+    assert len(found.readers[os.getpid()]) == 2, "of four files, two stay open"
     remote = fsspec.filesystem("memory")
     for file in tmp_path.glob(f"*.{suffix}"):
         remote.pipe(f"/{tmp_path.name}/{file.name}", file.read_bytes())
@@ -241,12 +247,14 @@ def test_unsuitable_shards_are_refused_in_one_line(tmp_path: Path, kind: str) ->
 
 def test_shard_that_is_written_anew_is_refused(tmp_path: Path) -> None:
     """Also where what is at the former place of a sample can be read."""
-    file = tmp_path / "?.tar"
+    file = tmp_path / "[?].tar"
     for first, second in (("1", "22"), ("1", "2")):
         file.write_bytes(tar([first * 101, second * 101]))
         found = Shards(file, cache_dir=tmp_path)
         found.index = [np.array([0, found.index[0][-1]])]
-        with pytest.raises(UserError, match=r"\?.tar, sample 0: it has changed since the run began: restore the shard"):
+        with pytest.raises(
+            UserError, match=r"\[\?\].tar, sample 0: it has changed since the run began: restore the shard"
+        ):
             found.__getitems__([0])
 
 
@@ -275,5 +283,11 @@ def test_error_of_decode_names_the_sample(tmp_path: Path) -> None:
         UserError, match=r"a.jsonl, sample 1: `decode` of the shards failed \(KeyError: 'x'\): correct it"
     ):
         found.__getitems__([0, 1])
+
+    def refuse(sample: dict[str, Any]) -> Any:
+        raise UserError("as it says")
+
+    with pytest.raises(UserError, match="^as it says$"):
+        Shards(str(tmp_path / "a.jsonl"), refuse, cache_dir=tmp_path / "cache").__getitems__([0])
     assert os.getpid() in found.readers
     assert found.__getstate__()["readers"] == {}, "open files stay in the process"
