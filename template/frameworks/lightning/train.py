@@ -102,6 +102,7 @@ def make_trainer(run: Run) -> lightning.Trainer:
     warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch 2.13, from Lightning 2.6
     warnings.filterwarnings("ignore", ".*`on_after_batch_transfer` in `LightningModule`")  # where it is on purpose
     warnings.filterwarnings("ignore", ".*`srun` command is available")  # the launcher's ranks may be on a SLURM machine
+    warnings.filterwarnings("ignore", ".*in eval mode at the start of training")  # BatchNorm that is frozen
     warnings.filterwarnings("ignore", ".*have no logger configured")  # `trainer.validate` returns what could be logged
     cfg, plan, world = run.parts.cfg, run.parts.plan, run.parts.world
     yours = {**trainer_options(cfg), **check_extras(extras(run))}

@@ -167,11 +167,15 @@ class Loader:
     def _load(self, indices: list[int]) -> Batch:
         """Without workers this thread pins the memory, while the device computes what was queued before."""
         batch = self.samples.__getitems__(indices)
-        return map_tensors(lambda part: part.pin_memory(), batch) if self.pin else batch
+        return map_tensors(_pinned, batch) if self.pin else batch
 
 
 def _as_loaded(batch: Batch) -> Batch:
     return batch
+
+
+def _pinned(part: Any) -> Any:
+    return part.pin_memory() if hasattr(part, "pin_memory") else part  # an object of another library
 
 
 _side_stream = cache(torch.Stream)  # one per device, as the allocator keeps separate memory for each stream
@@ -181,6 +185,8 @@ def _prefetch(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
     """Copy each batch on a side stream while the one before it is in use."""
     side, ready = _side_stream(device), None
     for batch in loaded:
+        if not all(hasattr(part, "record_stream") for part in tensors(batch)):  # see below
+            side.wait_stream(torch.accelerator.current_stream(device))
         with side:
             coming = map_tensors(lambda part: part.to(device, non_blocking=True), batch)
         if ready is not None:
@@ -188,7 +194,8 @@ def _prefetch(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         main = torch.accelerator.current_stream(device)
         main.wait_stream(side)
         for part in tensors(coming):  # keeps the allocator from reusing the memory while the main stream reads it
-            part.record_stream(main)
+            if hasattr(part, "record_stream"):
+                part.record_stream(main)
         ready = coming
     if ready is not None:
         yield ready

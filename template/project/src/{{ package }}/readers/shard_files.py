@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ SUFFIXES = {".tar": "tar", ".jsonl": "lines", ".ndjson": "lines", ".json": "line
 COMPRESSED = (".gz", ".tgz", ".zst", ".bz2", ".xz", ".lz4")
 OPEN, GROUPS = 16, 8
 """Files, and decoded row groups of Parquet, that a process keeps."""
+CHANGED = "it has changed since the run began"
 Offsets = NDArray[np.int64]
 
 
 def location(path: str) -> str:
     """Return a path for messages, without the parameters of a URL, which may be secret."""
-    return path.partition("?")[0]
+    return path.partition("?")[0] if "://" in path else path
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Storage:
             )
         formats = {SUFFIXES.get(suffix, "") for suffix in suffixes}
         if len(formats) > 1 or "" in formats:
-            known = ", ".join(SUFFIXES)
-            raise UserError(f"shards are {', '.join(sorted(suffixes))}: they must be of one format, of {known}")
+            found, known = ", ".join(sorted(suffix or "without suffix" for suffix in suffixes)), ", ".join(SUFFIXES)
+            raise UserError(f"shards are {found}, such as {location(paths[0])}: they must be files of one of {known}")
         return cls(paths, formats.pop())
 
     @property
@@ -66,8 +68,15 @@ class Storage:
         return [Path(path) for path in self.paths if "://" not in path]
 
     def describe(self) -> list[str]:
-        """Return what changes when a shard does, for those that are elsewhere."""
-        return [f"{location(path)} {_system(path).ukey(_system_path(path))}" for path in self.paths if "://" in path]
+        """Return what changes when a shard does, for those that are elsewhere.
+
+        Raises:
+            UserError: one is not there.
+        """
+        try:
+            return [f"{location(it)} {_system(it).ukey(_system_path(it))}" for it in self.paths if "://" in it]
+        except FileNotFoundError as error:
+            raise UserError(f"no shard {location(str(error))}: correct the path") from error
 
     def open(self, shard: int) -> Any:
         """Open a shard to read it in one go."""
@@ -122,6 +131,7 @@ def _system_path(path: str) -> str:
 
 
 def _expand(path: str) -> list[str]:
+    path = path if "://" in path else os.path.expanduser(path)
     signs = "*[" if "://" in path else "*?["  # a URL may end with a query
     if not any(sign in path for sign in signs) or os.path.exists(path):
         return [path]
@@ -137,12 +147,18 @@ def tar_offsets(stream: Any) -> tuple[list[int], Offsets]:
     begins, key, end = [], None, 0
     with tarfile.open(fileobj=stream, mode="r:") as archive:
         for member in archive:
+            if member.islnk() or member.issym():
+                raise ValueError(f"{member.name} is a link, whose content is elsewhere")
             if _is_hidden(member):
                 continue
             if (name := _key(member.name)) != key:
                 begins.append(member.offset)
                 key = name
             end = member.offset_data + (member.size + 511) // 512 * 512
+        stream.seek(archive.offset)  # where blocks of zeros begin; tarfile takes anything for the end
+        rest = stream.read(512)
+        if len(rest) < 512 or any(part.strip(b"\0") for part in (rest, *iter(partial(stream.read, 2**20), b""))):
+            raise ValueError(f"it is cut off or damaged at byte {archive.offset}")
     return [len(begins)], np.asarray([*begins, end], np.int64)
 
 
@@ -181,7 +197,7 @@ def _parquet() -> Any:
 
 
 def _tar_sample(data: bytes) -> dict[str, Any]:
-    sample: dict[str, Any] = {}
+    sample, keys = dict[str, Any](), set[str]()
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
         for member in archive:
             if _is_hidden(member):
@@ -189,6 +205,9 @@ def _tar_sample(data: bytes) -> dict[str, Any]:
             content: Any = archive.extractfile(member)
             sample["__key__"] = _key(member.name)
             sample[member.name.rpartition("/")[2].partition(".")[2].lower()] = content.read()
+            keys.add(sample["__key__"])
+    if len(keys) != 1:
+        raise ValueError(CHANGED)
     return sample
 
 
@@ -213,9 +232,9 @@ def _by_offsets(parse: Callable[[bytes], dict[str, Any]], width: int) -> Callabl
         for row, begin, end, part in zip(rows, begins, ends, parts, strict=True):
             try:
                 if len(part) != end - begin:
-                    raise ValueError("it has become shorter")
+                    raise ValueError(CHANGED)
                 yield parse(part)
-            except (ValueError, tarfile.TarError) as error:
+            except (ValueError, tarfile.TarError, RecursionError) as error:
                 raise UserError(f"{path}, sample {row}: {error}: restore the shard, then resume") from error
 
     return read
@@ -250,7 +269,7 @@ def _read_group(shards: Any, shard: int, group: int) -> Any:
         reason = " ".join(str(error).split())
         raise UserError(f"cannot read {path}, row group {group} ({reason}): restore it, then resume") from error
     if len(table) != shards.counts[shard][group]:
-        raise UserError(f"{path}, row group {group}: its length has changed: restore the shard, then resume")
+        raise UserError(f"{path}, row group {group}: {CHANGED}: restore the shard, then resume")
     return table
 
 
@@ -287,7 +306,8 @@ def build_index(storage: Storage, cache: Path) -> tuple[list[list[int]], list[Of
         except UserError:
             raise
         except (OSError, tarfile.TarError, ValueError, EOFError) as error:
-            raise UserError(f"the shard {path} cannot be read ({error}): restore or remove it") from error
+            why = f"{error}".replace(storage.paths[shard], path)
+            raise UserError(f"the shard {path} cannot be read ({why}): restore or remove it") from error
 
     def build(folder: Path) -> dict[str, Any]:
         with ThreadPoolExecutor(8) as pool:

@@ -2,7 +2,7 @@
 
 from .. import data, loaders
 from ..config import LoaderConfig
-from ..contracts import Data, in_memory
+from ..contracts import Data, in_memory, tensors
 from ..data import DataConfig
 from ..distributed import World
 from ..loaders import Batches, Loader
@@ -17,7 +17,8 @@ def load(cfg: DataConfig) -> Data:
     loaded: Data = data.load(cfg)
     for split in (loaded.train, loaded.val):
         whole = hasattr(split, "__getitems__") and hasattr(split, "__len__")
-        if not whole or (len(split) and not isinstance(split.__getitems__([0]), tuple)):
+        first = split.__getitems__([0]) if whole and len(split) else None
+        if not whole or (len(split) and not (isinstance(first, tuple) and tensors(first))):
             from . import datasets
 
             return datasets.adapted(loaded)

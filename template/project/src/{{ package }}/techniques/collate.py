@@ -29,7 +29,7 @@ class Collated:
     def __init__(self, place: str, split: Any, collate_fn: CollateFn | None) -> None:
         self.place, self.split, self.collate_fn, self.checked = place, split, collate_fn, False
         self.chosen: Sequence[int] | None = None
-        while isinstance(split, Subset):  # read what it is a part of, which may answer whole batches
+        while isinstance(split, Subset) and type(split).__getitems__ is Subset.__getitems__:  # it changes no sample
             inner: Sequence[int] = split.indices
             self.chosen = inner if self.chosen is None else [inner[index] for index in self.chosen]
             split = split.dataset
@@ -63,6 +63,9 @@ class Collated:
             return {name: self._column(name, values) for name, values in columns.items()}
         if hasattr(self.source, "__getitems__"):
             found = self.source.__getitems__(indices)
+            if isinstance(found, list) and len(found) != len(indices):
+                what = f"a list of {len(found)} for a batch of {len(indices)}"
+                raise UserError(f"{self.place} returns {what}: return a list of samples, or a whole batch as a tuple")
             return self._collate(found) if isinstance(found, list) else found
         return self._collate([self.source[index] for index in indices])
 

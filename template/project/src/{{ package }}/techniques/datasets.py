@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 from ..contracts import Data
 from ..errors import UserError
@@ -39,7 +39,16 @@ def adapt(name: str, split: Any, data: Any) -> Any:
     place = f"data.{name}, a {type(split).__name__},"
     if isinstance(split, Mapping):
         raise UserError(f"{place} is a dict: `load` must return one dataset for each split, such as the_dict['{name}']")
-    collate_fn = getattr(split, "collate_fn", None) or getattr(data, "collate_fn", None)
+    if isinstance(split, DataLoader):
+        raise UserError(
+            f"{place} makes batches itself: return its dataset, and give `Data` its collate_fn, if it has one of yours"
+        )
+    parts = parts_of(split)
+    collate_fn = next((found for part in [*parts, data] if (found := getattr(part, "collate_fn", None))), None)
+    by_sample = any(isinstance(part, ConcatDataset) for part in parts)  # which asks its parts for one sample
+    for part in parts if by_sample else ():
+        if not hasattr(part, "__getitem__"):
+            raise UserError(f"{place} is made of a {type(part).__name__}, which has no __getitem__(index): add it")
     by_index = hasattr(split, "__getitems__") or hasattr(split, "__getitem__")
     if not by_index and not hasattr(split, "__iter__"):
         raise UserError(f"{place} is no dataset: it needs __len__, and __getitems__(indices) or __getitem__(index)")
@@ -48,3 +57,10 @@ def adapt(name: str, split: Any, data: Any) -> Any:
     if not hasattr(split, "__len__"):
         raise UserError(f"{place} has no __len__: add it, as an epoch is planned by the number of samples")
     return Collated(place, split, collate_fn)
+
+
+def parts_of(split: Any) -> list[Any]:
+    """Return a dataset, and those that it is made of, if it is a `Subset` or `ConcatDataset`."""
+    inner = [split.dataset] if isinstance(split, Subset) else []
+    inner = split.datasets if isinstance(split, ConcatDataset) else inner
+    return [split, *(part for one in inner for part in parts_of(one))]

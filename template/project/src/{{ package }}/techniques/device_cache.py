@@ -19,11 +19,14 @@ class DeviceCache:
     """Batches of a loader's order, gathered from a copy of all its samples on the device.
 
     Raises:
-        UserError: the copy would take more than 90% of the device's free memory, or validation samples are unreadable.
+        UserError: the copy would take more than 90% of the device's free memory; validation samples are unreadable, or
+            not tensors; or they are a stream.
     """
 
     def __init__(self, loader: Loader) -> None:
         self.order, self.device = loader.order, loader.device
+        if getattr(loader.samples, "sequential", False):
+            raise UserError("data.cache is 'device': a dataset that is iterated over is read in its order; use none")
         self.example = loader.samples.__getitems__([0])
         if size_of(self.example) != 1 or not _only_tensors(self.example):
             raise UserError("data.cache is 'device': it needs batches of tensors with a sample in each row; use none")

@@ -16,12 +16,14 @@ def freeze(model: nn.Module, cfg: TrainConfig) -> None:
     """Let the parameters that `train.freeze` names have no gradient.
 
     Raises:
-        UserError: a pattern matches nothing, or nothing is left to train.
+        UserError: a pattern matches nothing; or nothing is frozen, or left to train.
     """
     names = [name for name, _ in model.named_parameters()]
     norms = {name: part for name, part in model.named_modules() if isinstance(part, _BatchNorm)}
     # Of BatchNorm without weights, which has statistics only.
     frozen = matched(cfg.freeze, [*names, *(f"{name}.running_mean" for name in norms)], "train.freeze")
+    if not frozen:
+        cfg.refuse("freeze", "it freezes nothing, as it only excepts; begin with '*'")
     for name, parameter in model.named_parameters():
         if name in frozen:
             parameter.requires_grad_(False)

@@ -59,6 +59,11 @@ class InitFrom(Hook):
             if value.shape != live[name].shape:
                 other_shape.append(f"{name} {tuple(live[name].shape)} instead of {tuple(value.shape)}")
                 continue
+            if _is_quantized(value, live[name]):
+                raise UserError(
+                    f"train.init_from is {self.cfg.init_from}: {source} there is of {value.dtype}, "
+                    f"{value.layout}: give floating-point weights that are not quantized"
+                )
             _copy(live[name], value)
             loaded.add(name)
         if not any(live[name].ndim for name in loaded):
@@ -133,6 +138,12 @@ def _renamed(weights: Iterable[str], cfg: TrainConfig) -> dict[str, str]:
         example = next(iter(found), "")
         cfg.refuse("init_map", f"no name in {cfg.init_from} begins with {unused[0]!r}; they are such as {example}")
     return found
+
+
+def _is_quantized(value: Tensor, live: Tensor) -> bool:
+    """Whether a tensor is not what it stands for: integers or fp8, whose scales are elsewhere; or of another layout."""
+    numbers = value.is_floating_point() and value.dtype.itemsize > 1
+    return value.layout != torch.strided or value.is_meta or (live.is_floating_point() and not numbers)
 
 
 def _copy(live: Tensor, value: Tensor) -> None:

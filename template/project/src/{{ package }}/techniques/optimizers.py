@@ -20,13 +20,17 @@ def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
         UserError: its package is not installed, or the model has no parameters that it applies to.
     """
     if cfg.name == "sgd":
-        return torch.optim.SGD(
+        sgd = torch.optim.SGD(
             groups(model, cfg.weight_decay),
             lr=cfg.lr,
             momentum=cfg.beta1,
             nesterov=cfg.beta1 > 0,
             fused=cfg.fused,
         )
+        for group in sgd.param_groups:
+            for parameter in group["params"]:  # fused, it fails where some have been trained before, and some not
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
     if cfg.name == "muon":
         return _muon(model, cfg)
     try:

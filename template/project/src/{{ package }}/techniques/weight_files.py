@@ -1,7 +1,6 @@
 """Files of weights, of this project and of others: what `train.init_from` reads. Nothing in them is executed."""
 
 import json
-import pickle  # only for its error
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -49,9 +48,12 @@ def read(given: str) -> tuple[Weights, Files]:
         raise UserError(
             f"train.init_from is {given}, which needs a package ({error}): pip install -e '.[finetune]'"
         ) from error
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # torch raises any kind for a damaged file
         why = " ".join(f"{error}".split()).partition(". ")[0][:120] or type(error).__name__
-        raise UserError(f"train.init_from is {given}: it is damaged, or has more than tensors in it ({why})") from error
+        what = f"it is damaged, or has more than tensors in it ({why})"
+        raise UserError(f"train.init_from is {given}: {what}; give a file of its `state_dict` alone") from error
     if not weights:
         raise UserError(f"train.init_from is {given}: there are no tensors in it by name, as in a `state_dict`")
     return weights, dict.fromkeys(files)
@@ -89,17 +91,24 @@ def _of_run(path: Path) -> tuple[Weights, Files]:
 def _pickled(file: Path) -> Weights:
     """Read what torch.save has written: a state_dict, or a dict that has one."""
     loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
-    if not isinstance(loaded, Mapping):
-        return {}
-    if not any(isinstance(value, Tensor) for value in loaded.values()):
-        averaged = loaded.get("ema", loaded.get("run", {}).get("ema"))  # of this project, and in Lightning's file
-        found: Any = next((loaded[key] for key in INSIDE if isinstance(loaded.get(key), Mapping)), {})
-        loaded = {**found, **(averaged if isinstance(averaged, Mapping) else {})}
-    return _readers(loaded)
+    averaged: Mapping[str, Any] = {}
+    for _ in range(2):  # it may be a dict in a dict
+        if not (found := _inside(loaded, *INSIDE)):
+            break
+        averaged = _inside(loaded, "ema") or _inside(_inside(loaded, "run"), "ema")  # of ours, and in Lightning's file
+        loaded = found
+    return _readers({**loaded, **averaged} if averaged else loaded)
 
 
-def _readers(weights: Mapping[str, Any]) -> Weights:
-    return {name: partial(_given, value) for name, value in weights.items() if isinstance(value, Tensor)}
+def _inside(loaded: Any, *keys: str) -> Mapping[str, Any]:
+    """Return the first of the keys of a dict that has a dict."""
+    known = loaded if isinstance(loaded, Mapping) else {}
+    return next((known[key] for key in keys if isinstance(known.get(key), Mapping)), {})
+
+
+def _readers(weights: Any) -> Weights:
+    named = weights.items() if isinstance(weights, Mapping) else ()
+    return {f"{name}": partial(_given, value) for name, value in named if isinstance(value, Tensor)}
 
 
 def _given(value: Tensor) -> Tensor:

@@ -1,7 +1,11 @@
 """Datasets as people have them train as those that answer whole batches, and what cannot work says what to return."""
 
+import copy
+import os
+import sys
 from collections import UserDict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -9,17 +13,18 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from .. import data, model, techniques
+from .. import data, loaders, model, techniques
 from ..config import Config, LoaderConfig
 from ..contracts import Batch, call, inputs_of, size_of
 from ..distributed import World
 from ..errors import UserError
 from ..faults import provenance
 from ..loaders import Loader, Plan, TrainOrder
-from ..techniques import _model
-from ..techniques.stream import Stream
+from ..techniques import _model, datasets
+from ..techniques.device_cache import DeviceCache
+from ..techniques.stream import Stream, check_readers
 from ..train import train
 from .conftest import IN_TURN, read_losses, read_rows, read_weights
 
@@ -158,10 +163,79 @@ def test_samples_are_collated_to_the_same_batches(
     assert size_of(found.train.__getitems__([3, 1, 2])) == 3
 
 
+class Halved(Subset[Any]):
+    """Changes the samples that it chooses, as for an augmentation of one split."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[self.indices[index]] / 2
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Sums(TensorDataset):
+    """Knows how to make batches of its samples."""
+
+    def collate_fn(self, samples: list[Any]) -> Batch:
+        return torch.stack([sum(sample) for sample in samples])
+
+
+class Negated(TensorDataset):
+    """Changes its samples, as well."""
+
+    def __getitem__(self, index: int) -> Any:
+        return -self.tensors[0][index]
+
+
+def test_parts_of_datasets_change_and_collate_samples() -> None:
+    """Classes derived from those of torch, and the `collate_fn` of what a `Subset` or `ConcatDataset` is of."""
+    numbers, nothing = torch.arange(10.0), SimpleNamespace()
+    split = Subset(Halved(numbers, range(2, 10)), range(3, 8))  # type: ignore[arg-type]
+    assert datasets.adapt("train", split, nothing).__getitems__([0, 4]).tolist() == [2.5, 4.5]
+    assert datasets.adapt("train", Negated(numbers), nothing).__getitems__([3, 1]).tolist() == [-3, -1]
+    both: Any = ConcatDataset([Subset(Sums(numbers, numbers), [7, 8]), Sums(numbers, numbers)])
+    assert datasets.adapt("train", both, nothing).__getitems__([1, 2, 5]).tolist() == [16, 0, 6]
+
+
+class Columns:
+    """As a `Dataset` of Hugging Face: columns of lists, or by its format of tensors; in lists where lengths differ."""
+
+    def __init__(self, kind: str | None = None) -> None:
+        self.format = {"type": kind}
+
+    def with_format(self, kind: str) -> "Columns":
+        return Columns(kind)
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, indices: list[int]) -> dict[str, Any]:
+        lists = [torch.arange(index // 5 + 1) for index in indices]
+        return {
+            "x": torch.tensor(indices) if self.format["type"] else indices,
+            "y": lists,
+            "name": ["a"] * len(indices),
+        }
+
+
+def test_columns_are_read_at_once_as_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(Dataset=Columns))
+    split = datasets.adapt("train", Subset(Columns(), [8, 3, 2]), SimpleNamespace())  # type: ignore[arg-type]
+    batch = split.__getitems__([1, 2])
+    assert (batch["x"].tolist(), batch["y"].tolist(), batch["name"]) == ([3, 2], [[0], [0]], ["a", "a"])
+    with pytest.raises(
+        UserError, match=r"samples of different shapes in y \(\(1,\), \(2,\)\): pad them, or give `Data`"
+    ):
+        split.__getitems__([0, 1])
+    given = SimpleNamespace(collate_fn=lambda columns: columns)
+    assert datasets.adapt("train", Columns("numpy"), given).source.format["type"] == "numpy"
+
+
 def test_batches_of_tensors_are_selected_at_once(use: Callable[..., None], config: Callable[..., Config]) -> None:
     numbers = TensorDataset(torch.arange(10), torch.arange(20).view(10, 2))
-    use(lambda split: Subset(numbers, [9, 8, 7]))
-    first, second = techniques.load(config().data).train.__getitems__([2, 0])
+    use(lambda split: Subset(Subset(numbers, [0, 9, 8, 7]), [1, 2, 3]))
+    found = copy.deepcopy(techniques.load(config().data))  # as loader workers that are no forks get it
+    first, second = found.train.__getitems__([2, 0])
     assert (first.tolist(), second.tolist()) == ([7, 9], [[14, 15], [18, 19]])
 
 
@@ -198,6 +272,49 @@ def test_each_rank_takes_its_samples_of_a_stream() -> None:
         Stream("", InOrder(numbers, 0, 20, 21), None).__getitems__([20])
 
 
+class Batches:
+    """Returns always the same batch."""
+
+    def __init__(self, batch: Any = ()) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self.batch
+
+
+def test_loader_worker_opens_a_stream_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not go on with the iterator of the training process, which may share an open file with it."""
+    passes = []
+
+    class Opened(InOrder):
+        def __iter__(self) -> Iterator[Any]:
+            passes.append(1)
+            return super().__iter__()
+
+    stream = Stream("", Opened(TensorDataset(torch.arange(9))), None)
+    read = stream.__getitems__([0]), stream.__getitems__([1])
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert [part.tolist() for (part,) in (*read, stream.__getitems__([2]))] == [[0], [1], [2]]
+    assert len(passes) == 2
+
+
+def test_stream_of_other_samples_on_another_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = Stream("data.train", InOrder(TensorDataset(torch.arange(9))), None)
+    other = [[0]]
+
+    def gather(found: list[Any], own: Any) -> None:
+        found[:] = [own, other]
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    assert check_readers([samples], LoaderConfig(), 2, World(0, 2, META)) == 1
+    other = [[5]]
+    with pytest.raises(UserError, match="data.train yields other samples on other ranks: it must yield all samples on"):
+        check_readers([samples], LoaderConfig(), 2, World(0, 2, META))
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "texts": (["a", "b"] * 50, r"data.train, a list, returns a batch that is a list without tensors: return tensors"),
     "objects": (
@@ -211,6 +328,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "splits": ({"train": [1]}, r"data.train, a dict, is a dict: `load` must return one dataset for each split"),
     "number": (3, r"data.train, a int, is no dataset: it needs __len__, and __getitems__"),
     "generator": ((number for number in range(9)), r"data.train, a generator, is iterated over and has no __len__"),
+    "a loader": (DataLoader([1, 2]), r"data.train, a DataLoader, makes batches itself: return its dataset"),  # type: ignore[arg-type]
+    "joined": (
+        ConcatDataset([Batches()]),  # type: ignore[list-item]
+        r"a ConcatDataset, is made of a Batches, which has no __getitem__\(index\): add it",
+    ),
+    "arrays": (Batches((torch.ones(1).numpy(),)), r"returns a batch that is a tuple without tensors: return tensors"),
+    "list": (Batches([torch.ones(1)] * 3), r"returns a list of 3 for a batch of 2: return a"),
     "no length": (SimpleNamespace(__getitems__=lambda indices: indices), r"has no __len__: add it, as an epoch"),
 }
 
@@ -275,3 +399,27 @@ def test_batches_of_any_structure_are_moved_and_passed_on(world: World) -> None:
     assert inputs_of(lambda x: x, {"y": 1, "x": 2}) == {"x": 2}
     assert inputs_of(lambda x, mask, scale=1: x, (1, 2, 3)) == (1, 2)
     assert inputs_of(lambda x: x, moved["a"][0]) is moved["a"][0]
+
+
+def test_objects_are_prefetched_without_a_record_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead, their memory, which may be used again, waits for what reads it."""
+    waits: list[tuple[object, object]] = []
+
+    class FakeStream(nullcontext[None]):
+        def wait_stream(self, other: object) -> None:
+            waits.append((self, other))
+
+    side, main = FakeStream(), FakeStream()
+    monkeypatch.setattr(loaders, "_side_stream", lambda _: side)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda _: main)
+    moved = list(loaders._prefetch([{"g": Graph()}, {"g": Graph()}], META))
+    assert [batch["g"].device for batch in moved] == ["meta", "meta"]
+    assert waits == [(side, main), (main, side)] * 2
+    graph = Graph()
+    assert loaders._pinned(graph) is graph
+
+
+def test_stream_is_not_cached_on_the_device(world: World) -> None:
+    stream: Any = Stream("", InOrder(TensorDataset(torch.arange(9))), None)
+    with pytest.raises(UserError, match="data.cache is 'device': a dataset that is iterated over is read in its order"):
+        DeviceCache(Loader(stream, [[0]], LoaderConfig(), 0, world))

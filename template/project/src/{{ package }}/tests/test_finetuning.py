@@ -15,7 +15,7 @@ from .. import checkpoint, techniques
 from ..config import Config, LoraConfig, OptimConfig, TrainConfig
 from ..distributed import World
 from ..errors import UserError
-from ..techniques import freeze, lora
+from ..techniques import freeze, init_from, lora
 from ..techniques.ema import Ema
 from ..techniques.init_from import InitFrom
 from ..train import train
@@ -60,7 +60,16 @@ def write_compiled(weights: dict[str, Tensor], folder: Path) -> Path:
     return folder / "a.pt"
 
 
-@pytest.mark.parametrize("write", [write_safetensors, write_shards, write_of_lightning, write_compiled])
+def write_beside_others(weights: dict[str, Tensor], folder: Path) -> Path:
+    """As torch's example for ImageNet does, and a dict in a dict."""
+    other = {"best": torch.tensor(0.9), "run": "name", "ema": 0.9}
+    torch.save({**other, "model": {"state_dict": weights}}, folder / "a.pt")
+    return folder / "a.pt"
+
+
+@pytest.mark.parametrize(
+    "write", [write_safetensors, write_shards, write_of_lightning, write_compiled, write_beside_others]
+)
 def test_weights_of_other_programs_are_loaded(world: World, tmp_path: Path, write: Callable[..., Path]) -> None:
     net, other = Net(), Net()
     kept = {name: value.clone() for name, value in other.state_dict().items()}
@@ -92,6 +101,14 @@ def test_what_does_not_fit_is_named(world: World, tmp_path: Path) -> None:
         load(net, file, world)
 
 
+def test_average_starts_with_the_loaded_weights(world: World, tmp_path: Path) -> None:
+    torch.save({"head.weight": torch.ones(2, 4)}, tmp_path / "a.pt")
+    net = Net()
+    ema, hook = Ema(net, 0.9, world), InitFrom(TrainConfig(init_from=str(tmp_path / "a.pt")), world)
+    init_from.load(net, [ema, hook])
+    assert torch.equal(ema.average["head.weight"], torch.ones(2, 4))
+
+
 def test_a_weight_of_two_names_is_not_missing(world: World, tmp_path: Path) -> None:
     net = Net(4)
     net.head.weight = net.blocks[0][0].weight  # type: ignore[index]
@@ -108,6 +125,11 @@ def test_a_weight_of_two_names_is_not_missing(world: World, tmp_path: Path) -> N
         ({"model": nn.Linear(1, 1)}, "it is damaged, or has more than tensors"),
         ({"model": 3, "ema": 0.9}, "there are no tensors in it by name"),
         ([torch.ones(1)], "there are no tensors in it by name"),
+        ({"blocks.0.1.num_batches_tracked": torch.tensor(3)}, "no name is that of the model's"),
+        ({0: torch.ones(1)}, "no name is that of the model's: 0 there"),
+        (b"\x80\x02}X\xff", "it is damaged, or has more than tensors"),
+        ({"head.weight": torch.ones(2, 4).char()}, "head.weight there is of torch.int8, torch.strided: give floating-"),
+        ({"head.weight": torch.ones(2, 4).to_sparse()}, "torch.float32, torch.sparse_coo: give floating-point weights"),
     ],
 )
 def test_unreadable_weights_are_refused(world: World, tmp_path: Path, content: Any, message: str) -> None:
@@ -161,11 +183,26 @@ def test_batchnorm_without_weights_is_frozen_by_its_name() -> None:
         (["*", "!haed.*"], "'!haed.*', .*: did you mean head"),
         (["xyz"], "it has blocks, head"),
         (["*"], "no parameter is left to train"),
+        (["!head"], "it freezes nothing, as it only excepts; begin with"),
     ],
 )
 def test_wrong_freeze_is_refused(patterns: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message.replace("*", r"\*").replace(r".\*:", ".*:")):
         frozen(Net(), *patterns)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_optimizer_goes_on_with_what_was_frozen(name: Any) -> None:
+    """The first update of a parameter is the same after updates of others."""
+    nets = [Net(), Net()]
+    nets[1].load_state_dict(nets[0].state_dict())
+    for net, steps in zip(nets, (2, 1), strict=True):
+        optimizer = techniques.build_optimizer(net, OptimConfig(name=name, fused=True))
+        for left in reversed(range(steps)):
+            for parameter in net.head.parameters() if left else net.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+    assert torch.equal(nets[0].blocks[0][0].weight, nets[1].blocks[0][0].weight)  # type: ignore[index]
 
 
 FROZEN = next(name for name, _ in network().named_parameters())

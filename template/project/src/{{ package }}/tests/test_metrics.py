@@ -65,10 +65,27 @@ def test_vectors_give_the_mean_over_entries_that_have_a_count(world: World) -> N
     meter.add({"iou": (torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 4.0, 0.0])), "loss": (torch.tensor(1.0), 2)})
     assert meter.read() == {"iou": (2 / 4 + 3 / 8) / 2, "loss": 1.0}
     assert meter.read() == {}
-    for value in (torch.tensor(3.0), 3.0, torch.ones(3), (3.0, 2), (torch.ones(2), 2, 2)):
+    weight = torch.ones((), requires_grad=True)
+    for _ in range(2):
+        meter.add({"loss": (2 * weight, 1)})
+    assert not meter.sums["loss"].requires_grad, "the graphs of all batches would stay in memory until the next row"
+    for value in (torch.tensor(3.0), 3.0, torch.ones(3), (3.0, 2), (torch.ones(2), 2, 2), (torch.ones(2), 2)):
         wrong: Any = {"loss": value}
         with pytest.raises(UserError, match=r"forward returns \w+ as the metric loss: return its sum"):
             meter.add(wrong)
+
+
+def test_ranks_with_other_metrics_are_refused() -> None:
+    """Their values would be added to those of another name."""
+
+    class Second(World):
+        def broadcast(self, value: str) -> str:
+            return "loss, recall"
+
+    meter = Meter(Second(1, 2, CPU))
+    meter.add({"loss": (torch.ones(()), 1), "accuracy": (torch.ones(()), 1)})
+    with pytest.raises(UserError, match="the metrics accuracy, loss on rank 1, and loss, recall on rank 0: return"):
+        meter.read()
 
 
 def test_counts_of_a_reused_buffer_are_summed(world: World) -> None:

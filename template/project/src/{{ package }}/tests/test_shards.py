@@ -98,9 +98,11 @@ def test_every_sample_is_read_by_its_position(
     assert index.stat().st_mtime_ns == before, "it is built once"
     (tmp_path / f"part-0.{suffix}").write_bytes(content(["0", "1"]))
     assert len(Shards(pattern, cache_dir=tmp_path / "cache")) == TOTAL - 3
-    where = "row group 0: its length has changed" if suffix == "parquet" else "sample 4: it has become shorter"
+    where = "row group 0" if suffix == "parquet" else "sample 4"
     found.readers.clear()  # Parquet keeps row groups in memory
-    with pytest.raises(UserError, match=rf"part-0.{suffix}, {where}: restore the shard"):
+    with pytest.raises(
+        UserError, match=rf"part-0.{suffix}, {where}: it has changed since the run began: restore the shard"
+    ):
         found.__getitems__([4])
 
 
@@ -189,6 +191,28 @@ def damaged(folder: Path) -> str:
     return f"{folder}/a.tar"
 
 
+def cut_off(folder: Path) -> str:
+    """Behind a file, where tarfile finds no fault."""
+    content = tar(["1", "2"])
+    (folder / "a.tar").write_bytes(content[: len(content.rstrip(b"\0")) // 512 * 512 + 512])
+    return f"{folder}/a.tar"
+
+
+def overwritten(folder: Path) -> str:
+    content = tar(["1", "2", "3"])
+    middle = len(content.rstrip(b"\0")) // 1024 * 512
+    (folder / "a.tar").write_bytes(content[:middle] + bytes(512) + content[middle + 512 :])
+    return f"{folder}/a.tar"
+
+
+def with_link(folder: Path) -> str:
+    link = tarfile.TarInfo("2.png")
+    link.type, link.linkname = tarfile.LNKTYPE, "1.png"
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        archive.addfile(link)
+    return f"{folder}/a.tar"
+
+
 def of_two_formats(folder: Path) -> list[str]:
     names = [f"{folder}/a.tar", f"{folder}/b.jsonl"]
     for name in names:
@@ -210,8 +234,13 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda folder: folder / "none.tar", r"no shard .*none.tar: correct the path"),
     "no match": (lambda folder: f"{folder}/*.tar", r"no shards match .*\*.tar: correct the path"),
     "packed": (lambda folder: "a.tar.gz", r"shards \*.gz cannot be read from the middle: unpack them"),
-    "unknown": (lambda folder: "a.zip", r"shards are .zip: they must be of one format, of .tar, .jsonl"),
-    "formats": (of_two_formats, r"shards are .jsonl, .tar: they must be of one format"),
+    "unknown": (lambda folder: "a.zip", r"shards are .zip, such as a.zip: they must be files of one of .tar, .jsonl"),
+    "formats": (of_two_formats, r"shards are .jsonl, .tar, such as .*: they must be files of one of"),
+    "folder": (lambda folder: folder, r"shards are without suffix, such as /.*: they must be files of one of .tar"),
+    "absent": (lambda folder: "memory://none/a.tar", "no shard /none/a.tar: correct the path"),
+    "cut off": (cut_off, r"a.tar cannot be read \(it is cut off or damaged at byte \d+\)"),
+    "overwritten": (overwritten, r"a.tar cannot be read \(it is cut off or damaged at byte \d+\)"),
+    "link": (with_link, r"2.png is a link, whose content is elsewhere"),
     "damaged": (damaged, r"the shard .*a.tar cannot be read \(.*\): restore or remove it"),
     "empty": (empty, r"the 1 shards .*a.jsonl have no samples: give other files"),
     "no object": (not_json, r"a.jsonl, sample 1: a line is a list, and no object: restore the shard"),
@@ -233,6 +262,17 @@ def test_only_columns_that_are_there_are_read_from_parquet(tmp_path: Path, write
     (tmp_path / "part-4.parquet").write_bytes(b"PAR1" + bytes(200))
     with pytest.raises(UserError, match=r"the shard .*part-4.parquet cannot be read \(.*\): restore or remove it"):
         Shards(pattern, cache_dir=cache)
+
+
+def test_shard_that_is_written_anew_is_refused(tmp_path: Path) -> None:
+    """Also where what is at the former place of a sample can be read."""
+    file = tmp_path / "?.tar"
+    for first, second in (("1", "22"), ("1", "2")):
+        file.write_bytes(tar([first * 101, second * 101]))
+        found = Shards(file, cache_dir=tmp_path)
+        found.index = [np.array([0, found.index[0][-1]])]
+        with pytest.raises(UserError, match=r"\?.tar, sample 0: it has changed since the run began: restore the shard"):
+            found.__getitems__([0])
 
 
 def test_error_of_decode_names_the_sample(tmp_path: Path) -> None:
