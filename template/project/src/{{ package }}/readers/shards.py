@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .shard_files import FORMATS, Storage, build_index, location
+from .shard_files import Storage, location
+from .shard_index import FORMATS, build_index
 
 CHUNK = 256
 """Samples that stay together until the window shuffles them; a row group, in Parquet."""

@@ -19,7 +19,7 @@ OF_MODEL = ("tests/test_network.py",)
 OF_DATA = ("tests/test_data.py", "tests/test_readers.py", "tools/view.py")
 TOOLS_OF_TASK = ("task.py", "confusion.py", "image_grid.py", "text_generation.py")
 OF_TASK = ("tests/test_task.py", *(f"tools/{name}" for name in TOOLS_OF_TASK))
-KEPT_READERS = ("__init__.py", "common.py", "shard_files.py", "shards.py", "unreadable.py")
+KEPT_READERS = ("__init__.py", "common.py", "shard_files.py", "shard_index.py", "shards.py", "unreadable.py")
 """Readers that are useful for any files."""
 RECIPE = """\
 # Recipe: values that are not set here have their defaults in {config}, with units and descriptions.
