@@ -44,14 +44,15 @@ demo:  ## render a project for this machine, train it on real data and print a r
 	@echo "all in $(abspath $(DEMO))$$([ ! -e $(DEMO).before ] || echo '; the previous one is in $(DEMO).before')"
 
 # Rendered projects are tested in this environment, so it has the requirements that they declare. The reference for their
-# networks is apart: torchmetrics imports transformers where it finds it, and mypy then reads it, for most of a minute.
+# networks is apart, and peft, which imports it: torchmetrics imports transformers where it finds it, and mypy then reads
+# it, for most of a minute.
 $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml template/project/pyproject.toml.jinja $(wildcard template/data/*/requirements)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable . --group test
 	$(BIN)/python tests/support/requirements.py > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/references --upgrade transformers
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/references --upgrade transformers peft
 	@touch $@
 
 test: $(VENV)/.ready  ## run all checks, and the tests of each fact once; pytest options in ARGS

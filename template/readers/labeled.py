@@ -1,6 +1,8 @@
 """Your own texts with labels: the rows of a CSV, Parquet or JSON-lines file."""
 
+import codecs
 import difflib
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -103,14 +105,25 @@ def _read_labeled(cfg: LabeledConfig, file: Path, key: str, problems: list[str])
 def _read_json(file: Path) -> pl.DataFrame:
     """A JSON array of objects, or one object per line."""
     try:
-        with file.open("rb") as stream:
-            is_array = stream.read(1024).lstrip()[:1] == b"["
-        return (
-            pl.read_json(file, infer_schema_length=None) if is_array else pl.read_ndjson(file, infer_schema_length=None)
-        )
+        content = file.read_bytes().removeprefix(codecs.BOM_UTF8)
+        is_array = content[:1024].lstrip()[:1] == b"["
+        read = pl.read_json if is_array else pl.read_ndjson
+        return read(content, infer_schema_length=None)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if not isinstance(error, OSError) and not is_array:
+            reason = _broken_line(content) or reason
         raise UserError(f"cannot read {file} ({reason}): give one JSON object per line, in UTF-8") from error
+
+
+def _broken_line(content: bytes) -> str:
+    """Say which line is no JSON; empty if all are."""
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            json.loads(line.strip() or b"0")
+        except ValueError:  # also of bytes that are not UTF-8
+            return f"line {number} is not JSON"
+    return ""
 
 
 def _column(frame: pl.DataFrame, name: str, file: Path, key: str) -> pl.Series:

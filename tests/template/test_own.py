@@ -34,6 +34,13 @@ def use_tools(folder: Path, *options: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+def test_every_tool_of_some_models_only_is_removed() -> None:
+    own = (SKELETON.parent / "own.py").read_text()
+    names = [re.sub(r"{%.*?%}", "", file.name).removesuffix(".jinja") for file in SKELETON.parent.glob("*.jinja")]
+    assert "task.py" in names
+    assert [name for name in names if f'"tools/{name}"' not in own] == []
+
+
 @pytest.mark.slow
 def test_tools_and_own_with_another_problem(project: Project, tmp_path: Path) -> None:
     folder = tmp_path / "proj"

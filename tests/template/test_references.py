@@ -1,15 +1,19 @@
 """The networks equal those of another implementation, transformers, with the same weights."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
-from matrix import FRAMEWORKS
-from program import PROGRAMS, Project
+from matrix import ENGINE_MODEL, FRAMEWORKS
+from program import PROGRAMS, Project, run_in
 from warm import run_python
 
 PACKAGES = Path(sys.prefix, "references")
-"""Where `make test` installs transformers: torchmetrics, and so Lightning, would import it if it were found there."""
+"""Where `make test` installs transformers, and peft, which imports it.
+
+Torchmetrics, and so Lightning, would import it if it were found beside them.
+"""
 
 
 def test_networks_equal_those_of_transformers(project: Project) -> None:
@@ -23,3 +27,12 @@ def test_networks_equal_those_of_transformers(project: Project) -> None:
     print(result.stdout)
     assert list(found) == models
     assert all(difference < 1e-12 for cases in found.values() for case in cases for difference in case.values())
+
+
+def test_lora_is_added_by_peft(project: Project) -> None:
+    """The test of a project that is skipped without peft."""
+    folder = project(FRAMEWORKS[0], ENGINE_MODEL)
+    test = "src/proj/tests/test_finetuning.py::test_lora_is_added_to_the_layers_that_match"
+    paths = os.pathsep.join([str(folder / "src"), str(PACKAGES)])
+    result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test, PYTHONPATH=paths)
+    assert "1 passed" in result.stdout, result.stdout + result.stderr

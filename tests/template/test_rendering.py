@@ -38,6 +38,8 @@ def python_parts(framework: str, model: str) -> dict[str, Path]:
         parts["src/proj/tools/text_generation.py"] = TEMPLATE / "tasks/text_generation.py"
     if "image_generation" in task:
         parts["src/proj/tools/image_grid.py"] = TEMPLATE / "tasks/image_grid.py"
+    if task in ("image_classification", "text_classification"):
+        parts["src/proj/tools/confusion.py"] = TEMPLATE / "tasks/confusion.py"
     chosen = QUESTIONS["frameworks"]["default"][framework]
     parts |= {f"src/proj/{name}.py": TEMPLATE / f"frameworks/{framework}/{name}.py" for name in chosen["modules"]}
     if "needs" in chosen:

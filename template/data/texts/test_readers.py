@@ -66,6 +66,18 @@ def test_training_a_tokenizer_is_reproducible() -> None:
     assert len(found) == 1
 
 
+def test_a_tokenizer_is_trained_on_the_first_part_of_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subwords, "MOST", 8)
+    assert subwords.train_byte_pairs(["ab ab ab" + "cd" * 50], 300, False) == subwords.train_byte_pairs(
+        ["ab ab ab"], 300, False
+    )
+
+
+def test_json_lines_may_begin_with_a_byte_order_mark(load: Callable[..., data.Data]) -> None:
+    lines = pl.DataFrame(rows()).write_ndjson().encode()
+    assert len(load(b"\xef\xbb\xbf" + lines, ".jsonl").train) == 54
+
+
 def test_texts_are_encoded_once(load: Callable[..., data.Data], monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
     build = encoded._build
@@ -165,7 +177,12 @@ NESTED = '{"text": "a", "label": ["x", "y"]}\n{"text": "b", "label": ["x"]}\n'
         (CSV, ".csv", {"label": "text"}, "has 30 distinct values in 30 rows, too many for classes"),
         (CSV.encode() + "ü,x\n".encode("latin-1"), ".csv", {}, r"is not UTF-8 \(line 32"),
         (CSV + "a,x,more\n", ".csv", {}, "cannot read .*found more fields"),
-        ('{"text": "a", "label"\n', ".jsonl", {}, "cannot read .*give one JSON object per line"),
+        (
+            '{"text": "a"}\n\n{"text": "a", "label"\n',
+            ".jsonl",
+            {},
+            "line 3 is not JSON.: give one JSON object per line",
+        ),
         ("[1, 2]", ".json", {}, "cannot read|has no column"),
         (NESTED * 5, ".jsonl", {}, r"data.label=label of .* contains List.*each text needs one class"),
         ('{"text": 1, "label": "x"}\n{"text": 2, "label": "y"}\n', ".jsonl", {}, "contains Int64 instead of text"),

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 from . import faults, optim, speed, techniques
 from .config import Config
-from .contracts import call
+from .contracts import loss_and_metrics
 from .distributed import World
 from .errors import UserError, in_one_line
 from .framework import refuse, require
@@ -66,7 +66,7 @@ def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, fl
             run.begin_step()
             for _ in range(run.parts.plan.accumulate):
                 with accelerator.accumulate(wrapped), gradient_sync(accelerator.sync_gradients):
-                    loss, metrics = call(net, run.prepare(next(run.train_batches)))
+                    loss, metrics = loss_and_metrics(net, run.prepare(next(run.train_batches)))
                     accelerator.backward(loss)
                     run.meter.add(metrics)
                     if accelerator.sync_gradients and allows is not None and not allows(parameters):

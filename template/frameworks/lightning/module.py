@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import data, distributed, faults, model, optim, speed, techniques
 from .config import as_dict, from_dict
-from .contracts import Batch, call, can_predict, inputs_of
+from .contracts import Batch, call, can_predict, inputs_of, loss_and_metrics
 from .data import Spec
 from .distributed import World
 from .errors import UserError
@@ -147,8 +147,7 @@ class Module(lightning.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         assert self.run is not None
-        loss: Tensor
-        loss, metrics = call(self.net[0], batch)
+        loss, metrics = loss_and_metrics(self.net[0], batch)
         self.run.meter.add(metrics)
         return loss
 
@@ -216,7 +215,7 @@ class Module(lightning.LightningModule):
             self.eval_weights.enter_context(self.run.eval_weights())
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        _, metrics = call(self.net[0], batch)
+        _, metrics = loss_and_metrics(self.net[0], batch)
         if batch_idx < self.counted:
             self.meter.add(metrics)
 

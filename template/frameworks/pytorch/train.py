@@ -19,7 +19,7 @@ from torch import Tensor
 
 from . import distributed, faults, optim, speed, techniques
 from .config import Config
-from .contracts import Batch, Metrics, call
+from .contracts import Batch, Metrics, loss_and_metrics
 from .distributed import World
 from .hooks import Hook
 from .open_run import main, open_run
@@ -46,7 +46,7 @@ def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, fl
             metrics: Metrics
             with gradient_sync(synchronize):
                 with autocast():
-                    loss, metrics = call(net, prepared)
+                    loss, metrics = loss_and_metrics(net, prepared)
                 scaler.scale(loss / divisor if divisor > 1 else loss).backward()
             return metrics
 

@@ -20,80 +20,29 @@ from ..distributed import World
 from ..errors import UserError
 from ..readers.decoding import find_images, load_image
 from .atomic_file import atomic_write
+from .confusion import Confusion
 from .trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ABOUT = "Classify images."
-MAX_CLASSES = 30
-"""Maximum number of classes to print the whole confusion matrix; for more, the most frequent confusions."""
 
 
 class Details:
-    """The confusion matrix, accumulated on the device."""
+    """The confusion matrix."""
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
-        self.classes = spec.classes
-        self.pairs = torch.zeros(len(spec.classes) ** 2, dtype=torch.int64, device=device)
+        self.confusion = Confusion(spec.classes, device)
 
     def add(self, net: Any, batch: Batch) -> None:
         """Add a prepared batch."""
         images, labels = batch
-        pairs = labels * len(self.classes) + net.predict(images).argmax(1)
-        self.pairs.scatter_add_(0, pairs, torch.ones_like(pairs))
+        self.confusion.add(labels, net.predict(images).argmax(1))
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
-        """Over all ranks: the confusion matrix, with one row per true class, and the metrics derived from it."""
-        matrix = world.all_reduce(self.pairs).view(len(self.classes), -1).cpu()
-        correct, true, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-        by_class = {
-            name: {"precision": _fraction(hits, predictions), "recall": _fraction(hits, count), "count": count}
-            for name, hits, predictions, count in zip(
-                self.classes, correct.tolist(), predicted.tolist(), true.tolist(), strict=True
-            )
-        }
-        values: dict[str, Any] = {"accuracy": _fraction(int(correct.sum()), int(matrix.sum()))}
-        values |= {"classes": by_class, "confusion": matrix.tolist()}
-        if len(self.classes) > MAX_CLASSES:
-            return values, _most_confused(self.classes, matrix)
-        return values, _scores(by_class) + _confusion(self.classes, matrix)
-
-
-def _fraction(part: int, total: int) -> float | None:
-    return part / total if total else None
-
-
-def _scores(by_class: dict[str, dict[str, Any]]) -> str:
-    width = max(5, *map(len, by_class))
-    lines = [f"\n{'class':{width}}  precision  recall  count"]
-    for name, found in by_class.items():
-        precision, recall = ("-" if found[key] is None else f"{found[key]:.4f}" for key in ("precision", "recall"))
-        lines.append(f"{name:{width}}  {precision:>9}  {recall:>6}  {found['count']:>5}")
-    return "\n".join(lines) + "\n"
-
-
-def _confusion(classes: tuple[str, ...], matrix: Tensor) -> str:
-    """The matrix, with the names of the classes as column headers if these are short, else their numbers."""
-    short = max(map(len, classes)) <= 5
-    heads = list(classes) if short else [str(number) for number in range(len(classes))]
-    names = list(classes) if short else [f"{number} {name}" for number, name in enumerate(classes)]
-    width, cell = max(9, *map(len, names)), max(len(str(int(matrix.max()))), *map(len, heads)) + 1
-    lines = [f"\n{'true|pred':{width}} " + "".join(f"{head:>{cell}}" for head in heads)]
-    for name, row in zip(names, matrix.tolist(), strict=True):
-        lines.append(f"{name:{width}} " + "".join(f"{count or '.':>{cell}}" for count in row))
-    return "\n".join(lines) + "\n"
-
-
-def _most_confused(classes: tuple[str, ...], matrix: Tensor, limit: int = 20) -> str:
-    wrong = matrix - matrix.diagonal().diag()
-    counts, cells = wrong.flatten().topk(min(limit, wrong.numel()))
-    lines = ["\nmost confused"]
-    for count, cell in zip(counts.tolist(), cells.tolist(), strict=True):
-        true, predicted = divmod(cell, len(classes))
-        if count:
-            lines.append(f"{count:>7} of {int(matrix[true].sum())} {classes[true]} predicted as {classes[predicted]}")
-    return "\n".join(lines) + "\n"
+        """Over all ranks: the confusion matrix, and the metrics derived from it."""
+        return self.confusion.result(world)
 
 
 def plot(trained: TrainedModel, batch: Batch, limit: int = 24) -> "Figure":

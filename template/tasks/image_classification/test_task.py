@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
 from .. import data
 from ..config import Config
@@ -68,19 +68,20 @@ def test_metrics_equal_those_of_scikit_learn(world: World, classes: int) -> None
     true, predicted = labels.numpy(), scores.argmax(1).numpy()
     assert values["confusion"] == confusion_matrix(true, predicted).tolist()
     assert values["accuracy"] == pytest.approx(accuracy_score(true, predicted))
-    precision, recall, _, count = precision_recall_fscore_support(true, predicted, zero_division=np.nan)
+    assert values["f1"] == pytest.approx(f1_score(true, predicted, average="macro", zero_division=0))
+    precision, recall, f1, count = precision_recall_fscore_support(true, predicted, zero_division=np.nan)
     rows = [values["classes"][name] for name in names]
-    for key, theirs in (("precision", precision), ("recall", recall), ("count", count)):
+    for key, theirs in (("precision", precision), ("recall", recall), ("f1", f1), ("count", count)):
         ours = [np.nan if row[key] is None else row[key] for row in rows]
         np.testing.assert_allclose(ours, theirs)
     assert values["classes"]["name1"]["precision"] is None
     if classes == 3:
-        assert f"name0     {precision[0]:.4f}  {recall[0]:.4f}    {count[0]}" in table
+        assert f"name0     {precision[0]:.4f}  {recall[0]:.4f}  {f1[0]:.4f}    {count[0]}" in table
         assert len({len(line) for line in table.rpartition("\n\n")[2].splitlines()}) == 1, "columns are not aligned"
     else:
         wrong = confusion_matrix(true, predicted)
         np.fill_diagonal(wrong, 0)
-        worst = table.splitlines()[2].split()
+        worst = table.splitlines()[3].split()
         assert int(worst[0]) == wrong.max() == wrong[int(worst[3][4:]), int(worst[-1][4:])]
 
 

@@ -19,6 +19,7 @@ from ..distributed import World
 from ..errors import UserError
 from ..readers.subwords import decoder, encoder
 from .atomic_file import atomic_write
+from .confusion import Confusion
 from .trained_model import TrainedModel
 
 if TYPE_CHECKING:
@@ -26,71 +27,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ABOUT = "Classify texts: those of --text, and those in a column of CSV, Parquet or JSON-lines files."
-MAX_CLASSES = 30
-"""Maximum number of classes to print the whole confusion matrix."""
 
 
 class Details:
-    """The confusion matrix, accumulated on the device."""
+    """The confusion matrix."""
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
-        self.classes = spec.classes
-        self.pairs = torch.zeros(len(spec.classes) ** 2, dtype=torch.int64, device=device)
+        self.confusion = Confusion(spec.classes, device)
 
     def add(self, net: Any, batch: Batch) -> None:
         """Add a prepared batch."""
         tokens, mask, labels = batch
-        pairs = labels * len(self.classes) + net.predict(tokens, mask).argmax(1)
-        self.pairs.scatter_add_(0, pairs, torch.ones_like(pairs))
+        self.confusion.add(labels, net.predict(tokens, mask).argmax(1))
 
     def result(self, world: World) -> tuple[dict[str, Any], str]:
-        """Over all ranks: the confusion matrix, with one row per true class, and the metrics derived from it.
-
-        `f1` is the mean over the classes that occur, each with the same weight (macro average).
-        """
-        matrix = world.all_reduce(self.pairs).view(len(self.classes), -1).cpu()
-        correct, true, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-        by_class = {
-            name: {
-                "precision": _fraction(hits, predictions),
-                "recall": _fraction(hits, count),
-                "f1": _fraction(2 * hits, predictions + count),
-                "count": count,
-            }
-            for name, hits, predictions, count in zip(
-                self.classes, correct.tolist(), predicted.tolist(), true.tolist(), strict=True
-            )
-        }
-        scores = [found["f1"] for found in by_class.values() if found["f1"] is not None]
-        values: dict[str, Any] = {"accuracy": int(correct.sum()) / int(matrix.sum()), "f1": sum(scores) / len(scores)}
-        values |= {"classes": by_class, "confusion": matrix.tolist()}
-        table = f"{'f1':16}{values['f1']:.6g}\n"
-        if len(self.classes) <= MAX_CLASSES:
-            table += _scores(by_class) + _confusion(self.classes, matrix)
-        return values, table
-
-
-def _fraction(part: int, total: int) -> float | None:
-    return part / total if total else None
-
-
-def _scores(by_class: dict[str, dict[str, Any]]) -> str:
-    width, keys = max(5, *map(len, by_class)), ("precision", "recall", "f1")
-    lines = [f"\n{'class':{width}}  precision  recall      f1  count"]
-    for name, found in by_class.items():
-        cells = ("-" if found[key] is None else f"{found[key]:.4f}" for key in keys)
-        lines.append("{:{}}  {:>9}  {:>6}  {:>6}  {:>5}".format(name, width, *cells, found["count"]))
-    return "\n".join(lines) + "\n"
-
-
-def _confusion(classes: tuple[str, ...], matrix: Tensor) -> str:
-    """One row per true class; the columns have the numbers of the classes."""
-    names = [f"{number} {name}" for number, name in enumerate(classes)]
-    width, cell = max(9, *map(len, names)), max(3, len(str(int(matrix.max())))) + 1
-    lines = [f"\n{'true|pred':{width}} " + "".join(f"{number:>{cell}}" for number in range(len(classes)))]
-    for name, row in zip(names, matrix.tolist(), strict=True):
-        lines.append(f"{name:{width}} " + "".join(f"{count or '.':>{cell}}" for count in row))
-    return "\n".join(lines) + "\n"
+        """Over all ranks: the confusion matrix, and the metrics derived from it."""
+        return self.confusion.result(world)
 
 
 def plot(trained: TrainedModel, batch: Batch, limit: int = 24) -> Figure:

@@ -48,7 +48,10 @@ class Collected:
                 raise UserError(f"the metric {name} has {what} as an output: return a tensor or list of all samples")
         self.functions[name] = finish
         kept = [output.detach() if isinstance(output, Tensor) else list(output) for output in outputs]
-        self.outputs.setdefault(name, []).append(kept)
+        batches = self.outputs.setdefault(name, [])
+        if batches and [*map(type, batches[0])] != [*map(type, kept)]:
+            raise UserError(f"the metric {name} has other outputs than in the batch before: return the same in each")
+        batches.append(kept)
 
     def finish(self) -> dict[str, float]:
         """Return the metrics. All ranks must call it, and all have the same.

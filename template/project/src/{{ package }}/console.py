@@ -76,7 +76,7 @@ class Console:
         if not self.is_main:
             return
         if not self.names:
-            self.metric = self.metric or next((name for name in values if name != "loss"), "")
+            self.metric = self.metric or next((name for name in values if name not in ("loss", "lr")), "")
             self.names = self._line("", "epoch", "step", "loss", self.metric, "lr", self.rate)
             say(self.names)
         forms = {"loss": "#.4g", self.metric: "#.4g", "lr": ".2e", "samples_per_second": ",.1f"}

@@ -184,6 +184,29 @@ def call(model: Callable[..., Any], batch: Batch) -> Any:
     return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
 
+def loss_and_metrics(model: Callable[..., Any], batch: Batch) -> tuple[Tensor, Metrics]:
+    """Call a model with a prepared batch, and return what its `forward` does.
+
+    Raises:
+        UserError: that is no loss with metrics.
+    """
+    found = call(model, batch)
+    if isinstance(found, tuple | list) and len(found) == 2:
+        loss, metrics = found
+        if isinstance(loss, Tensor) and loss.numel() == 1 and isinstance(metrics, Mapping) and "loss" in metrics:
+            return loss, metrics
+    raise UserError(f"forward of the model returns {_described(found)}: return the loss, a scalar, and {{'loss': ...}}")
+
+
+def _described(found: object) -> str:
+    """Say what a value is."""
+    if isinstance(found, tuple | list):
+        return f"a {type(found).__name__} of {', '.join(map(_described, found)) or 'nothing'}"
+    if isinstance(found, Tensor):
+        return f"a tensor of shape {tuple(found.shape)}"
+    return f"a dict with {', '.join(map(repr, found))}" if found and isinstance(found, Mapping) else f"{found!r:.40}"
+
+
 def inputs_of(predict: Callable[..., Any], batch: Batch) -> Batch:
     """Return what `predict` requires of a prepared batch: the first parts, or of a dict those that it names."""
     parameters = inspect.signature(predict).parameters.values()

@@ -17,6 +17,8 @@ from .errors import UserError
 CLOSE_SECONDS = 5.0
 """How long TensorBoard's writer may take to close: after an interrupt while it queued a value, it never ends."""
 
+NAMES = {"split", "step", "seconds"}
+"""Of what a row has besides metrics."""
 Sink = Callable[[str, int, Mapping[str, float]], None]
 """Takes a row of metrics: its split, the optimizer steps made, and the values by name."""
 
@@ -78,6 +80,8 @@ class RunLog:
 
     def row(self, split: str, step: int, values: Mapping[str, float]) -> None:
         """Write one row of metrics as of `step` optimizer steps."""
+        if taken := NAMES & values.keys():
+            raise UserError(f"a metric is named {taken.pop()}, as a part of each row: give it another name")
         if not self.is_main:
             return
         record = {"split": split, "step": step, **values, "seconds": round(time.perf_counter() - self.started, 3)}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .contracts import Batch, Metrics, call
+from .contracts import Batch, Metrics, loss_and_metrics
 from .distributed import World, seeded_generator
 from .errors import UserError
 
@@ -25,6 +25,8 @@ class Meter:
         self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor | int] = {}
+        self.names: list[str] = []
+        """Those that all ranks were found to have."""
 
     def add(self, metrics: Metrics) -> None:
         """Add the metrics of one batch.
@@ -38,15 +40,19 @@ class Meter:
                     self._collect(name, *value)
                     continue
                 total, count = value
+                total = total.detach()
                 if name in self.sums:
                     self.sums[name] += total
                     self.counts[name] += count
                 else:
                     self.sums[name] = total.to(self.dtype, copy=True)
                     self.counts[name] = count.clone() if isinstance(count, Tensor) else count
-            except (TypeError, ValueError, IndexError, AttributeError) as error:
+            except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and "match" not in str(error):  # out of memory, for example
+                    raise
                 raise UserError(
-                    f"forward returns {type(value).__name__} as the metric {name}: return its sum, a tensor, and count"
+                    f"forward returns {type(value).__name__} as the metric {name}: return its sum, a tensor of "
+                    "one shape in all batches, and count"
                 ) from error
 
     def _collect(self, name: str, finish: Callable[..., Any], *outputs: Any) -> None:
@@ -65,7 +71,10 @@ class Meter:
         `each` is a number of this rank; those of all ranks are returned as `rank 0` and so on.
         """
         names, own = sorted(self.sums), own or {}
-        rows = [torch.stack(torch.broadcast_tensors(self.sums[it], self.on_device(self.counts[it]))) for it in names]
+        if self.world.world_size > 1:
+            self._check_names([*names, *(self.collected.outputs if self.collected is not None else ())])
+        pairs = (map(self.on_device, (self.sums[it], self.counts[it])) for it in names)
+        rows = [torch.stack(torch.broadcast_tensors(*pair)) for pair in pairs]
         self.sums, self.counts = {}, {}
         if not rows:
             return {}
@@ -80,6 +89,17 @@ class Meter:
         finished = self.collected.finish() if self.collected is not None else {}
         self.collected = None
         return means | others | dict(zip(own, local.tolist(), strict=True)) | means | finished
+
+    def _check_names(self, names: list[str]) -> None:
+        """Refuse other metrics than those of rank 0, whose values would be added to these."""
+        if names == self.names:
+            return
+        self.names, own = names, ", ".join(names)
+        if own != (others := self.world.broadcast(own)):
+            raise UserError(
+                f"forward returns the metrics {own} on rank {self.world.rank}, and {others} on rank 0: return the same "
+                "on all, with a count of 0, or an empty output, where a batch has none"
+            )
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         """Return the sum and the count of each metric over all ranks. All ranks must call it."""
@@ -125,7 +145,7 @@ def evaluate(
     with torch.inference_mode(not sharded):
         for number, batch in enumerate(batches):
             with autocast:
-                _, metrics = call(model, prepare(batch, False, generator))
+                _, metrics = loss_and_metrics(model, prepare(batch, False, generator))
             if number < counted:
                 meter.add(metrics)
         found = read(meter)

@@ -10,7 +10,7 @@ from torch import nn
 
 from . import data, distributed, faults, loaders, optim, speed, techniques
 from .config import Config
-from .contracts import Batch, Data, call, check_data, in_memory, map_tensors, no_weight_decay
+from .contracts import Batch, Data, check_data, in_memory, loss_and_metrics, map_tensors, no_weight_decay
 from .distributed import World
 from .faults import provenance, samples
 from .hooks import Hook
@@ -130,7 +130,9 @@ def _check_monitor(cfg: Config, net: nn.Module, batch: Callable[[], Batch], prec
     if cfg.train.monitor != "loss":
         net.eval()
         with torch.no_grad(), precision.autocast():  # under FSDP on the meta device, as only the names matter
-            _, metrics = call(net, map_tensors(lambda part: part.to(next(net.parameters()).device), batch()))
+            _, metrics = loss_and_metrics(
+                net, map_tensors(lambda part: part.to(next(net.parameters()).device), batch())
+            )
         net.train()
         starts = {
             f"{name}_" * bool(name) for name, value in metrics.items() if callable(value[0])

@@ -242,30 +242,35 @@ def _by_offsets(parse: Callable[[bytes], dict[str, Any]], width: int) -> Callabl
 
 def _read_rows(shards: Any, shard: int, rows: list[int]) -> Iterator[dict[str, Any]]:
     kept = shards.readers.setdefault(os.getpid(), OrderedDict())
-    ends = np.cumsum(shards.counts[shard])
-    for row in rows:
-        group = int(np.searchsorted(ends, row, side="right"))
+    counts = shards.counts[shard]
+    ends = np.cumsum(counts)
+    groups = np.searchsorted(ends, rows, side="right")
+    for group in np.unique(groups).tolist():
         if (shard, group) not in kept:
             kept[shard, group] = _read_group(shards, shard, group)
-            while len(kept) > max(GROUPS, 2 * shards.window // max(shards.counts[shard])):
+            while len(kept) > max(GROUPS, 2 * shards.window // max(counts)):
                 kept.popitem(last=False)
         kept.move_to_end((shard, group))
-        yield kept[shard, group].slice(row - int(ends[group] - shards.counts[shard][group]), 1).to_pylist()[0]
+        yield from (
+            kept[shard, group].take(np.asarray(rows)[groups == group] - (ends[group] - counts[group])).to_pylist()
+        )
 
 
 def _read_group(shards: Any, shard: int, group: int) -> Any:
     path = location(shards.storage.paths[shard])
     try:
         with shards.storage.open(shard) as stream:
-            found = _parquet().ParquetFile(stream).read_row_group(group, columns=shards.columns)
-        if len(found) != shards.counts[shard][group]:
-            raise ValueError(CHANGED)
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise UserError(f"cannot read {path} ({error}): restore it, then resume") from error
-    missing = [name for name in shards.columns or () if name not in found.column_names]
-    if missing:
-        raise UserError(f"{path} has no column {missing[0]}: correct `columns` of Shards")
-    return found
+            file = _parquet().ParquetFile(stream)
+            names = file.schema_arrow.names
+            if missing := [name for name in shards.columns or () if not {name, name.partition(".")[0]} & {*names}]:
+                raise UserError(f"{path} has no column {', '.join(missing)}: it has {abbreviate(names)}")
+            table = file.read_row_group(group, columns=shards.columns)
+    except (OSError, ValueError, LookupError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"cannot read {path}, row group {group} ({reason}): restore it, then resume") from error
+    if len(table) != shards.counts[shard][group]:
+        raise UserError(f"{path}, row group {group}: {CHANGED}: restore the shard, then resume")
+    return table
 
 
 @dataclass(frozen=True)

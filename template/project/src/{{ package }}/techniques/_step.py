@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from .. import optim
 from ..config import Config, DebugConfig, OptimConfig
-from ..contracts import Batch, map_tensors
+from ..contracts import Batch
 from ..distributed import World
 from ..hooks import Hook
 from ..metrics import Meter
-from ..model import build
 from ..speed import Precision
 
 
@@ -120,11 +119,9 @@ def hooks(
 
         found.append(Phases(cfg, model))
     elif cfg.log.mfu is True or (cfg.log.mfu == "auto" and world.device.type != "cpu"):
-        from .mfu import Mfu
+        from . import mfu
 
-        with torch.device("meta"):
-            empty = build(cfg.model, spec)
-        found.append(Mfu(empty, map_tensors(lambda part: part.to("meta"), batch()), world, precision.format))
+        found += mfu.hooks(cfg, spec, batch(), world, precision.format)
     if cfg.train.ema is not None:
         from .ema import Ema
 

@@ -6,14 +6,18 @@ backward pass. What activation checkpointing recomputes does not count.
 
 import math
 import re
+import warnings
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..contracts import Batch, call, size_of
+from ..config import Config
+from ..contracts import Batch, call, map_tensors, size_of
 from ..distributed import World
 from ..hooks import Hook
+from ..model import build
 from ..speed import Format
 
 # Peak of dense matrix products in bf16 or fp16 with fp32 accumulation, in TFLOP/s, from the vendors' data sheets, by
@@ -47,6 +51,24 @@ class Mfu(Hook):
         if self.peak:
             row["mfu"] = row["tflops"] / self.peak
         return False
+
+
+def hooks(cfg: Config, spec: Any, batch: Batch, world: World, precision: Format) -> list[Hook]:
+    """Return what counts; nothing for `auto` if the model needs values, which meta tensors do not have.
+
+    Raises:
+        UserError: it needs them, and `log.mfu` is true.
+    """
+    try:
+        with torch.device("meta"):
+            model = build(cfg.model, spec)
+        return [Mfu(model, map_tensors(lambda part: part.to("meta"), batch), world, precision)]
+    except Exception as error:  # whatever your model raises
+        reason = f"the model cannot run on meta tensors, which have no values ({type(error).__name__})"
+    if cfg.log.mfu is True:
+        cfg.log.refuse("mfu", f"{reason}; use false")
+    warnings.warn(f"no FLOPs are counted, as {reason}; log.mfu=false omits this", stacklevel=1)
+    return []
 
 
 def peak(device: str, precision: Format) -> float:

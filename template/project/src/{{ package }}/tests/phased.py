@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .. import faults, model, techniques
+from .. import faults, model
 from ..contracts import Metrics
+from ..techniques import _model
 
 
 def auroc(scores: Tensor, labels: Tensor) -> Tensor:
@@ -76,5 +77,5 @@ class Gan(nn.Module):
 
 def install(set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
     """Let runs and tools have this model."""
-    for module in (techniques, faults, model):
+    for module in (_model, faults, model):
         set_attribute(module, "build", lambda *_: Gan())

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from ..contracts import check_data, in_memory, problems
+from ..contracts import check_data, in_memory, loss_and_metrics, problems
 from ..errors import UserError
 
 pytestmark = pytest.mark.fast
@@ -46,6 +47,22 @@ def test_spec_that_no_checkpoint_restores_is_refused(value: object) -> None:
 def test_spec_must_be_the_dataclass_of_data_py(module: Any, spec: object) -> None:
     with pytest.raises(UserError, match="it must be an object of a dataclass named `Spec` in data.py"):
         check_data(module, found(spec))
+
+
+@pytest.mark.parametrize(
+    ("output", "what"),
+    [
+        (torch.ones(()), r"a tensor of shape \(\): "),
+        ((torch.ones(3), {"loss": 0}), r"a tuple of a tensor of shape \(3,\), a dict with 'loss': "),
+        ((torch.ones(()), {"accuracy": 0}), r".*, a dict with 'accuracy': "),
+        ((torch.ones(()), None), ".*, None: "),
+        ((0.5, {"loss": 0}), "a tuple of 0.5, a dict"),
+        ((torch.ones(()), {"loss": 0}, 2), ".* a dict with 'loss', 2: "),
+    ],
+)
+def test_forward_must_return_a_loss_and_metrics(output: Any, what: str) -> None:
+    with pytest.raises(UserError, match=f"^forward of the model returns {what}"):
+        loss_and_metrics(lambda x: output, 1)
 
 
 def test_what_is_optional_may_be_missing() -> None:

@@ -106,9 +106,12 @@ class PrepareNamed(nn.Module):
 
 
 @pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def use(monkeypatch: pytest.MonkeyPatch, config: Callable[..., Config]) -> Callable[..., None]:
     """Let `load` return other datasets, made of the project's own."""
     original = data.load
+    own: Any = original(config().data).train
+    if not hasattr(own, "__getitems__") or not isinstance(own.__getitems__([0]), tuple):
+        pytest.skip("the project's own datasets do not return a tuple for a batch, of which others are made here")
 
     def change(make: Callable[[Any], Any], **more: Any) -> None:
         def load(cfg: data.DataConfig) -> Any:

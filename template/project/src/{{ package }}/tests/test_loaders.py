@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from .. import data, loader_worker, parts
+from .. import data, loader_worker, parts, techniques
 from ..config import Config, LoaderConfig, TrainConfig
-from ..contracts import in_memory
+from ..contracts import in_memory, tensors
 from ..distributed import World
 from ..errors import RestartError, UserError
 from ..loaders import EvalOrder, Loader, Plan, TrainOrder, worker_count
@@ -69,13 +69,13 @@ def test_rank_without_validation_samples_is_refused() -> None:
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
 @pytest.mark.fast
 def test_workers_do_not_change_batches(config: Callable[..., Config], world: World) -> None:
-    samples = data.load(config().data)
+    samples = techniques.load(config().data)
     order = list(TrainOrder(Plan.make(TrainConfig(micro_batch=8, steps=5), len(samples.train), 1), 0, 0, 0))
     runs = [list(Loader(samples.train, order, LoaderConfig(), workers, world)) for workers in (0, 1, 2)]
     assert len(runs[0]) == 5
     for run in runs[1:]:
         for ours, theirs in zip(runs[0], run, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(tensors(ours), tensors(theirs), strict=True))
 
 
 class Ending:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from .. import data, model
+from .. import data, model, techniques
 from ..config import Config
+from ..contracts import Batch, call
 from ..distributed import World, seeded_generator
 from ..errors import UserError
 from ..loaders import EvalOrder, Loader
@@ -23,7 +24,7 @@ CPU = torch.device("cpu")
 
 def test_validation_is_exact_for_a_short_last_batch(config: Callable[..., Config], world: World) -> None:
     cfg = config()
-    samples = data.load(cfg.data)
+    samples: Any = techniques.load(cfg.data)
     prepare = data.Prepare(samples.spec, cfg.data)
     torch.manual_seed(0)
     net = model.build(cfg.model, samples.spec)
@@ -34,15 +35,15 @@ def test_validation_is_exact_for_a_short_last_batch(config: Callable[..., Config
         def __len__(self) -> int:
             return 23
 
-        def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
-            return tuple(samples.val.__getitems__(indices))
+        def __getitems__(self, indices: list[int]) -> Batch:
+            return samples.val.__getitems__(indices)
 
     whole = prepare(samples.val.__getitems__(list(range(23))), False, seeded_generator(CPU, 0, 0, 0))
     net.eval()
     # Without metrics of all samples, such as AUROC, for which these may be too few.
     net.register_forward_hook(lambda *call: (call[2][0], {k: v for k, v in call[2][1].items() if not callable(v[0])}))
     with torch.no_grad():
-        _, sums = net(*whole)
+        _, sums = call(net, whole)
     # A vector is averaged over the entries that have a count.
     expected = {name: float((total / n)[torch.as_tensor(n) > 0].mean()) for name, (total, n) in sums.items()}
     for micro_batch in (4, 23, 64):
@@ -64,10 +65,27 @@ def test_vectors_give_the_mean_over_entries_that_have_a_count(world: World) -> N
     meter.add({"iou": (torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2.0, 4.0, 0.0])), "loss": (torch.tensor(1.0), 2)})
     assert meter.read() == {"iou": (2 / 4 + 3 / 8) / 2, "loss": 1.0}
     assert meter.read() == {}
-    for value in (torch.tensor(3.0), 3.0, torch.ones(3), (3.0, 2), (torch.ones(2), 2, 2)):
+    weight = torch.ones((), requires_grad=True)
+    for _ in range(2):
+        meter.add({"loss": (2 * weight, 1)})
+    assert not meter.sums["loss"].requires_grad, "the graphs of all batches would stay in memory until the next row"
+    for value in (torch.tensor(3.0), 3.0, torch.ones(3), (3.0, 2), (torch.ones(2), 2, 2), (torch.ones(2), 2)):
         wrong: Any = {"loss": value}
         with pytest.raises(UserError, match=r"forward returns \w+ as the metric loss: return its sum"):
             meter.add(wrong)
+
+
+def test_ranks_with_other_metrics_are_refused() -> None:
+    """Their values would be added to those of another name."""
+
+    class Second(World):
+        def broadcast(self, value: str) -> str:
+            return "loss, recall"
+
+    meter = Meter(Second(1, 2, CPU))
+    meter.add({"loss": (torch.ones(()), 1), "accuracy": (torch.ones(()), 1)})
+    with pytest.raises(UserError, match="the metrics accuracy, loss on rank 1, and loss, recall on rank 0: return"):
+        meter.read()
 
 
 def test_counts_of_a_reused_buffer_are_summed(world: World) -> None:

@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ..config import Config, LogConfig
 from ..distributed import World
+from ..errors import UserError
+from ..techniques import mfu
 from ..techniques.mfu import Mfu, peak
 
 
@@ -28,6 +31,14 @@ def test_flops_per_sample(world: World) -> None:
     row = {"samples_per_second": 1e9}
     assert not work.on_metrics(row)
     assert row == {"samples_per_second": 1e9, "tflops": pytest.approx(2 * (linear + conv) / 1e3)}, "no peak for a CPU"
+
+
+def test_model_that_needs_values_is_trained_without(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mfu, "build", lambda *_: lambda x: (x[x > 0].sum(), {}))
+    with pytest.warns(UserWarning, match="no FLOPs are counted, as the model cannot run on meta tensors"):
+        assert mfu.hooks(Config(), None, torch.ones(2), world, "bf16") == []
+    with pytest.raises(UserError, match="log.mfu is true: the model cannot run on meta tensors"):
+        mfu.hooks(Config(log=LogConfig(mfu=True)), None, torch.ones(2), world, "bf16")
 
 
 @pytest.mark.parametrize(

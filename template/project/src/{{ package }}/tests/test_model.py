@@ -8,7 +8,7 @@ from torch import nn
 
 from .. import data, model, optim, techniques
 from ..config import Config
-from ..contracts import Sums
+from ..contracts import Metrics, call
 from ..distributed import World, seeded_generator
 from ..errors import UserError
 from ..metrics import Meter
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 def test_model_overfits_one_batch(config: Callable[..., Config]) -> None:
     torch.manual_seed(0)
     cfg = config()
-    samples = data.load(cfg.data)
+    samples = techniques.load(cfg.data)
     batch = data.Prepare(samples.spec, cfg.data)(
         samples.train.__getitems__(list(range(8))), False, seeded_generator(torch.device("cpu"), 0, 0, 0)
     )
@@ -33,9 +33,9 @@ def test_model_overfits_one_batch(config: Callable[..., Config]) -> None:
     optimizer = techniques.build_optimizer(net, cfg.optim)
     optim.set_lr(optimizer, cfg.optim.lr, 0.9)
 
-    def run_model() -> tuple[torch.Tensor, Sums]:
+    def run_model() -> tuple[torch.Tensor, Metrics]:
         seeded_generator(CPU, 0, 0, 0)  # noise that a model draws is part of the batch
-        answer: tuple[torch.Tensor, Sums] = net(*batch)
+        answer: tuple[torch.Tensor, Metrics] = call(net, batch)
         return answer
 
     loss, metrics = run_model()
@@ -61,7 +61,7 @@ def test_model_overfits_one_batch(config: Callable[..., Config]) -> None:
 @pytest.mark.usefixtures("no_print")
 def test_model_compiles_as_one_graph(config: Callable[..., Config], world: World) -> None:
     cfg = config()
-    samples = data.load(cfg.data)
+    samples = techniques.load(cfg.data)
     if NO_COMPILE:
         with pytest.raises(UserError, match="speed.compile is model"):
             train(config("--run.name=a", "--speed.compile=model"), world)
@@ -72,13 +72,14 @@ def test_model_compiles_as_one_graph(config: Callable[..., Config], world: World
     net = model.build(cfg.model, samples.spec).eval()  # its random numbers would differ
     net.register_forward_pre_hook(lambda *_: print("a model that prints"))
     whole = torch.compile(net, backend="eager", fullgraph=True, dynamic=False)
-    torch.testing.assert_close(whole(*batch)[0], net(*batch)[0])
-    torch.compile(net.train(), backend="eager", fullgraph=True, dynamic=False)(*batch)[0].backward()
+    torch.testing.assert_close(call(whole, batch)[0], call(net, batch)[0])
+    trained = torch.compile(net.train(), backend="eager", fullgraph=True, dynamic=False)
+    call(trained, batch)[0].backward()
 
 
 def test_no_bias_before_batch_norm(config: Callable[..., Config]) -> None:
     cfg = config()
-    samples = data.load(cfg.data)
+    samples = techniques.load(cfg.data)
     net = model.build(cfg.model, samples.spec)
     made_by: dict[int, nn.Module] = {}
     outputs, seen = [], []
@@ -91,9 +92,8 @@ def test_no_bias_before_batch_norm(config: Callable[..., Config]) -> None:
 
     for module in net.modules():
         module.register_forward_hook(note)
-    net(
-        *data.Prepare(samples.spec, cfg.data)(samples.train.__getitems__([0, 1]), False, seeded_generator(CPU, 0, 0, 0))
-    )
+    batch = samples.train.__getitems__([0, 1])
+    call(net, data.Prepare(samples.spec, cfg.data)(batch, False, seeded_generator(CPU, 0, 0, 0)))
     assert all(getattr(layer, "bias", None) is None for layer in seen)
     norms = [module for module in net.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     assert len(seen) == len(norms)

@@ -148,7 +148,7 @@ def test_fp16_overflow_skips_the_step_and_clipping_is_unscaled(fused: bool) -> N
 @pytest.mark.parametrize("parts", [2, 4])
 def test_micro_batch_gradients_sum_to_one_batch(config: Callable[..., Config], parts: int) -> None:
     cfg = config()
-    samples = data.load(cfg.data)
+    samples = techniques.load(cfg.data)
     prepare = data.Prepare(samples.spec, cfg.data)
     net = model.build(cfg.model, samples.spec).eval()  # BatchNorm's statistics are those of a micro-batch
     batch = prepare(samples.train.__getitems__(list(range(16))), False, seeded_generator(CPU, 0, 0, 0))

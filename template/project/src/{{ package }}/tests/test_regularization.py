@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from .. import checkpoint, data, model
+from .. import checkpoint, data, model, techniques
 from ..config import Config
 from ..distributed import World, seeded_generator
 from ..errors import UserError
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("short_validation")
 @pytest.mark.skipif(not HAS_SMOOTHING, reason="this model has no label smoothing")
 def test_label_smoothing_equals_the_formula_in_training_only(config: Callable[..., Config]) -> None:
     share = 0.2
-    samples = data.load(config().data)
+    samples = techniques.load(config().data)
     batch = data.Prepare(samples.spec, config().data)(
         samples.train.__getitems__(list(range(4))), False, seeded_generator(torch.device("cpu"), 0, 0, 0)
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from .. import data
+from .. import data, techniques
 from ..config import Config, LoaderConfig
 from ..distributed import World
 from ..errors import UserError
@@ -46,6 +46,15 @@ def lines(names: list[str]) -> bytes:
     return b"\n".join(json.dumps({"name": name, "text": "ü" * len(name)}).encode() + b"\r\n" for name in names)
 
 
+def parquet(names: list[str]) -> bytes:
+    """Return a Parquet file of row groups of 20 rows; without pyarrow, the test is skipped."""
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"name": pyarrow.array(names, "string"), "place": [{"x": 1.5} for _ in names]})
+    stream = io.BytesIO()
+    pytest.importorskip("pyarrow.parquet").write_table(table, stream, row_group_size=20)
+    return stream.getvalue()
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
     """Write shards of one format, and return a pattern for them."""
@@ -65,7 +74,7 @@ def number(sample: dict[str, Any]) -> int:
     return int(sample["name"] if "name" in sample else sample["seg.png"])
 
 
-@pytest.mark.parametrize(("suffix", "content"), [("tar", tar), ("jsonl", lines)])
+@pytest.mark.parametrize(("suffix", "content"), [("tar", tar), ("jsonl", lines), ("parquet", parquet)])
 def test_every_sample_is_read_by_its_position(
     tmp_path: Path,
     write: Callable[..., str],
@@ -80,7 +89,8 @@ def test_every_sample_is_read_by_its_position(
     backwards = list(range(TOTAL))[::-1]
     monkeypatch.setattr(shard_files, "OPEN", 2)
     assert found.__getitems__(backwards) == backwards
-    assert len(found.readers[os.getpid()]) == 2, "of four files, two stay open"
+    if suffix != "parquet":
+        assert len(found.readers[os.getpid()]) == 2, "of four files, two stay open"
     remote = fsspec.filesystem("memory")
     for file in tmp_path.glob(f"*.{suffix}"):
         remote.pipe(f"/{tmp_path.name}/{file.name}", file.read_bytes())
@@ -95,7 +105,11 @@ def test_every_sample_is_read_by_its_position(
     assert index.stat().st_mtime_ns == before, "it is built once"
     (tmp_path / f"part-0.{suffix}").write_bytes(content(["0", "1"]))
     assert len(Shards(pattern, cache_dir=tmp_path / "cache")) == TOTAL - 3
-    with pytest.raises(UserError, match=rf"part-0.{suffix}, sample 4: it has changed since the run began"):
+    where = "row group 0" if suffix == "parquet" else "sample 4"
+    found.readers.clear()  # Parquet keeps row groups in memory
+    with pytest.raises(
+        UserError, match=rf"part-0.{suffix}, {where}: it has changed since the run began: restore the shard"
+    ):
         found.__getitems__([4])
 
 
@@ -120,8 +134,11 @@ def test_order_has_each_sample_once_within_its_window(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
-def test_ranks_and_workers_share_one_order(tmp_path: Path, write: Callable[..., str], world: World) -> None:
-    samples: Any = datasets.adapt("train", Shards(write("jsonl", lines), number, 32, cache_dir=tmp_path), None)
+@pytest.mark.parametrize(("suffix", "content"), [("jsonl", lines), ("parquet", parquet)])
+def test_ranks_and_workers_share_one_order(
+    tmp_path: Path, write: Callable[..., str], world: World, suffix: str, content: Callable[[list[str]], bytes]
+) -> None:
+    samples: Any = datasets.adapt("train", Shards(write(suffix, content), number, 32, cache_dir=tmp_path), None)
     alone = TrainOrder(Plan(TOTAL, 4, 4, 1, 20), 0, 3, 0, samples)
     expected = [batch.tolist() for batch in Loader(samples, alone, LoaderConfig(), 0, world)]
     epochs = [[index for batch in expected[begin : begin + 32] for index in batch] for begin in (0, 32)]
@@ -140,7 +157,9 @@ def test_run_on_shards_is_resumed_within_an_epoch(
     config: Callable[..., Config], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the samples of the project as JSON lines, of which `decode` makes tensors."""
-    original: Any = data.load(config().data)
+    original: Any = techniques.load(config().data)
+    if not isinstance(original.train.__getitems__([0]), tuple | list):
+        pytest.skip("a batch of the project is no tuple, of which lines are written here")
     place = tmp_path / "shards"
     place.mkdir()
     for name in ("train", "val"):
@@ -245,6 +264,17 @@ def test_unsuitable_shards_are_refused_in_one_line(tmp_path: Path, kind: str) ->
         Shards(make(tmp_path), cache_dir=tmp_path / "cache").__getitems__([0, 1])
 
 
+def test_only_columns_that_are_there_are_read_from_parquet(tmp_path: Path, write: Callable[..., str]) -> None:
+    pattern, cache = write("parquet", parquet), tmp_path / "cache"
+    assert Shards(pattern, columns=["place.x"], cache_dir=cache).__getitems__([75, 6]) == [{"place": {"x": 1.5}}] * 2
+    assert Shards(pattern, cache_dir=cache)._pieces(999) == [999], "a row group is read as a whole"
+    with pytest.raises(UserError, match=r"part-3.parquet has no column nam, place_x: it has name, place"):
+        Shards(pattern, columns=["nam", "name", "place_x"], cache_dir=cache).__getitems__([75])
+    (tmp_path / "part-4.parquet").write_bytes(b"PAR1" + bytes(200))
+    with pytest.raises(UserError, match=r"the shard .*part-4.parquet cannot be read \(.*\): restore or remove it"):
+        Shards(pattern, cache_dir=cache)
+
+
 def test_shard_that_is_written_anew_is_refused(tmp_path: Path) -> None:
     """Also where what is at the former place of a sample can be read."""
     file = tmp_path / "[?].tar"
@@ -256,24 +286,6 @@ def test_shard_that_is_written_anew_is_refused(tmp_path: Path) -> None:
             UserError, match=r"\[\?\].tar, sample 0: it has changed since the run began: restore the shard"
         ):
             found.__getitems__([0])
-
-
-def test_parquet_is_read_by_row_group(tmp_path: Path) -> None:
-    """Where pyarrow is installed."""
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    rows = {"x": list(range(TOTAL)), "y": [str(index) for index in range(TOTAL)]}
-    file = tmp_path / "a.parquet"
-    parquet.write_table(pyarrow.table(rows), file, row_group_size=9)
-    found = Shards(file, cache_dir=tmp_path)
-    assert found.__getitems__([TOTAL - 1, 3]) == [{"x": TOTAL - 1, "y": f"{TOTAL - 1}"}, {"x": 3, "y": "3"}]
-    assert sorted(found.epoch_order(0, 0)[0:TOTAL].tolist()) == rows["x"]
-    assert found._pieces(999) == [999], "a row group, which is read as a whole, stays together"
-    with pytest.raises(UserError, match="a.parquet has no column z: correct `columns` of Shards"):
-        Shards(file, columns=["x", "z"], cache_dir=tmp_path).__getitems__([0])
-    for size, reason in ((4, "it has changed since the run began"), (TOTAL, "row_group_indices")):
-        parquet.write_table(pyarrow.table(rows), file, row_group_size=size)
-        with pytest.raises(UserError, match=rf"cannot read .*a.parquet \(.*{reason}.*\): restore it, then resume"):
-            found.__getitems__([50])
 
 
 def test_error_of_decode_names_the_sample(tmp_path: Path) -> None:

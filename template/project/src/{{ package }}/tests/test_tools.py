@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from ..errors import UserError
-from ..tools import evaluate, report, show
+from ..tools import evaluate, export, report, show
 from .conftest import SMALL
 
 ROWS = [{"split": "train", "step": 1, "loss": 2.0}]
@@ -46,6 +47,20 @@ def test_show_refuses_bad_options(
     assert ended.value.code
     assert re.search(message, said)
     assert {path.name for path in tmp_path.iterdir()} <= {".cache"}
+
+
+def test_outputs_of_an_exported_model_may_be_nested() -> None:
+    def original(x: torch.Tensor) -> object:
+        return {"best": x > 0, "all": [x, (x,)]}
+
+    def exported(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x > 0, x, x + 1e-5]
+
+    assert export.max_difference(original, exported, (torch.zeros(2),)) == pytest.approx(1e-5)
+    with pytest.raises(UserError, match="differs from the original by up to 1"):
+        export.max_difference(original, lambda x: [x < 1, x, x], (torch.zeros(2),))
+    with pytest.raises(UserError, match="`predict` returns no tensors"):
+        export.max_difference(lambda x: {}, lambda x: {}, (torch.zeros(2),))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def _details(
                 prepared: Any = trained.prepare(batch, False, generator)
                 with trained.precision.autocast():
                     details.add(trained.net, prepared)
-                first = first or prepared
+                first = prepared if first is None else first
     except UserError as error:
         problem = str(error)
     # All ranks must agree, because they wait for each other in `result`.

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from .. import distributed, techniques
 from ..contracts import inputs_of
@@ -88,6 +89,8 @@ def max_difference(original: Callable[..., Any], exported: Callable[..., Any], i
     """
     with torch.no_grad():
         pairs = list(zip(_tensors(original(*inputs)), _tensors(exported(*inputs)), strict=True))
+    if not pairs:
+        raise UserError("`predict` returns no tensors, so nothing can be exported: change it in model.py")
     largest = max((one - other).abs().max().item() for one, other in pairs)
     if not all(torch.allclose(one, other, RTOL, ATOL) for one, other in pairs):
         raise UserError(f"the exported model differs from the original by up to {largest:.3g}: do not use it")
@@ -95,7 +98,8 @@ def max_difference(original: Callable[..., Any], exported: Callable[..., Any], i
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
-    return [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    """The tensors of a nested structure, as doubles: those of bools cannot be subtracted."""
+    return [found.double() for found in tree_leaves(outputs) if isinstance(found, Tensor)]
 
 
 class _Predict(nn.Module):
@@ -132,6 +136,10 @@ def _predict_only(trained: TrainedModel) -> tuple[nn.Module, tuple[Tensor, ...]]
             f"`predict` does not take what it names of a prepared batch ({reason}): let the inputs come first in the "
             "batch, or write `export_module` in tools/task.py, see contracts.py"
         ) from error
+    if not all(isinstance(part, Tensor) for part in inputs):
+        raise UserError(
+            "`predict` takes other inputs than tensors: write `export_module` in tools/task.py, see contracts.py"
+        )
     return module, inputs
 
 

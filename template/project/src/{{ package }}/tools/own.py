@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
 OF_MODEL = ("tests/test_network.py",)
 OF_DATA = ("tests/test_data.py", "tests/test_readers.py", "tools/view.py")
-OF_TASK = ("tests/test_task.py", "tools/task.py", "tools/text_generation.py")
+TOOLS_OF_TASK = ("task.py", "confusion.py", "image_grid.py", "text_generation.py")
+OF_TASK = ("tests/test_task.py", *(f"tools/{name}" for name in TOOLS_OF_TASK))
 KEPT_READERS = ("__init__.py", "common.py", "shard_files.py", "shards.py", "unreadable.py")
 """Readers that are useful for any files."""
 RECIPE = """\
