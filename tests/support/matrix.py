@@ -38,10 +38,13 @@ HARDWARE: dict[str, list[str]] = {
 
 GPUS = [hardware for hardware in HARDWARE if hardware != "cpu"]
 HARDWARE_COVER = [(*pair, "cpu") for pair in COVER]
-HARDWARE_COVER += [(*pair, GPUS[place % len(GPUS)]) for place, pair in enumerate(PAIRS)]
+HARDWARE_COVER += [
+    (FRAMEWORKS[place % len(FRAMEWORKS)], model, GPUS[place // len(FRAMEWORKS) % len(GPUS)])
+    for place, model in enumerate(MODELS)
+]
 HARDWARE_COVER += [(*COVER[0], hardware) for hardware in GPUS if (*COVER[0], hardware) not in HARDWARE_COVER]
 ALL = [(*pair, hardware) for pair in PAIRS for hardware in HARDWARE] if EVERY else HARDWARE_COVER
-"""Every pair with one of the GPU machines in turn, and one with all; those that are tested also with none."""
+"""Each model, framework and GPU machine, and one pair with all machines; those that are tested also with none."""
 
 
 def first_with(key: str, model: str) -> bool:

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from matrix import PAIRS
+from matrix import PROJECTS
 from program import Project
 
 LAYERS: list[set[str]] = [
@@ -86,7 +86,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [found for name in sorted(graph) if (found := path(name))]
 
 
-@pytest.mark.parametrize(("framework", "model"), PAIRS)
+@pytest.mark.parametrize(("framework", "model"), PROJECTS)
 def test_imports_go_one_way(project: Project, framework: str, model: str) -> None:
     graph = imports(project(framework, model) / "src/proj")
     assert {name.split(".")[0] for name in graph} <= LEVEL.keys(), "a module without a layer"

@@ -5,7 +5,6 @@ Delete this file together with the example's tools/task.py: nothing else needs i
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,37 +13,28 @@ import torch
 from PIL import Image
 
 from .. import data
-from ..config import Config
 from ..distributed import World
 from ..tools import evaluate, export, image_grid, predict, task
 from ..tools.trained_model import open_trained
-from ..train import train
+from .conftest import load_exported
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def run(config: Callable[..., Config], world: World) -> Path:
-    """The folder of a short run."""
-    cfg = config("--run.name=a", "--train.steps=4", "--train.eval_every=4")
-    train(cfg, world)
-    return cfg.run.dir / "a"
-
-
-def test_evaluate_writes_the_parts_of_the_loss_and_a_plot(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate.main([str(run), "--device=cpu"])
-    found = json.loads(next(run.glob("checkpoints/*/evaluation.json")).read_text())
+def test_evaluate_writes_the_parts_of_the_loss_and_a_plot(short_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate.main([str(short_run), "--device=cpu"])
+    found = json.loads(next(short_run.glob("checkpoints/*/evaluation.json")).read_text())
     assert found["bits_per_image"] == pytest.approx(found["bits_per_dim"] * 64, rel=1e-5)
     assert found["bits_per_dim"] == pytest.approx(found["reconstruction"] + found["kl"], rel=1e-5)
     assert 0 <= found["active_latents"] <= found["latents"] == 16
     text = capsys.readouterr().out
     assert f"{found['bits_per_dim']:.4f}{found['bits_per_image']:16.1f}" in text
-    with Image.open(next(run.glob("checkpoints/*/evaluation.png"))) as image:
+    with Image.open(next(short_run.glob("checkpoints/*/evaluation.png"))) as image:
         assert image.width > 1000
 
 
-def test_only_latents_that_depend_on_the_image_are_active(run: Path, world: World) -> None:
-    trained = open_trained(run, CPU)
+def test_only_latents_that_depend_on_the_image_are_active(short_run: Path, world: World) -> None:
+    trained = open_trained(short_run, CPU)
     batch = trained.prepare(data.load(data.DataConfig()).val.__getitems__(list(range(64))), False, torch.Generator())
     with torch.no_grad():
         trained.net.to_latent.weight[:] = 0
@@ -57,10 +47,10 @@ def test_only_latents_that_depend_on_the_image_are_active(run: Path, world: Worl
     assert "3 of 16 latents" in table
 
 
-def test_predict_samples_new_images(run: Path, tmp_path: Path) -> None:
+def test_predict_samples_new_images(short_run: Path, tmp_path: Path) -> None:
     def sampled(*options: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         target = tmp_path / "new.png"
-        predict.main([str(run), "--device=cpu", f"--output={target}", *options])
+        predict.main([str(short_run), "--device=cpu", f"--output={target}", *options])
         with Image.open(target) as image:
             return np.asarray(image)
 
@@ -77,14 +67,14 @@ def test_grid_places_images_in_order() -> None:
     assert set(pixels[:2].flatten()) == {128}
 
 
-def test_predict_reconstructs_images(run: Path, tmp_path: Path) -> None:
+def test_predict_reconstructs_images(short_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
     images, labels = data.load(data.DataConfig()).val.__getitems__([0, 1, 2])
     for number, image in enumerate(images[:, 0].numpy()):
         Image.fromarray(image).save(folder / f"{number}.png")
-    predict.main([str(run), str(folder), "--device=cpu", f"--output={tmp_path}/pairs.png"])
-    trained = open_trained(run, CPU)
+    predict.main([str(short_run), str(folder), "--device=cpu", f"--output={tmp_path}/pairs.png"])
+    trained = open_trained(short_run, CPU)
     with torch.no_grad():
         reconstructed = trained.net.predict(trained.prepare((images, labels), False, torch.Generator())[0])
     expected = torch.stack([images / 255, reconstructed], dim=1).flatten(0, 1)
@@ -93,7 +83,7 @@ def test_predict_reconstructs_images(run: Path, tmp_path: Path) -> None:
     assert abs(difference).max() <= 1
 
 
-def test_predict_rejects_invalid_input(run: Path, tmp_path: Path) -> None:
+def test_predict_rejects_invalid_input(short_run: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("not an image")
     (tmp_path / "none").mkdir()
     cases = {
@@ -105,16 +95,16 @@ def test_predict_rejects_invalid_input(run: Path, tmp_path: Path) -> None:
     }
     for message, options in cases.items():
         with pytest.raises(SystemExit, match=message):
-            predict.main([str(run), *options, "--device=cpu"])
+            predict.main([str(short_run), *options, "--device=cpu"])
     assert not list(tmp_path.rglob(".partial*"))
 
 
-def test_exported_model_returns_reconstructions(run: Path, tmp_path: Path) -> None:
-    for form, suffix in (("torch", ".pt2"), ("onnx", ".onnx")):
-        export.main([str(run), f"--format={form}", f"--output={tmp_path}/model{suffix}"])
+@pytest.mark.parametrize(("form", "suffix"), [("torch", ".pt2"), ("onnx", ".onnx")])
+def test_exported_model_returns_reconstructions(short_run: Path, tmp_path: Path, form: str, suffix: str) -> None:
+    export.main([str(short_run), f"--format={form}", f"--output={tmp_path}/model{suffix}"])
     images, labels = data.load(data.DataConfig()).val.__getitems__([0, 1, 2])
-    reconstructed = torch.export.load(tmp_path / "model.pt2").module()(images)
-    trained = open_trained(run, CPU)
+    reconstructed = load_exported(tmp_path / f"model{suffix}")(images)
+    trained = open_trained(short_run, CPU)
     with torch.no_grad():
         expected = trained.net.predict(trained.prepare((images, labels), False, torch.Generator())[0])
     torch.testing.assert_close(reconstructed, expected)

@@ -148,9 +148,14 @@ def test_predict_forecasts_the_following_rows(
     assert not list(tmp_path.glob(".partial*"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_predict_rejects_invalid_input(
+    run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = run("series", "--train.steps=1", "--train.eval_every=1")
+    monkeypatch.chdir(tmp_path)
+    write(Path("short.csv"), 23)
+    Path("other.csv").write_text("a,b\n1,2\n")
+    cases = [
         ([], "give one CSV or Parquet file, and no --prompt"),
         (["own.csv", "--prompt=a"], "give one CSV or Parquet file, and no --prompt"),
         (["own.csv", "--output=a.txt"], "must end with .csv, .json or .png"),
@@ -158,17 +163,10 @@ def test_predict_forecasts_the_following_rows(
         (["nowhere.csv"], "nowhere.csv does not exist"),
         (["short.csv"], "short.csv has 23 rows, but the model needs 24"),
         (["other.csv"], "has no column tide, moon"),
-    ],
-)
-def test_predict_rejects_invalid_input(
-    run: Callable[..., Path], options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    folder = run("series", "--train.steps=1", "--train.eval_every=1")
-    monkeypatch.chdir(tmp_path)
-    write(Path("short.csv"), 23)
-    Path("other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(SystemExit, match=message):
-        predict.main([str(folder), *options, "--device=cpu"])
+    ]
+    for options, message in cases:
+        with pytest.raises(SystemExit, match=message):
+            predict.main([str(folder), *options, "--device=cpu"])
 
 
 @pytest.mark.parametrize("kind", ["text", "series"])

@@ -3,6 +3,7 @@
 Delete this file together with the example's tools/task.py: nothing else needs it.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from ..distributed import World
 from ..tools import evaluate, export, predict, task
 from ..tools.trained_model import TrainedModel, open_trained
 from ..train import train
+from .conftest import small
 
 CPU = torch.device("cpu")
 MISSING_EVERY = 7
@@ -49,17 +51,18 @@ def write(file: Path, rows: int = 90) -> Path:
     return file
 
 
-@pytest.fixture
-def run(config: Callable[..., Config], world: World, tmp_path: Path) -> Callable[[str], Path]:
-    """Train a few steps to predict one of the columns, and return the folder of the run."""
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Train a few steps to predict one of the columns, once for each, and return the folder of the run."""
 
+    @functools.cache
     def make(target: str) -> Path:
-        file = write(tmp_path / "train.csv")
+        folder = tmp_path_factory.mktemp(target)
         other = "price" if target == "label" else "label"
-        options = [f"--data.path={file}", f"--data.target={target}", f"--data.ignore=[note,{other}]"]
-        cfg = config(*options, f"--data.cache_dir={tmp_path / 'cache'}", "--run.name=tables", "--train.steps=30")
-        train(cfg, world)
-        return tmp_path / "tables"
+        options = [f"--data.path={write(folder / 'train.csv')}", f"--data.target={target}"]
+        options += [f"--data.ignore=[note,{other}]", f"--data.cache_dir={folder / 'cache'}", f"--run.dir={folder}"]
+        train(small(*options, "--run.name=tables", "--train.steps=30", "--log.tensorboard=false"), World(0, 1, CPU))
+        return folder / "tables"
 
     return make
 
@@ -123,9 +126,9 @@ def test_validation_r2_equals_that_of_scikit_learn(world: World, run: Callable[[
 
 def test_predict_adds_columns(run: Callable[[str], Path], tmp_path: Path) -> None:
     folder = run("label")
+    (folder.parent / "train.csv").rename(tmp_path / "train.csv")  # only the checkpoint is needed
     rows = pl.read_csv(tmp_path / "train.csv").drop("label", "price")
     rows.write_parquet(tmp_path / "new.parquet")
-    (tmp_path / "train.csv").unlink()  # only the checkpoint is needed
     names = [f"probability {name}" for name in ("large", "middle", "small")]
     readers: dict[str, Callable[[Path], pl.DataFrame]] = {
         ".csv": pl.read_csv,
@@ -143,6 +146,7 @@ def test_predict_adds_columns(run: Callable[[str], Path], tmp_path: Path) -> Non
         assert predicted["prediction"].to_list() == [
             ("large", "middle", "small")[index] for index in probabilities.argmax(1)
         ]
+    (tmp_path / "train.csv").rename(folder.parent / "train.csv")
     assert not list(tmp_path.glob(".partial*"))
 
 

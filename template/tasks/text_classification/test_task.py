@@ -4,7 +4,6 @@ Delete this file together with the example's tools/task.py: nothing else needs i
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,29 +15,31 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
 from .. import data
-from ..config import Config
 from ..distributed import World
 from ..readers.subwords import encoder
 from ..tools import evaluate, export, predict, task
 from ..tools.trained_model import open_trained
 from ..train import train
+from .conftest import small
 
 CPU = torch.device("cpu")
 NEW = ["this was a good film", "dull, from the beginning to the end of it and again", "fine"]
 
 
-@pytest.fixture
-def run(config: Callable[..., Config], world: World, tmp_path: Path) -> Path:
-    """Train a few steps on short reviews, and return the folder of the run; the file is gone."""
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a few steps on short reviews, and return the folder of the run."""
+    folder = tmp_path_factory.mktemp("runs")
     words = ("good", "fine", "dull", "bad", "so-so", "mixed")
     rows = {
         "review": [f"this {index} was {words[index % 6]}" for index in range(120)],
         "stars": [("pos", "neg", "none")[index % 6 // 2] for index in range(120)],
     }
-    pl.DataFrame(rows).write_csv(tmp_path / "reviews.csv")
-    own = [f"--data.path={tmp_path}/reviews.csv", "--data.text=review", "--data.label=stars", "--data.vocabulary=300"]
-    train(config(*own, f"--data.cache_dir={tmp_path}/cache", "--run.name=a", "--train.steps=30"), world)
-    return tmp_path / "a"
+    pl.DataFrame(rows).write_csv(folder / "reviews.csv")
+    own = [f"--data.path={folder}/reviews.csv", "--data.text=review", "--data.label=stars", "--data.vocabulary=300"]
+    own += [f"--data.cache_dir={folder}/cache", f"--run.dir={folder}", "--run.name=a", "--log.tensorboard=false"]
+    train(small(*own, "--train.steps=30"), World(0, 1, CPU))
+    return folder / "a"
 
 
 def probabilities(run: Path, texts: list[str]) -> torch.Tensor:
@@ -97,7 +98,7 @@ def test_plot_marks_wrong_predictions(run: Path) -> None:
 
 
 def test_predict_classifies_new_texts(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "reviews.csv").unlink()  # only the checkpoint is needed
+    (run.parent / "reviews.csv").rename(tmp_path / "reviews.csv")  # only the checkpoint is needed
     expected, classes = probabilities(run, NEW), open_trained(run, CPU).spec.classes
     best = expected.topk(3)
     frame = pl.DataFrame({"id": [1, 2], "review": NEW[1:]})
@@ -115,6 +116,7 @@ def test_predict_classifies_new_texts(run: Path, tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     predict.main(inputs)
     printed = capsys.readouterr().out
+    (tmp_path / "reviews.csv").rename(run.parent / "reviews.csv")
     assert all(text in printed for text in NEW)
     assert not list(tmp_path.glob(".partial*"))
 

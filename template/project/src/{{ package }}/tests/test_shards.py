@@ -89,8 +89,10 @@ def test_every_sample_is_read_by_its_position(
     backwards = list(range(TOTAL))[::-1]
     monkeypatch.setattr(shard_files, "OPEN", 2)
     assert found.__getitems__(backwards) == backwards
-    if suffix != "parquet":
-        assert len(found.readers[os.getpid()]) == 2, "of four files, two stay open"
+    kept = 10 if suffix == "parquet" else 2
+    assert len(found.readers[os.getpid()]) == kept, (
+        "of four files, two stay open; of Parquet, row groups stay in memory"
+    )
     remote = fsspec.filesystem("memory")
     for file in tmp_path.glob(f"*.{suffix}"):
         remote.pipe(f"/{tmp_path.name}/{file.name}", file.read_bytes())
@@ -267,7 +269,9 @@ def test_unsuitable_shards_are_refused_in_one_line(tmp_path: Path, kind: str) ->
 def test_only_columns_that_are_there_are_read_from_parquet(tmp_path: Path, write: Callable[..., str]) -> None:
     pattern, cache = write("parquet", parquet), tmp_path / "cache"
     assert Shards(pattern, columns=["place.x"], cache_dir=cache).__getitems__([75, 6]) == [{"place": {"x": 1.5}}] * 2
-    assert Shards(pattern, cache_dir=cache)._pieces(999) == [999], "a row group is read as a whole"
+    assert Shards(pattern, cache_dir=cache)._pieces(999) == [999], (
+        "a row group, which is read as a whole, stays together"
+    )
     with pytest.raises(UserError, match=r"part-3.parquet has no column nam, place_x: it has name, place"):
         Shards(pattern, columns=["nam", "name", "place_x"], cache_dir=cache).__getitems__([75])
     (tmp_path / "part-4.parquet").write_bytes(b"PAR1" + bytes(200))
