@@ -284,11 +284,14 @@ def test_what_does_not_go_together_is_refused(
     assert not (tmp_path / "a").exists()
 
 
-def test_phases_do_not_go_with_unfreezing(config: Callable[..., Config]) -> None:
+def test_phases_and_step_graphs_do_not_go_with_unfreezing(config: Callable[..., Config]) -> None:
     net: Any = Net()
     net.phases = ("blocks", "head")
     with pytest.raises(UserError, match="the model's `phases` choose in each step what is trained"):
         freeze.begin(net, config('--train.freeze=["head"]', "--train.unfreeze_step=3"), 0, 20)
+    options = ['--train.freeze=["head"]', "--train.unfreeze_step=3", "--speed.step_graph=true"]
+    with pytest.raises(UserError, match="speed.step_graph needs a gradient of each parameter; use null"):
+        freeze.begin(Net(), config(*options), 0, 20)
 
 
 def test_lora_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
