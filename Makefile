@@ -45,14 +45,14 @@ demo:  ## render a project for this machine, train it on real data and print a r
 
 # Rendered projects are tested in this environment, so it has the requirements that they declare. The reference for their
 # networks is apart, and peft, which imports it: torchmetrics imports transformers where it finds it, and mypy then reads
-# it, for most of a minute.
+# it, for most of a minute. So is pyarrow, without which projects must work.
 $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml template/project/pyproject.toml.jinja $(wildcard template/data/*/requirements)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable . --group test
 	$(BIN)/python tests/support/requirements.py > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
-	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/references --upgrade transformers peft
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/references --upgrade transformers peft pyarrow
 	@touch $@
 
 test: $(VENV)/.ready  ## run all checks, and the tests of each fact once; pytest options in ARGS
@@ -69,13 +69,19 @@ try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='te
 	@cd build/try/proj/src/proj/tests && PYTHONPATH=$(abspath build/try/proj/src) OMP_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider $(TESTS)
 
-# Beside the packages of the tests, whose environment it sees.
+# Beside the packages of the tests, whose environment it sees. PyPI's torchvision, of timm, does not load beside a torch for
+# CPUs, and where it is installed, transformers and lightning do not either.
 $(EXAMPLES_VENV)/.ready: $(VENV)/.ready $(wildcard examples/*/example.toml)
 	$(BIN)/python -m venv $(EXAMPLES_VENV)
 	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
 	  > "$$($(EXAMPLES_BIN)/python -c 'import site; print(site.getsitepackages()[0])')/fastproj.pth"
 	$(BIN)/python examples/replay.py --requirements > $(EXAMPLES_VENV)/requirements.txt
 	$(EXAMPLES_BIN)/python -m pip install --quiet --requirement $(EXAMPLES_VENV)/requirements.txt
+	@$(EXAMPLES_BIN)/python -c 'import torchvision' 2> /dev/null || { \
+	  version=$$($(EXAMPLES_BIN)/python -m pip show torchvision | sed -n 's/^Version: //p'); \
+	  $(EXAMPLES_BIN)/python -m pip uninstall --quiet --yes torchvision; \
+	  $(EXAMPLES_BIN)/python -m pip install --quiet --retries 1 --no-deps torchvision==$$version --index-url $(TORCH_CPU) 2> /dev/null \
+	  || echo 'examples: $(TORCH_CPU) cannot be reached, and those with timm need a torchvision of there'; }
 	@touch $@
 
 examples: $(EXAMPLES_VENV)/.ready  ## replay each of examples/, or those in NAMES='timm-classifier': train, export, resume, update

@@ -29,10 +29,13 @@ def test_networks_equal_those_of_transformers(project: Project) -> None:
     assert all(difference < 1e-12 for cases in found.values() for case in cases for difference in case.values())
 
 
-def test_lora_is_added_by_peft(project: Project) -> None:
-    """The test of a project that is skipped without peft."""
+def test_projects_use_peft_and_pyarrow(project: Project) -> None:
+    """Tests of a project that are skipped without them."""
     folder = project(FRAMEWORKS[0], ENGINE_MODEL)
-    test = "src/proj/tests/test_finetuning.py::test_lora_is_added_to_the_layers_that_match"
+    chosen = ["test_finetuning.py", "test_shards.py", "-k", "lora_is_added or parquet"]
+    files = [f"src/proj/tests/{it}" if it.endswith(".py") else it for it in chosen]
     paths = os.pathsep.join([str(folder / "src"), str(PACKAGES)])
-    result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test, PYTHONPATH=paths)
-    assert "1 passed" in result.stdout, result.stdout + result.stderr
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    result = run_in(folder, *command, PYTHONPATH=paths)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "skipped" not in result.stdout

@@ -55,7 +55,7 @@ def train(cfg: "Config | None" = None, hooks: Iterable[Hook] = ()) -> Result:
         Stopped: the run was stopped by request; with `run.resume` it is continued.
     """
     cfg, place = Config() if cfg is None else cfg, _Folder()
-    _check(cfg, hooks := [*hooks])
+    _check(cfg, hooks := [hooks] if isinstance(hooks, Hook) else [*hooks])
     with settings_kept(cfg.speed.compile != "off"), distributed.start(cfg.run.device, owns_process=False) as world:
         try:
             metrics = framework.train(cfg, world, [*hooks, place])

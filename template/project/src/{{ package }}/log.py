@@ -82,6 +82,11 @@ class RunLog:
         """Write one row of metrics as of `step` optimizer steps."""
         if taken := NAMES & values.keys():
             raise UserError(f"a metric is named {taken.pop()}, as a part of each row: give it another name")
+        for name, value in values.items():
+            if not isinstance(value, int | float):
+                raise UserError(
+                    f"the metric {name} is a {type(value).__name__}: a hook must add numbers, as of `.item()`"
+                )
         if not self.is_main:
             return
         record = {"split": split, "step": step, **values, "seconds": round(time.perf_counter() - self.started, 3)}

@@ -95,7 +95,8 @@ def _pickled(file: Path) -> Weights:
     for _ in range(2):  # it may be a dict in a dict
         if not (found := _inside(loaded, *INSIDE)):
             break
-        averaged = _inside(loaded, "ema") or _inside(_inside(loaded, "run"), "ema")  # of ours, and in Lightning's file
+        # Of this project, and in Lightning's file.
+        averaged = averaged or _inside(loaded, "ema") or _inside(_inside(loaded, "run"), "ema")
         loaded = found
     return _readers({**loaded, **averaged} if averaged else loaded)
 

@@ -114,6 +114,23 @@ def test_hooks_see_rows_and_validations_and_add_metrics(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("short_validation")
+def test_hooks_must_add_numbers(tmp_path: Path) -> None:
+    class Adds(Hook):
+        def __init__(self, name: str, value: Any) -> None:
+            self.name, self.value = name, value
+
+        def on_metrics(self, row: dict[str, float]) -> bool:
+            row[self.name] = self.value
+            return False
+
+    one: Any = Adds("mine", torch.ones(()))  # one hook may be given without a list
+    with pytest.raises(UserError, match="the metric mine is a Tensor: a hook must add numbers"):
+        train(small(tmp_path), one)
+    with pytest.raises(UserError, match="a metric is named step, as a part of each row"):
+        train(small(tmp_path), [Adds("step", 3.0)])
+
+
+@pytest.mark.usefixtures("short_validation")
 def test_interrupted_run_is_continued_and_a_second_interrupt_does_not_end_the_process(tmp_path: Path) -> None:
     whole = train(small(tmp_path, "--run.name=whole"))
     handlers = state_of_process()[0]

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from .. import checkpoint, techniques
 from ..config import Config, LoraConfig, OptimConfig, TrainConfig
 from ..distributed import World
 from ..errors import UserError
-from ..techniques import freeze, init_from, lora
+from ..techniques import freeze, init_from, lora, weight_files
 from ..techniques.ema import Ema
 from ..techniques.init_from import InitFrom
 from ..train import train
@@ -56,14 +57,16 @@ def write_of_lightning(weights: dict[str, Tensor], folder: Path) -> Path:
 
 
 def write_compiled(weights: dict[str, Tensor], folder: Path) -> Path:
-    torch.save({f"module._orig_mod.{name}": value.half() for name, value in weights.items()}, folder / "a.pt")
+    inside = {name.replace("blocks.0.", "blocks.0._orig_mod."): value.half() for name, value in weights.items()}
+    torch.save({f"module._orig_mod.{name}": value for name, value in inside.items()}, folder / "a.pt")
     return folder / "a.pt"
 
 
 def write_beside_others(weights: dict[str, Tensor], folder: Path) -> Path:
-    """As torch's example for ImageNet does, and a dict in a dict."""
-    other = {"best": torch.tensor(0.9), "run": "name", "ema": 0.9}
-    torch.save({**other, "model": {"state_dict": weights}}, folder / "a.pt")
+    """As torch's example for ImageNet does; a dict in a dict; and an average of some."""
+    other = {"best": torch.tensor(0.9), "run": "name", "ema": {"head.weight": weights["head.weight"]}}
+    inside = {**weights, "head.weight": torch.zeros(2, 4)}
+    torch.save({**other, "model": {"state_dict": inside}}, folder / "a.pt")
     return folder / "a.pt"
 
 
@@ -72,11 +75,12 @@ def write_beside_others(weights: dict[str, Tensor], folder: Path) -> Path:
 )
 def test_weights_of_other_programs_are_loaded(world: World, tmp_path: Path, write: Callable[..., Path]) -> None:
     net, other = Net(), Net()
+    net.blocks[0].lora_A = nn.ModuleDict({"default": nn.Linear(4, 2, bias=False)})  # which no file has
     kept = {name: value.clone() for name, value in other.state_dict().items()}
     said = load(net, write(kept, tmp_path), world)
     assert said == {"weights": f"16 of 16 tensors from {write(kept, tmp_path)}"}
-    for name, value in net.state_dict().items():
-        torch.testing.assert_close(value, kept[name], rtol=1e-3, atol=1e-3)
+    for name, value in kept.items():
+        torch.testing.assert_close(net.state_dict()[name], value, rtol=1e-3, atol=1e-3)
 
 
 def test_what_does_not_fit_is_named(world: World, tmp_path: Path) -> None:
@@ -107,6 +111,27 @@ def test_average_starts_with_the_loaded_weights(world: World, tmp_path: Path) ->
     ema, hook = Ema(net, 0.9, world), InitFrom(TrainConfig(init_from=str(tmp_path / "a.pt")), world)
     init_from.load(net, [ema, hook])
     assert torch.equal(ema.average["head.weight"], torch.ones(2, 4))
+
+
+def test_names_are_translated() -> None:
+    """Old ones of LayerNorm, and the longest prefix of `train.init_map` first."""
+    assert init_from.match(["x.LayerNorm.bias"], {"x.LayerNorm.beta": "x.LayerNorm.beta"}, ["x.LayerNorm.beta"])
+    cfg = TrainConfig(init_from="a", init_map={"bert.": "", "bert.layer.": "blocks."})
+    found = init_from._renamed(["bert.layer.0", "module.bert.head", "other"], cfg)
+    assert list(found.values()) == ["blocks.0", "head", "other"]
+
+
+def test_average_of_a_run_is_read_with_lora_merged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first, second = (f"x.{name}" for name in (lora.FIRST, lora.SECOND))
+    average = {first: torch.ones(1, 2), second: torch.ones(2, 1), "y": torch.ones(1)}
+    state = {"ema": average, "model": {"x.base_layer.weight": torch.ones(2, 2), "y": torch.zeros(1)}}
+    manifest = {"config": {"lora": asdict(LoraConfig(rank=1, alpha=2.0))}, "files": {"state.pt": {"size": 1}}}
+    monkeypatch.setattr(checkpoint, "find", lambda path: path)
+    monkeypatch.setattr(checkpoint, "read_manifest", lambda path: manifest)
+    monkeypatch.setattr(checkpoint, "read_state", lambda path, mmap: state)
+    weights, files = weight_files.read(str(tmp_path))
+    assert {name: value().unique().tolist() for name, value in weights.items()} == {"x.weight": [3.0], "y": [1.0]}
+    assert files == {tmp_path / "state.pt": {"size": 1}}
 
 
 def test_a_weight_of_two_names_is_not_missing(world: World, tmp_path: Path) -> None:

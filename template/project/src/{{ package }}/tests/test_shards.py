@@ -19,7 +19,7 @@ from ..config import Config, LoaderConfig
 from ..distributed import World
 from ..errors import UserError
 from ..loaders import Loader, Plan, TrainOrder
-from ..readers import shards
+from ..readers import shard_files, shards
 from ..readers.shards import Shards
 from ..techniques import datasets
 from ..train import train
@@ -76,14 +76,23 @@ def number(sample: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize(("suffix", "content"), [("tar", tar), ("jsonl", lines), ("parquet", parquet)])
 def test_every_sample_is_read_by_its_position(
-    tmp_path: Path, write: Callable[..., str], suffix: str, content: Callable[[list[str]], bytes]
+    tmp_path: Path,
+    write: Callable[..., str],
+    suffix: str,
+    content: Callable[[list[str]], bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From files, and through fsspec from memory, with the index of one cache."""
     pattern = write(suffix, content)
     found = Shards(pattern, number, cache_dir=tmp_path / "cache")
     assert len(found) == TOTAL
     backwards = list(range(TOTAL))[::-1]
+    monkeypatch.setattr(shard_files, "OPEN", 2)
     assert found.__getitems__(backwards) == backwards
+    kept = 10 if suffix == "parquet" else 2
+    assert len(found.readers[os.getpid()]) == kept, (
+        "of four files, two stay open; of Parquet, row groups stay in memory"
+    )
     remote = fsspec.filesystem("memory")
     for file in tmp_path.glob(f"*.{suffix}"):
         remote.pipe(f"/{tmp_path.name}/{file.name}", file.read_bytes())
@@ -119,6 +128,9 @@ def test_order_has_each_sample_once_within_its_window(monkeypatch: pytest.Monkey
         shards.EpochOrder(np.array([4, 4, 1, 0, 4, 3] * 3), 10, *place)[0:48].tolist() for place in ((1, 1), (2, 0))
     ]
     assert len({*map(tuple, [whole, *others])}) == 3
+    first, second = (shards.EpochOrder(np.array([40]), 20, 1, 0)[begin : begin + 20].tolist() for begin in (0, 20))
+    assert sorted(first) == [*range(20)] != first, "the samples of a window are shuffled"
+    assert first != [index - 20 for index in second], "those of another window otherwise"
     chunks = {place // 16 for place in whole[:10]}
     assert len(chunks) > 1, "a window has chunks from several places"
 
@@ -257,6 +269,9 @@ def test_unsuitable_shards_are_refused_in_one_line(tmp_path: Path, kind: str) ->
 def test_only_columns_that_are_there_are_read_from_parquet(tmp_path: Path, write: Callable[..., str]) -> None:
     pattern, cache = write("parquet", parquet), tmp_path / "cache"
     assert Shards(pattern, columns=["place.x"], cache_dir=cache).__getitems__([75, 6]) == [{"place": {"x": 1.5}}] * 2
+    assert Shards(pattern, cache_dir=cache)._pieces(999) == [999], (
+        "a row group, which is read as a whole, stays together"
+    )
     with pytest.raises(UserError, match=r"part-3.parquet has no column nam, place_x: it has name, place"):
         Shards(pattern, columns=["nam", "name", "place_x"], cache_dir=cache).__getitems__([75])
     (tmp_path / "part-4.parquet").write_bytes(b"PAR1" + bytes(200))
@@ -266,12 +281,14 @@ def test_only_columns_that_are_there_are_read_from_parquet(tmp_path: Path, write
 
 def test_shard_that_is_written_anew_is_refused(tmp_path: Path) -> None:
     """Also where what is at the former place of a sample can be read."""
-    file = tmp_path / "?.tar"
+    file = tmp_path / "[?].tar"
     for first, second in (("1", "22"), ("1", "2")):
         file.write_bytes(tar([first * 101, second * 101]))
         found = Shards(file, cache_dir=tmp_path)
         found.index = [np.array([0, found.index[0][-1]])]
-        with pytest.raises(UserError, match=r"\?.tar, sample 0: it has changed since the run began: restore the shard"):
+        with pytest.raises(
+            UserError, match=r"\[\?\].tar, sample 0: it has changed since the run began: restore the shard"
+        ):
             found.__getitems__([0])
 
 
@@ -282,5 +299,11 @@ def test_error_of_decode_names_the_sample(tmp_path: Path) -> None:
         UserError, match=r"a.jsonl, sample 1: `decode` of the shards failed \(KeyError: 'x'\): correct it"
     ):
         found.__getitems__([0, 1])
+
+    def refuse(sample: dict[str, Any]) -> Any:
+        raise UserError("as it says")
+
+    with pytest.raises(UserError, match="^as it says$"):
+        Shards(str(tmp_path / "a.jsonl"), refuse, cache_dir=tmp_path / "cache").__getitems__([0])
     assert os.getpid() in found.readers
     assert found.__getstate__()["readers"] == {}, "open files stay in the process"
