@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .. import techniques
 from ..contracts import Batch
+from ..techniques import _model
 
 
 def micro_batch(step: int, index: int = 0, seed: int = 0) -> int:
@@ -88,5 +88,5 @@ class Faulty:
 
 def install(faulty: Faulty, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
     """Let runs have the faulty network."""
-    module: Any = techniques
+    module: Any = _model
     set_attribute(module, "build", faulty.build(module.build))
