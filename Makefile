@@ -80,7 +80,7 @@ $(EXAMPLES_VENV)/.ready: $(VENV)/.ready $(wildcard examples/*/example.toml)
 	@$(EXAMPLES_BIN)/python -c 'import torchvision' 2> /dev/null || { \
 	  version=$$($(EXAMPLES_BIN)/python -m pip show torchvision | sed -n 's/^Version: //p'); \
 	  $(EXAMPLES_BIN)/python -m pip uninstall --quiet --yes torchvision; \
-	  $(EXAMPLES_BIN)/python -m pip install --quiet --retries 1 --no-deps torchvision==$$version --index-url $(TORCH_CPU) 2> /dev/null \
+	  $(EXAMPLES_BIN)/python -m pip install --quiet --retries 1 --no-deps torchvision==$$version+cpu --index-url $(TORCH_CPU) 2> /dev/null \
 	  || echo 'examples: $(TORCH_CPU) cannot be reached, and those with timm need a torchvision of there'; }
 	@touch $@
 
