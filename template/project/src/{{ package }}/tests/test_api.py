@@ -82,9 +82,10 @@ def test_example_of_the_readme_runs_twice_in_one_process(
     examples = [block for block in blocks if "import Config, train" in block]
     if not examples:
         pytest.skip("the README has no example")
-    for entry in ROOT.iterdir():  # the config may name files of the project
+    (tmp_path / "runs").mkdir()
+    for entry in [*ROOT.iterdir(), *ROOT.glob("runs/*")]:  # the config may name files and runs of the project
         if entry.name != "runs":
-            (tmp_path / entry.name).symlink_to(entry)
+            (tmp_path / entry.relative_to(ROOT)).symlink_to(entry)
     (tmp_path / "example.py").write_text(examples[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["notebook", "--unknown"])
