@@ -55,7 +55,7 @@ def test_loss_decreases_and_files_are_written(
 ) -> None:
     results = train(config("--run.name=a", "--train.steps=60", "--train.micro_batch=32"), world)
     losses = [row["loss"] for row in read_rows(tmp_path / "a", "train")]
-    assert losses[-1] < 0.95 * losses[0] or IN_TURN  # a contrastive loss falls by 9%
+    assert losses[-1] < 0.85 * losses[0] or IN_TURN
     assert read_rows(tmp_path / "a", "val")[-1]["loss"] == results["loss"]
     assert "validation  " in capsys.readouterr().out
     assert Config(run=config(f"--config={tmp_path}/a/config.json").run).run.name == "a"
