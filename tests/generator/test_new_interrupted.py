@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +45,33 @@ def test_signal_leaves_a_complete_project_or_none(
         assert process.returncode <= 0 or message == "fastproj: interrupted; no incomplete project is left\n"
         assert {path.name for path in output.iterdir()} <= {"tmp", "proj"}
         assert list((output / "tmp").iterdir()) == []
+
+
+def test_what_git_started_has_ended_before_the_scratch_folder_is_removed(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """As `git index-pack`, which creates its folders and outlives a `git clone` that is killed."""
+    (tmp_path / "bin").mkdir()
+    clone = 'for place; do :; done; (sleep 1; mkdir -p "$place/.git/objects/pack") & touch cloning; wait'
+    text = f'#!/bin/sh\ncase "$*" in *clone*) cd {tmp_path}; {clone};; *) exec {shutil.which("git")} "$@";; esac\n'
+    (tmp_path / "bin/git").write_text(text)
+    (tmp_path / "bin/git").chmod(0o755)
+    (tmp_path / "out").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path / "out")],
+        env=environment | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{environment['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "cloning").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    _, message = process.communicate(timeout=60)
+    assert (process.returncode, message) == (129, "fastproj: interrupted; no incomplete project is left\n")
+    time.sleep(1)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_leftovers_of_a_killed_render_are_removed(fastproj: Fastproj, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from . import process
 from .errors import FastprojError
 
 TIMEOUT_S = 60.0
@@ -77,15 +78,8 @@ def run(
         raise FastprojError("git is not on the PATH: install git, then try again")
     options = [part for key, value in (_NO_HOOKS | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
     try:
-        done = subprocess.run(
-            [program, *options, *arguments],
-            cwd=folder,
-            env=os.environ | _PROTOCOLS | dict(variables or {}),
-            input=data,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        environment = os.environ | _PROTOCOLS | dict(variables or {})
+        done = process.run([program, *options, *arguments], folder, environment, data, timeout_s)
     except subprocess.TimeoutExpired as error:
         raise FastprojError(
             f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}: run it there to see why"

@@ -195,7 +195,7 @@ def loss_and_metrics(model: Callable[..., Any], batch: Batch) -> tuple[Tensor, M
         loss, metrics = found
         if isinstance(loss, Tensor) and loss.numel() == 1 and isinstance(metrics, Mapping) and "loss" in metrics:
             return loss, metrics
-    raise UserError(f"forward of the model returns {_described(found)}: return the loss, a scalar, and {{'loss': ...}}")
+    raise UserError(f"forward of the model returns {_described(found)}: return the loss, a scalar, and dict(loss=...)")
 
 
 def _described(found: object) -> str:

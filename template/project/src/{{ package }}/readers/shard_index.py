@@ -103,26 +103,24 @@ def _line_sample(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _by_offsets(parse: Callable[[bytes], dict[str, Any]], width: int) -> Callable[..., Iterator[dict[str, Any]]]:
-    """Return what reads rows by their offsets, of which `width` follow each other from one row to the next."""
-
-    def read(shards: Any, shard: int, rows: list[int]) -> Iterator[dict[str, Any]]:
-        offsets, path = shards.index[shard], location(shards.storage.paths[shard])
-        begins, ends = ([int(offsets[row * width + side]) for row in rows] for side in (0, 1))
-        files = shards.readers.setdefault(os.getpid(), OrderedDict())
+def _read_ranges(
+    parse: Callable[[bytes], dict[str, Any]], width: int, shards: Any, shard: int, rows: list[int]
+) -> Iterator[dict[str, Any]]:
+    """Read rows by their offsets, of which `width` follow each other from one row to the next."""
+    offsets, path = shards.index[shard], location(shards.storage.paths[shard])
+    begins, ends = ([int(offsets[row * width + side]) for row in rows] for side in (0, 1))
+    files = shards.readers.setdefault(os.getpid(), OrderedDict())
+    try:
+        parts = shards.storage.ranges(shard, files, begins, ends)
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror or error}): restore it, then resume") from error
+    for row, begin, end, part in zip(rows, begins, ends, parts, strict=True):
         try:
-            parts = shards.storage.ranges(shard, files, begins, ends)
-        except OSError as error:
-            raise UserError(f"cannot read {path} ({error.strerror or error}): restore it, then resume") from error
-        for row, begin, end, part in zip(rows, begins, ends, parts, strict=True):
-            try:
-                if len(part) != end - begin:
-                    raise ValueError(CHANGED)
-                yield parse(part)
-            except (ValueError, tarfile.TarError, RecursionError) as error:
-                raise UserError(f"{path}, sample {row}: {error}: restore the shard, then resume") from error
-
-    return read
+            if len(part) != end - begin:
+                raise ValueError(CHANGED)
+            yield parse(part)
+        except (ValueError, tarfile.TarError, RecursionError) as error:
+            raise UserError(f"{path}, sample {row}: {error}: restore the shard, then resume") from error
 
 
 def _read_rows(shards: Any, shard: int, rows: list[int]) -> Iterator[dict[str, Any]]:
@@ -168,8 +166,8 @@ class Format:
 
 
 FORMATS = {
-    "tar": Format(tar_offsets, _by_offsets(_tar_sample, 1)),
-    "lines": Format(line_offsets, _by_offsets(_line_sample, 2)),
+    "tar": Format(tar_offsets, partial(_read_ranges, _tar_sample, 1)),
+    "lines": Format(line_offsets, partial(_read_ranges, _line_sample, 2)),
     "parquet": Format(parquet_groups, _read_rows, by_group=True),
 }
 
