@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from .errors import FastprojError, UsageError
+from .scratch import SIGNALS
 
 # A template takes a second, a few MB and files of some KB.
 CPU_S, MEMORY_BYTES, FILE_BYTES = 30, 1 << 30, 1 << 28
 _TERMINATION_S = 2.0
-_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM}  # the last delays one of the others
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def in_child(task: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     """
     reading, writing = os.pipe()
     # Python drops an exception that a signal raises in what its modules do around a fork.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     child = os.fork()
     if child == 0:
         _run(task, writing, mask)

@@ -8,7 +8,8 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)  # the last delays one of the others
+from .scratch import SIGNALS
+
 _END_S = 5.0
 """How long what a command has started may go on after it."""
 
@@ -28,7 +29,7 @@ def run(
     arrived: list[int] = []
     before: dict[signal.Signals, Any] = {
         number: signal.signal(number, lambda it, _: arrived.append(it))
-        for number in _SIGNALS
+        for number in SIGNALS
         if current_thread() is main_thread() and callable(signal.getsignal(number))
     }
     process = None

@@ -15,6 +15,8 @@ from pathlib import Path
 from .errors import FastprojError
 from .lock import locked
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)  # the last delays one of the others
+
 
 def temporary_folder() -> Path:
     """Return the system's folder for temporary files, without an interruption: Python creates a file to test it."""
@@ -59,8 +61,7 @@ def remove_abandoned(parent: Path, name: str) -> None:
 @contextmanager
 def uninterrupted(permanently: bool = False) -> Iterator[None]:
     """Ignore signals, for example during a clean-up; `permanently` also afterwards, unless the body fails."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)  # the last delays one of the others
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     succeeded = False
     try:
         yield
