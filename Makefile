@@ -115,7 +115,7 @@ docs-check: docs  ## check all links, and open every page in headless Chromium; 
 	$(BIN)/python docs/programs/browse.py --screenshots build/screenshots
 
 bench: $(VENV)/.ready  ## measure fastproj's commands; with PAGES='channels-last' or PAGES=all, techniques, on DEVICE=cuda too
-	$(BIN)/python $(if $(PAGES),benchmarks/techniques.py --device $(DEVICE) $(filter-out all,$(PAGES)),benchmarks/commands.py)
+	$(BIN)/python $(if $(PAGES),benchmarks/bench.py --device $(DEVICE) $(filter-out all,$(PAGES)),benchmarks/commands.py)
 
 release: $(VENV)/.ready  ## make a release after test-all: VERSION=X.Y.Z; nothing is pushed
 	@$(BIN)/python generator/release.py "$$VERSION"

@@ -23,7 +23,7 @@ from frameworks import render
 PROGRAM = Path(__file__).parent / "programs" / "checkpoint_run.py"
 EVERY = 20
 OPTIONS = ["--config=configs/default.yaml", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
-OPTIONS += ["--log.tensorboard=false", f"--log.every={EVERY}", f"--checkpoint.every={EVERY}", "--train.steps=80"]
+OPTIONS += [f"--log.every={EVERY}", f"--checkpoint.every={EVERY}", "--train.steps=80"]
 OPTIONS += ["--train.eval_every=100000", "--train.micro_batch=64", "--model.depth=4", "--checkpoint.best=false"]
 RUNS = {
     "one process, training waits": ["--checkpoint.asynchronous=false"],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row of a page: the same run without and with a technique."""
+    """One row of a page, as `tools/bench_pages.py` of a project measures it."""
 
     page: str
     what: str
@@ -13,11 +13,12 @@ class Comparison:
     without: list[str]
     with_it: list[str]
     value: str = "samples_per_second"
-    """A column of metrics.jsonl, `peak_mb` of the process or of the GPU, `validation_mb` of the GPU in a validation,
-    `first_seconds` up to the first row, or a validation metric as `val:name`."""
+    """Or `memory_mb`, the peak of the process or of the GPU; `validation_seconds`; `first_seconds` up to the first
+    row; or a metric of the last validation of a complete run, as `val:name`."""
     ranks: tuple[int, int] = (1, 1)
     rounds: int = 3
     smaller_is_better: bool = False
-    frameworks: tuple[str, str] = ("pytorch", "pytorch")
     changes: tuple[str, str] = ("", "")
-    """What programs/technique_run.py changes in the code, as no option does."""
+    """What `tools/bench_run.py` of a project changes for each side, as no option does, joined by `+`."""
+    steps: int = 50
+    warmup: int = 10

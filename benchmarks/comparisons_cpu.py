@@ -1,28 +1,19 @@
 """The comparisons that a CPU can make."""
 
+import comparisons_outcomes
 from comparison import Comparison
+from comparisons_outcomes import ADAMW
 
 TINY = "--data.val_fraction=0.001"  # keeps validation shorter than training
-ADAMW = ["--optim.name=adamw", "--optim.lr=8e-3"]  # most gpt rows use the common optimizer instead of its recipe's
-SHORT = {
-    "resnet": ["--train.steps=150", "--log.every=15"],
-    "gpt": ["--train.steps=60", "--log.every=6", TINY, *ADAMW],
-}
-WHOLE = {"resnet": [], "gpt": ["--train.steps=1600", *ADAMW]}
-DEEP = [*ADAMW, "--model.depth=12", "--train.steps=24", "--log.every=4", TINY]
+SHORT: dict[str, list[str]] = {"resnet": [], "gpt": [TINY, *ADAMW]}
+STEPS = {"resnet": 135, "gpt": 50}
+DEEP = [*ADAMW, "--model.depth=12", TINY]
 
 
 def speed(page: str, what: str, model: str, without: list[str], with_it: list[str], **others: object) -> Comparison:
     """Compare samples per second in a short run."""
-    return Comparison(page, what, model, [*SHORT[model], *without], [*SHORT[model], *with_it], **others)  # type: ignore[arg-type]
-
-
-def outcome(page: str, what: str, model: str, metric: str, without: list[str], with_it: list[str]) -> Comparison:
-    """Compare the results of complete runs over the seeds 0 to rounds - 1."""
-    smaller = metric != "accuracy"
-    rounds = 3 if model == "resnet" else 1
-    sides = [*WHOLE[model], *without], [*WHOLE[model], *with_it]
-    return Comparison(page, what, model, *sides, f"val:{metric}", (1, 1), rounds, smaller)
+    settings = {"steps": STEPS[model]} | others
+    return Comparison(page, what, model, [*SHORT[model], *without], [*SHORT[model], *with_it], **settings)  # type: ignore[arg-type]
 
 
 FP32 = ["--speed.precision=fp32"]
@@ -33,8 +24,10 @@ COMPARISONS = [
         "loader-workers",
         "samples per second from a folder of JPEGs of 256 x 256, 0 vs. 1 workers, CPU",
         "resnet",
-        ["--data.path=jpegs", "--data.size=32", "--train.steps=20", "--log.every=4", "--loader.workers=0"],
-        ["--data.path=jpegs", "--data.size=32", "--train.steps=20", "--log.every=4", "--loader.workers=1"],
+        ["--data.path=jpegs", "--data.size=32", "--loader.workers=0"],
+        ["--data.path=jpegs", "--data.size=32", "--loader.workers=1"],
+        steps=16,
+        warmup=4,
     ),
     speed(
         "loader-workers",
@@ -55,7 +48,8 @@ COMPARISONS = [
         "samples per second, `resnet`, micro-batch 64 vs. 512, CPU",
         "resnet",
         [],
-        ["--train.micro_batch=512", "--train.steps=24", "--log.every=4"],
+        ["--train.micro_batch=512"],
+        steps=20,
     ),
     speed("mixed-precision", "samples per second, `resnet`, fp32 vs. bf16, CPU", "resnet", FP32, BF16),
     speed("mixed-precision", "samples per second, `gpt`, fp32 vs. bf16, CPU", "gpt", FP32, BF16),
@@ -72,7 +66,7 @@ COMPARISONS = [
         "gpt",
         MUON,
         MUON,
-        changes=("torch_muon", ""),
+        changes=("page_changes.torch_muon", ""),
     ),
     speed("optimizers", "samples per second, `gpt`, AdamW vs. Muon, CPU", "gpt", [], MUON),
     speed(
@@ -80,7 +74,8 @@ COMPARISONS = [
         "samples per second, `gpt`, `log.every` 1 vs. 50, CPU",
         "gpt",
         ["--log.every=1"],
-        ["--log.every=50", "--train.steps=150"],
+        ["--log.every=50"],
+        steps=250,
     ),
     Comparison(
         "activation-checkpointing",
@@ -88,23 +83,26 @@ COMPARISONS = [
         "gpt",
         DEEP,
         [*DEEP, "--speed.activation_checkpointing=blocks"],
+        steps=20,
+        warmup=4,
     ),
     Comparison(
         "activation-checkpointing",
         "peak memory of the process in MB, `gpt` of depth 12, micro-batch 64, `none` vs. `blocks`, CPU",
         "gpt",
-        [*DEEP, "--train.steps=2", "--train.micro_batch=64"],
-        [*DEEP, "--train.steps=2", "--train.micro_batch=64", "--speed.activation_checkpointing=blocks"],
-        value="peak_mb",
-        rounds=3,
+        [*DEEP, "--train.micro_batch=64"],
+        [*DEEP, "--train.micro_batch=64", "--speed.activation_checkpointing=blocks"],
+        value="memory_mb",
         smaller_is_better=True,
+        steps=1,
+        warmup=1,
     ),
     speed(
         "gradient-accumulation",
         "samples per second, `resnet`, global batch 256, 4 micro-batches vs. 1, CPU",
         "resnet",
-        ["--train.micro_batch=64", "--train.accumulate=4", "--train.steps=40", "--log.every=5"],
-        ["--train.micro_batch=256", "--train.steps=40", "--log.every=5"],
+        ["--train.micro_batch=64", "--train.accumulate=4"],
+        ["--train.micro_batch=256"],
     ),
     speed(
         "distributed",
@@ -191,61 +189,55 @@ COMPARISONS = [
         [],
         ["--train.ema=0.999"],
     ),
+    speed(
+        "no-bias-before-batchnorm",
+        "samples per second, `resnet`, a bias in each convolution vs. none, CPU",
+        "resnet",
+        [],
+        [],
+        changes=("bias", ""),
+    ),
     Comparison(
-        "normalization",
-        "validation accuracy after 30 epochs, `resnet`, inputs from 0 to 255 vs. normalized",
+        "inference-mode",
+        "seconds of a validation of 1,617 digits, `resnet`, with autograd vs. `inference_mode`, CPU",
         "resnet",
-        [],
-        [],
-        "val:accuracy",
-        changes=("raw", ""),
+        ["--data.val_fraction=0.9"],
+        ["--data.val_fraction=0.9"],
+        value="validation_seconds",
+        smaller_is_better=True,
+        changes=("autograd", ""),
+        steps=5,
     ),
-    outcome(
-        "learning-rate-schedule",
-        "validation accuracy after 30 epochs, `resnet`, `constant` vs. `onecycle`",
-        "resnet",
-        "accuracy",
-        ["--optim.schedule=constant"],
-        [],
-    ),
-    outcome(
-        "learning-rate-schedule",
-        "validation bits per byte after 1,600 steps, `gpt`, `constant` vs. `onecycle`",
+    Comparison(
+        "inference-mode",
+        "peak memory of the process in MB, training with a micro-batch of 8 and validating, `gpt` of depth 12, with "
+        "autograd vs. `inference_mode`, CPU",
         "gpt",
-        "bits_per_byte",
-        ["--optim.schedule=constant", "--optim.warmup_steps=80"],
-        [],
+        [*DEEP, "--train.micro_batch=8"],
+        [*DEEP, "--train.micro_batch=8"],
+        value="validation_memory_mb",
+        smaller_is_better=True,
+        changes=("autograd", ""),
+        steps=1,
+        warmup=1,
     ),
-    outcome(
-        "gradient-clipping",
-        "validation bits per byte after 1,600 steps, `gpt`, `clip` null vs. 1.0",
+    speed(
+        "profiling",
+        "samples per second, `resnet`, of steps 8 to 14, `debug.profile` off vs. on, CPU",
+        "resnet",
+        [],
+        ["--debug.profile=true"],
+        steps=7,
+        warmup=7,
+    ),
+    Comparison(
+        "activation-checkpointing",
+        "largest micro-batch within 1 GB of the process, `gpt` of depth 12, `none` vs. `blocks`, CPU",
         "gpt",
-        "bits_per_byte",
-        ["--optim.clip=null"],
-        [],
+        DEEP,
+        [*DEEP, "--speed.activation_checkpointing=blocks"],
+        value="largest_batch",
+        rounds=1,
     ),
-    outcome(
-        "batch-size",
-        "validation accuracy after 30 epochs, `resnet`, global batch 64 vs. 512",
-        "resnet",
-        "accuracy",
-        [],
-        ["--train.micro_batch=512"],
-    ),
-    outcome(
-        "regularization",
-        "validation accuracy after 30 epochs, `resnet`, `label_smoothing` 0 vs. 0.1",
-        "resnet",
-        "accuracy",
-        [],
-        ["--model.label_smoothing=0.1"],
-    ),
-    outcome(
-        "regularization",
-        "validation accuracy after 30 epochs, `resnet`, `constant`, `ema` off vs. 0.99",
-        "resnet",
-        "accuracy",
-        ["--optim.schedule=constant"],
-        ["--optim.schedule=constant", "--train.ema=0.99"],
-    ),
+    *comparisons_outcomes.COMPARISONS,
 ]

@@ -2,10 +2,10 @@
 
 from comparison import Comparison
 
-GENERAL = ["--speed.precision=auto", "--speed.compile=off", "--train.eval_every=100000", "--log.mfu=false"]
+GENERAL = ["--speed.precision=auto", "--speed.compile=off", "--log.mfu=false"]
 SMALL = {
-    "resnet": [*GENERAL, "--train.steps=300", "--log.every=50"],
-    "gpt": [*GENERAL, "--train.steps=300", "--log.every=50", "--optim.name=adamw", "--data.val_fraction=0.001"],
+    "resnet": GENERAL,
+    "gpt": [*GENERAL, "--optim.name=adamw", "--data.val_fraction=0.001"],
 }
 """The recipes, which are bound by Python's overhead on a GPU."""
 LARGE = {
@@ -13,13 +13,11 @@ LARGE = {
     "gpt": [
         *SMALL["gpt"],
         *["--model.size=124M", "--data.context=512", "--train.micro_batch=16", "--optim.lr=1e-4"],
-        *["--train.steps=40", "--log.every=8"],
     ],
 }
 """What keeps a GPU busy: larger batches, and GPT-2 124M, with its vocabulary."""
-GPT2 = ("gpt2", "gpt2")
-JPEGS = ["--data.path=jpegs", "--data.size=224", "--train.steps=24", "--log.every=6", "--train.micro_batch=64"]
-MEMORY = ["--train.steps=3", "--log.every=1"]
+GPT2 = ("page_changes.gpt2", "page_changes.gpt2")
+JPEGS = ["--data.path=jpegs", "--data.size=224", "--train.micro_batch=64"]
 FP32, BF16 = ["--speed.precision=fp32"], ["--speed.precision=bf16"]
 MUON = ["--optim.name=muon"]
 STEP_GRAPH = ["--speed.step_graph=true"]
@@ -28,19 +26,21 @@ BLOCKS = ["--speed.compile=blocks"]
 
 def speed(page: str, what: str, model: str, without: list[str], with_it: list[str], **others: object) -> Comparison:
     """Compare samples per second, of the recipe's size."""
-    return _compare(page, f"samples per second, {what}", model, SMALL[model], without, with_it, **others)
+    settings = {"steps": 250, "warmup": 50} | others
+    return _compare(page, f"samples per second, {what}", model, SMALL[model], without, with_it, **settings)
 
 
 def large(page: str, what: str, model: str, without: list[str], with_it: list[str], **others: object) -> Comparison:
     """Compare samples per second, of a size that keeps a GPU busy."""
-    settings = ({"changes": GPT2} if model == "gpt" else {}) | others
+    settings = ({"changes": GPT2, "steps": 40} if model == "gpt" else {"steps": 250, "warmup": 50}) | others
     return _compare(page, f"samples per second, {what}", model, LARGE[model], without, with_it, **settings)
 
 
 def memory(page: str, what: str, without: list[str], with_it: list[str], **others: object) -> Comparison:
     """Compare the peak of allocated memory of GPT-2 124M."""
-    settings: dict[str, object] = {"value": "peak_mb", "smaller_is_better": True, "rounds": 1, "changes": GPT2} | others
-    return _compare(page, f"{what} in MB", "gpt", [*LARGE["gpt"], *MEMORY], without, with_it, **settings)
+    settings: dict[str, object] = {"value": "memory_mb", "smaller_is_better": True, "rounds": 1, "changes": GPT2}
+    settings |= {"steps": 2, "warmup": 1} | others
+    return _compare(page, f"{what} in MB", "gpt", LARGE["gpt"], without, with_it, **settings)
 
 
 def _compare(
@@ -106,10 +106,12 @@ COMPARISONS = [
         "cudnn-autotuner",
         "seconds of the first 20 steps, `resnet`, off vs. on, GPU",
         "resnet",
-        [*SMALL["resnet"], "--train.steps=20", "--log.every=20", "--speed.cudnn_benchmark=false"],
-        [*SMALL["resnet"], "--train.steps=20", "--log.every=20", "--speed.cudnn_benchmark=true"],
+        [*SMALL["resnet"], "--speed.cudnn_benchmark=false"],
+        [*SMALL["resnet"], "--speed.cudnn_benchmark=true"],
         value="first_seconds",
         smaller_is_better=True,
+        steps=20,
+        warmup=0,
     ),
     *[
         speed("debugging", f"`resnet`, `debug.{name}` off vs. on", "resnet", [], [f"--debug.{name}=true"])
@@ -149,16 +151,17 @@ COMPARISONS = [
         "peak memory of a validation, `gpt` 124M, with autograd vs. `inference_mode`",
         [],
         [],
-        value="validation_mb",
-        changes=("gpt2+autograd", "gpt2"),
+        value="validation_memory_mb",
+        changes=("page_changes.gpt2+autograd", "page_changes.gpt2"),
     ),
-    speed("lightning", "`resnet`, plain PyTorch vs. Lightning", "resnet", [], [], frameworks=("pytorch", "lightning")),
     speed(
         "loader-workers",
         "`resnet` from a folder of JPEGs of 256 x 256, 0 vs. 4 workers",
         "resnet",
         [*JPEGS, "--loader.workers=0"],
         [*JPEGS, "--loader.workers=4"],
+        steps=20,
+        warmup=5,
     ),
     large("mixed-precision", "`resnet`, micro-batch 512, fp32 vs. bf16", "resnet", FP32, BF16),
     large("mixed-precision", "`gpt` 124M, fp32 vs. bf16", "gpt", FP32, BF16),
@@ -179,7 +182,14 @@ COMPARISONS = [
         changes=("bias", ""),
     ),
     large("optimizers", "`gpt` 124M, AdamW, `fused` false vs. true", "gpt", ["--optim.fused=false"], []),
-    large("optimizers", "`gpt` 124M, torch's Muon vs. batched", "gpt", MUON, MUON, changes=("gpt2+torch_muon", "gpt2")),
+    large(
+        "optimizers",
+        "`gpt` 124M, torch's Muon vs. batched",
+        "gpt",
+        MUON,
+        MUON,
+        changes=("page_changes.gpt2+page_changes.torch_muon", "page_changes.gpt2"),
+    ),
     speed(
         "pinned-memory",
         "`resnet`, micro-batch 512, pinned memory and side stream off vs. on",
@@ -198,8 +208,10 @@ COMPARISONS = [
         "profiling",
         "`resnet`, of steps 8 to 14, `debug.profile` off vs. on",
         "resnet",
-        ["--train.steps=14", "--log.every=7"],
-        ["--train.steps=14", "--log.every=7", "--debug.profile=true"],
+        [],
+        ["--debug.profile=true"],
+        steps=7,
+        warmup=7,
     ),
     speed("regularization", "`resnet`, `ema` off vs. 0.999", "resnet", [], ["--train.ema=0.999"]),
     speed("synchronization", "`gpt`, `log.every` 1 vs. 50", "gpt", ["--log.every=1"], ["--log.every=50"]),

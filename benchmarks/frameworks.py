@@ -20,12 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pages
-from techniques import machine
+from pages import machine
 
 PROGRAMS = Path(__file__).parent / "programs"
 EVERY = 250
 SAME = ["--config=configs/default.yaml", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
-SAME += ["--log.tensorboard=false", f"--log.every={EVERY}", "--train.steps=2500", "--train.eval_every=100000"]
+SAME += [f"--log.every={EVERY}", "--train.steps=2500", "--train.eval_every=100000"]
 SAME += ["--train.micro_batch=32", "--model.width=16", "--model.depth=1", "--optim.lr=1e-4"]
 WARM_UP = 2
 """Log entries to skip."""

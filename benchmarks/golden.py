@@ -26,8 +26,9 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 STEPS = 60
-SAME = [f"--train.steps={STEPS}", "--train.eval_every=30", "--log.every=1", "--log.tensorboard=false"]
-TIMES = {"seconds", "samples_per_second", "tflops", "mfu", "slowest_rank", "slowest_rank_share"}
+SAME = [f"--train.steps={STEPS}", "--train.eval_every=30", "--log.every=1"]
+TIMES = {"seconds", "samples_per_second", "tflops", "mfu", "slowest_rank", "slowest_rank_share", "memory_gb"}
+TIMES |= {"data_wait", "prepare", "forward", "backward", "communication", "optimizer"}
 TWO_RANKS = {
     "two ranks": [],
     "two ranks, accumulation": ["--train.accumulate=2"],

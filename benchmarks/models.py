@@ -19,8 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import yaml
+from pages import machine
 from PIL import Image
-from techniques import machine
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "models"
@@ -78,7 +78,7 @@ def measure(model: str, folder: Path, seeds: int) -> None:
 def _run(project: Path, module: str, *arguments: str) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": "src"}
     command = [sys.executable, "-m", f"proj.{module}", *arguments]
-    device = ["--run.device=cpu", "--log.tensorboard=false"] if module == "train" else []
+    device = ["--run.device=cpu"] if module == "train" else []
     command += device
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -2,11 +2,13 @@
 
     python benchmarks/pages.py
 
-The measurements are in techniques.json and frameworks.json next to this file: benchmarks/techniques.py and
+The measurements are in techniques.json and frameworks.json next to this file: benchmarks/bench.py and
 benchmarks/frameworks.py write them, and then these pages. A test checks that the pages show them.
 """
 
 import json
+import os
+import platform
 import re
 import statistics
 from dataclasses import asdict, dataclass
@@ -17,6 +19,7 @@ from typing import Any
 import chart
 import comparisons_cpu
 import comparisons_gpu
+import torch
 
 ROOT = Path(__file__).parents[1]
 TECHNIQUES = Path(__file__).with_name("techniques.json")
@@ -126,7 +129,7 @@ def technique(page: str) -> str:
             if (row.machine, row.versions) == (machine, versions):
                 table.append(f"| {row.what} | {cell(row.without)} | {cell(row.with_it)} | {row.ratio} |")
         spread = "lowest and highest in parentheses, and as lines in the chart"
-        parts.append(f"{machine}; {versions}. Medians of interleaved rounds; {spread}.")
+        parts.append(f"{machine}; {versions}. Medians of rounds, interleaved where speeds are compared; {spread}.")
         parts.append("\n".join(table))
     parts += _open(page, {row.what for row in rows})
     return "\n\n".join(["", *parts, ""]).removeprefix("\n")
@@ -146,6 +149,14 @@ def _open(page: str, done: set[str]) -> list[str]:
         listed = "\n".join(f"- {what}" for what in missing)
         parts.append(f'<details markdown="1">{summary}\n\n`{command}` measures:\n\n{listed}\n\n</details>')
     return parts
+
+
+def machine(device: str) -> str:
+    """Return the GPU's name, or that of the processor and the number of usable cores."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{found[1] if found else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
 
 
 def cell(values: list[float]) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from frameworks import render
 
-OPTIONS = ["--config=configs/default.yaml", "--run.device=cpu", "--log.tensorboard=false", "--log.every=20"]
+OPTIONS = ["--config=configs/default.yaml", "--run.device=cpu", "--log.every=20"]
 OPTIONS += ["--train.steps=1000000", "--train.eval_every=1000", "--checkpoint.every=100", "--run.hang_minutes=0.1"]
 FAULTS = {signal.SIGKILL: r"error: rank 1 ended by SIGKILL", signal.SIGSTOP: r"error: no progress .* rank 1 is stopped"}
 """What the launcher or the other rank says of rank 1."""

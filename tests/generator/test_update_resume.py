@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matrix import EVERY
+from matrix import EVERY, MEASURED
 from program import PROGRAMS, Fastproj
 from updating import commit, git, read_answers
 from warm import run_python
@@ -24,7 +24,7 @@ OPTIONS += ["--train.steps=8", "--train.eval_every=4", "--log.every=1", "--log.t
 def read_rows(run: Path) -> list[dict[str, Any]]:
     """Return the logged metrics, without those that depend on time."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: row[key] for key in row if key not in ("seconds", "samples_per_second")} for row in rows]
+    return [{key: row[key] for key in row if key not in MEASURED} for row in rows]
 
 
 def update_with_fastproj(folder: Path, fastproj: Fastproj, environment: dict[str, str]) -> None:

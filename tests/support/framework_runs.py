@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matrix import MEASURED
 from program import PROGRAMS
 from warm import run_python
 
 STEPS = 12
-SETTINGS = ["--config=configs/default.yaml", "--run.device=cpu", "--loader.workers=0", "--log.tensorboard=false"]
+SETTINGS = ["--config=configs/default.yaml", "--run.device=cpu", "--loader.workers=0"]
 SETTINGS += ["--train.micro_batch=4", f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=1"]
 FP32 = "--speed.precision=fp32"
 VARIANTS: dict[str, tuple[list[str], float]] = {
@@ -33,9 +34,8 @@ def train_in_turn(folder: Path, runs: Path, variants: list[str], ranks: int = 1,
 
 def read_rows(run: Path) -> list[dict[str, Any]]:
     """Return all rows of a run, without values that depend on time."""
-    clock = ("seconds", "samples_per_second", "slowest_rank", "slowest_rank_share")
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: row[key] for key in row if key not in clock} for row in logged]
+    return [{key: row[key] for key in row if key not in MEASURED} for row in logged]
 
 
 def assert_equal_runs(ours: Path, theirs: Path, tolerance: float) -> float:

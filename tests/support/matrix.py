@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ READERS: dict[str, list[str]] = QUESTIONS["readers"]["default"]
 MODELS: list[str] = list(ENTRIES)
 FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
 PAIRS = list(itertools.product(FRAMEWORKS, MODELS))
+MEASURED: set[str] = runpy.run_path(str(TEMPLATE / "project/src/{{ package }}/phase_times.py"))["MEASURED"]
+"""What of a row of metrics differs between two equal runs."""
 EVERY = os.environ.get("EVERY_TEST") == "1"
 """Whether to check everything, as `make test-all` does, and not each fact once."""
 ENGINE_MODEL = next(name for name, entry in ENTRIES.items() if entry["data"] == "table")

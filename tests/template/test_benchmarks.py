@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matrix import ENGINE_MODEL, FRAMEWORKS, ROOT
-from program import PROGRAMS, Project
+from program import PROGRAMS, Project, run_in
 from warm import run_python
 
 
@@ -74,7 +74,7 @@ def test_models_of_comparisons_are_those_tested_here(comparisons: dict[str, list
 
 def test_device_without_a_gpu_and_unknown_page_are_refused() -> None:
     for options, message in ((["--device=cuda"], "finds no CUDA device"), (["nothing"], "unknown page nothing")):
-        command = [sys.executable, "benchmarks/techniques.py", *options]
+        command = [sys.executable, "benchmarks/bench.py", *options]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 1
         assert message in done.stderr
@@ -85,12 +85,13 @@ def test_gpt2_is_measured_with_its_vocabulary(
 ) -> None:
     large = [row for row in comparisons["cuda"] if "--model.size=124M" in row.without]
     assert len(large) > 10
-    assert all("gpt2" in change.split("+") for row in large for change in row.changes)
+    assert all("page_changes.gpt2" in change.split("+") for row in large for change in row.changes)
     small = ["--model.depth=1", "--model.width=8", "--model.heads=1", "--data.context=8", "--data.val_fraction=1e-5"]
     small += ["--train.micro_batch=1", "--train.steps=1"]
-    where = [f"--run.dir={tmp_path}", "--run.name=a", "--run.device=cpu", "--log.tensorboard=false"]
-    program = [str(ROOT / "benchmarks/programs/technique_run.py"), "proj", "gpt2"]
-    result = run_python(project(FRAMEWORKS[0], "gpt"), *program, *small, *where)
+    where = [f"--run.dir={tmp_path}", "--run.name=a", "--run.device=cpu"]
+    folder = project(FRAMEWORKS[0], "gpt")
+    found = {"BENCH_CHANGES": "page_changes.gpt2", "PYTHONPATH": f"{folder / 'src'}:{ROOT / 'benchmarks/programs'}"}
+    result = run_in(folder, sys.executable, "-m", "proj.tools.bench_run", *small, *where, **found)
     assert result.returncode == 0, result.stderr[-2000:]
     manifest = json.loads((tmp_path / "a/checkpoints/step-00000001/manifest.json").read_text())
     assert manifest["fixed"]["data"]["vocabulary"] == 50257

@@ -20,7 +20,7 @@ from program import Fastproj, Project
 from typer.main import get_command
 from warm import run_python
 
-PAGES = sorted(page for page in (ROOT / "docs/techniques").glob("*.md") if page.name != "index.md")
+PAGES = sorted(page for page in (ROOT / "docs/techniques").glob("*.md") if page.stem not in ("index", "left-out"))
 OTHERS = [file for file in sorted((ROOT / "docs").rglob("*.md")) if file not in PAGES and file.name != "changelog.md"]
 HEADINGS = [
     "What it does",
@@ -153,6 +153,19 @@ def test_index_links_every_technique_page() -> None:
     assert len(PAGES) == 23
     index = (ROOT / "docs/techniques/index.md").read_text()
     assert all(f"]({page.name})" in index for page in PAGES)
+
+
+def test_readme_says_how_many_comparisons_are_measured() -> None:
+    rows = empty = on_gpu = 0
+    for page in PAGES:
+        _, measurements = page.read_text().split("<!-- measurements: written by benchmarks/pages.py -->")
+        measurements = measurements.partition("<!-- end of measurements -->")[0]
+        rows += len(re.findall(r"^\| (?!comparison |---)", measurements, re.MULTILINE))
+        for number, gpu in re.findall(r"Not measured yet: (\d+) comparisons?( on a GPU)?", measurements):
+            empty += int(number)
+            on_gpu += int(number) * bool(gpu)
+    said = f"{rows} of {rows + empty} comparisons; {on_gpu} of the others need a GPU"
+    assert said in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -5,8 +5,7 @@ from matrix import ENGINE_MODEL, EVERY, FRAMEWORKS, ROOT
 from program import Project
 from warm import run_python
 
-SHOWN = ["sigterm", "sigint", "sigusr1", "sigkill", "sigstop"]
-SHOWN += ["worker-killed", "full-disk", "torn-file", "lost-rename"]
+SHOWN = ["sigterm", "sigkill", "worker-killed", "full-disk", "torn-file"]
 """Faults at each moment but the start; the others end a run as one of these does, or in a way that its tests show."""
 
 

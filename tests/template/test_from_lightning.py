@@ -54,10 +54,9 @@ def test_options_of_the_page_work(project: Project, tmp_path: Path, framework: s
     """All are parsed, and a run has those of the tips together; of each key the last."""
     folder = project(framework, ENGINE_MODEL)
     tips = [cell for row in table("tip") for cell in code(row[TITLES[framework]])]
-    commands = [cell for cell in tips if cell.startswith("python ")]
     options = [shlex.split(cell) for cell in tips if cell.startswith("--")]
-    assert len(options) >= 9
-    small = ["--config=configs/default.yaml", "--run.device=cpu", "--log.tensorboard=false", f"--run.dir={tmp_path}"]
+    assert len(options) >= 8
+    small = ["--config=configs/default.yaml", "--run.device=cpu", f"--run.dir={tmp_path}"]
     small += ["--train.steps=13", "--train.micro_batch=8", "--model.width=8", "--log.every=5"]
     together = [word for words in options if not any(part in words[0] + words[1] for part in PARSED) for word in words]
     parsed = options
@@ -84,11 +83,6 @@ def test_options_of_the_page_work(project: Project, tmp_path: Path, framework: s
     config = json.loads((tmp_path / "a/config.json").read_text())
     assert (config["train"]["accumulate"], config["optim"]["clip"], config["speed"]["precision"]) == (4, 0.5, "bf16")
     assert result.stderr.count("Profiler Report") == 2 * (framework == "lightning")
-    assert (tmp_path / "a/profile/table.txt").exists() == (framework != "lightning")
-    for command in commands if framework == FRAMEWORKS[0] else []:  # the same in Accelerate
-        result = run_python(folder, *command.split()[1:], *small, "--run.name=c")
-        assert result.returncode == 0, result.stderr
-        assert "function calls" in result.stdout
     if framework == "lightning":
         logged = (next((tmp_path / "b").rglob("metrics.csv"))).read_text().splitlines()[0].split(",")
         assert {"train/loss", "val/loss"} < {*logged}

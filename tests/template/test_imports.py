@@ -18,8 +18,8 @@ LAYERS: list[set[str]] = [
     {"load_checkpoint"},
     {"parts", "progress"},
     {"faults", "techniques"},
-    {"loaders", "run_folder", "metrics", "collected", "log", "hooks"},
-    {"resume"},
+    {"loaders", "run_folder", "metrics", "collected", "log", "hooks", "phase_times", "device_times"},
+    {"resume", "trackers"},
     {"checkpoint", "console"},
     {"optim", "speed", "grad_scaler", "distributed"},
     {"cuda", "launched"},
@@ -31,7 +31,7 @@ LAYERS: list[set[str]] = [
     {"kept_settings", "loader_worker", "model_size", "progress_bar", "run_lock"},
     {"config_errors"},
     {"config_help"},
-    {"config_base", "ranges"},
+    {"config_base", "environment", "ranges"},
     {"contracts", "errors"},
 ]
 """The modules and folders of a package, highest first. A module imports its own layer and those below it.

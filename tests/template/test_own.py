@@ -13,7 +13,7 @@ from warm import run_python
 
 SKELETON = TEMPLATE / "project/src/{{ package }}/tools/skeleton"
 READERS = {file.name for file in (TEMPLATE / "project/src/{{ package }}/readers").glob("*.py")}
-TRAINED = ["--config=configs/smoke.yaml", "--run.device=cpu", "--run.name=a", "--log.tensorboard=false"]
+TRAINED = ["--config=configs/smoke.yaml", "--run.device=cpu", "--run.name=a"]
 
 
 def skeleton(name: str) -> str:
@@ -61,7 +61,9 @@ def test_tools_and_own_with_another_problem(project: Project, tmp_path: Path) ->
     assert re.search(r"model.pt2: maximum difference from the original outputs 0\n", said["export"])
     assert re.search(rf"^no summary +`summary` of {unfit.format('view')}", said["show"], re.MULTILINE)
     assert re.search(
-        rf"^batch\[1\] +\(16,\) int64\nno plot +`plot` of {unfit.format('view')}", said["show"], re.MULTILINE
+        rf"^batch\[1\] +\(16,\) int64\nbatch\[0\] +mean .*\nno plot +`plot` of {unfit.format('view')}",
+        said["show"],
+        re.MULTILINE,
     )
     assert said["predict"].count("\n") == 1
     metrics = next(folder.glob("runs/a/checkpoints/*/evaluation.json"))

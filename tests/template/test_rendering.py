@@ -101,7 +101,8 @@ def test_rendering_is_complete_and_clean(project: Project, framework: str, model
         assert text == "" or (text.endswith("\n") and not text.endswith("\n\n")), f"{file} ends badly"
         if ".github" in file.parts:
             text = text.replace("${{", "")
-        assert not re.search(r"\{\{|\{%|%\}|\{#", text), f"{file} has Jinja left"
+        tags = r"\{\{|\{%|\{#" if file.suffix == ".py" else r"\{\{|\{%|%\}|\{#"  # an f-string has `%}` of its own
+        assert not re.search(tags, text), f"{file} has Jinja left"
         assert str(ROOT) not in text
     python = {str(file.relative_to(folder)): file.read_bytes() for file in files if file.suffix == ".py"}
     assert python == {place: part.read_bytes() for place, part in python_parts(framework, model).items()}
@@ -173,8 +174,8 @@ def test_answers_reach_the_config_and_the_launchers(project: Project, hardware: 
 
 
 OWN_LINES, CUDA_LINES = 365, 90  # 365: images and the largest network, diffusion with its sampler
-ENGINE_LINES = {"pytorch": 1870, "lightning": 2800, "accelerate": 2370}
-FAULT_LINES = 1350
+ENGINE_LINES = {"pytorch": 1965, "lightning": 2900, "accelerate": 2465}
+FAULT_LINES = 1320
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -60,14 +60,18 @@ def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, fl
         gradient_sync = techniques.gradient_sync(model, cfg.dist)  # of FSDP; `accumulate` does that of DDP
         net = speed.compiled(wrapped, cfg.speed)
         eval_model = net if wrapped is model else speed.compiled(model, cfg.speed)
-        allows = faults.step_check(run)
+        allows, phase = faults.step_check(run), run.times.begin
         run.begin(eval_model)  # continues a validation in which the run was stopped
         while not run.progress.done:
             run.begin_step()
             for _ in range(run.parts.plan.accumulate):
                 with accelerator.accumulate(wrapped), gradient_sync(accelerator.sync_gradients):
-                    loss, metrics = loss_and_metrics(net, run.prepare(next(run.train_batches)))
+                    prepared = run.prepare(run.fetch())
+                    phase("forward")
+                    loss, metrics = loss_and_metrics(net, prepared)
+                    phase("backward")
                     accelerator.backward(loss)
+                    phase("other")
                     run.meter.add(metrics)
                     if accelerator.sync_gradients and allows is not None and not allows(parameters):
                         grad_norm = run.grad_norm
@@ -75,7 +79,8 @@ def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, fl
                     if accelerator.sync_gradients:
                         run.before_update()  # sets the learning rate
                         accelerator.unscale_gradients()
-                        grad_norm = optim.clip(parameters, cfg.optim.clip)  # `clip_grad_norm_`, also of shards
+                        # As `accelerator.clip_grad_norm_` and `clip_grad_value_`, also of shards.
+                        grad_norm = optim.clip(parameters, cfg.optim.clip, cfg.optim.clip_value)
                     optimizer.step()
                     optimizer.zero_grad(set_to_none=cfg.optim.set_to_none)
             run.end_step(grad_norm, eval_model)  # logs, validates and saves where that is due

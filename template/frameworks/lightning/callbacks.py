@@ -52,6 +52,7 @@ class Log(lightning.Callback):
             if not run.parts.scaler.is_enabled():
                 run.before_update()  # sets the learning rate, before other callbacks read it
                 run.at("forward and backward")
+                run.times.begin("other")
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         if module.run.parts.scaler.is_enabled():

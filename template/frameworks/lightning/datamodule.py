@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import lightning.pytorch as lightning
@@ -19,8 +18,9 @@ class TrainBatches:
         self.run, self.plan = run, run.parts.plan
 
     def __iter__(self) -> Iterator[Batch]:
-        left = self.plan.steps_per_epoch - self.run.progress.step % self.plan.steps_per_epoch
-        return islice(self.run.train_batches, left * self.plan.accumulate)
+        step, plan = self.run.progress.step, self.plan
+        left = min(plan.steps_per_epoch - step % plan.steps_per_epoch, plan.total_steps - step)
+        return (self.run.fetch() for _ in range(left * plan.accumulate))
 
     def __len__(self) -> int:
         return self.plan.steps_per_epoch * self.plan.accumulate

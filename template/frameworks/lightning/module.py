@@ -141,22 +141,34 @@ class Module(lightning.LightningModule):
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         if self.run is not None and self.trainer.training:
-            return self.run.prepare(batch)
-        prepared: Batch = self.prepare[0].to(self.device)(batch, False, self.generator)
+            prepared = self.run.prepare(batch)
+            self.run.times.begin("other")  # callbacks
+            return prepared
+        prepared = self.prepare[0].to(self.device)(batch, False, self.generator)
         return prepared
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         assert self.run is not None
+        self.run.times.begin("forward")
         loss, metrics = loss_and_metrics(self.net[0], batch)
+        self.run.times.begin("other")
         self.run.meter.add(metrics)
         return loss
 
+    def on_before_backward(self, loss: Tensor) -> None:
+        if self.run is not None:
+            self.run.times.begin("backward")
+
+    def on_after_backward(self) -> None:
+        if self.run is not None:
+            self.run.times.begin("other")
+
     def configure_gradient_clipping(self, optimizer: Any, *limits: Any, **named: Any) -> None:
         assert self.run is not None
-        parts = self.run.parts
+        parts, cfg = self.run.parts, self.run.parts.cfg.optim
         if parts.scaler.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
             parts.scaler.unscale_(optimizer)  # Lightning leaves it to fused optimizers: too late for clipping
-        self.grad_norm = optim.clip(list(self.model.parameters()), parts.cfg.optim.clip)
+        self.grad_norm = optim.clip(list(self.model.parameters()), cfg.clip, cfg.clip_value)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any = None) -> None:
         assert self.run is not None

@@ -253,7 +253,7 @@ def test_tuner_has_no_effect_on_the_run(
     ],
 )
 def test_argument_that_the_config_decides_is_refused(tmp_path: Path, argument: str, message: str) -> None:
-    options = [*SMALL, f"--run.dir={tmp_path}", "--train.steps=1", "--log.tensorboard=false"]
+    options = [*SMALL, f"--run.dir={tmp_path}", "--train.steps=1"]
     with pytest.raises(SystemExit, match=message):
         main(train.train, [*options, f"--trainer.{argument}"], LightningConfig)
     assert list(tmp_path.iterdir()) == []
@@ -276,7 +276,7 @@ def test_options_of_the_trainer(
     """The profiler can report, validation is limited, and an epoch is one whatever `eval_every` is."""
     log = logging.getLogger("lightning.pytorch")
     log.setLevel(logging.INFO)
-    options = [*SMALL, f"--run.dir={tmp_path}", "--train.steps=4", "--log.tensorboard=false", "--run.name=a"]
+    options = [*SMALL, f"--run.dir={tmp_path}", "--train.steps=4", "--run.name=a"]
     options += ["--trainer.profiler=simple", "--trainer.limit_val_batches=1", "--trainer.enable_progress_bar=true"]
     main(train.train, options, LightningConfig)
     assert log.level == logging.INFO

@@ -45,7 +45,7 @@ DECIDED = {
     "log_every_n_steps": "log.every",
     "accumulate_grad_batches": "train.accumulate",
     "gradient_clip_val": "optim.clip",
-    "gradient_clip_algorithm": "optim.clip",
+    "gradient_clip_algorithm": "optim.clip, or optim.clip_value",
     "deterministic": "debug.deterministic",
     "benchmark": "speed.cudnn_benchmark",
     "use_distributed_sampler": "run.seed, as the sample order is the run's",

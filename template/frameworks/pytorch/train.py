@@ -41,13 +41,17 @@ def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, fl
         gradient_sync = techniques.gradient_sync(ddp, cfg.dist)
         net = speed.compiled(ddp, cfg.speed)
         eval_model = net if ddp is model else speed.compiled(model, cfg.speed)
+        phase = run.times.begin
 
         def forward_backward(prepared: Batch, divisor: float, synchronize: bool) -> Metrics:
             metrics: Metrics
+            phase("forward")
             with gradient_sync(synchronize):
                 with autocast():
                     loss, metrics = loss_and_metrics(net, prepared)
+                phase("backward")
                 scaler.scale(loss / divisor if divisor > 1 else loss).backward()
+            phase("other")
             return metrics
 
         def update() -> Tensor:
@@ -60,7 +64,7 @@ def train(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> dict[str, fl
         while not run.progress.done:
             run.begin_step()
             for micro in range(accumulate):
-                batch = next(run.train_batches)
+                batch = run.fetch()
                 run.seed_batch()
                 compute_grads(batch, micro == accumulate - 1)
             run.before_update()  # sets the learning rate

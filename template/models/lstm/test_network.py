@@ -110,7 +110,7 @@ def test_recipe_forecasts_the_built_in_series(tmp_path: Path, world: World) -> N
     short = ["--train.steps=400", "--train.eval_every=200", "--optim.lr=3e-3"]
     options = ["--data.kind=series", "--model.width=64", *short, *FP32_ON_CPU]
     recipe = [f"--config={ROOT}/configs/default.yaml", *options]
-    cfg = parse("test", "", [*recipe, f"--run.dir={tmp_path}", "--run.name=series", "--log.tensorboard=false"])
+    cfg = parse("test", "", [*recipe, f"--run.dir={tmp_path}", "--run.name=series"])
     samples = data.load(cfg.data)
     (rows,) = samples.val.__getitems__(list(range(len(samples.val))))
     inputs, targets = data.Prepare(samples.spec, cfg.data)((rows,), False, torch.Generator())

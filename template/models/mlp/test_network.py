@@ -134,7 +134,7 @@ def test_regression_predicts_in_fp32_under_autocast() -> None:
 
 
 def test_recipe_learns_the_diabetes_data_set(world: World, tmp_path: Path) -> None:
-    options = ["--data.builtin=diabetes", "--run.device=cpu", f"--run.dir={tmp_path}", "--log.tensorboard=false"]
+    options = ["--data.builtin=diabetes", "--run.device=cpu", f"--run.dir={tmp_path}"]
     cfg = parse("test", "", [f"--config={ROOT}/configs/default.yaml", *options, "--speed.compile=off"])
     cfg = replace(cfg, data=data.DataConfig(builtin="diabetes"), speed=replace(cfg.speed, precision="fp32"))
     assert train(cfg, world)["r2"] >= 0.4

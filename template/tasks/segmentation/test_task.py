@@ -27,7 +27,7 @@ from .conftest import SMALL
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a short run."""
     folder = tmp_path_factory.mktemp("runs")
-    options = [f"--run.dir={folder}", "--run.name=a", "--log.tensorboard=false"]
+    options = [f"--run.dir={folder}", "--run.name=a"]
     train(parse("test", "", [*SMALL, *options]), World(0, 1, torch.device("cpu")))
     return folder / "a"
 

@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         other = "price" if target == "label" else "label"
         options = [f"--data.path={write(folder / 'train.csv')}", f"--data.target={target}"]
         options += [f"--data.ignore=[note,{other}]", f"--data.cache_dir={folder / 'cache'}", f"--run.dir={folder}"]
-        train(small(*options, "--run.name=tables", "--train.steps=30", "--log.tensorboard=false"), World(0, 1, CPU))
+        train(small(*options, "--run.name=tables", "--train.steps=30"), World(0, 1, CPU))
         return folder / "tables"
 
     return make

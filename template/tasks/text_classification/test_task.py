@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     pl.DataFrame(rows).write_csv(folder / "reviews.csv")
     own = [f"--data.path={folder}/reviews.csv", "--data.text=review", "--data.label=stars", "--data.vocabulary=300"]
-    own += [f"--data.cache_dir={folder}/cache", f"--run.dir={folder}", "--run.name=a", "--log.tensorboard=false"]
+    own += [f"--data.cache_dir={folder}/cache", f"--run.dir={folder}", "--run.name=a"]
     train(small(*own, "--train.steps=30"), World(0, 1, CPU))
     return folder / "a"
 

@@ -19,7 +19,7 @@ VALIDATED = 4
 STEP_GRAPH = "--speed.step_graph=true"
 CAPTURABLE = ["--optim.name=adamw"]
 """What captured steps need, and the eager ones that they are compared with have too."""
-QUIET = ["--log.tensorboard=false", "--log.progress=false", "--speed.compile=off", "--log.mfu=false"]
+QUIET = ["--log.progress=false", "--speed.compile=off", "--log.mfu=false"]
 
 Kind = TypeVar("Kind")
 

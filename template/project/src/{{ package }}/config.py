@@ -42,6 +42,9 @@ class RunConfig(Section):
     processes: int | Literal["auto"] | None = within("[1, 256]", None)
     """Processes to start on this machine, one per GPU; auto: as many as it has GPUs; null: this process alone. What a
     launcher such as torchrun has started counts instead."""
+    cpu_affinity: bool = False
+    """Run each rank, with its loader workers, on CPU cores of its own: an equal share of those that the ranks of a
+    machine have in common. No effect on what a scheduler has divided already, on one rank, and on macOS."""
     hang_minutes: float | None = within("(0, 100000]", 30.0)
     """Minutes without progress of this process after which it ends, for a restart, and keeps the stacks of its threads;
     null for no limit. The first step and the start of a validation, which may compile, have four times as many."""
@@ -150,9 +153,9 @@ class LoaderConfig(Section):
 class OptimConfig(Section):
     """Optimizer, clipping and learning-rate schedule, which counts optimizer steps."""
 
-    name: Literal["adamw", "sgd", "muon", "lamb", "lars", "novograd"] = "adamw"
-    """Optimizer: adamw, sgd (Nesterov), muon (2-D weights of blocks; adamw for the rest), or, for very large batches,
-    lamb, lars, novograd."""
+    name: Literal["adamw", "adam", "sgd", "muon", "lamb", "lars", "novograd"] = "adamw"
+    """Optimizer: adamw, adam, sgd (Nesterov), muon (2-D weights of blocks; adamw for the rest), or, for very large
+    batches, lamb, lars, novograd."""
     lr: float = within("(0, inf)", 1e-3)
     """Peak learning rate, for a global batch of `base_batch` samples."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "sqrt"
@@ -160,7 +163,7 @@ class OptimConfig(Section):
     base_batch: int = within("[1, inf)", 128)
     """Global batch, in samples, that `lr` is for."""
     weight_decay: float = within("[0, inf)", 0.01)
-    """Weight decay of matrices and convolutions: decoupled; in sgd and lars added to the gradient."""
+    """Weight decay of matrices and convolutions: decoupled; in adam, sgd and lars added to the gradient."""
     beta1: float = within("[0, 1)", 0.9)
     """Momentum, or beta1 of the Adam family; 1cycle overrides it unless `cycle_momentum` is false."""
     beta2: float = within("[0, 1)", 0.999)
@@ -168,11 +171,13 @@ class OptimConfig(Section):
     eps: float = within("(0, 1)", 1e-8)
     """Epsilon of the Adam family."""
     fused: bool = True
-    """Use the fused implementation, which updates all weights in one kernel (adamw, sgd)."""
+    """Use the fused implementation, which updates all weights in one kernel (adamw, adam, sgd)."""
     set_to_none: bool = True
     """Set gradients to None after a step; false fills them with zeros, which costs memory bandwidth."""
     clip: float | None = within("(0, inf)", 1.0)
     """Maximum global gradient norm for clipping; null for off."""
+    clip_value: float | None = within("(0, inf)", None)
+    """Maximum absolute value of each number of the gradient, instead of `clip`; null for off."""
     schedule: Literal["onecycle", "cyclic", "cosine", "wsd", "constant", "range"] = "onecycle"
     """Learning-rate schedule: 1cycle; triangular cycles; cosine annealing; warm-up, stable, decay; constant; or the
     range test, a short run that raises it from `range_low` to `range_high` and suggests a peak."""
@@ -184,6 +189,10 @@ class OptimConfig(Section):
     """1cycle and cyclic: peak learning rate divided by the initial one."""
     final_div_factor: float = within("[1, inf)", 1e4)
     """1cycle: initial learning rate divided by the final one; cosine and wsd: peak divided by the final one."""
+    three_phase: bool = False
+    """1cycle: fall to the initial learning rate in as many steps as it rose, and to the final one in the rest."""
+    anneal_strategy: Literal["cos", "linear"] = "cos"
+    """1cycle: rise and fall along half a cosine, or along a straight line."""
     cycle_momentum: bool = True
     """1cycle and cyclic: lower momentum from 0.95 to 0.85 while the learning rate rises, and raise it again."""
     cycle_steps: int | None = within("[2, inf)", None)
@@ -199,6 +208,12 @@ class OptimConfig(Section):
         super().__post_init__()
         if self.range_low >= self.range_high:
             self.refuse("range_low", f"it must be below optim.range_high={self.range_high}")
+        if self.clip_value is not None and self.clip is not None:
+            self.refuse("clip_value", f"it is used instead of optim.clip, which is {self.clip:g}; set that to null")
+        if self.three_phase and self.pct_start > 0.5:
+            self.refuse(
+                "pct_start", "with optim.three_phase, the rise and an equal fall must fit: it must be at most 0.5"
+            )
 
 
 @dataclass(frozen=True)
@@ -234,20 +249,21 @@ class SpeedConfig(Section):
     cudnn_benchmark: bool = True
     """Use the cuDNN autotuner, which benchmarks convolution kernels once per shape."""
     activation_checkpointing: str = "none"
-    """Recompute activations in backward instead of storing them: none, blocks, every:n (every n-th block), or budget:x
-    (with compile: the fraction of activation memory, from 0 to 1, that the compiler may use)."""
+    """Recompute activations in backward instead of storing them: none, blocks, every:n (every n-th block), ops (in
+    blocks, all but matrix products, convolutions and attention), or budget:x (with compile: the fraction of activation
+    memory, from 0 to 1, that the compiler may use)."""
     step_graph: bool = False
     """Capture each step in CUDA graphs, for small models bound by Python's overhead: one GPU, adamw, no fp16."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         kind, _, number = self.activation_checkpointing.partition(":")
-        plain = kind in ("none", "blocks") and not number
+        plain = self.activation_checkpointing in ("none", "blocks", "ops")
         every = kind == "every" and number.isdecimal() and int(number) > 0
         if not (plain or every or (kind == "budget" and re.fullmatch(r"[01]|0?\.\d+|[01]\.0*", number))):
             self.refuse(
                 "activation_checkpointing",
-                "it must be none, blocks, every:n with n above 0, or budget:x such as budget:0.5",
+                "it must be none, blocks, ops, every:n with n above 0, or budget:x such as budget:0.5",
             )
 
 
@@ -256,13 +272,27 @@ class LogConfig(Section):
     """Logging."""
 
     every: int = within("[1, inf)", 10)
-    """Optimizer steps between rows of training metrics; each row is one host-device synchronization."""
-    tensorboard: bool = True
-    """Write TensorBoard events in addition to metrics.jsonl."""
+    """Optimizer steps between rows of training metrics; each row is a host-device synchronization, on
+    several ranks two."""
+    tracker: Literal["none", "tensorboard", "trackio", "wandb", "mlflow"] = "none"
+    """Experiment tracker that gets each row of metrics.jsonl as well, in a process of its own; it needs the extra of
+    this name. Nothing is sent to other machines, unless the tracker's own environment variables say so."""
+    tensorboard: bool | None = None
+    """Former name of `tracker: tensorboard`, for older configs; false for another, or none."""
     progress: bool = True
     """Show a progress bar if the output is a terminal."""
     mfu: bool | Literal["auto"] = "auto"
     """Log TFLOP per second, and model FLOPs utilization where the device's peak is known; auto: on accelerators."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tensorboard:
+            if self.tracker not in ("none", "tensorboard"):
+                self.refuse(
+                    "tensorboard", f"log.tracker is {self.tracker}, and a run has one tracker; drop one of them"
+                )
+            object.__setattr__(self, "tracker", "tensorboard")
+        object.__setattr__(self, "tensorboard", None)
 
 
 @dataclass(frozen=True)
@@ -295,8 +325,13 @@ class DebugConfig(Section):
     """Report host-device synchronizations on CUDA, from the fourth step on and outside logging."""
     nan: bool = False
     """Check the output of every module and its gradient, and report the first that is not finite."""
-    profile: bool = False
-    """Profile steps 8 to 12: a trace for ui.perfetto.dev and a table, in the run's folder."""
+    profile: bool | Literal["simple", "advanced", "trace", "nvtx"] = False
+    """Profile some steps, with files in the run's folder; tools/profile.py says more. true is trace: operators, and a
+    trace for ui.perfetto.dev. simple: operators. advanced: Python functions. nvtx: ranges for nsys."""
+    profile_start: int = within("[4, inf)", 8)
+    """The first step to profile."""
+    profile_steps: int = within("[1, inf)", 5)
+    """How many steps to profile."""
 
 
 @dataclass(frozen=True)

@@ -201,8 +201,10 @@ def _prefetch(loaded: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         yield ready
 
 
-def worker_count(cfg: LoaderConfig, in_memory: bool, device: torch.device) -> int:
+def worker_count(cfg: LoaderConfig, in_memory: bool, device: torch.device, own_cores: bool = False) -> int:
     """Return the loader processes per rank: as configured, or by the cores per rank of this machine.
+
+    The ranks here share the cores of this process, unless it has `own_cores`.
 
     On the CPU, torch computes with a thread per core, and a step waits for the slowest: a single worker, which takes
     one of at most two cores from them, costs more than it loads.
@@ -211,7 +213,7 @@ def worker_count(cfg: LoaderConfig, in_memory: bool, device: torch.device) -> in
         UserError: there are fewer cores than workers.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ranks_here = 1 if own_cores else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if cfg.workers == "auto":
         most = max(1, min(16, cores // ranks_here - 1))
         crowded = device.type == "cpu" and most == 1 and torch.get_num_threads() >= cores // ranks_here

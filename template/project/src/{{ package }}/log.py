@@ -1,26 +1,29 @@
-"""Logging: metrics.jsonl, TensorBoard and the console. Only rank 0 logs."""
+"""Logging: metrics.jsonl, the console, and a tracker. Only rank 0 logs."""
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from .config import LogConfig
 from .console import Console, shown
 from .errors import UserError
 
-CLOSE_SECONDS = 5.0
-"""How long TensorBoard's writer may take to close: after an interrupt while it queued a value, it never ends."""
-
 NAMES = {"split", "step", "seconds"}
 """Of what a row has besides metrics."""
 Sink = Callable[[str, int, Mapping[str, float]], None]
 """Takes a row of metrics: its split, the optimizer steps made, and the values by name."""
+
+
+def check(cfg: LogConfig, is_main: bool) -> None:
+    """Refuse a tracker whose package is not installed, by a UserError."""
+    if is_main and cfg.tracker != "none":
+        from . import trackers
+
+        trackers.check(cfg.tracker)
 
 
 class RunLog:
@@ -29,29 +32,27 @@ class RunLog:
     A resumed run repeats the steps after its checkpoint, so their rows are dropped from metrics.jsonl.
 
     Raises:
-        UserError: metrics.jsonl or the folder of TensorBoard cannot be written.
+        UserError: metrics.jsonl cannot be written.
     """
 
     def __init__(self, folder: Path, cfg: LogConfig, console: Console, first_step: int, validated: bool) -> None:
         self.folder, self.file = folder, folder / "metrics.jsonl"
         self.is_main, self.console = console.is_main, console
         self.started = time.perf_counter()
-        self.events: Any = None
+        self.tracker: Any = None
         self.sinks: list[Sink] = []
         """What takes each row besides, on rank 0."""
         try:
-            if self.is_main and cfg.tensorboard:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
             if self.is_main and self.file.is_file():
                 from .resume import drop_rows_after
 
                 drop_rows_after(first_step, self.file, validated)
             self.stream = (self.file if self.is_main else Path(os.devnull)).open("a", encoding="utf-8")
+            if self.is_main and cfg.tracker != "none":
+                from .trackers import Follower
+
+                self.tracker = Follower(cfg.tracker, folder)
         except OSError as error:
-            if self.events is not None:
-                self.events.close()
             what = shown(Path(error.filename or folder))
             raise UserError(f"cannot write {what} ({error.strerror}): move it away, or make it writable") from error
         if cfg.progress:
@@ -62,16 +63,8 @@ class RunLog:
         self.console.close_bar()
         with suppress(OSError):  # on a full disk, the failed write was reported already
             self.stream.close()
-        if self.events is not None:
-            closing = Thread(target=self._close_events, daemon=True)
-            closing.start()
-            closing.join(CLOSE_SECONDS)
-            if closing.is_alive():
-                print("TensorBoard's writer did not close in time: its last values may be missing", file=sys.stderr)
-
-    def _close_events(self) -> None:
-        with suppress(OSError):  # as above
-            self.events.close()
+        if self.tracker is not None:
+            self.tracker.close()
 
     def step(self) -> None:
         """Advance the progress bar by one optimizer step."""
@@ -95,9 +88,8 @@ class RunLog:
             self.stream.flush()
         except OSError as error:
             raise UserError(f"cannot write {self.file} ({error.strerror}): free some space, then resume") from error
-        if self.events is not None:
-            for name, value in values.items():
-                self.events.add_scalar(f"{split}/{name}", value, step)
+        if self.tracker is not None:
+            self.tracker.row(split, step, values)
         self.console.row(split, step, values)
         for sink in self.sinks:
             sink(split, step, values)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import data, distributed, faults, run_folder, speed, techniques
+from . import data, distributed, faults, log, run_folder, speed, techniques
 from .config import Config, parse
 from .console import Console, shown
 from .distributed import World
@@ -14,7 +14,6 @@ from .faults import disk_space, heartbeat, samples
 from .faults.stop import Requests
 from .hooks import Hook
 from .loaders import Loader, TrainOrder
-from .log import RunLog
 from .parts import build
 from .progress import Progress
 from .run import Run
@@ -28,16 +27,18 @@ def open_run(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> Iterator[
     Raises:
         UserError: the config does not fit the data, the machine or the checkpoint.
     """
-    parts = build(faults.smaller_batches(cfg, world), world, hooks)
-    progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
+    log.check(cfg.log, world.is_main)
     with Opened() as opened:
+        cores = opened.enter_context(techniques.own_cores(cfg.run, world))
+        parts = build(faults.smaller_batches(cfg, world), world, hooks)
+        progress = Progress.start(cfg, parts.plan.total_steps, parts.plan.steps_per_epoch)
         folder, resumed = run_folder.locate(cfg, parts.identity, world, techniques.find_checkpoint, opened)
         state: dict[str, Any] = {}
         if resumed:
             from .load_checkpoint import load_checkpoint
 
             state = load_checkpoint(parts, progress, resumed)
-        start = {"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {}
+        start = cores | ({"resumed": f"at step {progress.step}, from {shown(resumed)}"} if resumed else {})
         start |= techniques.start_weights(parts.cfg, parts.model, parts.hooks, progress, resumed)
         order = TrainOrder(parts.plan, world.rank, cfg.run.seed, progress.step, parts.data.train)
         train_loader = techniques.cache_on_device(
@@ -60,9 +61,9 @@ def open_run(cfg: Config, world: World, hooks: Iterable[Hook] = ()) -> Iterator[
         requests = Requests(cfg.run, cfg.checkpoint.minutes, world, lambda name: _tell_end(name, console, run))
         try:
             console.facts({**parts.describe(), **samples.summary(parts.data), "run": shown(folder), **start})
-            log = RunLog(folder, cfg.log, console, progress.step, not progress.validation_due)
-            log.sinks += [hook.after_row for hook in parts.hooks]
-            run = Run(parts, progress, log, order, train_loader, val_loader, requests, resumed, state)
+            run_log = log.RunLog(folder, cfg.log, console, progress.step, not progress.validation_due)
+            run_log.sinks += [hook.after_row for hook in parts.hooks]
+            run = Run(parts, progress, run_log, order, train_loader, val_loader, requests, resumed, state)
             opened.enter_context(requests)
             opened.callback(lambda: run.log.close())
             opened.enter_context(speed.frozen_gc())

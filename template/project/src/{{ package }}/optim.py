@@ -89,7 +89,7 @@ def update(
     does nothing; that of fp16 skips a step whose gradients overflowed, and counts it.
     """
     scaler.unscale_(optimizer)
-    grad_norm = clip(parameters, cfg.clip)
+    grad_norm = clip(parameters, cfg.clip, cfg.clip_value)
     scaler.step(optimizer)
     scaler.update()
     if cfg.set_to_none:
@@ -100,8 +100,11 @@ def update(
     return grad_norm
 
 
-def clip(parameters: Sequence[Tensor], max_norm: float | None) -> Tensor:
-    """Clip the gradients to a global norm, None for off. Returns the norm before, a scalar on the device."""
+def clip(parameters: Sequence[Tensor], max_norm: float | None, max_value: float | None = None) -> Tensor:
+    """Clip the gradients to a global norm, or each number to a value; None for off.
+
+    Returns the norm before, a scalar on the device.
+    """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return torch.zeros(())
@@ -109,6 +112,9 @@ def clip(parameters: Sequence[Tensor], max_norm: float | None) -> Tensor:
     grad_norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_norm is not None:
         torch._foreach_mul_(gradients, torch.clamp(max_norm / (grad_norm + 1e-6), max=1.0))
+    if max_value is not None:  # as torch.nn.utils.clip_grad_value_
+        torch._foreach_clamp_min_(gradients, -max_value)
+        torch._foreach_clamp_max_(gradients, max_value)
     if hasattr(grad_norm, "full_tensor"):  # under FSDP each rank has the norm of its shard
         grad_norm = grad_norm.full_tensor()
     return grad_norm

@@ -85,7 +85,7 @@ def build(cfg: Config, world: World, added: Iterable[Hook] = ()) -> Parts:
     check_data(data, dataset)
     plan = Plan.make(cfg.train, len(dataset.train), world.world_size)
     eval_order = loaders.EvalOrder(len(dataset.val), plan.micro_batch, world.rank, world.world_size)
-    workers = techniques.worker_count(cfg.loader, dataset, world)
+    workers = techniques.worker_count(cfg.loader, dataset, world, cfg.run.cpu_affinity)
     prepare: nn.Module = data.Prepare(dataset.spec, cfg.data).to(world.device)
     initial, plain = techniques.build_model(cfg, dataset.spec, world)
 

@@ -100,7 +100,13 @@ class Progress:
     @property
     def should_log(self) -> bool:
         """Whether a row of metrics is due; if not, nothing after the step synchronizes with the device."""
-        return self.step % self.log_every == 0 or self.step == self.total_steps or self.should_save
+        return self.is_logged(self.step)
+
+    def is_logged(self, step: int) -> bool:
+        """Whether a row is due after a step: as `log.every` asks, and before a validation or a checkpoint."""
+        if step % self.log_every == 0 or step == self.total_steps:
+            return True
+        return self.eval_every is not None and (step % self.eval_every == 0 or step % self.save_every == 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

@@ -23,6 +23,7 @@ from .loaders import Batches, TrainOrder
 from .log import RunLog
 from .metrics import Meter, evaluate
 from .parts import Parts
+from .phase_times import OF_PLACE, PhaseTimes
 from .progress import Progress
 
 
@@ -44,6 +45,11 @@ class Run:
         self.parts, self.progress, self.log, self.folder = parts, progress, log, log.folder
         self.order, self.train_loader, self.val_loader = order, train_loader, heartbeat.Counted(val_loader, self)
         self.train_batches = iter(train_loader)
+        self.times = PhaseTimes()
+        if parts.world.device.type != "cpu":
+            from .device_times import DeviceTimes
+
+            self.times = DeviceTimes(parts.world.device, parts.cfg.speed.step_graph)
         make_shards = partial(techniques.shards, parts.cfg.dist, parts.world)
         self.saver = Saver(self.folder / "checkpoints", parts.cfg.checkpoint, parts.world, make_shards)
         self.requests, self.resumed, self.state = requests, resumed, state
@@ -61,10 +67,10 @@ class Run:
         if parts.world.world_size > 1:
             from .faults.stragglers import Stragglers
 
-            self.stragglers = Stragglers(parts.model, parts.world)
+            self.stragglers = Stragglers(parts.model, parts.world, self.times)
         self.at("fetching a batch")
         self.generator = torch.default_generator
-        self.row_start, self.row_first_step = time.perf_counter(), progress.step
+        self.row_first_step = progress.step
         self.skipped_before = progress.step - progress.updates
         """Steps that fp16 skipped before this run was resumed."""
 
@@ -74,6 +80,7 @@ class Run:
     def at(self, phase: str) -> None:
         """Record where this rank is, in words of `hang_cause.PHASES`, which shows that the run does not hang."""
         self.place = (self.progress.step, phase, self.micro_step)
+        self.times.begin(OF_PLACE.get(phase, "other"))
         if self.stragglers is not None:
             self.stragglers.at(phase)
 
@@ -84,6 +91,7 @@ class Run:
         """
         interval.restore(self.state, self.meter, self.parts.model, self.parts.hooks, self.parts.world)
         self.state = {}
+        self.times.begin_row(self.progress)
         if self.progress.validation_due and eval_model is not None:
             self.validate(eval_model)
             self.save()
@@ -106,6 +114,13 @@ class Run:
         self.lr, momentum = self.parts.schedule(self.progress.updates)
         optim.set_lr(self.parts.optimizer, self.lr, momentum)
 
+    def fetch(self) -> Batch:
+        """Return the next micro-batch; the host's wait for it is the `data_wait` of the row."""
+        self.times.begin("data_wait")
+        batch = next(self.train_batches)
+        self.times.begin("other")
+        return batch
+
     def prepare(self, batch: Batch) -> Batch:
         """Turn a training batch into the model's input, and seed the generator for it."""
         self.seed_batch()
@@ -125,6 +140,8 @@ class Run:
         self.grad_norm, self.micro_step = grad_norm, 0
         self.progress.step += 1
         self.at("fetching a batch")
+        if not self.progress.should_log:  # whose times are still to be read
+            self.times.begin_step(self.progress)
         if not self.parts.scaler.is_enabled() or self.parts.cfg.train.ema:  # the average needs to know it at once
             self.count_updates()
         self.log.step()
@@ -197,8 +214,7 @@ class Run:
         row = {**self.meter.read({**(extra or {}), "grad_norm": self.grad_norm}, seconds_outside), "lr": self.lr}
         if self.stragglers is not None:
             self.stragglers.name_slowest(row)
-        seconds, self.row_start = time.perf_counter() - self.row_start, time.perf_counter()
-        row["samples_per_second"] = (progress.step - self.row_first_step) * parts.plan.global_batch / seconds
+        self.times.add_to(row, (progress.step - self.row_first_step) * parts.plan.global_batch)
         ended = [hook.on_metrics(row) for hook in parts.hooks]
         progress.ended = any(ended)
         if progress.ended or "loss" not in row:  # every step of the row was skipped
@@ -207,12 +223,14 @@ class Run:
         if parts.scaler.is_enabled() or parts.cfg.train.on_nonfinite != "stop":
             row["skipped_steps"] = progress.step - progress.updates
         self.row_first_step = progress.step
+        self.times.begin_row(progress)
         self.log.row("train", progress.step, row)
         self.at("fetching a batch")
 
     @contextmanager
     def eval_weights(self) -> Iterator[None]:
         """Validate with the averaged weights, where there are some, and with the same buffers on every rank."""
+        self.times.begin("outside")
         with ExitStack() as stack:
             for hook in self.parts.hooks:
                 stack.enter_context(hook.eval_weights())
@@ -281,7 +299,7 @@ class Run:
             about |= hook.manifest()
         self.saver.save(state, about, self.progress.best.step)
         gc.collect()
-        self.saved_step, self.row_start = self.progress.step, time.perf_counter()
+        self.saved_step = self.progress.step
         self.requests.saved()
         self.at("fetching a batch")
 

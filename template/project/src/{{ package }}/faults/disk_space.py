@@ -9,7 +9,7 @@ from torch import nn
 from ..config import Config
 from ..errors import UserError
 
-STATES = {"adamw": 2, "lamb": 2}
+STATES = {"adamw": 2, "adam": 2, "lamb": 2}
 """Values that an optimizer keeps for each weight; 1 for the others."""
 
 

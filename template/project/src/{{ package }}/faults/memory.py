@@ -60,7 +60,7 @@ def _compute(forward_backward: ForwardBackward, run: Any, batch: Batch | None, b
         if batch is None:
             _rewind(run)
             for micro in range(1, begun + 1):  # the metrics of all but the last were added before
-                again = next(run.train_batches)
+                again = run.fetch()
                 run.seed_batch()
                 metrics = _add_gradient(forward_backward, run, again, last and micro == begun)
         else:

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -218,7 +217,6 @@ def _continue(run: Any) -> None:
     run.order.first_step = run.row_first_step = progress.step
     run.train_batches, run.micro_step = iter(run.train_loader), 0
     run.saved_step = progress.step
-    run.row_start = time.perf_counter()
     run.skipped_before = progress.step - progress.updates - techniques.skipped_steps(run.parts.scaler)
     run.log.close()
     run.log = RunLog(run.folder, run.parts.cfg.log, run.log.console, progress.step, True)

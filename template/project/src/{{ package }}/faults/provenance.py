@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,10 @@ from torch import nn
 
 from ..contracts import Data, Dataset, in_memory, tensors
 from ..distributed import World
+from ..environment import PACKAGE, cpu, environment, versions
 from ..hooks import Hook
 from .repository import Repository
 
-PACKAGE = Path(__file__).parents[1]
-PACKAGES = ("torch", "numpy", "lightning", "accelerate", "torchao", "pillow", "polars", "tokenizers", "tiktoken")
-"""Packages whose versions may change the results, if they are installed."""
-VARIABLES = re.compile(
-    r"(OMP|MKL|OPENBLAS)_NUM_THREADS|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE"
-    r"|(PYTORCH|NCCL|TORCH)_\w+"
-)
-SECRET = re.compile("KEY|TOKEN|SECRET|PASS|AUTH", re.IGNORECASE)
 IN_MEMORY_BYTES, FROM_DISK = 2**24, 8
 """Of each split, what is read for the fingerprint: so much of data in memory, or so many samples of others."""
 FILES = 256
@@ -96,18 +88,9 @@ def code() -> str:
     return digest.hexdigest()
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python, of packages, and of this project."""
-    found = {"python": platform.python_version()}
-    for name in (*PACKAGES, PACKAGE.name):
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found | {"torch": torch.__version__}  # with the suffix of its build
-
-
 def machine(device: torch.device) -> dict[str, Any]:
     """Return what may change the results, and the name of the machine."""
-    found: dict[str, Any] = {"host": platform.node(), "system": platform.platform(), "cpu": _cpu()}
+    found: dict[str, Any] = {"host": platform.node(), "system": platform.platform(), "cpu": cpu()}
     found |= {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": device.type}
     if device.type not in ("cpu", "mps"):
         module = torch.get_device_module(device)
@@ -120,24 +103,11 @@ def machine(device: torch.device) -> dict[str, Any]:
     return found
 
 
-def _cpu() -> str:
-    with suppress(OSError):
-        name = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-        return name[1] if name else platform.machine()
-    return platform.processor() or platform.machine()
-
-
 def _driver() -> str:
     with suppress(OSError):
         number = re.search(r"\d+\.\d+(\.\d+)?", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
         return number[0] if number else ""
     return ""
-
-
-def environment() -> dict[str, str]:
-    """Return the environment variables that matter, at most 200 characters of each."""
-    names = (name for name in sorted(os.environ) if VARIABLES.fullmatch(name) and not SECRET.search(name))
-    return {name: os.environ[name][:200] for name in names}
 
 
 def fingerprint(data: Data) -> str:

@@ -1,6 +1,7 @@
 """Which rank takes longest for its own part of the steps, while the others wait for it in collectives."""
 
 import time
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -15,16 +16,26 @@ class Stragglers:
     samples. With FSDP, whose forward pass has collectives, it ends when the batch has been fetched.
     """
 
-    def __init__(self, model: nn.Module, world: World) -> None:
-        self.world = world
+    def __init__(self, model: nn.Module, world: World, times: Any) -> None:
+        """`times` is the `PhaseTimes` of this rank, where communication begins at that gradient."""
+        self.world, self.times = world, times
         self.seconds = self.fetched = self.last_gradient = 0.0
         self.began = time.perf_counter()
-        first = next((weight for weight in model.parameters() if weight.requires_grad), None)
-        if first is not None and not isinstance(first, DTensor):
-            first.register_post_accumulate_grad_hook(self._note)  # backward comes to the first weight last
+        weights = [it for it in model.parameters() if it.requires_grad and not isinstance(it, DTensor)]
+        self.hooks = {it: it.register_post_accumulate_grad_hook(self._note) for it in weights}
+        self.last: Tensor | None = None
+        """The weight whose gradient was computed last, in the first step."""
 
     def _note(self, weight: Tensor) -> None:
         self.last_gradient = time.perf_counter()
+        if len(self.hooks) == 1:
+            self.times.begin("communication")
+        self.last = weight
+
+    def _keep_last(self) -> None:
+        """After the first step, note the gradient of the weight only to which backward came last."""
+        for weight in [it for it in self.hooks if it is not self.last]:
+            self.hooks.pop(weight).remove()
 
     def at(self, phase: str) -> None:
         """Take the time at the beginning of a phase of the run."""
@@ -34,6 +45,8 @@ class Stragglers:
         elif phase == "fetching a batch":
             self.seconds += max(0.0, self.fetched - self.began, self.last_gradient - self.began)
             self.began = now
+            if self.last is not None and len(self.hooks) > 1:
+                self._keep_last()
 
     def read(self) -> float:
         """Return the seconds since the last call."""

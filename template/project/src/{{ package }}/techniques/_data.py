@@ -1,5 +1,7 @@
 """Options of the data: how samples become batches, who reads them, and where they stay."""
 
+import os
+
 from .. import data, loaders
 from ..config import LoaderConfig
 from ..contracts import Data, in_memory, tensors
@@ -25,13 +27,16 @@ def load(cfg: DataConfig) -> Data:
     return loaded
 
 
-def worker_count(cfg: LoaderConfig, data: Data, world: World) -> int:
+def worker_count(cfg: LoaderConfig, data: Data, world: World, own_cores: bool = False) -> int:
     """Return the loader processes per rank; at most one reads a stream, which `load` has made of what is iterated over.
+
+    `own_cores` is `run.cpu_affinity`: the cores of this process are those of this rank.
 
     Raises:
         UserError: there are too few cores, or a stream cannot be read so.
     """
-    workers = loaders.worker_count(cfg, in_memory(data), world.device)
+    own_cores = own_cores and hasattr(os, "sched_setaffinity")
+    workers = loaders.worker_count(cfg, in_memory(data), world.device, own_cores)
     splits = [split for split in (data.train, data.val) if getattr(split, "sequential", False)]
     if not splits:
         return workers

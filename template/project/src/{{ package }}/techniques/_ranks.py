@@ -1,6 +1,7 @@
 """Options of several processes: how they start, what they exchange, and who saves what."""
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,19 @@ def start_processes(cfg: RunConfig, argv: list[str] | None) -> None:
         from . import processes
 
         processes.start(cfg, argv)
+
+
+def own_cores(cfg: RunConfig, world: World) -> AbstractContextManager[dict[str, str]]:
+    """`run.cpu_affinity`: context in which this rank has CPU cores of its own; with what to say about it.
+
+    Raises:
+        UserError: there are fewer cores than ranks.
+    """
+    if not cfg.cpu_affinity or world.world_size == 1:
+        return nullcontext({})
+    from . import cpu_affinity
+
+    return cpu_affinity.bound(cfg, world)
 
 
 def processes_to_start(cfg: RunConfig) -> int:

@@ -24,7 +24,7 @@ def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> N
     """
     if cfg.dist.static_graph and accumulate > 1:
         cfg.dist.refuse("static_graph", f"DDP does not support it with accumulation ({accumulate}); set it to false")
-    fused = cfg.optim.fused and cfg.optim.name in ("adamw", "sgd")
+    fused = cfg.optim.fused and cfg.optim.name in ("adamw", "adam", "sgd")
     synchronizing = {
         "fp16 without a fused optimizer": precision.format == "fp16" and not fused,
         "fp16 with train.ema": precision.format == "fp16" and cfg.train.ema is not None,
@@ -57,7 +57,12 @@ def debug_hooks(cfg: Config, world: World, model: nn.Module, batch: Callable[[],
         return []
     from .debug import DebugTools
 
-    return [DebugTools(cfg, world, model, batch, steps)]
+    found: list[Hook] = [DebugTools(cfg, world, model, batch)]
+    if cfg.debug.profile:
+        from .profiler import Profiler
+
+        found.append(Profiler(cfg.debug, world, steps))
+    return found
 
 
 def build_optimizer(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
@@ -91,7 +96,7 @@ def describe_optimizer(optimizer: torch.optim.Optimizer, name: str) -> str:
 
 def build_schedule(cfg: OptimConfig, peak_lr: float, total_steps: int) -> optim.Schedule:
     """`optim.schedule`: learning rate and momentum by optimizer step."""
-    if cfg.schedule == "onecycle":
+    if cfg.schedule == "onecycle" and cfg.anneal_strategy == "cos" and not cfg.three_phase:
         return partial(optim.onecycle, cfg, peak_lr, total_steps)
     from . import schedules
 

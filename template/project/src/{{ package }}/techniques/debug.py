@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import distributed
 from ..config import Config
 from ..contracts import Batch, call, map_tensors, size_of
 from ..distributed import World
@@ -19,8 +18,6 @@ from ..hooks import Hook
 
 SYNC_WARMUP = 3
 """Steps in which torch itself synchronizes: it rebuilds buckets, chooses kernels, allocates."""
-WAIT, WARMUP, ACTIVE = 5, 3, 5
-"""Steps that the profiler skips, warms up on, and records."""
 
 
 class DebugTools(Hook):
@@ -30,18 +27,13 @@ class DebugTools(Hook):
         UserError: the device does not support one, another option conflicts with it, or gradcheck failed.
     """
 
-    def __init__(self, cfg: Config, world: World, model: nn.Module, batch: Callable[[], Batch], steps: int) -> None:
-        self.cfg, self.world = cfg.debug, world
+    def __init__(self, cfg: Config, world: World, model: nn.Module, batch: Callable[[], Batch]) -> None:
+        self.cfg = cfg.debug
         self.step = 0
-        self.profiler: torch.profiler.profile | None = None
         if self.cfg.sync != "off" and world.device.type != "cuda":
             self.cfg.refuse("sync", f"only CUDA reports synchronizations, and this run is on {world.device}; use off")
         if self.cfg.nan and cfg.speed.compile != "off":
             self.cfg.refuse("nan", "compiled code has no modules to check; set speed.compile to off")
-        if self.cfg.profile and steps < WAIT + WARMUP + ACTIVE:
-            self.cfg.refuse(
-                "profile", f"it needs {WAIT + WARMUP + ACTIVE} steps, and the run has {steps}; raise train.steps"
-            )
         if self.cfg.gradcheck and not next(model.parameters()).is_meta:  # under FSDP, rank 0 checks
             gradcheck(model, batch())
         if self.cfg.deterministic:
@@ -55,22 +47,15 @@ class DebugTools(Hook):
         if self.cfg.nan:
             find_nan(model)
         torch.autograd.set_detect_anomaly(self.cfg.anomaly)
-        if self.cfg.profile and self.world.is_main:
-            self.profiler = self._profile(folder / "profile")
-            self.profiler.start()
         try:
             yield
         finally:
             self.before_log()
             torch.autograd.set_detect_anomaly(False)
             torch.use_deterministic_algorithms(False)
-            if self.profiler is not None:
-                self.profiler.stop()
 
     def before_step(self, step: int) -> None:
         """From here until `before_log`, nothing should synchronize with the device."""
-        if self.profiler is not None:
-            self.profiler.step()
         self.step += 1
         if self.cfg.sync != "off" and self.step > SYNC_WARMUP:
             torch.cuda.set_sync_debug_mode(self.cfg.sync)
@@ -79,24 +64,6 @@ class DebugTools(Hook):
         """Allow synchronization, to read metrics."""
         if self.cfg.sync != "off":
             torch.cuda.set_sync_debug_mode("default")
-
-    def _profile(self, folder: Path) -> torch.profiler.profile:
-        on_device = distributed.has_streams(self.world.device)
-
-        def write(profiler: torch.profiler.profile) -> None:
-            folder.mkdir(exist_ok=True)
-            profiler.export_chrome_trace(str(folder / "trace.json"))
-            by = "self_device_time_total" if on_device else "self_cpu_time_total"
-            table = profiler.key_averages().table(sort_by=by, row_limit=40)
-            (folder / "table.txt").write_text(table + "\n", encoding="utf-8")
-
-        return torch.profiler.profile(
-            activities=torch.profiler.supported_activities() if on_device else [torch.profiler.ProfilerActivity.CPU],
-            schedule=torch.profiler.schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1),
-            on_trace_ready=write,
-            record_shapes=True,
-            acc_events=True,  # of one cycle, which is all there is; without, torch 2.11 warns
-        )
 
 
 def find_nan(model: nn.Module) -> None:

@@ -39,8 +39,8 @@ def shard(model: nn.Module, initial: nn.Module, cfg: Config, bf16: bool, world: 
         cfg.dist.refuse("strategy", "it shards the model over ranks, and this run has one; start more, or use ddp")
     if cfg.dist.static_graph or cfg.dist.bf16_gradients:
         cfg.dist.refuse("strategy", "dist.static_graph and dist.bf16_gradients need ddp; set them to false, or use ddp")
-    if cfg.optim.name not in ("adamw", "sgd"):
-        cfg.dist.refuse("strategy", f"optim.name={cfg.optim.name} needs whole matrices; use adamw or sgd, or ddp")
+    if cfg.optim.name not in ("adamw", "adam", "sgd"):
+        cfg.dist.refuse("strategy", f"optim.name={cfg.optim.name} needs whole matrices; use adamw, adam or sgd, or ddp")
     if cfg.optim.name == "sgd" and cfg.optim.fused:
         cfg.optim.refuse("fused", "torch has no fused sgd for dist.strategy=fsdp; set it to false")
     if cfg.speed.compile == "model":

@@ -19,6 +19,10 @@ def build(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
     Raises:
         UserError: its package is not installed, or the model has no parameters that it applies to.
     """
+    if cfg.name == "adam":  # Kingma and Ba 2014 (arXiv:1412.6980, algorithm 1)
+        return torch.optim.Adam(
+            groups(model, cfg.weight_decay), lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, fused=cfg.fused
+        )
     if cfg.name == "sgd":
         sgd = torch.optim.SGD(
             groups(model, cfg.weight_decay),

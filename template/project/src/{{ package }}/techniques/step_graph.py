@@ -108,7 +108,7 @@ class StepGraph:
         return self.grad_norm
 
     def _update(self) -> Tensor:
-        grad_norm = optim.clip(self.parameters, self.cfg.clip)
+        grad_norm = optim.clip(self.parameters, self.cfg.clip, self.cfg.clip_value)
         if self.cycles and self.optimizer.state:  # torch's own step creates the state
             adamw_step(self.optimizer, self.momentum)
         else:

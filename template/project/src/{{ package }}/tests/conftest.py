@@ -25,6 +25,7 @@ from ..contracts import blocks_of, no_compile_reason
 from ..distributed import World
 from ..loaders import TrainOrder
 from ..log import RunLog
+from ..phase_times import MEASURED
 from ..tools import evaluate
 from . import train_in_turn
 from .no_synchronization import NoSynchronization
@@ -134,7 +135,7 @@ def config(tmp_path: Path) -> Callable[..., Config]:
     def make(*options: str) -> Config:
         if any(option.startswith("--data.cache=") for option in options) and not HAS_CACHE:
             pytest.skip("DataConfig has no field `cache`: see contracts.py")
-        return small(f"--run.dir={tmp_path}", "--log.tensorboard=false", *options)
+        return small(f"--run.dir={tmp_path}", *options)
 
     return make
 
@@ -143,7 +144,7 @@ def config(tmp_path: Path) -> Callable[..., Config]:
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of four steps, which the tests of a file share."""
     folder = tmp_path_factory.mktemp("runs")
-    cfg = small(f"--run.dir={folder}", "--run.name=a", "--log.tensorboard=false", "--train.steps=4")
+    cfg = small(f"--run.dir={folder}", "--run.name=a", "--train.steps=4")
     train.train(cfg, World(0, 1, torch.device("cpu")))
     return folder / "a"
 
@@ -206,7 +207,7 @@ def steady_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 def run_ranks(ranks: int, options: list[str]) -> subprocess.CompletedProcess[str]:
     """Train in several processes, which the program starts itself."""
-    several = [f"--run.processes={ranks}", "--log.tensorboard=false"]
+    several = [f"--run.processes={ranks}"]
     return subprocess.run(
         [sys.executable, "-m", f"{PACKAGE}.train", *SMALL, *several, *options],
         env={name: value for name, value in os.environ.items() if name not in ("RANK", "OMP_NUM_THREADS")},
@@ -226,7 +227,7 @@ def run_ranks_in_turn(ranks: int, runs: list[list[str]], folder: Path, *changes:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    fixed = ["--log.tensorboard=false", f"--run.dir={folder}"]
+    fixed = [f"--run.dir={folder}"]
     every = [small(*fixed, *options) for options in runs]
     arguments = (ranks, port, every, VALIDATED, changes)
     method = "forkserver" if sys.platform == "linux" else "spawn"
@@ -245,8 +246,7 @@ def main(argv: list[str]) -> None:
 def read_rows(run: Path, split: str) -> list[dict[str, Any]]:
     """Return the logged metrics of a split, without those that depend on time."""
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clock = ("seconds", "samples_per_second", "tflops", "mfu", "slowest_rank", "slowest_rank_share")
-    return [{key: row[key] for key in row if key not in clock} for row in logged if row["split"] == split]
+    return [{key: row[key] for key in row if key not in MEASURED} for row in logged if row["split"] == split]
 
 
 def read_losses(run: Path) -> list[float]:

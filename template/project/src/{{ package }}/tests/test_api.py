@@ -57,7 +57,7 @@ class Noted(Hook):
 
 def small(tmp_path: Path, *others: str) -> Config:
     """Return a config for a run of four steps."""
-    given = [*SMALL, f"--run.dir={tmp_path}", "--log.tensorboard=false", "--train.steps=4", "--log.every=1"]
+    given = [*SMALL, f"--run.dir={tmp_path}", "--train.steps=4", "--log.every=1"]
     return options.read(PARSER, [*given, "--train.eval_every=2", *others])
 
 

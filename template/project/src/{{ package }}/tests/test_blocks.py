@@ -3,10 +3,13 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy
+from torch.utils.flop_counter import FlopCounterMode
 
 from ..config import Config, SpeedConfig
 from ..contracts import no_compile_reason
@@ -25,6 +28,74 @@ def test_a_reason_not_to_compile_is_read_by_both_names() -> None:
 
     assert no_compile_reason(Old()) == no_compile_reason(New()) == "it is fast already"
     assert no_compile_reason(nn.Linear(1, 1)) == ""
+
+
+class Attention(nn.Module):
+    """A block with what is expensive, what is cheap, and what draws random numbers."""
+
+    def __init__(self, attention_dropout: float, inplace: bool) -> None:
+        super().__init__()
+        self.linear, self.convolution = nn.Linear(8, 8), nn.Conv1d(8, 8, 1)
+        self.norm, self.dropout, self.activation = nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(inplace)
+        self.attention_dropout = attention_dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.activation(self.linear(x)).sigmoid()
+        x = self.norm(self.convolution(self.dropout(x)))
+        heads = x.reshape(4, 2, -1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=self.attention_dropout)
+        y: Tensor = self.dropout(mixed.reshape(x.shape)).tanh()
+        return y
+
+
+class Attentions(nn.Module):
+    """Two of these blocks."""
+
+    def __init__(self, attention_dropout: float = 0.0, inplace: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(Attention(attention_dropout, inplace) for _ in range(2)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.blocks(x)
+        return y
+
+
+@pytest.mark.parametrize("attention_dropout", [0.0, 0.5])
+def test_expensive_operations_run_once_and_random_ones_alike(attention_dropout: float) -> None:
+    torch.manual_seed(0)
+    plain, flops, found = Attentions(attention_dropout), {}, {}
+    inputs = torch.randn(4, 8, 8)
+    for how in ("none", "ops", "blocks"):
+        net = copy.deepcopy(plain)
+        if how != "none":
+            activation_checkpointing.apply(net, SpeedConfig(activation_checkpointing=how))
+        torch.manual_seed(1)
+        with FlopCounterMode(display=False) as counter:
+            net(inputs).square().sum().backward()
+        flops[how] = counter.get_total_flops()
+        found[how] = [*net.buffers(), *(p.grad for p in net.parameters() if p.grad is not None)]
+    assert flops["ops"] == flops["none"] < flops["blocks"]
+    assert all(map(torch.equal, found["ops"], found["none"]))
+    assert len(found["none"]) == 2 * (3 + 6)
+
+
+def test_attention_is_saved_unless_it_draws_random_numbers() -> None:
+    """On a CPU, attention with dropout consists of other operations."""
+    attention: Any = torch.ops.aten._scaled_dot_product_flash_attention.default
+    decide = activation_checkpointing._policy
+    x = torch.randn(1, 2, 8, 4)
+    assert decide(None, attention, x, x, x, 0.1, True) is CheckpointPolicy.PREFER_RECOMPUTE
+    assert decide(None, attention, x, x, x, dropout_p=0.1) is CheckpointPolicy.PREFER_RECOMPUTE
+    assert decide(None, attention, x, x, x, is_causal=True) is CheckpointPolicy.MUST_SAVE
+
+
+def test_operations_in_place_are_refused_only_where_they_change_what_is_saved() -> None:
+    net = Attentions(inplace=True)
+    activation_checkpointing.apply(net, SpeedConfig(activation_checkpointing="ops"))
+    with pytest.raises(UserError, match=r"^speed.activation_checkpointing=ops: an operation in place"):
+        net(torch.randn(4, 8, 8)).sum().backward()
+    with pytest.raises(UserError, match="the compiler chooses the operations itself; use budget:0.5"):
+        activation_checkpointing.apply(net, SpeedConfig(activation_checkpointing="ops", compile="blocks"))
 
 
 def test_recomputed_dropout_is_identical() -> None:

@@ -23,7 +23,7 @@ from ..distributed import World
 from ..errors import UserError
 from ..faults import saving
 from ..run_lock import locked
-from ..tools import report
+from ..tools.run_record import read_run
 from .conftest import PACKAGE
 
 WEIGHTS = {"w": torch.arange(1000.0)}
@@ -99,7 +99,7 @@ def test_damaged_rows_are_left_out_with_a_warning(tmp_path: Path) -> None:
     assert file.read_text() == "".join(f"{row}\n" for row in rows[:2])
     file.write_bytes(rows[0].encode() + b"\n\xff\n{}\n")
     with pytest.warns(UserWarning, match="2 lines of .*metrics.jsonl are damaged, and left out"):
-        assert [row["step"] for row in report.read(tmp_path)] == [1]
+        assert [row["step"] for row in read_run(tmp_path).rows] == [1]
 
 
 def test_best_is_updated_when_its_checkpoint_is_set_aside(run: Path) -> None:

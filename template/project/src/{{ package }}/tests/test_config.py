@@ -32,7 +32,9 @@ BAD = [
     (["--loader.workers=-1"], "loader.workers is -1"),
     (["--optim.clip=0"], "optim.clip is 0.0: it must be above 0, or null"),
     (["--optim.clip=.inf"], "optim.clip is inf"),
-    (["--optim.name=adam"], "lars or novograd; did you mean adamw?"),
+    (["--optim.clip=null", "--optim.clip_value=0"], "optim.clip_value is 0.0: it must be above 0, or null"),
+    (["--optim.anneal_strategy=cosine"], "optim.anneal_strategy"),
+    (["--optim.name=adamx"], "lars or novograd; did you mean adam?"),
     (["--optim.schedule=linear"], "optim.schedule"),
     (["--optim.warmup_steps=-1"], "optim.warmup_steps is -1: it must be 0 or above, or null"),
     (["--optim.schedule=cosine", "--optim.warmup_steps=20"], "optim.warmup_steps is 20: the run has only 20 steps"),
@@ -182,11 +184,11 @@ def test_words_that_yaml_makes_bools(tmp_path: Path) -> None:
     file = tmp_path / "words.yaml"
     file.write_text(
         "\ufeffspeed: {compile: off, channels_last: Off, cudnn_benchmark: no}\n"
-        "debug:\n  sync: off\n  nan: on\nrun: {name: off}\nlog: {tensorboard: false, mfu: yes}\n"
+        "debug:\n  sync: off\n  nan: on\nrun: {name: off}\nlog: {progress: false, mfu: yes}\n"
     )
     cfg = parse("test", "", [f"--config={file}"])
     assert (cfg.speed.compile, cfg.debug.sync, cfg.run.name) == ("off", "off", "off")
-    bools = (cfg.speed.channels_last, cfg.speed.cudnn_benchmark, cfg.debug.nan, cfg.log.tensorboard, cfg.log.mfu)
+    bools = (cfg.speed.channels_last, cfg.speed.cudnn_benchmark, cfg.debug.nan, cfg.log.progress, cfg.log.mfu)
     assert bools == (False, False, True, False, True)
 
 

@@ -1,15 +1,11 @@
 """What a run prints is within 80 columns, and starts before torch is imported."""
 
-import errno
-import os
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from .. import log
-from ..config import LogConfig
 from ..console import Console
 from .conftest import PACKAGE
 from .terminal import screen
@@ -36,7 +32,7 @@ def test_help_has_a_line_for_each_option_and_does_not_import_torch() -> None:
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert "  --optim.lr                0.001     float above 0" in lines
-    assert "  --run.device        auto  auto, accelerator, cpu, cuda, mps, xpu" in lines
+    assert any(re.fullmatch(r"  --run.device +auto +auto, accelerator, cpu, cuda, mps, xpu", line) for line in lines)
     section = run_without_torch("--help=optim").stdout
     assert "  --optim.clip: float above 0, null (default 1.0)\n      Maximum global gradient norm" in section
     assert "run.dir" not in section
@@ -76,20 +72,3 @@ def test_other_ranks_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_screen_of_the_tests_is_that_of_a_terminal() -> None:
     assert screen("abc\rx\r\nd\r\x1b[Ke\r\n" + 81 * "f") == ["xbc", "e", 80 * "f", "f"]
-
-
-def test_log_closes_where_tensorboard_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an interrupt, which leaves the lock of its queue taken, and on a full disk."""
-    monkeypatch.setattr(log, "CLOSE_SECONDS", 0.1)
-
-    def fail() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    for number in range(2):
-        opened = log.RunLog(tmp_path, LogConfig(tensorboard=True), Console(True, 1, 1, "img", "loss"), 0, True)
-        if number == 0:
-            opened.events.close()
-            monkeypatch.setattr(opened.events, "close", fail)
-        else:
-            opened.events.file_writer.event_writer._async_writer._byte_queue.mutex.acquire()
-        opened.close()

@@ -116,6 +116,7 @@ def use(monkeypatch: pytest.MonkeyPatch, config: Callable[..., Config]) -> Calla
             return SimpleNamespace(**splits, spec=found.spec, in_memory=True, **more)
 
         monkeypatch.setattr(data, "load", load)
+        monkeypatch.setattr(provenance, "IN_MEMORY_BYTES", 2**16)  # sample by sample, the rest takes seconds
 
     return change
 
@@ -149,7 +150,6 @@ def test_samples_are_collated_to_the_same_batches(
     ):
         use(make, **more)
         assert run() == expected
-        monkeypatch.undo()
     if IN_TURN:  # the model below, which takes dicts, has no phases
         return
     use(Named)

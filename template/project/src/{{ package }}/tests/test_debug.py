@@ -65,7 +65,7 @@ def test_debug_nan_names_the_module_of_a_nan_gradient() -> None:
 def test_debug_nan_reports_a_diverging_run(tmp_path: Path) -> None:
     diverging = ["--optim.lr=1e30", "--optim.clip=null", "--optim.div_factor=1", "--debug.nan=true"]
     with pytest.raises(SystemExit, match=r"is (NaN|infinite): that is the first such value \(debug.nan\)"):
-        main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a", "--log.tensorboard=false", *diverging])
+        main([*SMALL, f"--run.dir={tmp_path}", "--run.name=a", *diverging])
 
 
 class WrongBackward(torch.autograd.Function):
@@ -91,12 +91,20 @@ def test_gradcheck_detects_a_wrong_backward() -> None:
         debug.gradcheck(Net(WrongBackward.apply), (torch.randn(4, 4),))
 
 
-def test_profiler_writes_a_trace_and_a_table(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
-    train(config("--run.name=a", "--train.steps=15", "--debug.profile=true"), world)
+def test_profilers_write_a_trace_a_table_stacks_and_functions(
+    config: Callable[..., Config], world: World, tmp_path: Path
+) -> None:
+    short = ["--train.steps=6", "--debug.profile_start=4", "--debug.profile_steps=2"]
+    train(config("--run.name=a", *short, "--debug.profile=true"), world)
     trace = json.loads((tmp_path / "a/profile/trace.json").read_text())
     names = [event["name"] for event in trace["traceEvents"]]
-    assert sum(name.startswith("ProfilerStep#") for name in names) >= debug.ACTIVE
+    assert {name for name in names if name.startswith("ProfilerStep#")} == {"ProfilerStep#4", "ProfilerStep#5"}
     assert "Self CPU" in (tmp_path / "a/profile/table.txt").read_text()
+    assert "_call_impl" in (tmp_path / "a/profile/stacks.txt").read_text()
+    train(config("--run.name=b", *short, "--debug.profile=advanced"), world)
+    assert "phase_times.py" in (tmp_path / "b/profile/functions.txt").read_text()
+    with pytest.raises(UserError, match="debug.profile is nvtx: its ranges need CUDA"):
+        train(config("--run.name=c", *short, "--debug.profile=nvtx"), world)
 
 
 def test_deterministic_refuses_nondeterministic_kernels(
@@ -104,7 +112,7 @@ def test_deterministic_refuses_nondeterministic_kernels(
 ) -> None:
     net = model.build(config().model, data.load(config().data).spec)
     batch = (torch.zeros(1), torch.zeros(1))
-    tools = debug.DebugTools(config("--debug.deterministic=true"), world, net, lambda: batch, 100)
+    tools = debug.DebugTools(config("--debug.deterministic=true"), world, net, lambda: batch)
     with tools.running(net, tmp_path), pytest.raises(RuntimeError, match="does not have a deterministic"):
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
     assert not torch.are_deterministic_algorithms_enabled()

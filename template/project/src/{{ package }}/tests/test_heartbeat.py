@@ -19,6 +19,7 @@ from ..distributed import World
 from ..faults import hang_cause
 from ..faults.heartbeat import FIRST, TICKS, Heartbeat
 from ..faults.stragglers import Stragglers
+from ..phase_times import PhaseTimes
 from ..run import Run
 from ..train import train
 
@@ -167,7 +168,8 @@ def test_slowest_rank_is_that_with_most_time_outside_collectives(monkeypatch: py
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     net = torch.nn.Linear(2, 1)
-    measured = Stragglers(net, World(1, 2, torch.device("cpu")))
+    times = PhaseTimes()
+    measured = Stragglers(net, World(1, 2, torch.device("cpu")), times)
     for phase, after in (("fetching a batch", 3), ("forward and backward", 2), ("", 0), ("fetching a batch", 0)):
         if phase:
             measured.at(phase)
@@ -180,3 +182,9 @@ def test_slowest_rank_is_that_with_most_time_outside_collectives(monkeypatch: py
     row = {"loss": 1.0, "rank 0": 1.0, "rank 1": seconds}
     measured.name_slowest(row)
     assert row == {"loss": 1.0, "slowest_rank": 1, "slowest_rank_share": pytest.approx(2 / 3)}
+    assert "communication" not in times.seconds, "which gradient is the last is known after the first step"
+    times.begin("backward")
+    net(torch.ones(1, 2)).sum().backward()
+    clock[0] += 7
+    times.begin("other")
+    assert (times.seconds["backward"], times.seconds["communication"]) == (0.0, 7.0)

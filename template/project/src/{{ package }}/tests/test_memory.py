@@ -86,7 +86,7 @@ def test_process_ends_where_it_cannot_go_on(
     Without accumulation, so that Lightning calls the model within the optimizer's step.
     """
     monkeypatch.setattr(memory, "_is_bound", lambda *_: True)
-    command = [*SMALL, *OPTIONS, f"--run.dir={tmp_path}", "--log.tensorboard=false", "--run.resume=auto"]
+    command = [*SMALL, *OPTIONS, f"--run.dir={tmp_path}", "--run.resume=auto"]
     command += ["--train.micro_batch=16", "--train.accumulate=1"]
     main([*command, "--run.name=whole"])
     faulty.limit, faulty.sizes = 3, []

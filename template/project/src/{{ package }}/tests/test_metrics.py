@@ -1,5 +1,6 @@
 """Validation is exact for any batches and computes no gradients."""
 
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,24 @@ def test_vectors_give_the_mean_over_entries_that_have_a_count(world: World) -> N
 
 
 def test_ranks_with_other_metrics_are_refused() -> None:
-    """Their values would be added to those of another name."""
+    """Their values would be added to those of another name, also when only some batches of a rank have one."""
 
     class Second(World):
+        names = "accuracy, loss"
+
+        def all_reduce(self, values: Tensor) -> Tensor:
+            mark = zlib.crc32(self.names.encode()) % 2**20
+            return values + (torch.tensor([mark, mark**2]) if values.dtype == torch.int64 else values)
+
         def broadcast(self, value: str) -> str:
-            return "loss, recall"
+            return self.names
 
     meter = Meter(Second(1, 2, CPU))
-    meter.add({"loss": (torch.ones(()), 1), "accuracy": (torch.ones(()), 1)})
+    for names in ("accuracy, loss", "loss, recall"):
+        Second.names = names
+        meter.add({"loss": (torch.ones(()), 1), "accuracy": (torch.ones(()), 1)})
+        if names == "accuracy, loss":
+            assert meter.read() == {"accuracy": 1.0, "loss": 1.0}
     with pytest.raises(UserError, match="the metrics accuracy, loss on rank 1, and loss, recall on rank 0: return"):
         meter.read()
 

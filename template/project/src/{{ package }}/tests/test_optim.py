@@ -13,6 +13,9 @@ from ..contracts import blocks_of, layer_decay, no_weight_decay
 from ..distributed import World, seeded_generator
 from ..errors import UserError
 from ..grad_scaler import CountingScaler
+from ..speed import Precision
+from ..train import train
+from .conftest import unsupported
 
 CPU = torch.device("cpu")
 
@@ -22,7 +25,7 @@ def test_peak_learning_rate_follows_the_global_batch() -> None:
     assert {rule: optim.peak_lr(cfg, 128) for rule, cfg in rules.items()} == {"linear": 4.0, "sqrt": 2.0, "none": 1.0}
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon", "lamb", "lars", "novograd"])
 def test_weight_decay_applies_to_matrices_only(config: Callable[..., Config], name: str) -> None:
     cfg = config(f"--optim.name={name}", "--optim.weight_decay=0.1")
     net = model.build(cfg.model, data.load(cfg.data).spec)
@@ -126,6 +129,56 @@ def test_clipping_limits_the_global_norm_and_returns_it_unclipped() -> None:
     assert norm.item() == pytest.approx(expected)
     assert weights[0].detach().tolist() == pytest.approx([-3 / expected] * 3)
     assert all(weight.grad is None for weight in weights)
+
+
+def test_clipping_by_value_is_that_of_torch_and_returns_the_norm_before() -> None:
+    torch.manual_seed(0)
+    ours, theirs = ([nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(4, 2))] for _ in range(2))
+    for mine, other in zip(ours, theirs, strict=True):
+        mine.grad = torch.randn_like(mine)
+        other.grad = mine.grad.clone()
+    norm = optim.update(
+        torch.optim.SGD(ours, lr=1.0),
+        torch.amp.GradScaler("cpu", enabled=False),
+        ours,
+        OptimConfig(clip=None, clip_value=0.5),
+    )
+    assert norm.item() == pytest.approx(torch.nn.utils.get_total_norm([p.grad for p in theirs if p.grad is not None]))
+    torch.nn.utils.clip_grad_value_(theirs, 0.5)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert other.grad is not None
+        assert torch.equal(-mine, other.grad)
+    with pytest.raises(UserError, match=r"optim.clip_value is 0.5: it is used instead of optim.clip, which is 1; set"):
+        OptimConfig(clip_value=0.5)
+
+
+def test_gradients_of_a_step_are_clipped_by_value(
+    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any framework; fp16 after unscaling."""
+    largest: list[float] = []
+    make: Any = techniques.build_optimizer
+
+    def note(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        found = [p.grad.abs().max().item() for group in optimizer.param_groups for p in group["params"]]
+        largest.append(max(found))
+
+    def build(*args: Any) -> Any:
+        optimizer = make(*args)
+        optimizer.register_step_post_hook(note)
+        return optimizer
+
+    monkeypatch.setattr(techniques, "build_optimizer", build)
+    options = ["--optim.name=adam", "--optim.clip=null", "--optim.clip_value=1e-5", "--train.accumulate=2"]
+    for precision in ("fp32", "fp16"):
+        largest.clear()
+        given = [*options, f"--speed.precision={precision}", "--train.steps=2", "--train.micro_batch=8"]
+        if unsupported(given):
+            continue
+        if precision == "fp16":
+            monkeypatch.setattr(Precision, "scaler", lambda self: CountingScaler(CPU, init_scale=16.0))
+        train(config(f"--run.name={precision}", *given), world)
+        assert largest == pytest.approx([1e-5] * 2)
 
 
 @pytest.mark.parametrize("fused", [True, False])

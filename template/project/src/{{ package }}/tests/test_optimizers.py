@@ -1,5 +1,6 @@
 """Every optimizer takes steps of the published size, learns, follows the schedule and resumes."""
 
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Layer(nn.Module):
         self.blocks = nn.ModuleList([self.linear])
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon", "lamb", "lars", "novograd"])
 def test_step_divided_by_the_rate_has_the_published_size(name: str) -> None:
     """With a gradient that does not change, from the first step on; and no step waits for a GPU."""
     torch.manual_seed(0)
@@ -52,6 +53,7 @@ def test_step_divided_by_the_rate_has_the_published_size(name: str) -> None:
         momentum = (1 - 0.95**step) / (1 - 0.95)  # the sum of the gradients that SGD has in its momentum
         expected = {
             "adamw": weight.numel() ** 0.5,  # each weight changes by the rate: Kingma and Ba 2014, section 2.1
+            "adam": weight.numel() ** 0.5,
             "sgd": gradients[0].norm().item() * (1 + 0.95 * momentum),  # Sutskever et al. 2013
             "muon": 0.2 * weight.numel() ** 0.5,  # Liu et al. 2025, section 2.2
             "lamb": norm,  # relative to the weights: You et al. 2019, algorithm 2
@@ -61,6 +63,52 @@ def test_step_divided_by_the_rate_has_the_published_size(name: str) -> None:
         # Muon's singular values are about 1 only.
         tolerance = 0.2 if name == "muon" else 1e-3
         assert (weight - before).norm().item() / cfg.lr == pytest.approx(expected, rel=tolerance), step
+
+
+def take_steps(net: nn.Module, cfg: OptimConfig, max_norm: float = math.inf) -> list[list[torch.Tensor]]:
+    """Take five steps with random gradients, clipped to a norm, and return them."""
+    optimizer = techniques.build_optimizer(net, cfg)
+    taken = []
+    for _ in range(5):
+        for part in net.parameters():
+            part.grad = torch.randn_like(part)
+        nn.utils.clip_grad_norm_(net.parameters(), max_norm)
+        taken.append([part.grad.clone() for part in net.parameters() if part.grad is not None])
+        optimizer.step()
+    return taken
+
+
+def test_adam_has_the_weight_decay_in_its_gradient() -> None:
+    """As L2 regularization: Kingma and Ba 2014, algorithm 1; AdamW's is decoupled."""
+    torch.manual_seed(0)
+    net, cfg = Layer(), OptimConfig(name="adam", lr=0.1, weight_decay=0.5, beta1=0.8, beta2=0.9)
+    weights = [part.detach().clone() for part in net.parameters()]
+    means, squares = ([torch.zeros_like(part) for part in weights] for _ in range(2))
+    for step, gradients in enumerate(take_steps(net, cfg), start=1):
+        for part, gradient, mean, square in zip(weights, gradients, means, squares, strict=True):
+            if part.ndim == 2:
+                gradient = gradient + 0.5 * part
+            mean.mul_(0.8).add_(0.2 * gradient)
+            square.mul_(0.9).add_(0.1 * gradient**2)
+            part -= 0.1 * (mean / (1 - 0.8**step)) / ((square / (1 - 0.9**step)).sqrt() + cfg.eps)
+    for part, expected in zip(net.parameters(), weights, strict=True):
+        torch.testing.assert_close(part.detach(), expected)
+
+
+def test_lamb_without_weight_decay_is_nvlamb() -> None:
+    """With `optim.clip`; NVLAMB's bias correction scales a whole layer, which the trust ratio undoes."""
+    torch.manual_seed(0)
+    net, cfg = Layer(), OptimConfig(name="lamb", lr=0.1, weight_decay=0.0, beta1=0.8, beta2=0.9)
+    weights = [part.detach().clone() for part in net.parameters()]
+    means, squares = ([torch.zeros_like(part) for part in weights] for _ in range(2))
+    for step, gradients in enumerate(take_steps(net, cfg, 1.0), start=1):
+        for part, gradient, mean, square in zip(weights, gradients, means, squares, strict=True):
+            mean.mul_(0.8).add_(0.2 * gradient)
+            square.mul_(0.9).add_(0.1 * gradient**2)
+            change = (mean / (1 - 0.8**step)) / ((square / (1 - 0.9**step)).sqrt() + cfg.eps)
+            part -= 0.1 * part.norm() / change.norm() * change
+    for part, expected in zip(net.parameters(), weights, strict=True):
+        torch.testing.assert_close(part.detach(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_muon_is_that_of_torch_in_fp32_and_continues_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +148,7 @@ def test_orthogonalized_matrices_keep_their_singular_vectors(
     assert (found - expected).norm() <= tolerance * expected.norm()
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon"])
 def test_schedule_reaches_the_optimizer(
     config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -128,11 +176,11 @@ def test_schedule_reaches_the_optimizer(
     assert len({momentum for _, momentum in used}) > 2, "it cycles"
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lamb", "lars", "novograd"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "muon", "lamb", "lars", "novograd"])
 def test_optimizer_learns_and_resumes(
     config: Callable[..., Config], world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    rate = {"adamw": 4e-3, "sgd": 0.1, "muon": 4e-3, "lamb": 4e-2, "lars": 20.0, "novograd": 1e-2}[name]
+    rate = {"adamw": 4e-3, "adam": 4e-3, "sgd": 0.1, "muon": 4e-3, "lamb": 4e-2, "lars": 20.0, "novograd": 1e-2}[name]
     if name == "lars" and _normalizes_after_residuals(config()):
         rate = 3.0  # a larger one diverges
     # Their steps are proportional to the norm of a layer's weights.

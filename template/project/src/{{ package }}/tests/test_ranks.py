@@ -38,14 +38,15 @@ SHARED = [
 ]
 FSDP = "--dist.strategy=fsdp"
 FROZEN = [f'--train.freeze=["{next(name for name, _ in network().named_parameters())}"]', "--train.unfreeze_step=3"]
+BY_VALUE = ["--optim.clip=null", "--optim.clip_value=0.001"]
 RUNS = {
     "ddp": [],
     "static": ["--dist.static_graph=true"],
     "bf16": ["--dist.bf16_gradients=true"],
-    "ddp twice": ["--train.accumulate=2"],
+    "ddp twice": ["--train.accumulate=2", *BY_VALUE],
     "ddp fp16": ["--speed.precision=fp16"],
     "fsdp": [FSDP, "--train.ema=0.9", "--train.eval_every=3"],
-    "fsdp twice": [FSDP, "--train.accumulate=2"],
+    "fsdp twice": [FSDP, "--train.accumulate=2", *BY_VALUE],
     "fsdp checkpointed": [FSDP, *(["--speed.activation_checkpointing=blocks"] if HAS_BLOCKS else [])],
     "fsdp fp16": [FSDP, "--speed.precision=fp16"],
     "fsdp bf16": [FSDP, "--speed.precision=bf16"],
@@ -69,7 +70,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("one")
     every = [
         [*SHARED, "--run.name=one", "--train.accumulate=2", "--train.ema=0.9", "--train.eval_every=3"],
-        [*SHARED, "--run.name=one twice", "--train.accumulate=4"],
+        [*SHARED, "--run.name=one twice", "--train.accumulate=4", *BY_VALUE],
         [*SHARED, "--run.name=one fp16", "--train.accumulate=2", "--speed.precision=fp16"],
         [*SHARED, "--run.name=one frozen", "--train.accumulate=2", *FROZEN],
     ]

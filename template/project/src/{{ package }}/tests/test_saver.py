@@ -105,7 +105,7 @@ def test_failed_write_ends_the_run_in_one_line(
     monkeypatch.setattr(saver.Saver, "save", waited(saver.Saver.save))
     options = [*SMALL, "--run.name=a", f"--train.steps={steps}", "--checkpoint.every=3", f"--run.dir={tmp_path}"]
     with pytest.raises(SystemExit, match=r"^error: cannot save .*/step-00000003 .*: free some space") as end:
-        main([*options, "--log.tensorboard=false"])
+        main(options)
     assert "\n" not in str(end.value)
     assert read_rows(tmp_path / "a", "train")[-1]["step"] == 3
     assert list((tmp_path / "a/checkpoints").iterdir()) == []

@@ -49,13 +49,25 @@ def assert_equal(first: list[tuple[float, float]], second: list[tuple[float, flo
 
 
 @pytest.mark.parametrize("total", [10, 97, 1000])
-def test_onecycle_equals_torch(total: int) -> None:
-    cfg = OptimConfig(pct_start=0.3, div_factor=10, final_div_factor=1e4)
+@pytest.mark.parametrize("anneal_strategy", ["cos", "linear"])
+@pytest.mark.parametrize(("three_phase", "pct_start"), [(False, 0.3), (False, 0.7), (True, 0.3), (True, 0.5)])
+def test_onecycle_equals_torch(total: int, anneal_strategy: Any, three_phase: bool, pct_start: float) -> None:
+    shape: Any = {"pct_start": pct_start, "div_factor": 10, "final_div_factor": 1e4}
+    shape |= {"anneal_strategy": anneal_strategy, "three_phase": three_phase}
 
     def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.OneCycleLR:
-        return lr_scheduler.OneCycleLR(optimizer, PEAK, total, pct_start=0.3, div_factor=10, final_div_factor=1e4)
+        return lr_scheduler.OneCycleLR(optimizer, PEAK, total, **shape)
 
-    assert_equal(ours(cfg, total), references(make, total))
+    assert_equal(ours(OptimConfig(**shape), total), references(make, total))
+    fixed = [momentum for _, momentum in ours(OptimConfig(**shape, cycle_momentum=False), total)]
+    assert fixed == [0.9] * total
+
+
+def test_three_phases_longer_than_the_run_are_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"^optim.pct_start is 0.6: with optim.three_phase, .*: it must be at most 0.5$"
+    ):
+        OptimConfig(three_phase=True, pct_start=0.6)
 
 
 @pytest.mark.parametrize("total", [20, 61])
@@ -104,9 +116,11 @@ def test_range_test_sweeps_exponentially() -> None:
 @pytest.mark.parametrize("schedule", ["onecycle", "cyclic", "cosine", "wsd", "constant", "range"])
 @pytest.mark.parametrize("total", [1, 2, 3, 19])
 def test_short_run_stays_in_range(schedule: Any, total: int) -> None:
-    for rate, momentum in ours(OptimConfig(schedule=schedule, range_high=1e-3), total):
-        assert 0 < rate <= PEAK
-        assert 0 < momentum < 1
+    for three_phase in (False, True):
+        cfg = OptimConfig(schedule=schedule, range_high=1e-3, three_phase=three_phase)
+        for rate, momentum in ours(cfg, total):
+            assert 0 < rate <= PEAK
+            assert 0 < momentum < 1
 
 
 def test_warmup_longer_than_the_run_is_refused() -> None:

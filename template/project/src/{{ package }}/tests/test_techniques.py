@@ -130,6 +130,11 @@ TECHNIQUES: dict[str, tuple[list[str], float, Check]] = {
         BITS,
         lambda on, off: on.saved < off.saved and on.val == off.val,
     ),
+    "checkpoint operations of blocks": (
+        ["--speed.activation_checkpointing=ops"],
+        BITS,
+        lambda on, off: on.saved < 0.9 * off.saved and on.val == off.val,
+    ),
     "device cache": (
         ["--data.cache=device"],
         BITS,

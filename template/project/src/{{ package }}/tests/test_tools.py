@@ -1,17 +1,22 @@
 """What the tools for data and runs plot and write, and their errors."""
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from .. import data
+from ..contracts import map_tensors
 from ..errors import UserError
 from ..tools import evaluate, export, report, show
-from .conftest import SMALL
+from ..tools.run_record import RunRecord
+from .conftest import SMALL, small
 
-ROWS = [{"split": "train", "step": 1, "loss": 2.0}]
+RUNS = [RunRecord(Path("a"), "a", [{"split": "train", "step": 1, "loss": 2.0}], "", {}, {})]
 
 
 @pytest.mark.parametrize("options", [["--output", "a.png"], ["--show", *SMALL, "--output=a.png"]])
@@ -25,6 +30,32 @@ def test_data_are_shown(
         return
     assert said.endswith("plot            a.png\n")
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_input_far_from_normalized_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_figure(*place: str) -> None:
+        raise UserError("left out here")
+
+    class Shifted(data.Prepare):
+        shift = 0.0
+
+        def forward(self, *batch: Any) -> Any:
+            prepared = super().forward(*batch)
+            return map_tensors(lambda it: it + self.shift if it.is_floating_point() else it, prepared)
+
+    monkeypatch.setattr(show, "take", no_figure)
+    monkeypatch.setattr(data, "Prepare", Shifted)
+    said = []
+    for shift in (0.0, 100.0, math.nan):
+        monkeypatch.setattr(Shifted, "shift", shift)
+        show.show(small(), tmp_path / "a.png")
+        said.append(capsys.readouterr().out)
+    means, warnings = ([text.count(word) for text in said] for word in (" mean ", "\nwarning  "))
+    assert means[0] == warnings[1] == warnings[2] >= warnings[0]
+    show._print_statistics("batch[0]", torch.randn(1000, dtype=torch.float64))
+    assert "warning" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -66,7 +97,7 @@ def test_outputs_of_an_exported_model_may_be_nested() -> None:
 @pytest.mark.parametrize(
     ("write", "way_out"),
     [
-        (lambda target: report.draw(ROWS, target), "free some space"),
+        (lambda target: report.draw(RUNS, target), "give another --output"),
         (lambda target: evaluate.write({"loss": 2.0}, target), "the metrics are printed above"),
     ],
 )

@@ -285,18 +285,10 @@ def test_run_without_a_checkpoint_does_not_block_its_name(
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["config.json"]
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "tensorboard"])
-def test_log_that_cannot_be_written_is_refused(
-    config: Callable[..., Config], world: World, tmp_path: Path, name: str
-) -> None:
-    """A folder is where a file belongs, and a link to nothing where a folder does."""
-    if name == "tensorboard":
-        (tmp_path / "a").mkdir()
-        (tmp_path / "a" / name).symlink_to(tmp_path / "missing/folder")
-    else:
-        (tmp_path / "a" / name).mkdir(parents=True)
-    options = ["--run.name=a", "--run.resume=auto", "--train.steps=2", "--log.tensorboard=true"]
-    with pytest.raises(UserError, match=rf"cannot write .*{name} \(.+\): move it away, or make it writable"):
+def test_log_that_cannot_be_written_is_refused(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
+    (tmp_path / "a/metrics.jsonl").mkdir(parents=True)
+    options = ["--run.name=a", "--run.resume=auto", "--train.steps=2"]
+    with pytest.raises(UserError, match=r"cannot write .*metrics.jsonl \(.+\): move it away, or make it writable"):
         train(config(*options), world)
 
 
@@ -334,7 +326,7 @@ def test_terminal_shows_whole_lines_of_an_interrupted_and_a_resumed_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_model, "build", build_without_output)
     step = RunLog.step
-    options = [*SMALL, "--log.tensorboard=false", "--run.dir=runs", "--run.name=a", "--run.resume=auto"]
+    options = [*SMALL, "--run.dir=runs", "--run.name=a", "--run.resume=auto"]
     options += ["--train.steps=16", "--train.eval_every=4", "--log.every=3"]
 
     def interrupt(self: RunLog) -> None:

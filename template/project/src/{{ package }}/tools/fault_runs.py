@@ -22,13 +22,14 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from .. import checkpoint
+from ..phase_times import MEASURED
 
 ROOT = __package__.rpartition(".")[0]
 EVERY = 3
 """Optimizer steps between checkpoints; twice as many between validations, and four times in a run."""
 OPTIONS = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", "--run.resume=auto"]
 OPTIONS += [f"--train.steps={4 * EVERY}", f"--train.eval_every={2 * EVERY}", f"--checkpoint.every={EVERY}"]
-OPTIONS += ["--train.global_batch=16", "--train.micro_batch=8", "--log.every=1", "--log.tensorboard=false"]
+OPTIONS += ["--train.global_batch=16", "--train.micro_batch=8", "--log.every=1"]
 LIMIT = 120.0
 """Seconds after which a run hangs."""
 GRACE = 20.0
@@ -37,7 +38,6 @@ STOPPED_FOR = 0.5
 """Seconds after which a process that was stopped continues."""
 TOLERANCE = 1e-4
 """Largest relative difference of a loss after a restart with another number of ranks, which sum in another order."""
-CLOCK = ("seconds", "samples_per_second", "slowest_rank", "slowest_rank_share")
 """Values in a row of metrics that differ each time."""
 
 _starting = Lock()
@@ -158,7 +158,7 @@ def orphans(processes: list[Any]) -> list[int]:
 def rows(run: Path) -> list[dict[str, Any]]:
     """Return the rows of metrics, without values that depend on time."""
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [{key: row[key] for key in row if key not in CLOCK} for row in logged]
+    return [{key: row[key] for key in row if key not in MEASURED} for row in logged]
 
 
 def differences(run: Path, whole: Path, tolerance: float = 0.0) -> list[str]:

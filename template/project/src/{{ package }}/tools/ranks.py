@@ -94,7 +94,7 @@ class Ranks:
                 # A launcher that has started this one, through `run.processes`, restarts the run.
                 environment = {"LAUNCH_DIR": str(folder), **os.environ, **common, **place.variables(local_rank)}
                 self.processes.append(
-                    subprocess.Popen(command, env=environment, start_new_session=several, preexec_fn=_end_with_parent())
+                    subprocess.Popen(command, env=environment, start_new_session=several, preexec_fn=end_with_parent())
                 )
             if self.stopping:  # since the first of them was started: the last may not have got the signal
                 self._send(signal.SIGTERM)
@@ -166,7 +166,7 @@ def report(failed: Mapping[str, int], said: set[str]) -> int:
     return 128 - status
 
 
-def _end_with_parent() -> Callable[[], object] | None:
+def end_with_parent() -> Callable[[], object] | None:
     """Return what a new process calls so that the system kills it when this one ends, however that happens."""
     if sys.platform != "linux":
         return None

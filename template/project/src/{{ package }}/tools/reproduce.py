@@ -24,14 +24,15 @@ import torch
 from .. import checkpoint, techniques
 from ..config import Config, as_dict, from_dict
 from ..console import shown
+from ..environment import PACKAGE, environment, versions
 from ..errors import UserError
 from ..failure import leave
 from ..faults import provenance
 from ..faults.repository import Repository
+from ..phase_times import MEASURED
 
 PROGRAM = f"{__package__.rpartition('.')[0]}.train"
 NOTHING = "-"
-NOT_COMPARED = {"split", "step", "seconds", "samples_per_second", "tflops", "mfu"}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that the new run gets as the old one had them; no others, as some name libraries to load."""
 WIDTH = 30
@@ -67,7 +68,8 @@ def reproduce(path: Path, name: str | None, dry_run: bool) -> int:
         )
     run = {**options["run"], "dir": str(folder.parent), "name": name or f"{folder.name}-reproduced"}
     run |= {"resume": as_dict(Config())["run"]["resume"], "processes": ranks if ranks > 1 else None}
-    status = 0 if dry_run else start({**options, "run": run}, record)
+    log = {**options["log"], "tracker": "none", "tensorboard": None}
+    status = 0 if dry_run else start({**options, "run": run, "log": log}, record)
     if not dry_run and status == 0:
         print(compare_rows(folder, folder.parent / run["name"]))
     return status
@@ -87,14 +89,14 @@ def todays_options(config: dict[str, Any]) -> tuple[dict[str, Any], Differences]
 
 def today(cfg: Config) -> dict[str, Any]:
     """Return what a run with this config would record now."""
-    repository = Repository(provenance.PACKAGE)
+    repository = Repository(PACKAGE)
     found = torch.accelerator.current_accelerator(check_available=True)
     device = found if found is not None and cfg.run.device != "cpu" else torch.device("cpu")
     return {
         "code": provenance.code(),
-        "versions": provenance.versions(),
+        "versions": versions(),
         "machine": provenance.machine(device),
-        "environment": provenance.environment(),
+        "environment": environment(),
         "data": provenance.fingerprint(techniques.load(cfg.data)),
         "git": repository.read()[0],
     }
@@ -146,7 +148,7 @@ def compare_rows(old: Path, new: Path) -> str:
     for split, step in both:
         for metric, value in before[split, step].items():
             other = after[split, step].get(metric)
-            if metric not in NOT_COMPARED and other != value:
+            if metric not in MEASURED and other != value:
                 return f"first difference: {split} {metric} at step {step}, {value} then and {other} now"
     return f"equal to the bit: all metrics in {len(both)} rows"
 

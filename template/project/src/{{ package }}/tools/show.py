@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import data, techniques
 from ..config import Config, parse
-from ..contracts import problems, tensors
+from ..contracts import Batch, problems, tensors
 from ..errors import UserError, short_warnings
 from ..failure import leave
 from ..loaders import Plan, TrainOrder
@@ -21,6 +22,8 @@ from .atomic_file import atomic_write
 from .optional import fitting, take
 
 MAX_PROBLEMS = 100
+SAMPLES = 64
+"""Samples of the batch whose mean and standard deviation are printed."""
 
 
 def show(cfg: Config, target: Path) -> None:
@@ -49,16 +52,14 @@ def show(cfg: Config, target: Path) -> None:
         print(f"problem         {problem}")
     if len(found) > MAX_PROBLEMS:
         print(f"problem         and {len(found) - MAX_PROBLEMS} more")
-    plan = Plan(len(samples.train), min(16, len(samples.train)), 1, 1, 1)
-    chosen = next(iter(TrainOrder(plan, 0, cfg.run.seed, 0, samples.train)))
-    prepare = data.Prepare(samples.spec, cfg.data)
-    batch = prepare(samples.train.__getitems__(chosen), True, torch.Generator().manual_seed(cfg.run.seed))
-    named = (
-        batch if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, tuple | list) else [batch]))
-    )
-    for name, value in named.items():
+    batch = _prepared(samples, cfg, 16)
+    for name, value in _named(batch).items():
         kinds = [f"{tuple(it.shape)} {str(it.dtype).removeprefix('torch.')}" for it in tensors(value)]
         print(f"{f'batch[{name}]':15} {', '.join(kinds) or type(value).__name__}")
+    for name, value in _named(_prepared(samples, cfg, SAMPLES)).items():
+        for part in tensors(value):
+            if part.is_floating_point() and part.numel() > 1:
+                _print_statistics(f"batch[{name}]", part.double())
     try:
         plot = take("view", "plot")
         with fitting("view", "plot"):
@@ -69,6 +70,29 @@ def show(cfg: Config, target: Path) -> None:
     with atomic_write(target) as file:
         figure.savefig(file, dpi=120)
     print(f"plot            {target}")
+
+
+def _prepared(samples: Any, cfg: Config, count: int) -> Batch:
+    """Return the first training batch of so many samples, as the model gets it."""
+    plan = Plan(len(samples.train), min(count, len(samples.train)), 1, 1, 1)
+    chosen = next(iter(TrainOrder(plan, 0, cfg.run.seed, 0, samples.train)))
+    prepare = data.Prepare(samples.spec, cfg.data)
+    batch: Batch = prepare(samples.train.__getitems__(chosen), True, torch.Generator().manual_seed(cfg.run.seed))
+    return batch
+
+
+def _named(batch: Batch) -> Mapping[Any, Any]:
+    if isinstance(batch, Mapping):
+        return batch
+    return dict(enumerate(batch if isinstance(batch, tuple | list) else [batch]))
+
+
+def _print_statistics(name: str, values: Tensor) -> None:
+    """Print mean and standard deviation, and whether they are far from 0 and 1, for which weights are initialized."""
+    mean, deviation = values.mean().item(), values.std().item()
+    print(f"{name:15} mean {mean:.3g}, standard deviation {deviation:.3g}")
+    if not (abs(mean) <= 0.5 and 0.5 <= deviation <= 2):
+        print(f"{'warning':15} {name} is far from mean 0 and standard deviation 1: normalize it in `Prepare`")
 
 
 def main(argv: list[str] | None = None) -> None:

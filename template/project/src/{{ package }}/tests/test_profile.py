@@ -1,0 +1,105 @@
+"""`profile`: what it finds in a run whose data is slow, its diagnoses, and what it refuses."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..config import Config, as_dict
+from ..tools import profile, trial
+from ..tools.diagnosis import of_operators, of_phases
+from ..tools.memory_timeline import draw
+from .conftest import PARENT, SMALL
+
+CONFIG = as_dict(Config())
+CONFIG["loader"]["workers"] = 0
+
+
+def test_slow_data_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(trial, "run", partial(trial.run, program=f"{PARENT}.tests.slow_batches"))
+    monkeypatch.setattr(profile, "WARMUP", 5)
+    monkeypatch.setattr(profile, "TORCH_STEPS", 1)
+    options = [*SMALL, "--loader.workers=0", "--train.micro_batch=2", "--train.accumulate=2"]
+    options += ["--steps=5", f"--run.dir={tmp_path}"]
+    profile.main([*options, "--run.name=run"])
+    output, progress = capfd.readouterr()
+    assert all(len(line) <= 80 for line in output.splitlines() if not line.startswith("files in"))
+    assert "profiling 5 steps" in progress
+    found = json.loads((tmp_path / "run/profile/profile.json").read_text())
+    assert found["diagnosis"]["bound"] == "input-bound"
+    assert "--loader.workers" in found["diagnosis"]["advice"]
+    assert f"input-bound: {found['diagnosis']['why']}; try " in " ".join(output.split())
+    phases = {it["phase"]: it for it in found["phases"]}
+    assert [*phases] == ["data_wait", "prepare", "forward", "backward", "optimizer", "other"]
+    assert phases["data_wait"]["calls"] == 10
+    assert phases["optimizer"]["calls"] == 5
+    assert phases["data_wait"]["mean_ms"] > 55
+    assert sum(it["share"] for it in found["phases"]) == pytest.approx(1, abs=0.05)
+    assert any(it["name"].startswith("aten::") and it["us"] > 0 for it in found["operators"])
+    assert {file.name for file in (tmp_path / "run/profile").iterdir()} == {"profile.json", "operators.json"}
+    assert "files in" in output
+
+
+def test_memory_of_a_trace_is_drawn(tmp_path: Path) -> None:
+    sizes = [
+        {"name": "[memory]", "ts": ts, "args": {"Device Type": 0, "Device Id": -1, "Total Allocated": 1e6}}
+        for ts in (2, 1)
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [{"name": "aten::mm", "ts": 0}, *sizes]}))
+    draw(tmp_path / "trace.json", tmp_path / "memory.png")
+    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_diagnoses_of_phases_and_operators() -> None:
+    waits = {"data_wait": 0.5, "forward": 0.4}
+    assert str(of_phases(waits, CONFIG, 2, 16)) == (
+        "input-bound: 50% of the time is spent waiting for data; try --loader.workers 7"
+    )
+    busy = {"data_wait": 0.5, "forward": 0.4, "backward": 0.55}  # a GPU computes while the host loads
+    assert of_phases(busy, CONFIG, 1, 16) is None
+    found = of_phases({"communication": 0.3, "backward": 0.7}, CONFIG, 2, 2)
+    assert found is not None
+    assert (found.bound, found.advice) == ("communication-bound", "--dist.bf16_gradients true")
+    late = of_phases({"backward": 1.0, "slowest_rank": 1.0, "slowest_rank_share": 0.6}, CONFIG, 2, 2)
+    assert late is not None
+    assert "rank 1 takes 60% longer" in late.why
+
+    def bound(us: float, calls: int, name: str = "aten::mul", flops: int = 0, **on_device: float) -> str:
+        operator = {"name": name, "calls": calls, "us": us, "flops": flops, "numbers": 1000}
+        record: dict[str, Any] = {"us": 1000.0, "no_compile": "", "operators": [operator], **on_device}
+        return of_operators(record, {}, CONFIG).bound
+
+    assert bound(900, 100) == "launch-bound", "each takes 9 us"
+    assert bound(900, 3) == "memory-bound"
+    assert bound(900, 3, "aten::mm", flops=10_000_000) == "compute-bound"
+    assert bound(900, 3, "aten::mm", flops=10_000) == "memory-bound", "a product with a vector"
+    assert bound(900, 3, "aten::convolution_backward") == "compute-bound", "whose operations torch does not count"
+    assert bound(500, 3, "aten::mm", flops=10_000_000, busy_us=600) == "launch-bound", "the GPU has nothing to do"
+    assert bound(500, 3, busy_us=900, exposed_us=300) == "communication-bound"
+    assert bound(900, 900, "aten::mm", flops=10_000_000_000, busy_us=950) == "compute-bound", "a GPU's are short"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--kind=flame"], "--kind is flame: use simple, advanced, trace or nvtx"),
+        (["--steps=4"], "--steps is 4: at least 5 are needed"),
+        (["--limit=0"], "the training ended (timeout): no result within 0 s; raise --limit"),
+    ],
+)
+def test_refused(options: list[str], why: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as error:
+        profile.main([*options, f"--run.dir={tmp_path}"])
+    assert str(error.value).startswith(f"error: {why}")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_nvtx_needs_cuda_and_one_process_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SystemExit, match="error: --kind nvtx needs CUDA, which torch does not find here"):
+        profile.main(["--kind=nvtx"])
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(SystemExit, match="error: a launcher has started this"):
+        profile.main([])

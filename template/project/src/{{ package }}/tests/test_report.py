@@ -1,0 +1,146 @@
+"""A report has the values of metrics.jsonl, whatever is in it, and says what happened to a run."""
+
+import json
+import math
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..errors import UserError
+from ..tools import report
+from ..tools.report_chart import thin, ticks
+from ..tools.report_page import build_page
+from ..tools.run_record import RunRecord, read_run
+
+HOSTILE = "</script><script>alert(1)</script>"
+STARTED = {"run": {"name": "a"}, "optim": {"lr": 0.1}, "train": {"monitor": "score", "monitor_mode": "max"}}
+
+
+def write(folder: Path, rows: list[dict[str, Any]], config: dict[str, Any] | None = None, end: str = "") -> Path:
+    folder.mkdir(parents=True)
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(text + end)
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def train_rows(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"split": "train", "step": at, "loss": 1 / at, "seconds": at, **more} for at in range(1, count + 1)]
+
+
+def embedded(page: str) -> Any:
+    """Return the JSON in a page; the only script there is."""
+    scripts: list[str] = re.findall(r"<script[^>]*>(.*?)</script>", page, re.DOTALL)
+    assert len(scripts) == page.count("<script") == 1
+    return json.loads(scripts[0])
+
+
+def test_page_of_two_runs_has_their_values_events_and_differences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first is resumed, has met what can go wrong, and is being written; the names of the second are hostile."""
+    rows = train_rows(6, data_wait=0.25, forward=0.5, skipped_steps=2)
+    rows[3:] = [{**row, "seconds": row["step"] - 3.5} for row in rows[3:]]
+    rows += [{"split": "val", "step": 6, "loss": 0.5, "score": math.nan, "seconds": 3}]
+    first = write(tmp_path / "runs/a", rows, STARTED, end='not a row\n{"split": "train", "st')
+    (first / "out_of_memory.json").write_text('{"micro_batch": 32}')
+    (first / "nonfinite.jsonl").write_text('{"step": 5, "loss": NaN, "grad_norm": NaN, "action": "skip"}\n')
+    (first / "unfinished-1").mkdir()
+    (first / "checkpoints/step-00000006").mkdir(parents=True)
+    skipped = {"problems": 7, "first": ["x.png is damaged"], "unreadable": {"train": 3, "val": 0}}
+    record = {"versions": {"torch": "2.13.0"}, "git": {"commit": "abc"}, "command": ["python", "-m", "a b"]}
+    manifest = {"provenance": record, "skipped": skipped}
+    (first / "checkpoints/step-00000006/manifest.json").write_text(json.dumps(manifest))
+    odd = [{"split": "train", "step": 1, HOSTILE: 0.5, '" onload="': math.inf}]
+    second = write(
+        tmp_path / "runs" / HOSTILE.replace("/", "|"), odd, {"run": {"name": HOSTILE}, "optim": {"lr": HOSTILE}}
+    )
+    with pytest.warns(UserWarning, match="1 lines of .*metrics.jsonl are damaged, and left out"):
+        report.main([str(first), str(second), "--json"])
+    done = json.loads(capsys.readouterr().out)
+    page = (tmp_path / "runs/report.html").read_text()
+    assert done["page"] == str(tmp_path / "runs/report.html")
+    assert Path(done["plot"]).stat().st_size > 10_000
+    kept = embedded(page)
+    assert kept[0]["rows"] == [{**row, "score": "nan"} if "score" in row else row for row in rows]
+    assert kept[1]["rows"] == [{**odd[0], '" onload="': "inf"}]
+    text = unescape(re.sub(r"<[^>]+>", " ", page.replace("</tr>", "\n")))
+    happened = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
+    for line in (
+        f"a - 1 lines of {first}/metrics.jsonl are damaged, and left out",
+        "a - memory ran out: the micro-batch was reduced to 32 samples",
+        "a - 7 problems in the data, such as: x.png is damaged",
+        "a - 3 unreadable samples in the train data",
+        "a - an earlier start ended before its first checkpoint; its files are in unfinished-1",
+        "a 3 resumed, after this step",
+        "a 5 loss nan, gradient norm nan: skip",
+        "a 6 2 steps were skipped up to here, as their gradient was not finite",
+        "a 6 val score is not finite",
+        "a 25.0% - 50.0% - - -",
+        f"optim.lr 0.1 {HOSTILE}",
+        "versions.torch 2.13.0 -",
+        "command python -m 'a b' -",
+    ):
+        assert line in happened
+    assert done["runs"][0]["seconds"] == 3 + 3
+    assert done["runs"][0]["best"] is None
+    assert not re.search(r"(src|href)=\"(?!data:,)|url\(|@import|https?:", page)
+
+
+def test_page_of_a_long_run_is_small(tmp_path: Path) -> None:
+    rows = [{**row, "a": row["step"] % 7 / 3, "b": 1e9 * (row["step"] == 12345)} for row in train_rows(30_000)]
+    run = RunRecord(tmp_path, "a", rows, "", {}, {})
+    page = build_page([run])
+    assert len(page) < 2_000_000
+    kept = embedded(page)[0]["rows"]
+    assert (kept[0], kept[-1]) == (rows[0], rows[-1])
+    assert f"{len(kept):,} of 30,000 rows of metrics.jsonl are in this file, as JSON" in page
+    assert len(thin(run.series("train", "b"), 100)) <= 100
+    assert (12345, 1e9) in thin(run.series("train", "b"), 100)
+
+
+def test_ticks_are_round() -> None:
+    assert ticks(0.07, 0.93, 5) == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert ticks(10, 1500, 5) == [500, 1000, 1500]
+    for low, high in ((-1e308, 1e308), (0, 5e-324), (1e300, 1.1e300), (-1e-9, 1e-9)):
+        assert len(ticks(low, high, 5)) <= 6
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot read .*metrics.jsonl .No such file or directory.: give the folder of a run"),
+        ("", "metrics.jsonl has no row: train for at least one log interval first"),
+        ("[" * 100_000 + '\n{"split": "train", "step": "x"}\n', "metrics.jsonl has no row"),
+        ('{"split": "train", "step": 1, "loss": 1' + "0" * 400 + "}\n", "metrics.jsonl has no row"),
+    ],
+)
+def test_run_without_rows_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "metrics.jsonl").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_run(tmp_path)
+
+
+def test_odd_values_are_drawn_and_odd_places_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = [math.nan, math.inf, 1e308, -1e308, 5e-324, 0.5]
+    odd = write(tmp_path / "odd", [{"split": "train", "step": at, "loss": it} for at, it in enumerate(values)])
+    broken = write(tmp_path / "broken", [{"split": "val", "step": 1, "score": math.nan}])
+    for runs in ([odd], [broken], [odd, broken, tmp_path / "missing"]):
+        with pytest.warns(UserWarning, match="it is left out") if len(runs) > 2 else pytest.MonkeyPatch.context():
+            report.main([*map(str, runs), f"--output={tmp_path}/page.html"])
+        assert (tmp_path / "page.html").exists()
+        assert (tmp_path / "page.png").exists()
+    for option, said in (
+        ("--output=page.txt", "error: --output page.txt: its name must end with .html"),
+        (
+            f"--output={tmp_path}/no/page.html",
+            "error: cannot write .*page.html .No such file or directory.: give another",
+        ),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            report.main([str(odd), option])
