@@ -81,7 +81,7 @@ def test_slow_data_lead_to_workers_and_fast_ones_to_none(project: Project, tmp_p
     folder = planted(project, tmp_path, {"readers/tabular.py": {line: slow + line}, "data.py": {', "device"]': "]"}})
     found = tune(folder, "--only=loader", "--config=configs/default.yaml", f"--loader.workers={0 if seconds else 1}")
     if found["busy"] and not seconds:
-        pytest.skip("on a busy machine, which gives more of it to more processes, one worker may be faster: run it alone")
+        pytest.skip("on a busy machine one worker may be faster, as more processes get more of it: run it alone")
     assert (found["values"]["loader.workers"] > 0) is (seconds > 0)
     assert found["compared"]["ratio"] >= 1
 
