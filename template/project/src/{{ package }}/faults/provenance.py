@@ -24,8 +24,10 @@ from ..environment import PACKAGE, cpu, environment, versions
 from ..hooks import Hook
 from .repository import Repository
 
-IN_MEMORY_BYTES, FROM_DISK = 2**24, 8
-"""Of each split, what is read for the fingerprint: so much of data in memory, or so many samples of others."""
+IN_MEMORY_BYTES, BY_SAMPLE, FROM_DISK = 2**24, 1024, 8
+"""Of each split, what is read for the fingerprint: so much of data in memory, but at most so many samples of a dataset
+that answers single ones, and so many of data on disk.
+"""
 FILES = 256
 """Files of each split whose sizes are compared."""
 
@@ -114,7 +116,8 @@ def fingerprint(data: Data) -> str:
     """Return a hash of the data: what is known of all samples, and the content of some.
 
     That is the `Spec`, with its statistics of the training split; the number of samples; up to 16 MiB of a split in
-    memory, or 8 samples and the sizes of 256 files of another. Where the files are, and their times, do not matter.
+    memory (1,024 samples if it answers single ones), or 8 samples and the sizes of 256 files of another. Where the files
+    are, and their times, do not matter.
     """
     digest = hashlib.sha256(json.dumps(asdict(data.spec), sort_keys=True, default=str).encode())
     try:
@@ -131,6 +134,7 @@ def _add(split: Dataset, whole: bool, digest: Any) -> None:
     if whole:
         first = split.__getitems__([0])
         most = IN_MEMORY_BYTES // max(1, sum(part.nbytes for part in filter(torch.is_tensor, tensors(first))))
+        most = min(most, BY_SAMPLE) if getattr(split, "by_sample", False) else most
     digest.update(f"{count}\n".encode())
     sequential = getattr(split, "sequential", False)  # a stream, of which only the beginning is read
     for index in [list(range(min(count, most)))] if sequential else _spread(count, most):

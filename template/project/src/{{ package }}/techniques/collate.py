@@ -22,12 +22,15 @@ GIVE = "give `Data`, or the dataset, a `collate_fn` that makes a batch of a list
 class Collated:
     """A dataset that answers whole batches; other attributes are those of the original.
 
+    `by_sample` says whether batches were made of single samples so far, which takes longer.
+
     Raises:
         UserError: the samples make no batch.
     """
 
     def __init__(self, place: str, split: Any, collate_fn: CollateFn | None) -> None:
         self.place, self.split, self.collate_fn, self.checked = place, split, collate_fn, False
+        self.by_sample = False
         self.chosen: Sequence[int] | None = None
         while isinstance(split, Subset) and type(split).__getitems__ is Subset.__getitems__:  # it changes no sample
             inner: Sequence[int] = split.indices
@@ -79,6 +82,7 @@ class Collated:
         return self._collate(list(values))
 
     def _collate(self, samples: list[Any]) -> Batch:
+        self.by_sample = True
         return collated(samples, self.collate_fn, self.place)
 
 

@@ -116,7 +116,6 @@ def use(monkeypatch: pytest.MonkeyPatch, config: Callable[..., Config]) -> Calla
             return SimpleNamespace(**splits, spec=found.spec, in_memory=True, **more)
 
         monkeypatch.setattr(data, "load", load)
-        monkeypatch.setattr(provenance, "IN_MEMORY_BYTES", 2**16)  # sample by sample, the rest takes seconds
 
     return change
 

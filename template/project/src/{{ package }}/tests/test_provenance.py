@@ -19,6 +19,7 @@ from ..config import Config
 from ..distributed import World
 from ..faults import provenance, repository
 from ..faults.repository import Repository
+from ..techniques import datasets
 from ..tools import reproduce
 from ..train import train
 from .conftest import main, read_rows
@@ -218,3 +219,22 @@ def test_fingerprint_is_of_the_content(config: Callable[..., Config]) -> None:
     assert provenance.fingerprint(replace(found, val=Changed())) != first
     monkey: Any = type("Broken", (), {"__len__": lambda self: 5})()
     assert provenance.fingerprint(replace(found, val=monkey)).startswith("unknown: ")
+
+
+def test_fingerprint_reads_some_of_many_single_samples(config: Callable[..., Config]) -> None:
+    """To collate all that fit into 16 MiB would take seconds at each start."""
+    read = []
+
+    class Single:
+        """Returns one sample."""
+
+        def __len__(self) -> int:
+            return 10**6
+
+        def __getitem__(self, index: int) -> float:
+            read.append(index)
+            return float(index)
+
+    found = SimpleNamespace(train=Single(), val=Single(), spec=data.load(config().data).spec, in_memory=True)
+    assert len(provenance.fingerprint(datasets.adapted(found))) == 64
+    assert 1000 < len(read) < 3000
