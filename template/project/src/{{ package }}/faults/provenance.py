@@ -116,8 +116,8 @@ def fingerprint(data: Data) -> str:
     """Return a hash of the data: what is known of all samples, and the content of some.
 
     That is the `Spec`, with its statistics of the training split; the number of samples; up to 16 MiB of a split in
-    memory (1,024 samples of a dataset that answers single ones), or 8 samples and the sizes of 256 files of another. Where
-    the files are, and their times, do not matter.
+    memory (1,024 samples of a dataset that answers single ones), or 8 samples and the sizes of 256 files of another.
+    Where the files are, and their times, do not matter.
     """
     digest = hashlib.sha256(json.dumps(asdict(data.spec), sort_keys=True, default=str).encode())
     try:
