@@ -93,6 +93,7 @@ def join(place: torch.device, rank: int, world_size: int) -> None:
     dist.init_process_group(
         backend, store=stores.PrefixStore("default_pg", store), rank=rank, world_size=world_size, device_id=bound
     )
+    dist.barrier()  # rank 0 may end with an error next, and its store with it, which others read until they have joined
 
 
 def _resolve(address: str, port: int) -> None:
