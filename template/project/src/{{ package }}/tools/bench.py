@@ -121,19 +121,6 @@ def pick(only: str | None) -> list[Technique]:
     return [technique for technique in TECHNIQUES if technique.name in wanted]
 
 
-def configs(options: list[str]) -> list[str]:
-    """Return the options of all runs: with the project's config files, if none is given.
-
-    Raises:
-        UserError: there is no config.
-    """
-    if any(option.partition("=")[0] == "--config" for option in options):
-        return options
-    if not Path(CONFIGS[0]).is_file():
-        raise UserError(f"there is no {CONFIGS[0]} here: start it in the project's folder, or give --config FILE")
-    return [*(f"--config={file}" for file in CONFIGS if Path(file).is_file()), *options]
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the options that are not those of the training command."""
     names = ", ".join(technique.name for technique in TECHNIQUES)
@@ -178,11 +165,11 @@ def main(argv: list[str] | None = None) -> None:
         if args.pages is not None:
             from .bench_pages import fill
 
-            fill(args.pages, configs(options))
+            fill(args.pages, trial.configs(options, *CONFIGS))
             return
         pick(args.only)
+        base = trial.configs(options, *CONFIGS)
         bench_report.writable(args.output)
-        base = configs(options)
         busy = trial.busy()
         if busy:
             print(f"warning: {busy}", file=sys.stderr)

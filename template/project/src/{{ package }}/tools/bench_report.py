@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import statistics
 import textwrap
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..environment import cpu
 from ..errors import UserError
 from .atomic_file import atomic_write
 from .bench_measure import effect
@@ -51,12 +51,7 @@ def machine(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    name = found[1] if found else platform.processor() or platform.machine()
-    return f"{name}, {cores} cores{f', {device}' * (device != 'cpu')}"
+    return f"{cpu()}, {cores} cores{f', {device}' * (device != 'cpu')}"
 
 
 def table(result: dict[str, Any]) -> str:
