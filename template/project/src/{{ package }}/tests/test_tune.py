@@ -20,7 +20,7 @@ from ..tools.tuning import rate, result, trials, tuner
 from ..tools.tuning.found import Facts
 from .conftest import PARENT, ROOT, small
 
-FACTS = Facts("cpu", 1, 4, 1000, 0, "fp32", True, 16.0, ["none", "device"], False, "a machine")
+FACTS = Facts("cpu", 1, 4, 1000, 0, "fp32", True, 16.0, ["none", "device"], "a machine")
 DRAW = result.draw
 Speed = Callable[[dict[str, Any], int], float]
 """Samples per second with these options, in the trial of this number; an error if it is below 0."""
@@ -49,6 +49,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """Run tune on a machine; return its JSON, the config that it wrote, and the machine."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/default.yaml").touch()
     monkeypatch.setattr(trial, "end_on_signals", lambda: None)
     monkeypatch.setattr(result, "draw", lambda *_: None)  # which takes a second
 
@@ -166,6 +167,25 @@ def test_a_second_start_takes_up_the_trials_of_the_first(
     assert not list(Path().rglob(".partial-*"))
 
 
+def test_values_of_other_stages_stay_and_all_trials_have_them(start: Callable[..., Any]) -> None:
+    def speed(values: dict[str, Any], _: int) -> float:
+        return float(values.get("train.micro_batch", 64) * (2 if "speed.channels_last" in values else 1))
+
+    start(speed, "--only=speed")
+    written = Path("configs/tuned.yaml").read_text()
+    own = ("--train.accumulate=3",)
+    found, text, machine = start(speed, "--only=batch", base=own)
+    assert all(it["speed.channels_last"] is True for it in machine.asked)
+    assert found["values"] == {"speed.channels_last": True, "train.micro_batch": 192, "train.accumulate": 1}
+    assert written.partition("\nspeed:")[2] in text
+    assert {"train:", "  accumulate: 1  # goes with micro_batch"} <= {*text.splitlines()}
+    Path("configs/tuned.yaml").write_text(text + "model:\n  name: b c\n")
+    _, text, machine = start(lambda *_: 1.0, "--only=speed", "--train.micro_batch=32")
+    assert text.endswith('\nmodel:\n  name: "b c"\n'), "the command line has another micro-batch"
+    assert "# for --config=configs/default.yaml --train.micro_batch=32. " in text
+    assert all("train.accumulate" not in it for it in machine.asked)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -174,12 +194,16 @@ def test_a_second_start_takes_up_the_trials_of_the_first(
         (["--budget=3"], "error: a budget of 3 s is too small: the stage batch needs about 70 s here"),
         (["--output=configs/file"], "error: cannot write to configs/file (File exists): give another --output"),
         (["--write=no/tuned.yaml"], "error: cannot write to no (No such file or directory): give another --write"),
+        (["--write=configs"], "error: cannot write configs: it is a folder; give another --write"),
+        (["--config=configs/tuned.yaml"], "cannot write configs/tuned.yaml: it is part of the config that is tuned"),
+        (["--write=configs/mine.yaml"], "configs/mine.yaml is not as tune writes it, in line 2: rename it, or give"),
     ],
 )
 def test_bad_options_are_refused(
     start: Callable[..., Any], capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     Path("configs/file").touch()
+    Path("configs/mine.yaml").write_text("# mine\ntrain: {epochs: 2}\n")
     with pytest.raises(SystemExit) as ended:
         start(lambda *_: 1000.0, *options)
     assert message in f"{ended.value}{capsys.readouterr().err}"
