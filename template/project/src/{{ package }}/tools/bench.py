@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def described(it: Measured, facts: Facts) -> dict[str, Any]:
     """Return the values of a run; a step's time follows from its samples."""
     if not it.samples_per_second:
         return {"skipped": it.reason or "stopped"}
-    values = {key: value for key, value in vars(it).items() if isinstance(value, list) and value}
+    values: dict[str, Any] = {key: value for key, value in vars(it).items() if isinstance(value, list) and value}
+    values |= {"ended": it.reason} if it.reason else {}
     return values | {"step_ms": [1000 * facts.global_batch / rate for rate in it.samples_per_second]}
 
 
@@ -147,12 +149,11 @@ def number(kind: type, least: float) -> Any:
     """Return what reads a number of an option."""
 
     def read(text: str) -> Any:
-        value = kind(text)
-        if not least <= value < float("inf"):
-            raise ValueError
-        return value
+        with suppress(ValueError):
+            if least <= (value := kind(text)) < float("inf"):
+                return value
+        raise argparse.ArgumentTypeError(f"{text} is not a number of {least} or more")
 
-    read.__name__ = f"number of {least} or more; invalid"
     return read
 
 
