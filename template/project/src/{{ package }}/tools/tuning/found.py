@@ -25,7 +25,6 @@ class Measured:
     memory_gb: float | None = None
     data_wait: float | None = None
     """Share of the time in which the step waits for data."""
-    config: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

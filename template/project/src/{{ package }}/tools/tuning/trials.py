@@ -106,7 +106,6 @@ class Trials:
             return {
                 **asdict(Measured(found.outcome, found.reason, found.seconds, found.median(), found.memory_gb)),
                 "data_wait": None if math.isnan(wait) else wait,
-                "config": found.config,
             }
 
         former = self.new
