@@ -30,7 +30,7 @@ class Machine:
     """Answers in place of the training command."""
 
     def __init__(self, speed: Speed) -> None:
-        self.speed, self.asked = speed, list[dict[str, Any]]()
+        self.speed, self.asked, self.drawn = speed, list[dict[str, Any]](), 0
 
     def run(self, options: list[str], **limits: Any) -> Trial:
         pairs = [option.removeprefix("--").partition("=") for option in options]
@@ -51,10 +51,18 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/default.yaml").touch()
     monkeypatch.setattr(trial, "end_on_signals", lambda: None)
-    monkeypatch.setattr(result, "draw", lambda *_: None)  # which takes a second
 
-    def run(speed: Speed, *options: str, facts: Facts = FACTS, base: tuple[str, ...] = (), **ceilings: float) -> Any:
+    def run(
+        speed: Speed,
+        *options: str,
+        facts: Facts = FACTS,
+        base: tuple[str, ...] = (),
+        draw: Callable[..., None] | None = None,
+        **ceilings: float,
+    ) -> Any:
         machine = Machine(speed)
+        # Instead of a figure, which takes a second, keep the micro-batch that is marked in it.
+        monkeypatch.setattr(result, "draw", lambda *it: draw(*it) if draw else setattr(machine, "drawn", it[3]))
         monkeypatch.setattr(trial, "run", machine.run)
         monkeypatch.setattr(tuner, "_config", lambda _: as_dict(small("--train.micro_batch=64", *base)))
 
@@ -96,8 +104,15 @@ def test_global_batch_stays_as_it_is(start: Callable[..., Any], base: tuple[str,
         own = {name.removeprefix("train."): it for name, it in values.items() if name.startswith("train.")}
         after = replace(train, **own)
         assert (after.global_batch or after.micro_batch * after.accumulate) == 192
-    assert found["values"]["train.micro_batch"] == 192
+    assert found["values"]["train.micro_batch"] == machine.drawn == 192
     assert found["compared"]["ratio"] == 3
+
+    def lucky(values: dict[str, Any], number: int) -> float:
+        larger = values.get("train.micro_batch", 64) > 64
+        return 100.0 if not larger else 150.0 if number < 5 else 50.0
+
+    found, _, machine = start(lucky, "--only=batch", "--run.seed=1", base=base)
+    assert (found["findings"][0]["what"], found["values"], machine.drawn) == ("train.micro_batch=96", {}, 64)
 
 
 def test_slow_data_lead_to_more_workers_and_fast_ones_to_none(start: Callable[..., Any]) -> None:
@@ -153,14 +168,11 @@ def test_what_is_slower_in_the_end_is_not_written(start: Callable[..., Any]) -> 
     assert found["compared"]["ratio"] == 1.3
 
 
-def test_a_second_start_takes_up_the_trials_of_the_first(
-    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_start_takes_up_the_trials_of_the_first(start: Callable[..., Any]) -> None:
     first = start(lambda it, _: 1200.0 if "speed.precision" in it else 1000.0)
     kept = Path("runs/tune/trials.jsonl")
     kept.write_text(kept.read_text() + '{"trial": \n[]\n')
-    monkeypatch.setattr(result, "draw", DRAW)
-    again = start(lambda it, _: 1.0)
+    again = start(lambda it, _: 1.0, draw=DRAW)
     assert not again[2].asked
     assert again[0]["findings"] == first[0]["findings"]
     assert Path("runs/tune/tune.png").read_bytes().startswith(b"\x89PNG")
