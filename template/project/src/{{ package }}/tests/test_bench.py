@@ -37,6 +37,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         commands.append([*options, os.environ[bench_run.VARIABLE]])
         if "--loader.workers=1" in options:
             return Trial("failed", REFUSED, 1.0, None)
+        fused = ["--loader.workers=0" in it and "--optim.fused=false" not in it for it in commands]
+        if fused[-1] and sum(fused) == 2:
+            return Trial("failed", "a node is gone", 1.0, None)
         seconds = STEP + 0.005 * ("--optim.fused=false" in options)
         if "--optim.set_to_none=false" in options and "--loader.workers=0" not in options:
             seconds += 0.003 * (len(commands) % 2)
@@ -88,6 +91,8 @@ def test_table_is_narrow_and_says_what_is_refused(
     assert "skipped pin_memory: it needs a CUDA device" in lines or torch.cuda.is_available()
     assert "all that your config has, times as fast as none of them: 1.50 (1.50-1.50)" in lines
     assert f"+ workers           failed: {REFUSED}" in lines
+    assert next(line for line in lines if line.startswith("+ fused")).endswith(" one round only")
+    assert "naive + fused: round 2: failed: a node is gone" in lines
     names = {technique.name for technique in TECHNIQUES}
     assert {line.split()[1].rstrip(":") for line in lines if line.startswith(("+ ", "skipped "))} == names
 
@@ -98,8 +103,8 @@ def test_table_is_narrow_and_says_what_is_refused(
         (["--only=fused,nothing"], "error: --only fused,nothing: there is no such technique; choose from precision, "),
         (["--only="], "there is no such technique"),
         (["--budget=9"], r"error: --budget 9 is too small: 6 runs of about 3 s, 2 times; give \d+ or more"),
-        (["--rounds=1"], "argument --rounds: invalid"),
-        (["--budget=nan"], "argument --budget: invalid"),
+        (["--rounds=1"], "argument --rounds: 1 is not a number of 2 or more"),
+        (["--budget=nan"], "argument --budget: nan is not a number of 1 or more"),
         (["--output=file/a"], r"error: cannot write file/a \(Not a directory\): give another --output"),
         (["--pages=none"], "error: cannot read none/comparisons.json"),
     ],
@@ -126,6 +131,16 @@ def test_project_without_a_config_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=r"^error: there is no configs/default.yaml here: "):
         bench.main([])
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("count", "config", "alone"), [(3, "auto", "auto"), (0, "0", "1")])
+def test_each_rank_counts_its_workers(monkeypatch: pytest.MonkeyPatch, count: int, config: str, alone: str) -> None:
+    monkeypatch.setattr(techniques, "worker_count", lambda *_: count)
+    facts = Facts(as_dict(small(*SMALL, "--loader.workers=auto")))
+    workers = next(it for it in TECHNIQUES if it.name == "workers")
+    assert facts.options["loader.workers"] == config
+    assert facts.switched_on(workers) == {"loader.workers": alone}
 
 
 @pytest.mark.fast

@@ -20,7 +20,7 @@ from ..tools.tuning import rate, result, trials, tuner
 from ..tools.tuning.found import Facts
 from .conftest import PARENT, ROOT, small
 
-FACTS = Facts("cpu", 1, 4, 1000, 0, "fp32", True, 16.0, ["none", "device"], False, "a machine")
+FACTS = Facts("cpu", 1, 4, 1000, 0, "fp32", True, 16.0, ["none", "device"], "a machine")
 DRAW = result.draw
 Speed = Callable[[dict[str, Any], int], float]
 """Samples per second with these options, in the trial of this number; an error if it is below 0."""
@@ -30,7 +30,7 @@ class Machine:
     """Answers in place of the training command."""
 
     def __init__(self, speed: Speed) -> None:
-        self.speed, self.asked = speed, list[dict[str, Any]]()
+        self.speed, self.asked, self.drawn = speed, list[dict[str, Any]](), 0
 
     def run(self, options: list[str], **limits: Any) -> Trial:
         pairs = [option.removeprefix("--").partition("=") for option in options]
@@ -49,11 +49,20 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """Run tune on a machine; return its JSON, the config that it wrote, and the machine."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/default.yaml").touch()
     monkeypatch.setattr(trial, "end_on_signals", lambda: None)
-    monkeypatch.setattr(result, "draw", lambda *_: None)  # which takes a second
 
-    def run(speed: Speed, *options: str, facts: Facts = FACTS, base: tuple[str, ...] = (), **ceilings: float) -> Any:
+    def run(
+        speed: Speed,
+        *options: str,
+        facts: Facts = FACTS,
+        base: tuple[str, ...] = (),
+        draw: Callable[..., None] | None = None,
+        **ceilings: float,
+    ) -> Any:
         machine = Machine(speed)
+        # Instead of a figure, which takes a second, keep the micro-batch that is marked in it.
+        monkeypatch.setattr(result, "draw", lambda *it: draw(*it) if draw else setattr(machine, "drawn", it[3]))
         monkeypatch.setattr(trial, "run", machine.run)
         monkeypatch.setattr(tuner, "_config", lambda _: as_dict(small("--train.micro_batch=64", *base)))
 
@@ -95,8 +104,15 @@ def test_global_batch_stays_as_it_is(start: Callable[..., Any], base: tuple[str,
         own = {name.removeprefix("train."): it for name, it in values.items() if name.startswith("train.")}
         after = replace(train, **own)
         assert (after.global_batch or after.micro_batch * after.accumulate) == 192
-    assert found["values"]["train.micro_batch"] == 192
+    assert found["values"]["train.micro_batch"] == machine.drawn == 192
     assert found["compared"]["ratio"] == 3
+
+    def lucky(values: dict[str, Any], number: int) -> float:
+        larger = values.get("train.micro_batch", 64) > 64
+        return 100.0 if not larger else 150.0 if number < 5 else 50.0
+
+    found, _, machine = start(lucky, "--only=batch", "--run.seed=1", base=base)
+    assert (found["findings"][0]["what"], found["values"], machine.drawn) == ("train.micro_batch=96", {}, 64)
 
 
 def test_slow_data_lead_to_more_workers_and_fast_ones_to_none(start: Callable[..., Any]) -> None:
@@ -152,18 +168,34 @@ def test_what_is_slower_in_the_end_is_not_written(start: Callable[..., Any]) -> 
     assert found["compared"]["ratio"] == 1.3
 
 
-def test_a_second_start_takes_up_the_trials_of_the_first(
-    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_start_takes_up_the_trials_of_the_first(start: Callable[..., Any]) -> None:
     first = start(lambda it, _: 1200.0 if "speed.precision" in it else 1000.0)
     kept = Path("runs/tune/trials.jsonl")
     kept.write_text(kept.read_text() + '{"trial": \n[]\n')
-    monkeypatch.setattr(result, "draw", DRAW)
-    again = start(lambda it, _: 1.0)
+    again = start(lambda it, _: 1.0, draw=DRAW)
     assert not again[2].asked
     assert again[0]["findings"] == first[0]["findings"]
     assert Path("runs/tune/tune.png").read_bytes().startswith(b"\x89PNG")
     assert not list(Path().rglob(".partial-*"))
+
+
+def test_values_of_other_stages_stay_and_all_trials_have_them(start: Callable[..., Any]) -> None:
+    def speed(values: dict[str, Any], _: int) -> float:
+        return float(values.get("train.micro_batch", 64) * (2 if "speed.channels_last" in values else 1))
+
+    start(speed, "--only=speed")
+    written = Path("configs/tuned.yaml").read_text()
+    own = ("--train.accumulate=3",)
+    found, text, machine = start(speed, "--only=batch", base=own)
+    assert all(it["speed.channels_last"] is True for it in machine.asked)
+    assert found["values"] == {"speed.channels_last": True, "train.micro_batch": 192, "train.accumulate": 1}
+    assert written.partition("\nspeed:")[2] in text
+    assert {"train:", "  accumulate: 1  # goes with micro_batch"} <= {*text.splitlines()}
+    Path("configs/tuned.yaml").write_text(text + "model:\n  name: b c\n")
+    _, text, machine = start(lambda *_: 1.0, "--only=speed", "--train.micro_batch=32")
+    assert text.endswith('\nmodel:\n  name: "b c"\n'), "the command line has another micro-batch"
+    assert "# for --config=configs/default.yaml --train.micro_batch=32. " in text
+    assert all("train.accumulate" not in it for it in machine.asked)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +206,16 @@ def test_a_second_start_takes_up_the_trials_of_the_first(
         (["--budget=3"], "error: a budget of 3 s is too small: the stage batch needs about 70 s here"),
         (["--output=configs/file"], "error: cannot write to configs/file (File exists): give another --output"),
         (["--write=no/tuned.yaml"], "error: cannot write to no (No such file or directory): give another --write"),
+        (["--write=configs"], "error: cannot write configs: it is a folder; give another --write"),
+        (["--config=configs/tuned.yaml"], "cannot write configs/tuned.yaml: it is part of the config that is tuned"),
+        (["--write=configs/mine.yaml"], "configs/mine.yaml is not as tune writes it, in line 2: rename it, or give"),
     ],
 )
 def test_bad_options_are_refused(
     start: Callable[..., Any], capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     Path("configs/file").touch()
+    Path("configs/mine.yaml").write_text("# mine\ntrain: {epochs: 2}\n")
     with pytest.raises(SystemExit) as ended:
         start(lambda *_: 1000.0, *options)
     assert message in f"{ended.value}{capsys.readouterr().err}"

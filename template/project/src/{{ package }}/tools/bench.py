@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def described(it: Measured, facts: Facts) -> dict[str, Any]:
     """Return the values of a run; a step's time follows from its samples."""
     if not it.samples_per_second:
         return {"skipped": it.reason or "stopped"}
-    values = {key: value for key, value in vars(it).items() if isinstance(value, list) and value}
+    values: dict[str, Any] = {key: value for key, value in vars(it).items() if isinstance(value, list) and value}
+    values |= {"ended": it.reason} if it.reason else {}
     return values | {"step_ms": [1000 * facts.global_batch / rate for rate in it.samples_per_second]}
 
 
@@ -119,19 +121,6 @@ def pick(only: str | None) -> list[Technique]:
     if unknown or not wanted:
         raise UserError(f"--only {only}: there is no such technique; choose from {', '.join(names)}")
     return [technique for technique in TECHNIQUES if technique.name in wanted]
-
-
-def configs(options: list[str]) -> list[str]:
-    """Return the options of all runs: with the project's config files, if none is given.
-
-    Raises:
-        UserError: there is no config.
-    """
-    if any(option.partition("=")[0] == "--config" for option in options):
-        return options
-    if not Path(CONFIGS[0]).is_file():
-        raise UserError(f"there is no {CONFIGS[0]} here: start it in the project's folder, or give --config FILE")
-    return [*(f"--config={file}" for file in CONFIGS if Path(file).is_file()), *options]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -160,12 +149,11 @@ def number(kind: type, least: float) -> Any:
     """Return what reads a number of an option."""
 
     def read(text: str) -> Any:
-        value = kind(text)
-        if not least <= value < float("inf"):
-            raise ValueError
-        return value
+        with suppress(ValueError):
+            if least <= (value := kind(text)) < float("inf"):
+                return value
+        raise argparse.ArgumentTypeError(f"{text} is not a number of {least} or more")
 
-    read.__name__ = f"number of {least} or more; invalid"
     return read
 
 
@@ -178,11 +166,11 @@ def main(argv: list[str] | None = None) -> None:
         if args.pages is not None:
             from .bench_pages import fill
 
-            fill(args.pages, configs(options))
+            fill(args.pages, trial.configs(options, *CONFIGS))
             return
         pick(args.only)
+        base = trial.configs(options, *CONFIGS)
         bench_report.writable(args.output)
-        base = configs(options)
         busy = trial.busy()
         if busy:
             print(f"warning: {busy}", file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from . import bench_run, trial
 from .bench_techniques import LOG_EVERY
+from .tuning.found import number
 
 CHUNKS = 5
 """Parts of a run whose median speed counts: a short disturbance is in one of them."""
@@ -61,16 +62,16 @@ class Effect:
     ratio: float
     low: float
     high: float
-    kind: Literal["faster", "slower", "none"]
-    """none: it is not known; the medians differ by no more than the values of the two sides vary, added up."""
+    kind: Literal["faster", "slower", "none", "unknown"]
+    """none: the medians differ by no more than the values of the two sides vary, added up; unknown: one round only."""
 
 
 def effect(without: Sequence[float], with_it: Sequence[float]) -> Effect:
     """Compare the samples per second of runs without and with a technique."""
     before, after = statistics.median(without), statistics.median(with_it)
     spread = max(without) - min(without) + max(with_it) - min(with_it)
-    known = min(len(without), len(with_it)) > 1 and abs(after - before) > spread
-    kind: Any = "none" if not known else "faster" if after > before else "slower"
+    kind: Any = "none" if abs(after - before) <= spread else "faster" if after > before else "slower"
+    kind = kind if min(len(without), len(with_it)) > 1 else "unknown"
     return Effect(after / before, min(with_it) / max(without), max(with_it) / min(without), kind)
 
 
@@ -146,8 +147,11 @@ def _add(
     if measured.reason:
         said.add(f"{case.name}: {measured.reason}")
         return
-    measured.add(run(case, base, steps, warmup, min(LIMIT, budget.left())))
-    rate = f"{measured.samples_per_second[-1]:,.4g} samples/s" if not measured.reason else measured.reason
+    found = run(case, base, steps, warmup, min(LIMIT, budget.left()))
+    measured.add(found)
+    if found.outcome == "timeout" and not budget.left():
+        measured.reason = "the budget was used up"
+    rate = f"{number(measured.samples_per_second[-1])} samples/s" if not measured.reason else measured.reason
     said.add(f"{case.name}: {rate}")
 
 

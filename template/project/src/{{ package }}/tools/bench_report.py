@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import statistics
 import textwrap
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..environment import cpu
 from ..errors import UserError
 from .atomic_file import atomic_write
 from .bench_measure import effect
@@ -27,7 +27,7 @@ COLUMNS: dict[str, tuple[str, int, Callable[[float], str]]] = {
 }
 """Heading, width and form of each value."""
 NAME, WIDTH = 18, 80
-COLORS = {"faster": "#2e7d4f", "slower": "#b3412e", "none": "#9aa5b1"}
+COLORS = {"faster": "#2e7d4f", "slower": "#b3412e", "none": "#9aa5b1", "unknown": "#9aa5b1"}
 
 
 def where(facts: Facts) -> dict[str, Any]:
@@ -51,19 +51,15 @@ def machine(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    name = found[1] if found else platform.processor() or platform.machine()
-    return f"{name}, {cores} cores{f', {device}' * (device != 'cpu')}"
+    return f"{cpu()}, {cores} cores{f', {device}' * (device != 'cpu')}"
 
 
 def table(result: dict[str, Any]) -> str:
     """Return the tables as text: what each technique gives from the config, and from a naive one."""
     lines = [f"{result['machine']}; {result['versions']}"]
     ranks = f", {result['ranks']} ranks" * (result["ranks"] > 1)
-    lines.append(f"medians of {result['rounds']} rounds of {result['steps']} steps of {result['global_batch']}{ranks}")
+    rounds = f"{result['rounds']} round{'s' * (result['rounds'] > 1)}"
+    lines.append(f"medians of {rounds} of {result['steps']} steps of {result['global_batch']}{ranks}")
     runs = result["runs"]
     shown = [key for key in COLUMNS if any(key in run for run in runs.values())]
     titles = {"config": "your config, each technique disabled alone", "naive": "none of them, each enabled alone"}
@@ -77,6 +73,9 @@ def table(result: dict[str, Any]) -> str:
     if all(both):
         said = _said(vars(effect(both[1], both[0])))
         lines += ["", f"all that your config has, times as fast as none of them: {said}"]
+    ended = {name: run for name, run in runs.items() if "ended" in run}
+    lines += [""] * bool(ended)
+    lines += [f"{name}: round {len(run['samples_per_second']) + 1}: {run['ended']}" for name, run in ended.items()]
     lines += [""] * bool(result["skipped"]) + [f"skipped {name}: {why}" for name, why in result["skipped"].items()]
     return "\n".join(textwrap.fill(it, WIDTH, subsequent_indent="    ") if len(it) > WIDTH else it for it in lines)
 
@@ -100,7 +99,8 @@ def _said(found: dict[str, Any] | None) -> str:
     if found is None:
         return ""
     ratio, low, high = (f"{found[key]:.{2 if found[key] < 10 else 1}f}" for key in ("ratio", "low", "high"))
-    return "no effect" if found["kind"] == "none" else f"{ratio} ({low}-{high})"
+    others = {"none": "no effect", "unknown": "one round only"}
+    return others.get(found["kind"], f"{ratio} ({low}-{high})")
 
 
 def writable(folder: Path) -> None:

@@ -99,7 +99,8 @@ class Facts:
             self.options["speed.precision"] = speed.best_format(self.device)
         if cfg.loader.workers == "auto":
             world = World(0, self.ranks, self.device)
-            self.options["loader.workers"] = str(techniques.worker_count(cfg.loader, loaded, world))
+            workers = techniques.worker_count(cfg.loader, loaded, world)
+            self.options["loader.workers"] = "auto" if workers else "0"  # each rank counts its own
         if cfg.speed.channels_last == "auto":
             self.options["speed.channels_last"] = str(self.device.type == "cuda").lower()
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import RESTART
+from ..errors import RESTART, UserError
 from . import ranks
 
 PROGRAM = f"{__package__.rpartition('.')[0]}.train"
@@ -150,6 +150,19 @@ def started(module: str, arguments: Sequence[str], errors: Path) -> Iterator["su
                 os.kill(pid, signal.SIGKILL)
         child.wait()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def configs(options: list[str], *files: str) -> list[str]:
+    """Return options of the training command: with these config files of the project, if none is given.
+
+    Raises:
+        UserError: the first file is missing.
+    """
+    if any(option.partition("=")[0] == "--config" for option in options):
+        return options
+    if not Path(files[0]).is_file():
+        raise UserError(f"there is no {files[0]} here: start it in the project's folder, or give --config FILE")
+    return [*(f"--config={file}" for file in files if Path(file).is_file()), *options]
 
 
 def end_on_signals() -> None:

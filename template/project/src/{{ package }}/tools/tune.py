@@ -81,7 +81,11 @@ def parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
         help="let the global batch grow with the micro-batch, which changes results; the learning rate follows",
     )
     parser.add_argument(
-        "--write", type=Path, default=Path("configs/tuned.yaml"), metavar="FILE", help="default: configs/tuned.yaml"
+        "--write",
+        type=Path,
+        default=Path("configs/tuned.yaml"),
+        metavar="FILE",
+        help="what other stages have found stays in it (default: configs/tuned.yaml)",
     )
     parser.add_argument(
         "--output",
@@ -91,10 +95,7 @@ def parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
         help="tune.png, and the trials, which a second start takes up; delete it to measure again (default: runs/tune)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    args, base = parser.parse_known_args(argv)
-    if not any(it == "--config" or it.startswith("--config=") for it in base):
-        base = ["--config=configs/default.yaml", *base]
-    return args, base
+    return parser.parse_known_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -104,20 +105,20 @@ def main(argv: list[str] | None = None) -> None:
     tuner: Tuner | None = None
     try:
         with _headroom():
-            tuner = Tuner(args, base)
+            tuner = Tuner(args, trial.configs(base, "configs/default.yaml"))
             tuner.run()
             tuner.write()
     except UserError as error:
         sys.exit(f"error: {error}")
     except SystemExit:
-        if tuner is not None and tuner.findings:
+        if tuner is not None and tuner.findings and not args.json:
             print(result.table(tuner.findings))
         print("interrupted: the trials are kept, and the same command goes on from here", file=sys.stderr)
         raise
     if args.json:
         print(json.dumps(tuner.as_json()))
         return
-    print(result.table(tuner.findings))
+    print(result.table([*tuner.former, *tuner.findings]))
     print(f"\n{tuner.summary()}")
     print(f"written   {args.write}\nfigure    {args.output / 'tune.png'}")
 

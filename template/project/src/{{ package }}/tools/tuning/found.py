@@ -25,7 +25,6 @@ class Measured:
     memory_gb: float | None = None
     data_wait: float | None = None
     """Share of the time in which the step waits for data."""
-    config: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -67,7 +66,7 @@ class Finding:
     stage: str
     what: str
     verdict: str
-    """kept, no proven gain, refused, skipped, or not finished."""
+    """kept, no proven gain, dropped, refused, failed, skipped, not finished, or as before."""
     why: str
     values: Options = field(default_factory=dict)
     """Options that the change sets, if it is kept."""
@@ -90,8 +89,6 @@ class Facts:
     """Of the device; on the CPU what is free; infinite if it is not known."""
     caches: list[str]
     """Values of `data.cache`."""
-    pinned: bool
-    """Whether `loader.pin_memory` has an effect."""
     machine: str
 
 

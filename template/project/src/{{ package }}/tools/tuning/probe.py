@@ -58,8 +58,7 @@ def facts(cfg: Config, world: World) -> Facts:
         convolutions=convolutions,
         memory_gb=torch.cuda.get_device_properties(world.device).total_memory / 2**30 if cuda else _free_gb(),
         caches=[str(value) for value in typing.get_args(hints)],
-        pinned=cuda and cfg.loader.pin_memory,
-        machine=" ".join(
+        machine=", ".join(
             [f"{cores} cores of {found['cpu']}", *found.get("gpus", [])[:1], f"torch {torch.__version__}"]
         ),
     )

@@ -2,13 +2,56 @@
 
 import json
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...errors import UserError
 from ..atomic_file import atomic_write
-from .found import Finding
+from .found import Finding, Options, as_options
+
+BATCH = ("train.micro_batch", "train.accumulate", "train.global_batch")
+STAGE = dict.fromkeys(BATCH, "batch") | {"data.cache": "loader", "optim.lr": "lr"}
+"""The stage that finds an option, where it is not the name of its section."""
+
+
+def kept(target: Path, stages: Sequence[str], given: set[str]) -> list[Finding]:
+    """Return what a former start has written, but for the options of these stages, and those that are given.
+
+    Raises:
+        UserError: the file cannot be read, or has something else.
+    """
+    try:
+        lines = target.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {target} ({error}): give another --write") from error
+    given = given | {*BATCH} if given & {*BATCH} else given  # these three belong together
+    section, found = "", list[Finding]()
+    for number, line in enumerate(lines, start=1):
+        entry = re.fullmatch(r"  (\w+): (.+?)(?:  # (.*))?", line)
+        if entry and section:
+            name = f"{section}.{entry[1]}"
+            stage = STAGE.get(name, section)
+            if stage not in stages and name not in given:
+                values: Options = {name: _value(entry[2])}
+                what = as_options(values)[0].removeprefix("--")
+                found.append(Finding(stage, what, "as before", entry[3] or "", values))
+        elif line.endswith(":") and line[:-1].isidentifier():
+            section = line[:-1]
+        elif line.strip() not in ("", "{}") and not line.startswith("#"):
+            raise UserError(f"{target} is not as tune writes it, in line {number}: rename it, or give another --write")
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # a string without quotes
+        return text.strip("'")
 
 
 def write_config(findings: Iterable[Finding], target: Path, header: Sequence[str]) -> None:
@@ -23,7 +66,7 @@ def write_config(findings: Iterable[Finding], target: Path, header: Sequence[str
             section, _, key = name.partition(".")
             first = next(iter(finding.values))
             why = finding.why if number == 0 else f"goes with {first.partition('.')[2]}"
-            sections.setdefault(section, []).append(f"  {key}: {json.dumps(value)}  # {why}")
+            sections.setdefault(section, []).append(f"  {key}: {json.dumps(value)}{f'  # {why}' * bool(why)}")
     lines = [f"# {line}".rstrip() for line in header]
     for section, entries in sections.items():
         lines += [f"{section}:", *entries]
@@ -38,7 +81,7 @@ def table(findings: Iterable[Finding]) -> str:
     lines = []
     for finding in findings:
         lines.append(f"{finding.stage:8}{finding.what:40} {finding.verdict}")
-        lines.append(textwrap.fill(finding.why, 80, initial_indent=" " * 8, subsequent_indent=" " * 8))
+        lines += [textwrap.fill(finding.why, 80, initial_indent=" " * 8, subsequent_indent=" " * 8)] * bool(finding.why)
     return "\n".join(lines)
 
 
@@ -46,6 +89,7 @@ def draw(
     target: Path,
     findings: Sequence[Finding],
     curve: Mapping[int, float],
+    micro_batch: int,
     ceilings: Mapping[int, float],
     demand: float,
     tests: Sequence[Sequence[Sequence[float]]],
@@ -69,8 +113,7 @@ def draw(
         axes.grid(alpha=0.3)
         if name == "batch":
             axes.plot(list(curve), list(curve.values()), "o-")
-            chosen = next(int(it.what.partition("=")[2]) for it in findings if it.stage == "batch")
-            axes.axvline(chosen, linestyle="--", color="black", linewidth=1, label=f"chosen: {chosen}")
+            axes.axvline(micro_batch, linestyle="--", color="black", linewidth=1, label=f"chosen: {micro_batch}")
             axes.set(title="throughput", xlabel="micro-batch in samples", ylabel="samples/s", xscale="log")
             axes.set_xticks(list(curve), [str(it) for it in curve])
             axes.minorticks_off()

@@ -16,6 +16,7 @@ from ...errors import UserError
 from .. import trial
 from .found import ROUNDS, Compared, Finding, Measured, Options, as_options, number
 
+FILE = "trials.jsonl"
 SECONDS = 2.5
 """What a trial measures, after its warm-up."""
 FIRST_LIMIT = 180.0
@@ -44,7 +45,7 @@ class Trials:
         """Ranks, and the section of the config, which say how many samples a step has."""
         self.findings: list[Finding] = []
         """What the stages have found so far, in order."""
-        self.kept = _read(folder / "trials.jsonl")
+        self.kept = _read(folder / FILE)
         self.resumed = len(self.kept) > 2
         """Whether there is more than what every start begins with."""
 
@@ -65,7 +66,7 @@ class Trials:
                 raise BudgetError
             self.kept[name] = {**make()}
             self.new += 1
-            file = self.folder / "trials.jsonl"
+            file = self.folder / FILE
             try:
                 with file.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps({"trial": name, "what": what, "found": self.kept[name]}) + "\n")
@@ -105,7 +106,6 @@ class Trials:
             return {
                 **asdict(Measured(found.outcome, found.reason, found.seconds, found.median(), found.memory_gb)),
                 "data_wait": None if math.isnan(wait) else wait,
-                "config": found.config,
             }
 
         former = self.new
@@ -130,10 +130,11 @@ class Trials:
                 asked, answer, errors = (Path(temporary, name) for name in ("asked", "answer", "errors"))
                 asked.write_text(json.dumps({"config": config, **request}), encoding="utf-8")
                 with trial.started(f"{__package__}.probe", [str(asked), str(answer)], errors) as child:
+                    limit = max(self.left(), FIRST_LIMIT)
                     try:
-                        child.wait(max(self.left(), FIRST_LIMIT))
+                        child.wait(limit)
                     except subprocess.TimeoutExpired:
-                        raise UserError(f"the data took longer than {FIRST_LIMIT:.0f} s to load") from None
+                        raise UserError(f"the data took longer than {limit:.0f} s to load") from None
                 if not answer.exists():
                     lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
                     raise UserError((lines or ["the data cannot be measured"])[-1].removeprefix("error: "))
@@ -163,7 +164,10 @@ class Trials:
             ours = ours or self.measure(base, name)
             theirs = theirs or self.measure(other, name)
             if not ours.ok:
-                raise UserError(f"the config that was measured before fails now: {ours.outcome}: {ours.reason}")
+                raise UserError(
+                    f"the config that was measured before fails now: {ours.outcome}: {ours.reason}; "
+                    f"to measure it again, delete {self.folder / FILE}"
+                )
             reason = "" if theirs.ok else f"{theirs.outcome}: {theirs.reason}".removeprefix("failed: ")
             pairs += [(ours, theirs)] if theirs.ok else []
             if reason or theirs.speed < worth * ours.speed:

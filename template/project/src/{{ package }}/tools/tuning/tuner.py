@@ -4,10 +4,12 @@ import argparse
 import hashlib
 import itertools
 import math
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from ...errors import UserError
 from .. import trial
 from . import result
-from .found import ROUNDS, Compared, Facts, Finding, Measured, Options
+from .found import ROUNDS, Compared, Facts, Finding, Measured, Options, as_options
 from .trials import BudgetError, Trials
 
 STAGES = ("batch", "loader", "speed", "lr")
@@ -35,8 +37,18 @@ class Tuner:
             UserError: the config does not run, or the results cannot be written.
         """
         self.args, self.base = args, base
-        _check_writable(args.output, "--output", create=True)
+        files = _files(base)
+        if args.write.is_dir() or args.write.resolve() in [file.resolve() for file in files]:
+            why = "is a folder" if args.write.is_dir() else "is part of the config that is tuned"
+            raise UserError(f"cannot write {args.write}: it {why}; give another --write")
         _check_writable(args.write.parent, "--write")
+        self.former = result.kept(args.write, args.only, {it.removeprefix("--").partition("=")[0] for it in base})
+        """What other stages have found before, which all trials use."""
+        kept = as_options(_values(self.former))
+        if kept:
+            print(f"with what is in {args.write}: {shlex.join(kept)}", file=sys.stderr, flush=True)
+        self.config = _config([*base, *kept])
+        _check_writable(args.output, "--output", create=True)
         self.curve: dict[int, float] = {}
         self.ceilings: dict[int, float] = {}
         self.demand, self.tests = 0.0, list[list[list[float]]]()
@@ -44,8 +56,7 @@ class Tuner:
         self.busy = trial.busy()
         if self.busy:
             print(f"warning: {self.busy}", file=sys.stderr, flush=True)
-        self.config = _config(base)
-        self.trials = Trials(base, args.output, args.budget, _key(base))
+        self.trials = Trials([*base, *kept], args.output, args.budget, _key(files))
         self.findings = self.trials.findings
         self.facts = Facts(**self.trials.ask(self.config))
         self.trials.ranks, self.trials.train = self.facts.ranks, self.config["train"]
@@ -75,7 +86,7 @@ class Tuner:
     @property
     def values(self) -> Options:
         """What the stages so far have kept."""
-        return {name: value for finding in self.findings for name, value in finding.values.items()}
+        return _values(self.findings)
 
     def run(self) -> None:
         """Run the stages, and compare what they kept with the config as it was."""
@@ -148,16 +159,19 @@ class Tuner:
             UserError: a file cannot be written.
         """
         package = __package__.rpartition(".tools")[0]
-        same = " ".join(self.base)
+        same, target = shlex.join(self.base), shlex.quote(f"--config={self.args.write}")
         header = [
             f"Found by `python -m {package}.tools.tune`, {time.strftime('%Y-%m-%d')}, on {self.facts.machine}",
             f"for {same}. {self.summary()[:1].upper()}{self.summary()[1:]}.",
-            f"Use it: python -m {package}.train {same} --config={self.args.write}",
-            f"or:     launch/local.sh --config={self.args.write}",
+            *(["Values of other stages are from before; all trials had them."] if self.former else []),
+            f"Use it: python -m {package}.train {same} {target}",
+            f"or:     launch/local.sh {target}",
             *([f"Measure again: {self.busy}."] if self.busy else []),
         ]
-        result.write_config(self.findings, self.args.write, header)
-        result.draw(self.args.output / "tune.png", self.findings, self.curve, self.ceilings, self.demand, self.tests)
+        result.write_config([*self.former, *self.findings], self.args.write, header)
+        micro_batch = self.values.get("train.micro_batch", self.config["train"]["micro_batch"])
+        target = self.args.output / "tune.png"
+        result.draw(target, self.findings, self.curve, micro_batch, self.ceilings, self.demand, self.tests)
 
     def as_json(self) -> dict[str, Any]:
         """Return all that was found."""
@@ -165,8 +179,8 @@ class Tuner:
         facts = {name: it for name, it in asdict(self.facts).items() if it != math.inf}
         return {
             "config": str(self.args.write),
-            "values": self.values,
-            "findings": [asdict(it) for it in self.findings],
+            "values": _values(self.former) | self.values,
+            "findings": [asdict(it) for it in (*self.former, *self.findings)],
             "compared": compared,
             "throughput": self.curve,
             "loader": self.ceilings,
@@ -203,15 +217,23 @@ def _config(base: list[str]) -> dict[str, Any]:
     return found
 
 
-def _key(base: list[str]) -> dict[str, Any]:
+def _values(findings: Iterable[Finding]) -> Options:
+    return {name: value for finding in findings for name, value in finding.values.items()}
+
+
+def _files(base: list[str]) -> list[Path]:
+    """Return the config files of a command line."""
+    files = [after for before, after in itertools.pairwise(base) if before == "--config"]
+    return [Path(file) for file in (*files, *(it.partition("=")[2] for it in base if it.startswith("--config=")))]
+
+
+def _key(files: list[Path]) -> dict[str, Any]:
     """Return what a kept trial must share with those of today."""
     import torch
 
-    from ...environment import environment
+    from ...environment import environment, versions
     from ...faults import provenance
 
-    files = [after for before, after in itertools.pairwise(base) if before == "--config"]
-    files += [it.partition("=")[2] for it in base if it.startswith("--config=")]
-    contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files if Path(file).is_file()]
-    machine = provenance.machine(torch.device("cpu"))
-    return {"code": provenance.code(), "files": contents, "machine": machine, "environment": environment()}
+    contents = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
+    here = {"machine": provenance.machine(torch.device("cpu")), "versions": versions(), "environment": environment()}
+    return {"code": provenance.code(), "files": contents, **here}
