@@ -21,10 +21,13 @@ def test_slow_data_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
     monkeypatch.setattr(trial, "run", partial(trial.run, program=f"{PARENT}.tests.slow_batches"))
     monkeypatch.setattr(profile, "WARMUP", 5)
     monkeypatch.setattr(profile, "TORCH_STEPS", 1)
+    signals = []
+    monkeypatch.setattr(trial, "end_on_signals", lambda: signals.append("all"))
     options = [*SMALL, "--loader.workers=0", "--train.micro_batch=2", "--train.accumulate=2"]
     options += ["--steps=5", f"--run.dir={tmp_path}"]
     profile.main([*options, "--run.name=run"])
     output, progress = capfd.readouterr()
+    assert signals, "SIGTERM would leave the folder of the run"
     assert all(len(line) <= 80 for line in output.splitlines() if not line.startswith("files in"))
     assert "profiling 5 steps" in progress
     found = json.loads((tmp_path / "run/profile/profile.json").read_text())
@@ -57,6 +60,11 @@ def test_diagnoses_of_phases_and_operators() -> None:
     assert str(of_phases(waits, CONFIG, 2, 16)) == (
         "input-bound: 50% of the time is spent waiting for data; try --loader.workers 7"
     )
+    auto = {**CONFIG, "loader": {"workers": "auto"}, "data": {"cache": "memory"}}
+    found = of_phases(waits, auto, 1, 4)
+    assert found is not None
+    assert found.advice.startswith("--loader.workers 3, unless the first lines of a run say that auto is as many;")
+    assert found.advice.endswith("; then --data.cache device")
     busy = {"data_wait": 0.5, "forward": 0.4, "backward": 0.55}  # a GPU computes while the host loads
     assert of_phases(busy, CONFIG, 1, 16) is None
     found = of_phases({"communication": 0.3, "backward": 0.7}, CONFIG, 2, 2)
@@ -89,7 +97,8 @@ def test_diagnoses_of_phases_and_operators() -> None:
         (["--limit=0"], "the training ended (timeout): no result within 0 s; raise --limit"),
     ],
 )
-def test_refused(options: list[str], why: str, tmp_path: Path) -> None:
+def test_refused(options: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "end_on_signals", lambda: None)
     with pytest.raises(SystemExit) as error:
         profile.main([*options, f"--run.dir={tmp_path}"])
     assert str(error.value).startswith(f"error: {why}")
@@ -97,6 +106,7 @@ def test_refused(options: list[str], why: str, tmp_path: Path) -> None:
 
 
 def test_nvtx_needs_cuda_and_one_process_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "end_on_signals", lambda: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(SystemExit, match="error: --kind nvtx needs CUDA, which torch does not find here"):
         profile.main(["--kind=nvtx"])

@@ -84,6 +84,12 @@ def test_run_is_reproduced_to_the_bit(
     assert said.endswith("equal to the bit: all metrics in 3 rows\n")
     assert not ended.value.code
     assert read_rows(tmp_path / "again", "train") == read_rows(tmp_path / "first", "train")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text('{"split": "val", "step": 1, "auc": NaN}\n')
+    assert reproduce.compare_rows(tmp_path / "a", tmp_path / "b") == "equal to the bit: all metrics in 1 rows"
+    (tmp_path / "b" / "metrics.jsonl").write_text("")
+    assert reproduce.compare_rows(tmp_path / "a", tmp_path / "b") == "not compared: no row of the same step"
     rows = (tmp_path / "again" / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "again" / "metrics.jsonl").write_text("".join([json.dumps({**json.loads(rows[0]), "loss": 7}), "\n"]))
     assert "first difference: train loss at step 1" in reproduce.compare_rows(tmp_path / "first", tmp_path / "again")

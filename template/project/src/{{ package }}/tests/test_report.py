@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import warnings
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,15 @@ def test_page_of_a_long_run_is_small(tmp_path: Path) -> None:
     assert (12345, 1e9) in thin(run.series("train", "b"), 100)
 
 
+def test_resume_is_found_when_its_clock_has_passed_the_row_before(tmp_path: Path) -> None:
+    """Rows of ten seconds: one before a resume, two after it, of which the last has a validation before it."""
+    rows = [{"split": "train", "step": 10 * at, "samples_per_second": 32.0} for at in (1, 2, 3)]
+    rows.insert(2, {"split": "val", "step": 25})
+    rows = [{**row, "seconds": seconds} for row, seconds in zip(rows, (11.0, 11.5, 20.0, 22.0), strict=True)]
+    run = RunRecord(tmp_path, "a", rows, "", {"train.micro_batch": 16, "train.accumulate": 2}, {})
+    assert (run.resumes(), run.seconds()) == ([1], 33.0)
+
+
 def test_ticks_are_round() -> None:
     assert ticks(0.07, 0.93, 5) == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert ticks(10, 1500, 5) == [500, 1000, 1500]
@@ -128,10 +138,14 @@ def test_run_without_rows_is_refused(tmp_path: Path, text: str | None, message: 
 
 def test_odd_values_are_drawn_and_odd_places_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = [math.nan, math.inf, 1e308, -1e308, 5e-324, 0.5]
+    largest = write(tmp_path / "_largest", [{"split": "train", "step": 1, "loss": 1.7e308, "seconds": math.inf}])
+    other = write(tmp_path / "other", [{"split": "test", "step": 1, "loss": 1.0}])
     odd = write(tmp_path / "odd", [{"split": "train", "step": at, "loss": it} for at, it in enumerate(values)])
     broken = write(tmp_path / "broken", [{"split": "val", "step": 1, "score": math.nan}])
-    for runs in ([odd], [broken], [odd, broken, tmp_path / "missing"]):
-        with pytest.warns(UserWarning, match="it is left out") if len(runs) > 2 else pytest.MonkeyPatch.context():
+    left_out = [odd, broken, tmp_path / "missing", tmp_path / ("a" * 300)]
+    for runs in ([odd], [broken], [largest, other], left_out):
+        with pytest.warns(UserWarning, match="it is left out") if runs is left_out else warnings.catch_warnings():
+            warnings.simplefilter("always" if runs is left_out else "error")
             report.main([*map(str, runs), f"--output={tmp_path}/page.html"])
         assert (tmp_path / "page.html").exists()
         assert (tmp_path / "page.png").exists()

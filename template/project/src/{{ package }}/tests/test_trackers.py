@@ -3,10 +3,13 @@
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,7 +21,7 @@ from ..errors import UserError
 from ..log import RunLog
 from ..tools import report
 from ..trackers import Follower, follow
-from .conftest import PACKAGE, small, train
+from .conftest import PACKAGE, PARENT, small, train
 
 FAKE = """
 import json, os, sys, time
@@ -130,6 +133,27 @@ def test_tracker_has_each_row_of_a_resumed_run_once(name: str, tmp_path: Path, m
     expected = log_resumed_run(tmp_path / "a", name)
     assert (tmp_path / "a/tracker.log").exists()
     same(list(globals()[f"read_{name}"](tmp_path / "a")), expected)
+
+
+def test_runs_that_begin_at_once_open_the_store_of_mlflow_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a database, which the first of them makes; a second that makes it at that time would break it."""
+    opened = []
+
+    class Client(MagicMock):
+        def update_run(self, identity: str, status: str) -> None:
+            with pytest.raises(BlockingIOError), follow.only_one("mlflow", tmp_path, wait=False):
+                pass
+            opened.append(status)
+
+    for name in ("mlflow", "mlflow.entities", "mlflow.exceptions", "mlflow.tracking"):
+        monkeypatch.setitem(sys.modules, name, MagicMock(MlflowClient=Client, MlflowException=KeyError))
+    monkeypatch.delitem(sys.modules, f"{PARENT}.trackers.mlflow", raising=False)
+    tracker = import_module(f"{PARENT}.trackers.mlflow").Tracker
+    monkeypatch.delitem(sys.modules, f"{PARENT}.trackers.mlflow")
+    tracker(follow.Followed("mlflow", tmp_path / "a", {}, {}))
+    assert opened == ["RUNNING"]
 
 
 def received(file: Path) -> list[tuple[str, int, float]]:

@@ -90,12 +90,11 @@ def _computes(operator: Mapping[str, Any]) -> bool:
 
 def _faster_loading(config: Mapping[str, Any], ranks: int, cores: int) -> str:
     workers, most = config["loader"]["workers"], max(1, min(16, cores // ranks - 1))
-    if workers == "auto" or workers < most:
-        return f"--loader.workers {most}"
-    cache = config["data"].get("cache")
-    if cache is not None and cache != "device":
-        return "--data.cache device"
-    return "a faster `__getitems__` in data.py: less decoding per sample, or shards"
+    uncached = config["data"].get("cache") not in (None, "device")
+    then = "--data.cache device" if uncached else "a faster `__getitems__` in data.py: less decoding, or shards"
+    if workers == "auto":
+        return f"--loader.workers {most}, unless the first lines of a run say that auto is as many; then {then}"
+    return f"--loader.workers {most}" if workers < most else then
 
 
 def _less_communication(config: Mapping[str, Any]) -> str:

@@ -209,6 +209,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, with all that was found")
     args, options = parser.parse_known_args(argv)
     folder = args.dir / (args.name or f"profile-{args.kind}-{time.strftime('%Y%m%d-%H%M%S')}") / "profile"
+    trial.end_on_signals()
     try:
         if args.kind not in KINDS:
             raise UserError(f"--kind is {args.kind}: use {', '.join(KINDS[:-1])} or {KINDS[-1]}")
@@ -222,8 +223,9 @@ def main(argv: list[str] | None = None) -> None:
         result = profile(args.kind, args.steps, options, folder, args.limit)
     except UserError as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("error: interrupted")
+    except SystemExit:
+        print("interrupted", file=sys.stderr)
+        raise
     if args.json:
         print(json.dumps(result))
     else:

@@ -10,6 +10,7 @@ what it has is not sent again.
 
 import argparse
 import math
+import os
 import sys
 import time
 import warnings
@@ -83,7 +84,7 @@ def draw(runs: Sequence[RunRecord], target: Path) -> None:
                     (step, value if abs(value) < LARGEST else math.nan)
                     for step, value in thin(run.series(split, name), MOST_POINTS)
                 ]
-                label = split if len(runs) == 1 else f"{run.name} {split}"
+                label = split if len(runs) == 1 else f"{split} {run.name}"  # matplotlib leaves out those like _a
                 if points:
                     options: dict[str, Any] = {"color": f"C{color if len(runs) > 1 else int(split == 'val')}"}
                     axes.plot(*zip(*points, strict=True), style, markersize=3, linewidth=1.2, label=label, **options)
@@ -91,7 +92,7 @@ def draw(runs: Sequence[RunRecord], target: Path) -> None:
         axes.set_xlabel("optimizer step", fontsize=8)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
-        if name not in TRAIN_ONLY or len(runs) > 1:
+        if axes.lines and (name not in TRAIN_ONLY or len(runs) > 1):
             for text in axes.legend(fontsize=8).get_texts():
                 text.set_parse_math(False)
     with atomic_write(target, "give another --output") as file:
@@ -180,7 +181,8 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--output {args.output}: its name must end with .html")
     if args.push:
         trackers.check(args.push, "--push ")
-    size = sum(file.stat().st_size for folder in args.runs if (file := folder / "metrics.jsonl").is_file())
+    files = [folder / "metrics.jsonl" for folder in args.runs]
+    size = sum(os.path.getsize(file) for file in files if os.path.isfile(file))  # also where nothing can be read
     if size > LARGE:
         print(f"reading and drawing {size / 1e6:.0f} MB of metrics", file=sys.stderr, flush=True)
     runs = read_runs(args.runs)
@@ -202,8 +204,9 @@ def main(argv: list[str] | None = None) -> None:
         "and the curves as report.png. A run may still train.",
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run; several are compared")
-    parser.add_argument("--output", type=Path, metavar="FILE.html", help="default: report.html in the run's folder")
-    parser.add_argument("--push", choices=trackers.NAMES, help="send the rows to this tracker instead")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--output", type=Path, metavar="FILE.html", help="default: report.html in the run's folder")
+    instead.add_argument("--push", choices=trackers.NAMES, help="send the rows to this tracker instead")
     parser.add_argument("--json", action="store_true", help="print what was done, and found, as JSON")
     args = parser.parse_args(argv)
     short_warnings()

@@ -112,10 +112,9 @@ def short(value: float) -> str:
 def _limits(values: Sequence[float], margin: bool) -> tuple[float, float]:
     """Return a range with these values in it; halves are added as a whole could overflow."""
     low, high = min(values), max(values)
-    if low == high:
-        room = abs(low) / 2 or 0.5
-        return low - room, high + room
-    room = (high / 2 - low / 2) / 20 if margin else 0.0
+    room = abs(low) / 2 or 0.5
+    if low < high:
+        room = (high / 2 - low / 2) / 20 if margin else 0.0
     return max(low - room, -1e308), min(high + room, 1e308)
 
 

@@ -148,9 +148,9 @@ def compare_rows(old: Path, new: Path) -> str:
     for split, step in both:
         for metric, value in before[split, step].items():
             other = after[split, step].get(metric)
-            if metric not in MEASURED and other != value:
+            if metric not in MEASURED and repr(other) != repr(value):  # NaN is not equal to itself
                 return f"first difference: {split} {metric} at step {step}, {value} then and {other} now"
-    return f"equal to the bit: all metrics in {len(both)} rows"
+    return f"equal to the bit: all metrics in {len(both)} rows" if both else "not compared: no row of the same step"
 
 
 def _rows(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:

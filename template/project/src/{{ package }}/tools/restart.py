@@ -29,7 +29,7 @@ def run(command: Sequence[str], find_place: Callable[[int], Place], restarts: in
     ranks.handle_signals()
     options: list[str] = []
     for restart in range(restarts + 1):
-        with tempfile.TemporaryDirectory(prefix="launch-") as temporary:
+        with tempfile.TemporaryDirectory(prefix=f"launch-{os.getpid()}-") as temporary:
             status = ranks.run([*command, *options], find_place(restart), Path(temporary))
             folder = _folder(Path(temporary))
         if status not in RESTARTED or ranks.stopping:

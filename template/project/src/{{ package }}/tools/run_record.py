@@ -55,8 +55,35 @@ class RunRecord:
 
     def seconds(self) -> float:
         """Return how long it has trained, over all starts."""
-        times = [float(row["seconds"]) for row in self.rows if "seconds" in row]
-        return sum(now for now, after in zip(times, [*times[1:], -1.0], strict=False) if after < now)
+        last = (self.rows[number - 1].get("seconds", 0.0) for number in [*self.resumes(), len(self.rows)])
+        return float(sum(seconds for seconds in last if math.isfinite(seconds)))
+
+    def resumes(self) -> list[int]:
+        """Return the numbers of the first rows after a resume: the clock of the rows has started again.
+
+        It may have passed the row before already; then it has gone on for less than the steps of the row took.
+        """
+        found: list[int] = []
+        before: dict[str, Any] = {}
+        trained: dict[str, Any] = {}
+        for number, row in enumerate(self.rows):
+            now, rate = row.get("seconds", math.inf), row.get("samples_per_second", 0.0)
+            resumed = now < before.get("seconds", -math.inf)
+            if row["split"] == "train" and "seconds" in trained and rate > 0:
+                took = (row["step"] - trained["step"]) * self._global_batch() / rate
+                resumed = resumed or now - trained["seconds"] < 0.9 * took - 0.002  # seconds are rounded
+            if resumed:
+                found.append(number)
+                trained = {}
+            before, trained = row, row if row["split"] == "train" else trained
+        return found
+
+    def _global_batch(self) -> int:
+        """Return the samples of a step; 0 if they are not known."""
+        given = self.config.get("train.global_batch")
+        parts = (self.config.get("train.micro_batch"), self.config.get("train.accumulate"))
+        factors = [*parts, self.environment.get("ranks", 1)] if given is None else [given]
+        return math.prod(it if type(it) is int else 0 for it in factors)
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -155,10 +182,9 @@ def _events(run: RunRecord, manifest: dict[str, Any]) -> Iterator[tuple[int | No
 
 
 def _from_rows(run: RunRecord) -> Iterator[tuple[int | None, str]]:
-    """Return what the rows show: resumes, by their clock, which starts again; and values that are not finite."""
-    for row, after in zip(run.rows, run.rows[1:], strict=False):
-        if after.get("seconds", math.inf) < row.get("seconds", -math.inf):
-            yield row["step"], "resumed, after this step"
+    """Return what the rows show: resumes, skipped steps, and values that are not finite."""
+    for number in run.resumes():
+        yield run.rows[number - 1]["step"], "resumed, after this step"
     for row in run.rows[-1:]:
         if count := next((it["skipped_steps"] for it in reversed(run.rows) if "skipped_steps" in it), 0):
             yield row["step"], f"{count:g} steps were skipped up to here, as their gradient was not finite"

@@ -52,11 +52,11 @@ def show(cfg: Config, target: Path) -> None:
         print(f"problem         {problem}")
     if len(found) > MAX_PROBLEMS:
         print(f"problem         and {len(found) - MAX_PROBLEMS} more")
-    batch = _prepared(samples, cfg, 16)
+    batch = _prepared(samples, cfg, 16, True)
     for name, value in _named(batch).items():
         kinds = [f"{tuple(it.shape)} {str(it.dtype).removeprefix('torch.')}" for it in tensors(value)]
         print(f"{f'batch[{name}]':15} {', '.join(kinds) or type(value).__name__}")
-    for name, value in _named(_prepared(samples, cfg, SAMPLES)).items():
+    for name, value in _named(_prepared(samples, cfg, SAMPLES, False)).items():
         for part in tensors(value):
             if part.is_floating_point() and part.numel() > 1:
                 _print_statistics(f"batch[{name}]", part.double())
@@ -72,12 +72,12 @@ def show(cfg: Config, target: Path) -> None:
     print(f"plot            {target}")
 
 
-def _prepared(samples: Any, cfg: Config, count: int) -> Batch:
-    """Return the first training batch of so many samples, as the model gets it."""
+def _prepared(samples: Any, cfg: Config, count: int, training: bool) -> Batch:
+    """Return the first training batch of so many samples; in training it is augmented, also labels, by mixup."""
     plan = Plan(len(samples.train), min(count, len(samples.train)), 1, 1, 1)
     chosen = next(iter(TrainOrder(plan, 0, cfg.run.seed, 0, samples.train)))
     prepare = data.Prepare(samples.spec, cfg.data)
-    batch: Batch = prepare(samples.train.__getitems__(chosen), True, torch.Generator().manual_seed(cfg.run.seed))
+    batch: Batch = prepare(samples.train.__getitems__(chosen), training, torch.Generator().manual_seed(cfg.run.seed))
     return batch
 
 
@@ -88,7 +88,7 @@ def _named(batch: Batch) -> Mapping[Any, Any]:
 
 
 def _print_statistics(name: str, values: Tensor) -> None:
-    """Print mean and standard deviation, and whether they are far from 0 and 1, for which weights are initialized."""
+    """Print mean and standard deviation, and warn if they are far from 0 and 1, for which weights are initialized."""
     mean, deviation = values.mean().item(), values.std().item()
     print(f"{name:15} mean {mean:.3g}, standard deviation {deviation:.3g}")
     if not (abs(mean) <= 0.5 and 0.5 <= deviation <= 2):

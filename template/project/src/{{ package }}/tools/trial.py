@@ -149,6 +149,9 @@ def started(module: str, arguments: Sequence[str], errors: Path) -> Iterator["su
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         child.wait()
+        for pid in found:  # which `tools/restart.py` could not remove
+            for folder in Path(tempfile.gettempdir()).glob(f"launch-{pid}-*"):
+                shutil.rmtree(folder, ignore_errors=True)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

@@ -12,7 +12,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from .follow import Followed, Row
+from .follow import Followed, Row, only_one
 
 AT_ONCE = 100
 """Parameters in a request, and the longest texts, are limited."""
@@ -27,14 +27,15 @@ class Tracker:
     def __init__(self, run: Followed) -> None:
         runs = run.folder.parent
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs / 'mlflow.db'}"
-        self.client = MlflowClient(uri)
         self.id = str(run.record.get("id", ""))
         self.known: dict[str, set[int]] = {}
-        try:
-            self.client.update_run(self.id, status="RUNNING")
-        except MlflowException:  # a new run, or one of another store
-            self._create(run, runs.as_uri())
-            run.keep(id=self.id)
+        with only_one("mlflow", runs, wait=True):  # several runs may begin at once, and none finds a database
+            self.client = MlflowClient(uri)
+            try:
+                self.client.update_run(self.id, status="RUNNING")
+            except MlflowException:  # a new run, or one of another store
+                self._create(run, runs.as_uri())
+                run.keep(id=self.id)
 
     def send(self, rows: list[Row]) -> None:
         now = int(time.time() * 1000)
