@@ -51,14 +51,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-@pytest.mark.fast
 def test_each_technique_gets_its_effect(
     started: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="^0$"):
         bench.main([*OWN, f"--output={tmp_path}/a", "--only=fused,set_to_none,step_graph,bf16_gradients", "--json"])
     said = capsys.readouterr()
-    result = json.loads(said.out)
+    result = json.loads(said.out.splitlines()[-1])  # a model of yours may print
     assert result == json.loads((tmp_path / "a/bench.json").read_text())
     assert (tmp_path / "a/bench.png").read_bytes().startswith(b"\x89PNG")
     assert {file.name for file in (tmp_path / "a").iterdir()} == {"bench.json", "bench.png"}
@@ -76,7 +75,6 @@ def test_each_technique_gets_its_effect(
     assert first == second[::-1]
 
 
-@pytest.mark.fast
 def test_table_is_narrow_and_says_what_is_refused(
     started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,7 +107,6 @@ def test_table_is_narrow_and_says_what_is_refused(
         (["--pages=none"], "error: cannot read none/comparisons.json"),
     ],
 )
-@pytest.mark.fast
 def test_bad_input_is_refused(
     started: list[list[str]],
     tmp_path: Path,
@@ -126,14 +123,12 @@ def test_bad_input_is_refused(
     assert re.search(message, f"{ended.value.code}{capsys.readouterr().err}")
 
 
-@pytest.mark.fast
 def test_project_without_a_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=r"^error: there is no configs/default.yaml here: "):
         bench.main([])
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize(("count", "config", "alone"), [(3, "auto", "auto"), (0, "0", "1")])
 def test_each_rank_counts_its_workers(monkeypatch: pytest.MonkeyPatch, count: int, config: str, alone: str) -> None:
     monkeypatch.setattr(techniques, "worker_count", lambda *_: count)
@@ -143,7 +138,6 @@ def test_each_rank_counts_its_workers(monkeypatch: pytest.MonkeyPatch, count: in
     assert facts.switched_on(workers) == {"loader.workers": alone}
 
 
-@pytest.mark.fast
 def test_speed_is_that_of_chunks() -> None:
     rows = [{"samples_per_second": value} for value in [100, 50] * 5]  # logged in each step
     assert bench_measure.speed(rows) == pytest.approx(200 / 3)
