@@ -25,9 +25,7 @@ from ..hooks import Hook
 from .repository import Repository
 
 IN_MEMORY_BYTES, BY_SAMPLE, FROM_DISK = 2**24, 1024, 8
-"""Of each split, what is read for the fingerprint: so much of data in memory, but at most so many samples of a dataset
-that answers single ones, and so many of data on disk.
-"""
+"""What is read of each split: so much of data in memory, or samples of data that answer single ones, or are on disk."""
 FILES = 256
 """Files of each split whose sizes are compared."""
 
