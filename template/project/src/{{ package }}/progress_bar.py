@@ -8,12 +8,19 @@ from tqdm import tqdm
 from tqdm.contrib import DummyTqdmFile
 
 
+class _Bar(tqdm):  # type: ignore[type-arg]
+    def clear(self, nolock: bool = False) -> None:
+        """Also remove the ^C that a terminal prints after the bar."""
+        super().clear(nolock)
+        self.fp.write("\x1b[K")
+
+
 class ProgressBar:
     """The newest row of metrics, the remaining time and a bar, in the last line; all other output goes above it."""
 
     def __init__(self, first_step: int, total_steps: int) -> None:
         form = "{desc} {remaining} {bar:-2}"  # two columns are left for the ^C that a terminal prints
-        bar = tqdm(
+        bar = _Bar(
             total=total_steps, initial=first_step, file=sys.stdout, bar_format=form, dynamic_ncols=True, leave=False
         )
         self.bar, self.update = bar, bar.update

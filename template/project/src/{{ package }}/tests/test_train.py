@@ -332,8 +332,8 @@ def test_terminal_shows_whole_lines_of_an_interrupted_and_a_resumed_run(
     def interrupt(self: RunLog) -> None:
         step(self)
         monkeypatch.setattr(RunLog, "step", step)
-        print("a line of another program", file=sys.stderr)
         self.console.bar.bar.fp.write("^C")  # as a terminal does
+        print("a line of another program", file=sys.stderr)
         signal.raise_signal(signal.SIGINT)
 
     def wait(self: RunLog) -> None:
