@@ -48,7 +48,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return Trial("ok", "", 1.0, 0.5, config, rows)
 
     monkeypatch.setattr(trial, "run", run)
-    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    monkeypatch.setattr(trial, "busy", lambda: "the machine is busy")
     return commands
 
 
@@ -69,7 +69,7 @@ def test_each_technique_gets_its_effect(
     assert result["effects"]["config - set_to_none"]["kind"] == "none"
     assert result["skipped"]["bf16_gradients"] == "it needs several ranks, such as --run.processes 2"
     assert torch.cuda.is_available() or result["skipped"]["step_graph"] == "it needs a CUDA device"
-    assert "warning: the machine is busy (a load of 99.0 on" in said.err
+    assert "warning: the machine is busy" in said.err
     naive = next(command for command in started if "--speed.compile=off" in command)
     assert {"--optim.fused=false", "--optim.set_to_none=false", "--speed.compile=off"} <= {*naive}
     first, second = started[1:7], started[7:13]

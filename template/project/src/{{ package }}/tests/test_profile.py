@@ -19,6 +19,7 @@ CONFIG["loader"]["workers"] = 0
 
 def test_slow_data_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(trial, "run", partial(trial.run, program=f"{PARENT}.tests.slow_batches"))
+    monkeypatch.setattr(trial, "busy", str)
     monkeypatch.setattr(profile, "WARMUP", 5)
     monkeypatch.setattr(profile, "TORCH_STEPS", 1)
     signals = []

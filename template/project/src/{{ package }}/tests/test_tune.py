@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/default.yaml").touch()
     monkeypatch.setattr(trial, "end_on_signals", lambda: None)
+    monkeypatch.setattr(trial, "busy", str)
 
     def run(
         speed: Speed,
@@ -250,6 +252,23 @@ def test_a_signal_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     assert child.wait(30) == 128 + signal.SIGTERM
     assert left() == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/stat")
+def test_other_programs_are_noticed_and_past_trials_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load of the last minute has both."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    cores = len(os.sched_getaffinity(0))
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
+    try:
+        assert re.match(rf"the machine is busy \([\d.]+ of {cores} cores are in use\)", trial.busy())
+    finally:
+        for child in spinning:
+            child.kill()
+            child.wait()
+    assert "99.0" not in trial.busy()
+    monkeypatch.setattr(trial, "_processor_seconds", lambda _: int("not there"))
+    assert "99.0" in trial.busy()
 
 
 def _read(file: Path) -> bytes:

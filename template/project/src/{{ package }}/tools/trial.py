@@ -25,6 +25,8 @@ from . import ranks
 PROGRAM = f"{__package__.rpartition('.')[0]}.train"
 POLL = 0.05
 """Seconds between looks at a run."""
+LOOK = 1.0
+"""Seconds for which other programs are watched before a trial."""
 NAME = "trial"
 VALIDATION = 20.0
 """Seconds after which a validation has needed all the memory that it will, however long it takes."""
@@ -222,9 +224,21 @@ def _memory(family: list[int], key: str) -> float:
 
 
 def busy() -> str:
-    """Return a warning if other programs use this machine's processor, else an empty string. Call it before a trial."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    load = os.getloadavg()[0]
-    if load < 0.25 * cores:
+    """Return a warning if other programs use the processors of this machine, else "". Call it before a trial."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    try:
+        before, began = _processor_seconds(cores), time.monotonic()
+        time.sleep(LOOK)
+        used = (_processor_seconds(cores) - before) / (time.monotonic() - began)
+    except (OSError, ValueError, IndexError):  # of the last minute, in which this program may have run trials itself
+        used = os.getloadavg()[0]
+    if used < 0.25 * len(cores):
         return ""
-    return f"the machine is busy (a load of {load:.1f} on {cores} cores): times are less certain"
+    return f"the machine is busy ({used:.1f} of {len(cores)} cores are in use): times are less certain"
+
+
+def _processor_seconds(cores: set[int]) -> float:
+    """Return the time for which some cores were in use, or taken from a virtual machine, since the system started."""
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    own = [cells for cells in lines if cells[0] in {f"cpu{core}" for core in cores}]
+    return sum(sum(map(int, cells[1:4] + cells[6:9])) for cells in own) / os.sysconf("SC_CLK_TCK")
