@@ -164,7 +164,8 @@ def test_readme_says_how_many_comparisons_are_measured() -> None:
         for number, gpu in re.findall(r"Not measured yet: (\d+) comparisons?( on a GPU)?", measurements):
             empty += int(number)
             on_gpu += int(number) * bool(gpu)
-    said = f"{rows} of {rows + empty} comparisons; {on_gpu} of the others need a GPU"
+    others = "the others" if on_gpu == empty else f"{on_gpu} of the others"
+    said = f"{rows} of {rows + empty} comparisons; {others} need a GPU"
     assert said in (ROOT / "README.md").read_text()
 
 
