@@ -18,7 +18,7 @@ from ..config import as_dict
 from ..tools import trial, tune
 from ..tools.trial import Trial
 from ..tools.tuning import rate, result, trials, tuner
-from ..tools.tuning.found import Facts
+from ..tools.tuning.found import Compared, Facts
 from .conftest import PARENT, ROOT, small
 
 FACTS = Facts("cpu", 1, 4, 1000, 0, "fp32", True, 16.0, ["none", "device"], "a machine")
@@ -222,6 +222,13 @@ def test_bad_options_are_refused(
         start(lambda *_: 1000.0, *options)
     assert message in f"{ended.value}{capsys.readouterr().err}"
     assert not Path("configs/tuned.yaml").exists()
+
+
+def test_speeds_that_are_shown_have_the_ratio_that_is_shown() -> None:
+    compared = Compared([2292, 1455, 2087], [2448, 2386, 2851])
+    assert str(compared) == "2,851 samples/s against 2,087 (3 rounds)"
+    assert compared.ratio == 2851 / 2087
+    assert Compared([100, 100], [300, 200]).ratio == 2
 
 
 def test_learning_rates_without_a_clear_valley_are_refused() -> None:

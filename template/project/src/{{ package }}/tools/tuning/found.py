@@ -2,7 +2,6 @@
 
 import json
 import math
-import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,9 +43,11 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """The median of the rounds' ratios; 0 if the other one does not run."""
-        ratios = [other / base for base, other in zip(self.base, self.other, strict=True)]
-        return statistics.median(ratios) if ratios and not self.reason else 0.0
+        """How many times as fast the other one is in the median round; 0 if it does not run."""
+        if self.reason or not self.other:
+            return 0.0
+        base, other = self._median_round()
+        return other / base
 
     def proven(self, least: float = 1.0, median: float = GAIN) -> bool:
         """Whether it is faster by these factors, in each of all rounds and in the median."""
@@ -55,8 +56,13 @@ class Compared:
         return complete and self.ratio >= median
 
     def __str__(self) -> str:
-        base, other = statistics.median(self.base), statistics.median(self.other)
+        base, other = self._median_round()
         return f"{number(other)} samples/s against {number(base)} ({len(self.other)} round{'s'[: len(self.other) > 1]})"
+
+    def _median_round(self) -> tuple[float, float]:
+        """Return the speeds of both in the round whose ratio is the median, of an even number the lower one."""
+        rounds = sorted(zip(self.base, self.other, strict=True), key=lambda it: it[1] / it[0])
+        return rounds[(len(rounds) - 1) // 2]
 
 
 @dataclass(frozen=True)
