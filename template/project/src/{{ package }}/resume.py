@@ -17,7 +17,8 @@ from .errors import UserError
 from .run_lock import LOCK, locked
 
 UNFINISHED = "unfinished-"
-
+RESUMES = "resumes.json"
+"""Says after how many rows of metrics a run was resumed, each time."""
 
 SETTINGS = ("data", "model", "train", "lora", "optim", "dist", "speed", "trainer")
 """The sections of the config with the values that change the result of a run."""
@@ -124,8 +125,9 @@ def copy_run(checkpoint: Path, folder: Path) -> None:
     _copy_files(checkpoint, folder / "checkpoints" / name)
     if best is not None and best.name <= name:
         (folder / "checkpoints" / BEST).write_text(f"{best.name}\n", encoding="utf-8")
-    if source is not None and (source / "metrics.jsonl").is_file():
-        shutil.copyfile(source / "metrics.jsonl", folder / "metrics.jsonl")
+    for file in ("metrics.jsonl", RESUMES):
+        if source is not None and (source / file).is_file():
+            shutil.copyfile(source / file, folder / file)
 
 
 def _copy_files(folder: Path, target: Path) -> None:
@@ -184,7 +186,7 @@ def exists(folder: Path, elsewhere: Path | None) -> UserError:
 
 
 def drop_rows_after(step: int, file: Path, validated: bool) -> None:
-    """Drop the rows of later steps, which the resumed run repeats, from metrics.jsonl.
+    """Drop the rows of later steps, which the resumed run repeats, from metrics.jsonl; `RESUMES` has how many are left.
 
     If it was not `validated`, the validation after `step` is repeated as well.
     """
@@ -195,9 +197,23 @@ def drop_rows_after(step: int, file: Path, validated: bool) -> None:
     damaged = sum(step == math.inf for step, _ in places[:-1])  # the last may have been interrupted
     if damaged:
         warnings.warn(f"{damaged} lines of {file} are damaged, and left out", stacklevel=2)
-    partial = file.with_suffix(".partial")
-    partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    partial.replace(file)
+    resumes = {rows for rows in [*resumed_after(file.parent), len(kept)] if 0 < rows <= len(kept)}
+    for name, text in (
+        (RESUMES, json.dumps({"after_rows": sorted(resumes)})),
+        (file.name, "".join(f"{line}\n" for line in kept)),
+    ):
+        partial = file.with_name(f"{name}.partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file.with_name(name))
+
+
+def resumed_after(folder: Path) -> list[int]:
+    """Return after how many rows of metrics a run was resumed, in order, as far as it is known."""
+    try:
+        rows = json.loads((folder / RESUMES).read_text(encoding="utf-8"))["after_rows"]
+        return sorted(int(it) for it in rows)
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _place_of(line: str) -> tuple[float, bool]:

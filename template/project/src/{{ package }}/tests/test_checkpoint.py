@@ -97,6 +97,10 @@ def test_damaged_rows_are_left_out_with_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="2 lines of .*metrics.jsonl are damaged, and left out"):
         resume.drop_rows_after(2, file, True)
     assert file.read_text() == "".join(f"{row}\n" for row in rows[:2])
+    assert resume.resumed_after(tmp_path) == [2]
+    for step, after in ((2, [2]), (1, [1]), (0, [])):
+        resume.drop_rows_after(step, file, True)
+        assert resume.resumed_after(tmp_path) == after
     file.write_bytes(rows[0].encode() + b"\n\xff\n{}\n")
     with pytest.warns(UserWarning, match="2 lines of .*metrics.jsonl are damaged, and left out"):
         assert [row["step"] for row in read_run(tmp_path).rows] == [1]

@@ -113,6 +113,15 @@ def test_resume_is_found_when_its_clock_has_passed_the_row_before(tmp_path: Path
     assert (run.resumes(), run.seconds()) == ([1], 33.0)
 
 
+def test_resumes_that_were_recorded_are_found(tmp_path: Path) -> None:
+    """A short run that begins slowly again: the clock alone does not tell."""
+    rows = [{"split": "train", "step": at, "seconds": at / 10} for at in (1, 2, 3, 4)]
+    folder = write(tmp_path / "a", rows, STARTED)
+    (folder / "resumes.json").write_text('{"after_rows": [0, 2, "x"]}')
+    run = read_run(folder)
+    assert (run.resumes(), run.seconds()) == ([2], 0.2 + 0.4)
+
+
 def test_ticks_are_round() -> None:
     assert ticks(0.07, 0.93, 5) == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert ticks(10, 1500, 5) == [500, 1000, 1500]

@@ -32,6 +32,8 @@ class RunRecord:
     """Options such as `train.steps`."""
     environment: dict[str, Any]
     """How the run came about, by names such as `versions.torch`."""
+    recorded: list[int] = field(default_factory=list)
+    """Numbers of rows that there were at resumes; a run of an older version has not recorded them."""
     events: list[tuple[int | None, str]] = field(default_factory=list)
     """What happened, with the optimizer step, if that is known."""
 
@@ -59,7 +61,7 @@ class RunRecord:
         return float(sum(seconds for seconds in last if math.isfinite(seconds)))
 
     def resumes(self) -> list[int]:
-        """Return the numbers of the first rows after a resume: the clock of the rows has started again.
+        """Return the numbers of the first rows after a resume, which was recorded, or the clock has started again.
 
         It may have passed the row before already; then it has gone on for less than the steps of the row took.
         """
@@ -68,7 +70,7 @@ class RunRecord:
         trained: dict[str, Any] = {}
         for number, row in enumerate(self.rows):
             now, rate = row.get("seconds", math.inf), row.get("samples_per_second", 0.0)
-            resumed = now < before.get("seconds", -math.inf)
+            resumed = number in self.recorded or now < before.get("seconds", -math.inf)
             if row["split"] == "train" and "seconds" in trained and rate > 0:
                 took = (row["step"] - trained["step"]) * self._global_batch() / rate
                 resumed = resumed or now - trained["seconds"] < 0.9 * took - 0.002  # seconds are rounded
@@ -108,6 +110,8 @@ def read_run(folder: Path) -> RunRecord:
     config = read_json(folder / "config.json") or _mapping(manifest.get("config"))
     about = flat(_mapping(manifest.get("provenance")))
     run = RunRecord(folder, folder.resolve().name, rows, written, flat(config), about)
+    after = read_json(folder / "resumes.json").get("after_rows")
+    run.recorded = [it for it in after if type(it) is int and it > 0] if isinstance(after, list) else []
     if len(rows) < len(lines):
         what = f"lines of {file} are damaged, and left out"
         warnings.warn(f"{len(lines) - len(rows)} {what}", stacklevel=2)
