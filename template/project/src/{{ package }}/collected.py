@@ -73,7 +73,10 @@ class Collected:
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 where, why = f"{Path(last.filename).name}:{last.lineno}", " ".join(str(error).split())
                 raise UserError(f"the metric {name} fails: {type(error).__name__}: {why} ({where})") from error
-            found |= _numbers(name, returned)
+            numbers = _numbers(name, returned)
+            if both := found.keys() & numbers.keys():
+                raise UserError(f"two metrics are named {min(both)}: give one of them another name")
+            found |= numbers
         return found
 
     def _of_all_ranks(self, own: dict[str, list[Any]]) -> dict[str, list[Any]]:

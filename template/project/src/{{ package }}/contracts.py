@@ -188,14 +188,27 @@ def loss_and_metrics(model: Callable[..., Any], batch: Batch) -> tuple[Tensor, M
     """Call a model with a prepared batch, and return what its `forward` does.
 
     Raises:
-        UserError: that is no loss with metrics.
+        UserError: that is no loss with metrics; or `forward` does not take the batch.
     """
-    found = call(model, batch)
+    try:
+        found = call(model, batch)
+    except TypeError:
+        _check_arguments(model, batch)
+        raise
     if isinstance(found, tuple | list) and len(found) == 2:
         loss, metrics = found
         if isinstance(loss, Tensor) and loss.numel() == 1 and isinstance(metrics, Mapping) and "loss" in metrics:
             return loss, metrics
     raise UserError(f"forward of the model returns {_described(found)}: return the loss, a scalar, and dict(loss=...)")
+
+
+def _check_arguments(model: Any, batch: Batch) -> None:
+    try:
+        call(inspect.signature(getattr(model, "module", model).forward).bind, batch)
+    except TypeError as error:
+        raise UserError(
+            f"forward of the model does not take what `Prepare` returns ({error}): let one follow the other"
+        ) from error
 
 
 def _described(found: object) -> str:

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.util import Finalize
 
@@ -60,6 +61,20 @@ def watched(batches: Iterator[Batch]) -> Iterator[Batch]:
     ):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return batches
+
+
+@contextmanager
+def ended_workers() -> Iterator[None]:
+    """End the workers that begin in this context, if its end is not that of the process.
+
+    The garbage collector closes their queues before it tells them to end, and then waits 10 s for each.
+    """
+    before = {*_watched}
+    try:
+        yield
+    finally:
+        for batches in {*_watched} - before:
+            getattr(batches, "_shutdown_workers", int)()
 
 
 def explained(error: Exception) -> Exception:

@@ -26,6 +26,13 @@ def check(cfg: LogConfig, is_main: bool) -> None:
         trackers.check(cfg.tracker)
 
 
+def check_numbers(values: Mapping[str, object]) -> None:
+    """Refuse metrics of a hook that are no numbers, by a UserError."""
+    for name, value in values.items():
+        if not isinstance(value, int | float):
+            raise UserError(f"the metric {name} is a {type(value).__name__}: a hook must add numbers, as of `.item()`")
+
+
 class RunLog:
     """The log of one run, open until `close`. On other ranks than 0 it does nothing.
 
@@ -75,11 +82,7 @@ class RunLog:
         """Write one row of metrics as of `step` optimizer steps."""
         if taken := NAMES & values.keys():
             raise UserError(f"a metric is named {taken.pop()}, as a part of each row: give it another name")
-        for name, value in values.items():
-            if not isinstance(value, int | float):
-                raise UserError(
-                    f"the metric {name} is a {type(value).__name__}: a hook must add numbers, as of `.item()`"
-                )
+        check_numbers(values)
         if not self.is_main:
             return
         record = {"split": split, "step": step, **values, "seconds": round(time.perf_counter() - self.started, 3)}

@@ -43,6 +43,8 @@ class Meter:
                 if name in self.sums:
                     self.sums[name] += total
                     self.counts[name] += count
+                elif isinstance(count, Tensor) and count.ndim and count.shape != total.shape:
+                    raise ValueError
                 else:
                     self.sums[name] = total.to(self.dtype, copy=True)
                     self.counts[name] = count.clone() if isinstance(count, Tensor) else count
@@ -55,6 +57,10 @@ class Meter:
                 ) from error
 
     def _collect(self, name: str, finish: Callable[..., Any], *outputs: Any) -> None:
+        if name == "loss":
+            raise UserError(
+                "the metric loss is a function of outputs: return its sum and count, and this by another name"
+            )
         if not self.validates:
             return
         if self.collected is None:
@@ -87,6 +93,8 @@ class Meter:
         others = {f"rank {rank}": value for rank, value in enumerate(their.tolist())}
         finished = self.collected.finish() if self.collected is not None else {}
         self.collected = None
+        if both := means.keys() & finished.keys():
+            raise UserError(f"two metrics are named {min(both)}: give one of them another name")
         return means | others | dict(zip(own, local.tolist(), strict=True)) | means | finished
 
     def _check_names(self, names: list[str]) -> None:

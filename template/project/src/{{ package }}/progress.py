@@ -85,7 +85,7 @@ class Progress:
         """Whether a validation is due."""
         if self.eval_every is None:
             return False
-        return self.step % self.eval_every == 0 or self.step == self.total_steps
+        return self.step % self.eval_every == 0 or self.step == self.total_steps or self.ended
 
     @property
     def validation_due(self) -> bool:

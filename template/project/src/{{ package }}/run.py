@@ -20,7 +20,7 @@ from .faults import heartbeat, interval
 from .faults.saver import Saver
 from .faults.stop import Requests
 from .loaders import Batches, TrainOrder
-from .log import RunLog
+from .log import RunLog, check_numbers
 from .metrics import Meter, evaluate
 from .parts import Parts
 from .phase_times import OF_PLACE, PhaseTimes
@@ -263,6 +263,7 @@ class Run:
         results = meter.read()
         for hook in self.parts.hooks:
             hook.on_validation(results, self.parts.model)
+        check_numbers(results)
         return results
 
     def add_results(self, results: dict[str, float]) -> None:
@@ -321,6 +322,7 @@ class Run:
             facts["stopped"] = f"early: no better {best.monitor} for {self.progress.patience} validations"
         if self.results:
             facts["validation"] = ", ".join(f"{name} {value:.4g}" for name, value in self.results.items())
-            facts["best"] = f"{best.monitor} {best.value:.4g} at step {best.step}"
+            found = f"{best.monitor} {best.value:.4g} at step {best.step}"
+            facts["best"] = found if best.step else f"none, as {best.monitor} was never finite"
         facts |= {"time": f"{time.perf_counter() - self.log.started:.1f} s", "files": f"in {shown(self.folder)}"}
         self.log.console.facts(facts)

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import wraps
 from typing import Any
@@ -129,12 +130,21 @@ def unfreezing(train: Callable[..., dict[str, float]]) -> Callable[..., dict[str
         hooks = tuple(hooks)
         while True:
             try:
-                return train(cfg, world, hooks)
+                with _ended_workers(cfg):
+                    return train(cfg, world, hooks)
             except Unfrozen as ended:
                 cfg = replace(cfg, run=replace(cfg.run, resume=str(ended)))
             gc.collect()  # frees the memory of what was frozen
 
     return train_and_resume
+
+
+def _ended_workers(cfg: Config) -> AbstractContextManager[None]:
+    if cfg.train.unfreeze_step is None:
+        return nullcontext()
+    from ..loader_worker import ended_workers
+
+    return ended_workers()
 
 
 def fine_tuning(cfg: Config) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def freeze(model: nn.Module, cfg: TrainConfig) -> None:
     # Of BatchNorm without weights, which has statistics only.
     frozen = matched(cfg.freeze, [*names, *(f"{name}.running_mean" for name in norms)], "train.freeze")
     if not frozen:
-        cfg.refuse("freeze", "it freezes nothing, as it only excepts; begin with '*'")
+        cfg.refuse("freeze", "it freezes nothing, as all that it names is excepted; begin with '*'")
     for name, parameter in model.named_parameters():
         if name in frozen:
             parameter.requires_grad_(False)

@@ -64,6 +64,11 @@ class InitFrom(Hook):
                     f"train.init_from is {self.cfg.init_from}: {source} there is of {value.dtype}, "
                     f"{value.layout}: give floating-point weights that are not quantized"
                 )
+            if isinstance(live[name], nn.Parameter) and not bool(value.isfinite().all()):
+                raise UserError(
+                    f"train.init_from is {self.cfg.init_from}: {source} there has values that are not finite: give "
+                    "other weights"
+                )
             _copy(live[name], value)
             loaded.add(name)
         if not any(live[name].ndim for name in loaded):

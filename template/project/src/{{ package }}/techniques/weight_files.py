@@ -51,7 +51,7 @@ def read(given: str) -> tuple[Weights, Files]:
     except UserError:
         raise
     except Exception as error:  # torch raises any kind for a damaged file
-        why = " ".join(f"{error}".split()).partition(". ")[0][:120] or type(error).__name__
+        why = f"{type(error).__name__}: {' '.join(f'{error}'.split()).partition('. ')[0][:120]}".removesuffix(": ")
         what = f"it is damaged, or has more than tensors in it ({why})"
         raise UserError(f"train.init_from is {given}: {what}; give a file of its `state_dict` alone") from error
     if not weights:

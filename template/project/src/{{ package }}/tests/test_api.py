@@ -1,11 +1,13 @@
 """Training from Python: the example in the README, hooks, and a process that is left as it was."""
 
+import math
 import os
 import re
 import runpy
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -129,6 +131,77 @@ def test_hooks_must_add_numbers(tmp_path: Path) -> None:
         train(small(tmp_path), one)
     with pytest.raises(UserError, match="a metric is named step, as a part of each row"):
         train(small(tmp_path), [Adds("step", 3.0)])
+
+    class AddsText(Hook):
+        def on_validation(self, results: dict[str, Any], model: nn.Module) -> None:
+            results["text"] = "a"
+
+    with pytest.raises(UserError, match="the metric text is a str: a hook must add numbers"):
+        train(small(tmp_path), [AddsText()])
+
+
+@pytest.mark.usefixtures("short_validation")
+def test_a_monitored_metric_that_is_never_finite_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Adds(Hook):
+        def on_validation(self, results: dict[str, float], model: nn.Module) -> None:
+            results["mine"] = math.nan
+
+    train(small(tmp_path, "--train.monitor=mine", "--train.monitor_mode=max"), [Adds()])
+    assert re.search(r"best +none, as mine was never finite", capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("short_validation")
+def test_a_hook_that_ends_a_run_keeps_what_was_trained(tmp_path: Path) -> None:
+    class Ends(Hook):
+        rows = 0
+
+        def on_metrics(self, row: dict[str, float]) -> bool:
+            self.rows += 1
+            return self.rows == 3
+
+    result = train(small(tmp_path, "--run.name=a"), [Ends()])
+    assert result.best is not None
+    assert read_rows(tmp_path / "a", "val")[-1]["step"] == 3
+    assert [path.name for path in sorted((tmp_path / "a/checkpoints").glob("step-*"))][-1] == "step-00000003"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.usefixtures("short_validation")
+def test_loader_workers_end_with_their_run(tmp_path: Path) -> None:
+    """Within a `no_grad`, in which a notebook may be, as well."""
+
+    def children() -> set[str]:
+        return {*Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
+
+    before = children()
+    with torch.no_grad():
+        train(small(tmp_path, "--loader.workers=1"))
+    assert children() <= before
+
+
+@pytest.mark.usefixtures("short_validation")
+def test_another_thread_must_not_train_at_the_same_time(tmp_path: Path) -> None:
+    class Trains(Hook):
+        def __init__(self) -> None:
+            self.errors: list[str] = []
+
+        def before_step(self, step: int) -> None:
+            if step == 1:
+                other = threading.Thread(target=self.other)
+                other.start()
+                other.join()
+
+        def other(self) -> None:
+            try:
+                train(small(tmp_path, "--run.name=b"))
+            except UserError as error:
+                self.errors.append(str(error).partition(":")[0])
+
+    hook = Trains()
+    train(small(tmp_path, "--run.name=a"), [hook])
+    assert hook.errors == ["another thread of this process trains"]
+    with torch.inference_mode(), pytest.raises(UserError, match="inference_mode"):
+        train(small(tmp_path, "--run.name=c"))
 
 
 @pytest.mark.usefixtures("short_validation")

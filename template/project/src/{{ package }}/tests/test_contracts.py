@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from ..contracts import check_data, in_memory, loss_and_metrics, problems
 from ..errors import UserError
@@ -63,6 +64,19 @@ def test_spec_must_be_the_dataclass_of_data_py(module: Any, spec: object) -> Non
 def test_forward_must_return_a_loss_and_metrics(output: Any, what: str) -> None:
     with pytest.raises(UserError, match=f"^forward of the model returns {what}"):
         loss_and_metrics(lambda x: output, 1)
+
+
+def test_forward_must_take_the_batch() -> None:
+    class Network(nn.Module):
+        def forward(self, numbers: Tensor) -> Any:
+            return numbers + None  # type: ignore[operator]
+
+    x = torch.ones(2)
+    for batch in ({"numbers": x, "name": x}, (x, x), {}):
+        with pytest.raises(UserError, match="forward of the model does not take what `Prepare` returns .*argument"):
+            loss_and_metrics(Network(), batch)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        loss_and_metrics(Network(), (x,))
 
 
 def test_what_is_optional_may_be_missing() -> None:

@@ -1,6 +1,7 @@
 """Fine-tuning: `train.init_from`, `train.freeze`, `train.unfreeze_step` and `lora.rank`."""
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Callable
@@ -102,6 +103,9 @@ def test_what_does_not_fit_is_named(world: World, tmp_path: Path) -> None:
         load(net, file, world)
     torch.save({"head.bias": torch.ones(7)}, file)
     with pytest.raises(UserError, match=r"no tensor has the shape of the model's: head.bias \(2,\) instead of \(7,\)"):
+        load(net, file, world)
+    torch.save({"head.bias": torch.tensor([1.0, math.nan])}, file)
+    with pytest.raises(UserError, match="head.bias there has values that are not finite: give other weights"):
         load(net, file, world)
 
 
@@ -208,7 +212,7 @@ def test_batchnorm_without_weights_is_frozen_by_its_name() -> None:
         (["*", "!haed.*"], "'!haed.*', .*: did you mean head"),
         (["xyz"], "it has blocks, head"),
         (["*"], "no parameter is left to train"),
-        (["!head"], "it freezes nothing, as it only excepts; begin with"),
+        (["!head"], "it freezes nothing, as all that it names is excepted; begin with"),
     ],
 )
 def test_wrong_freeze_is_refused(patterns: list[str], message: str) -> None:

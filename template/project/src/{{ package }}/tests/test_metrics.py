@@ -74,6 +74,24 @@ def test_vectors_give_the_mean_over_entries_that_have_a_count(world: World) -> N
         wrong: Any = {"loss": value}
         with pytest.raises(UserError, match=r"forward returns \w+ as the metric loss: return its sum"):
             meter.add(wrong)
+    with pytest.raises(UserError, match="as the metric iou: return its sum"):
+        Meter(world).add({"iou": (torch.ones(3), torch.ones(4))})
+
+
+def test_functions_of_outputs_have_names_of_their_own(world: World) -> None:
+    def counts(values: Tensor) -> dict[str, int]:
+        return {"b": len(values), "loss": len(values)}
+
+    ones = torch.ones(2)
+    given: dict[str, dict[str, Any]] = {
+        "the metric loss is a function of outputs": {"loss": (counts, ones)},
+        "two metrics are named loss: give one": {"loss": (ones.sum(), 2), "": (counts, ones)},
+        "two metrics are named a_b: give one": {"loss": (ones.sum(), 2), "a": (counts, ones), "a_b": (len, ones)},
+    }
+    for message, metrics in given.items():
+        meter = Meter(world, validates=True)
+        with pytest.raises(UserError, match=message):
+            (meter.add(metrics), meter.read())
 
 
 def test_ranks_with_other_metrics_are_refused() -> None:
