@@ -88,10 +88,15 @@ def test_functions_of_outputs_have_names_of_their_own(world: World) -> None:
         "two metrics are named loss: give one": {"loss": (ones.sum(), 2), "": (counts, ones)},
         "two metrics are named a_b: give one": {"loss": (ones.sum(), 2), "a": (counts, ones), "a_b": (len, ones)},
     }
-    for message, metrics in given.items():
+
+    def read(metrics: dict[str, Any]) -> None:
         meter = Meter(world, validates=True)
+        meter.add(metrics)
+        meter.read()
+
+    for message, metrics in given.items():
         with pytest.raises(UserError, match=message):
-            (meter.add(metrics), meter.read())
+            read(metrics)
 
 
 def test_ranks_with_other_metrics_are_refused() -> None:
