@@ -35,7 +35,7 @@ class Storage:
         Raises:
             UserError: there are none, or they are of several formats or an unknown one.
         """
-        given = [str(files)] if isinstance(files, str | Path) else [str(file) for file in files]
+        given = [os.path.expanduser(str(file)) for file in ([files] if isinstance(files, str | Path) else files)]
         paths = sorted({path for one in given for path in _expand(one)})
         if not paths:
             raise UserError(f"no shards match {abbreviate([location(one) for one in given], 3)}: correct the path")

@@ -117,5 +117,5 @@ def check(batch: Batch, place: str) -> None:
         UserError: says what to return.
     """
     if not tensors(batch):
-        what = f"a batch that is a {type(batch).__name__} without tensors"
+        what = f"a batch of type {type(batch).__name__} without tensors"
         raise UserError(f"{place} returns {what}: return tensors, in a tuple or dict, or {GIVE}")

@@ -36,7 +36,7 @@ def adapted(data: Any) -> Data:
 
 def adapt(name: str, split: Any, data: Any) -> Any:
     """Return a split that answers whole batches."""
-    place = f"data.{name}, a {type(split).__name__},"
+    place = f"data.{name}, of type {type(split).__name__},"
     if isinstance(split, Mapping):
         raise UserError(f"{place} is a dict: `load` must return one dataset for each split, such as the_dict['{name}']")
     if isinstance(split, DataLoader):
@@ -48,7 +48,7 @@ def adapt(name: str, split: Any, data: Any) -> Any:
     by_sample = any(isinstance(part, ConcatDataset) for part in parts)  # which asks its parts for one sample
     for part in parts if by_sample else ():
         if not hasattr(part, "__getitem__"):
-            raise UserError(f"{place} is made of a {type(part).__name__}, which has no __getitem__(index): add it")
+            raise UserError(f"{place} has a part of type {type(part).__name__} without __getitem__(index): add it")
     by_index = hasattr(split, "__getitems__") or hasattr(split, "__getitem__")
     if not by_index and not hasattr(split, "__iter__"):
         raise UserError(f"{place} is no dataset: it needs __len__, and __getitems__(indices) or __getitem__(index)")

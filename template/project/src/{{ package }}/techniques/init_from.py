@@ -52,7 +52,8 @@ class InitFrom(Hook):
         weights, files = read(self.cfg.init_from)
         state = model.state_dict(keep_vars=True)
         live = {name: value for name, value in state.items() if not name.endswith((FIRST, SECOND))}  # but LoRA's own
-        sources = match(live, _renamed(weights, self.cfg), weights)
+        renamed = _renamed(weights, self.cfg)
+        sources = match(live, renamed, weights)
         loaded, other_shape = set[str](), list[str]()
         for name, source in sources.items():
             value = weights[source]()
@@ -72,7 +73,7 @@ class InitFrom(Hook):
             _copy(live[name], value)
             loaded.add(name)
         if not any(live[name].ndim for name in loaded):
-            raise UserError(f"train.init_from is {self.cfg.init_from}: {_why(other_shape, list(live), list(weights))}")
+            raise UserError(f"train.init_from is {self.cfg.init_from}: {_why(other_shape, list(live), renamed)}")
         shared = {id(live[name]) for name in loaded}  # a weight of two names
         missing = [name for name in live if name not in sources and id(live[name]) not in shared]
         if self.world.is_main:
@@ -160,7 +161,7 @@ def _copy(live: Tensor, value: Tensor) -> None:
         live.copy_(value)
 
 
-def _why(other_shape: Sequence[str], live: Sequence[str], weights: Sequence[str]) -> str:
+def _why(other_shape: Sequence[str], live: Sequence[str], weights: Mapping[str, str]) -> str:
     """Say why nothing was loaded, with the option that renames, if one prefix is the difference."""
     if other_shape:
         return f"no tensor has the shape of the model's: {_first(other_shape)}"
@@ -170,7 +171,8 @@ def _why(other_shape: Sequence[str], live: Sequence[str], weights: Sequence[str]
                 shared = min(len(ours), len(theirs))
                 prefixes = json.dumps({theirs[:-shared]: ours[:-shared]})
                 return f"no name is that of the model's; try train.init_map={prefixes}"
-    return f"no name is that of the model's: {_first(weights)} there, and {_first(live)} here; see train.init_map"
+    theirs = _first([*weights.values()])
+    return f"no name is that of the model's: {theirs} there, and {_first(live)} here; see train.init_map"
 
 
 def _first(names: Sequence[str]) -> str:

@@ -315,7 +315,10 @@ def test_stream_of_other_samples_on_another_rank_is_refused(monkeypatch: pytest.
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "texts": (["a", "b"] * 50, r"data.train, a list, returns a batch that is a list without tensors: return tensors"),
+    "texts": (
+        ["a", "b"] * 50,
+        r"data.train, of type list, returns a batch of type list without tensors: return tensors",
+    ),
     "objects": (
         [object()] * 99,
         r"has samples that make no batch \(.*\): return tensors, arrays or numbers of one shape",
@@ -324,15 +327,18 @@ REFUSED: dict[str, tuple[Any, str]] = {
         [torch.ones(1), torch.ones(2)] * 50,
         r"stack expects .*, or give `Data`, or the dataset, a `collate_fn`",
     ),
-    "splits": ({"train": [1]}, r"data.train, a dict, is a dict: `load` must return one dataset for each split"),
-    "number": (3, r"data.train, a int, is no dataset: it needs __len__, and __getitems__"),
-    "generator": ((number for number in range(9)), r"data.train, a generator, is iterated over and has no __len__"),
-    "a loader": (DataLoader([1, 2]), r"data.train, a DataLoader, makes batches itself: return its dataset"),  # type: ignore[arg-type]
+    "splits": ({"train": [1]}, r"data.train, of type dict, is a dict: `load` must return one dataset for each split"),
+    "number": (3, r"data.train, of type int, is no dataset: it needs __len__, and __getitems__"),
+    "generator": (
+        (number for number in range(9)),
+        r"data.train, of type generator, is iterated over and has no __len__",
+    ),
+    "a loader": (DataLoader([1, 2]), r"data.train, of type DataLoader, makes batches itself: return its dataset"),  # type: ignore[arg-type]
     "joined": (
         ConcatDataset([Batches()]),  # type: ignore[list-item]
-        r"a ConcatDataset, is made of a Batches, which has no __getitem__\(index\): add it",
+        r"of type ConcatDataset, has a part of type Batches without __getitem__\(index\): add it",
     ),
-    "arrays": (Batches((torch.ones(1).numpy(),)), r"returns a batch that is a tuple without tensors: return tensors"),
+    "arrays": (Batches((torch.ones(1).numpy(),)), r"returns a batch of type tuple without tensors: return tensors"),
     "list": (Batches([torch.ones(1)] * 3), r"returns a list of 3 for a batch of 2: return a"),
     "no length": (SimpleNamespace(__getitems__=lambda indices: indices), r"has no __len__: add it, as an epoch"),
 }
@@ -357,7 +363,9 @@ def test_several_workers_of_a_stream_are_refused(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     found.data.in_memory = False  # type: ignore[attr-defined]
     assert techniques.worker_count(LoaderConfig(), found, world) == 1
-    with pytest.raises(UserError, match="loader.workers is 2: each would read all of data.train, a InOrder, which is"):
+    with pytest.raises(
+        UserError, match="loader.workers is 2: each would read all of data.train, of type InOrder, which is"
+    ):
         techniques.worker_count(LoaderConfig(workers=2), found, world)
 
 

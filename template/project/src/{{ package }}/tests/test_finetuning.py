@@ -101,6 +101,9 @@ def test_what_does_not_fit_is_named(world: World, tmp_path: Path) -> None:
     torch.save({"a": torch.ones(2)}, file)
     with pytest.raises(UserError, match=r"no name is that of the model's: a there, and blocks.0.0.weight"):
         load(net, file, world)
+    torch.save({"head.weight": torch.ones(2, 4)}, file)
+    with pytest.raises(UserError, match="no name is that of the model's: encoder.head.weight there, and blocks.0"):
+        load(net, file, world, init_map={"": "encoder."})
     torch.save({"head.bias": torch.ones(7)}, file)
     with pytest.raises(UserError, match=r"no tensor has the shape of the model's: head.bias \(2,\) instead of \(7,\)"):
         load(net, file, world)
