@@ -32,7 +32,7 @@ class Hook:
         """Called before metrics are fetched from the device, which synchronizes with it."""
 
     def on_metrics(self, row: dict[str, float]) -> bool:
-        """Add to the row of training metrics; return whether to end the run here, without logging the row: it is validated and saved."""
+        """Add to the row of training metrics; return whether to end the run here, unlogged but validated."""
         return False
 
     def on_validation(self, results: dict[str, float], model: nn.Module) -> None:
