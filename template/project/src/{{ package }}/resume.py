@@ -194,7 +194,8 @@ def drop_rows_after(step: int, file: Path, validated: bool) -> None:
     kept = [line for line, place in zip(lines, places, strict=True) if place <= last]
     damaged = sum(step == math.inf for step, _ in places[:-1])  # the last may have been interrupted
     if damaged:
-        warnings.warn(f"{damaged} lines of {file} are damaged, and left out", stacklevel=2)
+        what = f"{damaged} lines of {file} are" if damaged > 1 else f"1 line of {file} is"
+        warnings.warn(f"{what} damaged, and left out", stacklevel=2)
     partial = file.with_suffix(".partial")
     partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     partial.replace(file)
