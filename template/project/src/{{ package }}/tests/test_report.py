@@ -210,3 +210,12 @@ def test_what_takes_long_is_announced_and_a_failed_push_has_a_way_out(
     monkeypatch.setattr(follow, "push", fail)
     with pytest.raises(SystemExit, match=r"no network\): repair that, and push again, which sends what is missing"):
         report.main([folder, "--push=wandb"])
+
+
+def test_counts_of_one_are_singular(tmp_path: Path) -> None:
+    rows = [*train_rows(2, skipped_steps=1), {"split": "val", "step": 1, "loss": math.nan}]
+    events = read_run(write(tmp_path / "a", [*rows, {**rows[-1], "step": 2}])).events
+    assert [what for _, what in events] == [
+        "val loss is not finite, and at 1 later step",
+        "1 step was skipped up to here, as its gradient was not finite",
+    ]
