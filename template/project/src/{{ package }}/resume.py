@@ -196,7 +196,8 @@ def drop_rows_after(step: int, file: Path, validated: bool) -> None:
     kept = [line for line, place in zip(lines, places, strict=True) if place <= last]
     damaged = sum(step == math.inf for step, _ in places[:-1])  # the last may have been interrupted
     if damaged:
-        warnings.warn(f"{damaged} lines of {file} are damaged, and left out", stacklevel=2)
+        what = f"{damaged} lines of {file} are" if damaged > 1 else f"1 line of {file} is"
+        warnings.warn(f"{what} damaged, and left out", stacklevel=2)
     resumes = {rows for rows in [*resumed_after(file.parent), len(kept)] if 0 < rows <= len(kept)}
     for name, text in (
         (RESUMES, json.dumps({"after_rows": sorted(resumes)})),

@@ -4,6 +4,9 @@ import json
 import math
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from ..contracts import tensors
 from ..tools import bench, bench_measure, bench_report, bench_run, trial
 from ..tools.bench_techniques import TECHNIQUES, Facts
 from ..tools.trial import Trial
-from .conftest import SMALL, small
+from .conftest import PARENT, SMALL, small
 
 FIXED = [*SMALL, "--loader.workers=0"]
 OWN = ["--config=not_read.yaml", *FIXED]
@@ -120,6 +123,19 @@ def test_bad_input_is_refused(
         bench.main([*fixed, *(it.replace("FOLDER", str(tmp_path)) for it in options)])
     assert ended.value.code
     assert re.search(message, f"{ended.value.code}{capsys.readouterr().err}")
+
+
+def test_an_interrupt_during_imports_is_quiet(tmp_path: Path) -> None:
+    """A module in place of torch, which is imported first, interrupts the program."""
+    (tmp_path / "torch.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    found = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", f"{PARENT}.tools.bench"]
+    kept = signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background
+    try:
+        done = subprocess.run(command, env=found, cwd=tmp_path, capture_output=True, text=True, check=False)
+    finally:
+        signal.signal(signal.SIGINT, kept)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_project_without_a_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """`profile`: what it finds in a run whose data is slow, its diagnoses, and what it refuses."""
 
+import errno
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from ..config import Config, as_dict
+from ..errors import UserError
 from ..tools import profile, trial
 from ..tools.diagnosis import of_operators, of_phases
 from ..tools.memory_timeline import draw
@@ -44,6 +47,32 @@ def test_slow_data_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
     assert any(it["name"].startswith("aten::") and it["us"] > 0 for it in found["operators"])
     assert {file.name for file in (tmp_path / "run/profile").iterdir()} == {"profile.json", "operators.json"}
     assert "files in" in output
+
+
+def test_full_disk_is_named_in_one_line_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def copy(source: str, target: str, **_: Any) -> None:
+        Path(target).write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device", source, None, target)
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    for name in ("a", "b"):
+        (tmp_path / "new").mkdir(exist_ok=True)
+        (tmp_path / "new" / name).touch()
+    said = r"^cannot write .*profile \(.*No space left on device\): give another --run.dir$"
+    with pytest.raises(UserError, match=said):
+        profile._replace(tmp_path / "runs/a/profile", tmp_path / "new")
+    assert not [*(tmp_path / "runs").iterdir()]
+
+
+def test_profile_that_cannot_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def rename(self: Path, _: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", self)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(trial, "_has_row", lambda *_: True)
+    said = r"^cannot write .*kept \(No space left on device\): set TMPDIR to a folder with more space$"
+    with pytest.raises(UserError, match=said):
+        trial.run([], limit=60, program=f"{PARENT}.tests.slow_batches", keep=tmp_path / "kept")
 
 
 def test_memory_of_a_trace_is_drawn(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import warnings
 from html import unescape
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from .. import trackers
 from ..errors import UserError
 from ..tools import report
 from ..tools.report_chart import thin, ticks
 from ..tools.report_page import build_page
 from ..tools.run_record import RunRecord, read_run
+from ..trackers import follow
 
 HOSTILE = "</script><script>alert(1)</script>"
 STARTED = {"run": {"name": "a"}, "optim": {"lr": 0.1}, "train": {"monitor": "score", "monitor_mode": "max"}}
@@ -52,7 +55,7 @@ def test_page_of_two_runs_has_their_values_events_and_differences(
     (first / "nonfinite.jsonl").write_text('{"step": 5, "loss": NaN, "grad_norm": NaN, "action": "skip"}\n')
     (first / "unfinished-1").mkdir()
     (first / "checkpoints/step-00000006").mkdir(parents=True)
-    skipped = {"problems": 7, "first": ["x.png is damaged"], "unreadable": {"train": 3, "val": 0}}
+    skipped = {"problems": 1, "first": ["x.png is damaged"], "unreadable": {"train": 3, "val": 1}}
     record = {"versions": {"torch": "2.13.0"}, "git": {"commit": "abc"}, "command": ["python", "-m", "a b"]}
     manifest = {"provenance": record, "skipped": skipped}
     (first / "checkpoints/step-00000006/manifest.json").write_text(json.dumps(manifest))
@@ -60,7 +63,7 @@ def test_page_of_two_runs_has_their_values_events_and_differences(
     second = write(
         tmp_path / "runs" / HOSTILE.replace("/", "|"), odd, {"run": {"name": HOSTILE}, "optim": {"lr": HOSTILE}}
     )
-    with pytest.warns(UserWarning, match="1 lines of .*metrics.jsonl are damaged, and left out"):
+    with pytest.warns(UserWarning, match="1 line of .*metrics.jsonl is damaged, and left out"):
         report.main([str(first), str(second), "--json"])
     done = json.loads(capsys.readouterr().out)
     page = (tmp_path / "runs/report.html").read_text()
@@ -72,10 +75,11 @@ def test_page_of_two_runs_has_their_values_events_and_differences(
     text = unescape(re.sub(r"<[^>]+>", " ", page.replace("</tr>", "\n")))
     happened = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
     for line in (
-        f"a - 1 lines of {first}/metrics.jsonl are damaged, and left out",
+        f"a - 1 line of {first}/metrics.jsonl is damaged, and left out",
         "a - memory ran out: the micro-batch was reduced to 32 samples",
-        "a - 7 problems in the data, such as: x.png is damaged",
+        "a - 1 problem in the data, such as: x.png is damaged",
         "a - 3 unreadable samples in the train data",
+        "a - 1 unreadable sample in the val data",
         "a - an earlier start ended before its first checkpoint; its files are in unfinished-1",
         "a 3 resumed, after this step",
         "a 5 loss nan, gradient norm nan: skip",
@@ -167,3 +171,60 @@ def test_odd_values_are_drawn_and_odd_places_refused(tmp_path: Path, capsys: pyt
     ):
         with pytest.raises(SystemExit, match=said):
             report.main([str(odd), option])
+
+
+def test_names_that_are_not_utf_8_are_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        runs = [write(tmp_path / place / os.fsdecode(b"x\xff"), train_rows(2)) for place in "ab"]
+    except OSError:
+        pytest.skip("the file system has UTF-8 only")
+    manifest = {"provenance": {"command": ["train", "--config=\udcff.yaml"]}}
+    (runs[0] / "checkpoints/step-00000002").mkdir(parents=True)
+    (runs[0] / "checkpoints/step-00000002/manifest.json").write_text(json.dumps(manifest))
+    for folders in (runs[:1], runs):
+        report.main([*map(str, folders)])
+        page = Path(capsys.readouterr().out.splitlines()[0].removeprefix("page in ").replace("\\udcff", "\udcff"))
+        assert "x?" in page.read_text(encoding="utf-8")
+        assert "--config=?.yaml" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("push", [False, True])
+def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, push: bool) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for module, name in ((report, "build_page"), (follow, "push")):
+        monkeypatch.setattr(module, name, interrupt)
+    monkeypatch.setattr(trackers, "check", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        report.main([str(write(tmp_path / "a", train_rows(2))), *["--push=wandb"] * push])
+    assert ended.value.code == 130
+
+
+def test_what_takes_long_is_announced_and_a_failed_push_has_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(report, "MANY", 2)
+    monkeypatch.setattr(report, "LARGE", 1)
+    folder = str(write(tmp_path / "a", train_rows(1, a=1.0, b=2.0)))
+    report.main([folder])
+    assert capsys.readouterr().err == "reading and drawing 0 MB of metrics\ndrawing 3 metrics\n"
+    monkeypatch.setattr(trackers, "check", lambda *_: None)
+    monkeypatch.setattr(follow, "push", lambda *_: 1)
+    report.main([folder, "--push=wandb"])
+    assert capsys.readouterr() == (f"wandb has the 1 row of {folder}\n", "reading 0 MB of metrics\n")
+    monkeypatch.setattr(follow, "push", fail)
+    with pytest.raises(SystemExit, match=r"no network\): repair that, and push again, which sends what is missing"):
+        report.main([folder, "--push=wandb"])
+
+
+def test_counts_of_one_are_singular(tmp_path: Path) -> None:
+    rows = [*train_rows(2, skipped_steps=1), {"split": "val", "step": 1, "loss": math.nan}]
+    events = read_run(write(tmp_path / "a", [*rows, {**rows[-1], "step": 2}])).events
+    assert [what for _, what in events] == [
+        "val loss is not finite, and at 1 later step",
+        "1 step was skipped up to here, as its gradient was not finite",
+    ]

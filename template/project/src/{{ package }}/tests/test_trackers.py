@@ -246,10 +246,17 @@ def test_pushed_runs_are_there_once(tmp_path: Path, capsys: pytest.CaptureFixtur
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     with follow.only_one("tensorboard", tmp_path / "b", wait=True):
-        for _ in range(2):
-            with pytest.warns(UserWarning, match="b is still being sent to tensorboard: .*; it is left out"):
-                report.main([str(tmp_path / "a"), str(tmp_path / "b"), "--push=tensorboard"])
-        assert capsys.readouterr().out == 2 * f"tensorboard has the 7 rows of {tmp_path / 'a'}\n"
+        both = [str(tmp_path / "a"), str(tmp_path / "b"), "--push=tensorboard"]
+        for options in (both, [*both, "--json"]):
+            with (
+                pytest.warns(UserWarning, match="b is still being sent to tensorboard: .*; it is left out"),
+                pytest.raises(SystemExit) as ended,
+            ):
+                report.main(options)
+            assert ended.value.code == 1
+        text, found = capsys.readouterr().out.splitlines()
+        assert text == f"tensorboard has the 7 rows of {tmp_path / 'a'}"
+        assert [*json.loads(found)["failed"]] == [str(tmp_path / "b")]
         with pytest.raises(
             SystemExit, match="error: .*b is still being sent to tensorboard: try again when the run has"
         ):

@@ -181,6 +181,15 @@ def test_a_second_start_takes_up_the_trials_of_the_first(start: Callable[..., An
     assert not list(Path().rglob(".partial-*"))
 
 
+def test_a_row_that_was_cut_costs_no_other(tmp_path: Path) -> None:
+    (tmp_path / trials.FILE).write_text('{"trial": "a", "fou')
+    for new in (2, 0):
+        made = trials.Trials([], tmp_path, 60.0, {})
+        for name in ("a", "b"):
+            assert made.remember({"name": name}, lambda: {"found": 1}, 1.0) == {"found": 1}
+        assert made.new == new
+
+
 def test_values_of_other_stages_stay_and_all_trials_have_them(start: Callable[..., Any]) -> None:
     def speed(values: dict[str, Any], _: int) -> float:
         return float(values.get("train.micro_batch", 64) * (2 if "speed.channels_last" in values else 1))
@@ -208,6 +217,8 @@ def test_values_of_other_stages_stay_and_all_trials_have_them(start: Callable[..
         (["--budget=3"], "error: a budget of 3 s is too small: the stage batch needs about 70 s here"),
         (["--output=configs/file"], "error: cannot write to configs/file (File exists): give another --output"),
         (["--write=no/tuned.yaml"], "error: cannot write to no (No such file or directory): give another --write"),
+        (["--write=configs/x\udcff"], r"error: an option is not UTF-8 ('configs/x\udcff'): rename the file"),
+        (["--config=\udcff.yaml"], r"error: an option is not UTF-8 ('--config=\udcff.yaml'): rename the file"),
         (["--write=configs"], "error: cannot write configs: it is a folder; give another --write"),
         (["--config=configs/tuned.yaml"], "cannot write configs/tuned.yaml: it is part of the config that is tuned"),
         (["--write=configs/mine.yaml"], "configs/mine.yaml is not as tune writes it, in line 2: rename it, or give"),

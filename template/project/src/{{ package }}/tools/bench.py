@@ -7,6 +7,12 @@ From the config (configs/default.yaml, and configs/tuned.yaml if there is one), 
 from a naive config, which has none of them, each is enabled alone. Options of the training command apply to all runs.
 """
 
+if __name__ == "__main__":
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it may be ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until torch is imported: an exception in there may get lost
+
 import argparse
 import json
 import sys

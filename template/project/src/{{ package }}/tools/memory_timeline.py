@@ -30,5 +30,5 @@ def draw(trace: Path, target: Path) -> None:
     axes.grid(alpha=0.3)
     if lines:
         axes.legend()
-    with atomic_write(target) as file:
+    with atomic_write(target, "give another --run.dir") as file:
         figure.savefig(file, dpi=120)

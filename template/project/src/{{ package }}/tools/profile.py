@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import fill
@@ -58,15 +58,11 @@ def profile(kind: str, steps: int, options: list[str], folder: Path, limit: floa
     busy = trial.busy()
     with tempfile.TemporaryDirectory() as temporary:
         with _progress(f"profiling {measured} steps in a process of their own"):
-            found = trial.run([*options, *given], **how, keep=Path(temporary))
+            found = trial.run([*options, *given], **how, keep=Path(temporary, "profile"))
         if found.outcome != "ok":
             way = "; raise --limit" * (found.outcome == "timeout")
             raise UserError(f"the training ended ({found.outcome}): {found.reason}{way}")
-        try:
-            shutil.rmtree(folder, ignore_errors=True)  # of a profile before
-            shutil.copytree(temporary, folder)
-        except OSError as error:
-            raise UserError(f"cannot write {folder} ({error.strerror or error}): give another --run.dir") from error
+        _replace(folder, Path(temporary, "profile"))
     rows = [row for row in found.rows if row["step"] <= WARMUP + measured]
     row = {key: statistics.median(it.get(key, 0.0) for it in rows) for key in rows[0] if key != "split"}
     row["slowest_rank"] = statistics.mode(it.get("slowest_rank", 0) for it in rows)
@@ -83,13 +79,31 @@ def profile(kind: str, steps: int, options: list[str], folder: Path, limit: floa
     result["operators"] = _by_name(record["operators"])[:40] if record else []
     result["functions"] = _functions(folder / "functions.prof") if kind == "advanced" else []
     result["folder"] = str(folder)
-    with atomic_write(folder / "profile.json") as file:
+    with atomic_write(folder / "profile.json", "give another --run.dir") as file:
         file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if kind == "trace":
         from .memory_timeline import draw
 
         draw(folder / "trace.json", folder / "memory.png")
     return result
+
+
+def _replace(folder: Path, new: Path) -> None:
+    """Let a folder have the files of another one.
+
+    Raises:
+        UserError: one cannot be written; then nothing is left of the folder.
+    """
+    try:
+        shutil.rmtree(folder, ignore_errors=True)  # of a profile before
+        shutil.copytree(new, folder)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # the run's folder, if it is empty
+            folder.parent.rmdir()
+        # One error about several files has a list of their names and reasons.
+        why = error.args[0][0][2].partition(": ")[0] if isinstance(error, shutil.Error) else error.strerror or error
+        raise UserError(f"cannot write {folder} ({why}): give another --run.dir") from error
 
 
 def _phases(row: dict[str, float], steps: int, config: dict[str, Any], ranks: int) -> list[dict[str, Any]]:

@@ -9,8 +9,10 @@ what it has is not sent again.
 """
 
 import argparse
+import io
 import math
 import os
+import signal
 import sys
 import time
 import warnings
@@ -31,8 +33,8 @@ MOST_POINTS = 4000
 """Points of a curve that are drawn."""
 LARGEST = 1e150
 """Value from which matplotlib fails."""
-LARGE = 5_000_000
-"""Bytes of metrics that take more than two seconds."""
+LARGE, MANY = 5_000_000, 15
+"""Bytes of metrics that take more than two seconds, and metrics whose plot does."""
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
@@ -59,7 +61,7 @@ def write_page(runs: Sequence[RunRecord], target: Path) -> None:
         UserError: it cannot be written.
     """
     with atomic_write(target, "give another --output") as file:
-        file.write_text(build_page(runs), encoding="utf-8")
+        file.write_text(build_page(runs), encoding="utf-8", errors="replace")
 
 
 def draw(runs: Sequence[RunRecord], target: Path) -> None:
@@ -72,6 +74,8 @@ def draw(runs: Sequence[RunRecord], target: Path) -> None:
 
     names = [name for name in dict.fromkeys(name for run in runs for name in run.metrics()) if name not in PHASES]
     names.sort(key=lambda name: (name in TRAIN_ONLY, name != "loss"))
+    if len(names) > MANY:
+        print(f"drawing {len(names)} metrics", file=sys.stderr, flush=True)
     columns = max(1, min(3, len(names)))
     rows_of_axes = max(1, -(-len(names) // columns))
     figure = Figure(figsize=(4.5 * columns, 3.2 * rows_of_axes), layout="constrained")
@@ -125,23 +129,24 @@ def push(name: str, run: RunRecord) -> int:
         raise UserError(f"{run.folder} is still being sent to {name}: try again when the run has ended") from error
     except Exception as error:  # of the tracker
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UserError(f"{name} has failed to take {run.folder} ({why})") from error
+        way = "repair that, and push again, which sends what is missing"
+        raise UserError(f"{name} has failed to take {run.folder} ({why}): {way}") from error
 
 
-def push_all(name: str, runs: Sequence[RunRecord]) -> dict[str, int]:
-    """Send the rows of runs, and return how many each has; of several, one that fails is left out, with a warning.
+def push_all(name: str, runs: Sequence[RunRecord]) -> tuple[dict[str, int], dict[str, str]]:
+    """Send the rows of runs; return how many each has, and why others have failed, which are left out with a warning.
 
     Raises:
         UserError: all fail.
     """
-    counts, problems = {}, []
+    counts, problems = dict[str, int](), dict[str, UserError]()
     for run in runs:
         try:
             counts[str(run.folder)] = push(name, run)
         except UserError as error:
-            problems.append(error)
-    _leave_out(problems, bool(counts))
-    return counts
+            problems[str(run.folder)] = error
+    _leave_out([*problems.values()], bool(counts))
+    return counts, {run: str(problem) for run, problem in problems.items()}
 
 
 def _leave_out(problems: Sequence[UserError], others: bool) -> None:
@@ -184,10 +189,12 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
     files = [folder / "metrics.jsonl" for folder in args.runs]
     size = sum(os.path.getsize(file) for file in files if os.path.isfile(file))  # also where nothing can be read
     if size > LARGE:
-        print(f"reading and drawing {size / 1e6:.0f} MB of metrics", file=sys.stderr, flush=True)
+        doing = "reading" if args.push else "reading and drawing"
+        print(f"{doing} {size / 1e6:.0f} MB of metrics", file=sys.stderr, flush=True)
     runs = read_runs(args.runs)
     if args.push:
-        return {"tracker": args.push, "rows": push_all(args.push, runs)}
+        rows, failed = push_all(args.push, runs)
+        return {"tracker": args.push, "rows": rows, "failed": failed}
     place = runs[0].folder if len(runs) == 1 else runs[0].folder.absolute().parent
     page = args.output or place / "report.html"
     plot = page.with_suffix(".png")
@@ -210,17 +217,23 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print what was done, and found, as JSON")
     args = parser.parse_args(argv)
     short_warnings()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for the names of folders
     try:
         done = report(args)
     except UserError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     if args.json:
         print(as_json(done))
     elif args.push:
         for run, rows in done["rows"].items():
-            print(f"{args.push} has the {rows} rows of {run}")
+            print(f"{args.push} has the {rows} rows of {run}" if rows != 1 else f"{args.push} has the 1 row of {run}")
     else:
         print(f"page in {done['page']}\nplot in {done['plot']}")
+    if done.get("failed"):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

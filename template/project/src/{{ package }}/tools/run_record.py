@@ -109,13 +109,13 @@ def read_run(folder: Path) -> RunRecord:
     manifest = _newest_manifest(folder)
     config = read_json(folder / "config.json") or _mapping(manifest.get("config"))
     about = flat(_mapping(manifest.get("provenance")))
-    run = RunRecord(folder, folder.resolve().name, rows, written, flat(config), about)
+    run = RunRecord(folder, _text(folder.resolve().name), rows, written, flat(config), about)
     after = read_json(folder / "resumes.json").get("after_rows")
     run.recorded = [it for it in after if type(it) is int and it > 0] if isinstance(after, list) else []
-    if len(rows) < len(lines):
-        what = f"lines of {file} are damaged, and left out"
-        warnings.warn(f"{len(lines) - len(rows)} {what}", stacklevel=2)
-        run.events.append((None, f"{len(lines) - len(rows)} {what}"))
+    if damaged := len(lines) - len(rows):
+        what = f"{damaged} lines of {file} are" if damaged > 1 else f"1 line of {file} is"
+        warnings.warn(f"{what} damaged, and left out", stacklevel=2)
+        run.events.append((None, f"{what} damaged, and left out"))
     run.events += sorted(_events(run, manifest), key=lambda event: event[0] if event[0] is not None else -1)
     return run
 
@@ -168,12 +168,12 @@ def _events(run: RunRecord, manifest: dict[str, Any]) -> Iterator[tuple[int | No
         yield None, f"memory ran out: the micro-batch was reduced to {size} samples"
     yield from _left_out(folder / "nonfinite.jsonl")
     skipped = _mapping(manifest.get("skipped"))
-    if skipped.get("problems"):
+    if count := skipped.get("problems"):
         first = next(iter(skipped.get("first") or [""]))
-        yield None, f"{skipped['problems']} problems in the data, such as: {str(first)[:LONGEST]}"
+        yield None, f"{count} {'problem' if count == 1 else 'problems'} in the data, such as: {str(first)[:LONGEST]}"
     for split, count in _mapping(skipped.get("unreadable")).items():
         if count:
-            yield None, f"{count} unreadable samples in the {split} data"
+            yield None, f"{count} unreadable {'sample' if count == 1 else 'samples'} in the {split} data"
     for pattern, what in (
         ("ranks/stacks-*.txt", "the run hung, or was believed to: the stacks of its threads are in"),
         ("unfinished-*", "an earlier start ended before its first checkpoint; its files are in"),
@@ -191,13 +191,14 @@ def _from_rows(run: RunRecord) -> Iterator[tuple[int | None, str]]:
         yield run.rows[number - 1]["step"], "resumed, after this step"
     for row in run.rows[-1:]:
         if count := next((it["skipped_steps"] for it in reversed(run.rows) if "skipped_steps" in it), 0):
-            yield row["step"], f"{count:g} steps were skipped up to here, as their gradient was not finite"
+            what = "step was skipped up to here, as its" if count == 1 else "steps were skipped up to here, as their"
+            yield row["step"], f"{count:g} {what} gradient was not finite"
     for split, metric in dict.fromkeys(
         (row["split"], key) for row in run.rows for key in row if key not in NOT_METRICS
     ):
         broken = [step for step, value in run.series(split, metric) if not math.isfinite(value)]
         if broken:
-            more = f", and at {len(broken) - 1} later steps" if len(broken) > 1 else ""
+            more = f", and at {len(broken) - 1} later step{'s' * (len(broken) > 2)}" if len(broken) > 1 else ""
             yield broken[0], f"{split} {metric} is not finite{more}"
 
 
@@ -215,8 +216,8 @@ def _left_out(file: Path) -> Iterator[tuple[int | None, str]]:
         step = found.get("step")
         said = f"loss {found.get('loss')}, gradient norm {found.get('grad_norm')}: {found.get('action')}"
         yield step if type(step) is int else None, said
-    if len(lines) > MAX_EVENTS:
-        yield None, f"{len(lines) - MAX_EVENTS} more such steps are in {file.name}"
+    if (more := len(lines) - MAX_EVENTS) > 0:
+        yield None, f"{more} more such {'step is' if more == 1 else 'steps are'} in {file.name}"
 
 
 def unique_names(runs: list[RunRecord]) -> None:
@@ -224,4 +225,9 @@ def unique_names(runs: list[RunRecord]) -> None:
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
-            run.name = os.fspath(run.folder)
+            run.name = _text(os.fspath(run.folder))
+
+
+def _text(name: str) -> str:
+    """Return the name of a file, whose bytes may be no UTF-8, as text that can be written."""
+    return name.encode("utf-8", "replace").decode()

@@ -78,8 +78,11 @@ def run(
     """Train for `warmup` and then `steps` optimizer steps, and begin a validation if asked to, for `limit` seconds.
 
     `options` are of the training command, such as `--config=configs/default.yaml`. Nothing of the run is kept, but in
-    the folder `keep` what a profiler has written: it is killed as soon as it has logged its last row, or has validated
-    for `VALIDATION` seconds. It is out of memory when its processes have `memory_gb` of the host's memory.
+    the new folder `keep` what a profiler has written: it is killed as soon as it has logged its last row, or has
+    validated for `VALIDATION` seconds. It is out of memory when its processes have `memory_gb` of the host's memory.
+
+    Raises:
+        UserError: what is to be kept cannot be moved there.
     """
     last = warmup + steps
     fixed = {"run.name": NAME, "run.resume": "null", "log.progress": "false", "log.every": every}
@@ -121,7 +124,11 @@ def run(
         memory = max(on_device) if on_device else peak or None
         config = json.loads((folder / "config.json").read_text("utf-8")) if (folder / "config.json").exists() else {}
         if keep is not None and outcome == "ok":
-            shutil.copytree(folder / "profile", keep, dirs_exist_ok=True)
+            try:
+                (folder / "profile").rename(keep)
+            except OSError as error:
+                way = "set TMPDIR to a folder with more space"
+                raise UserError(f"cannot write {keep} ({error.strerror or error}): {way}") from error
     took = validated - trained[-1]["seconds"] if validated is not None and trained else None
     return Trial(outcome, " ".join(reason.removeprefix("error: ").split()), seconds, memory, config, trained, took)
 

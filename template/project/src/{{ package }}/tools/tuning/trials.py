@@ -68,8 +68,11 @@ class Trials:
             self.new += 1
             file = self.folder / FILE
             try:
-                with file.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps({"trial": name, "what": what, "found": self.kept[name]}) + "\n")
+                with file.open("a+b") as stream:
+                    stream.seek(max(0, stream.tell() - 1))
+                    cut = stream.read() not in (b"", b"\n")  # a former start was killed while it wrote
+                    row = json.dumps({"trial": name, "what": what, "found": self.kept[name]})
+                    stream.write(b"\n" * cut + row.encode() + b"\n")
             except OSError as error:
                 raise UserError(f"cannot write {file} ({error.strerror}): give another --output") from error
         return self.kept[name]

@@ -37,6 +37,7 @@ class Tuner:
             UserError: the config does not run, or the results cannot be written.
         """
         self.args, self.base = args, base
+        _check_text([*base, str(args.write), str(args.output)])
         files = _files(base)
         if args.write.is_dir() or args.write.resolve() in [file.resolve() for file in files]:
             why = "is a folder" if args.write.is_dir() else "is part of the config that is tuned"
@@ -188,6 +189,14 @@ class Tuner:
             "machine": facts,
             "busy": self.busy,
         }
+
+
+def _check_text(options: list[str]) -> None:
+    for option in options:
+        try:
+            option.encode()
+        except UnicodeEncodeError:  # the config that is written names it
+            raise UserError(f"an option is not UTF-8 ({option!a}): rename the file") from None
 
 
 def _check_writable(folder: Path, option: str, create: bool = False) -> None:
