@@ -127,8 +127,7 @@ def run(
             try:
                 (folder / "profile").rename(keep)
             except OSError as error:
-                way = "set TMPDIR to a folder with more space"
-                raise UserError(f"cannot write {keep} ({error.strerror or error}): {way}") from error
+                raise UserError(f"cannot write {keep} ({error.strerror}): set TMPDIR to a larger folder") from error
     took = validated - trained[-1]["seconds"] if validated is not None and trained else None
     return Trial(outcome, " ".join(reason.removeprefix("error: ").split()), seconds, memory, config, trained, took)
 
