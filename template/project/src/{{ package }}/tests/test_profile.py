@@ -70,7 +70,7 @@ def test_profile_that_cannot_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(Path, "rename", rename)
     monkeypatch.setattr(trial, "_has_row", lambda *_: True)
-    said = r"^cannot write .*kept \(No space left on device\): set TMPDIR to a folder with more space$"
+    said = r"^cannot write .*kept \(No space left on device\): set TMPDIR to a larger folder$"
     with pytest.raises(UserError, match=said):
         trial.run([], limit=60, program=f"{PARENT}.tests.slow_batches", keep=tmp_path / "kept")
 
