@@ -182,7 +182,7 @@ def differences(run: Path, whole: Path, tolerance: float = 0.0) -> list[str]:
     elif not all(_close(value, other, tolerance) for value, other in zip(mine, others, strict=True)):
         found.append("the weights or the optimizer differ")
     extra = {_kind(file, run) for file in run.rglob("*")} - {_kind(file, whole) for file in whole.rglob("*")}
-    kept = r"ranks(/stacks-.*)?|uncommitted-.*"  # what a hang shows, and edits meanwhile
+    kept = r"resumes\.json|ranks(/stacks-.*)?|uncommitted-.*"  # also what a hang shows, and edits meanwhile
     kept += r"|out_of_memory\.json" if math.isinf(tolerance) else ""
     return found + [f"{name} is left" for name in sorted(extra) if not re.fullmatch(kept, name)]
 
