@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -59,10 +59,13 @@ def train(cfg: "Config | None" = None, hooks: Iterable[Hook] = ()) -> Result:
     """
     cfg, place = Config() if cfg is None else cfg, _Folder()
     _check(cfg, hooks := [hooks] if isinstance(hooks, Hook) else [*hooks])
-    with ExitStack() as around:
-        for context in (_alone(), torch.enable_grad(), settings_kept(cfg.speed.compile != "off"), ended_workers()):
-            around.enter_context(context)
-        world = around.enter_context(distributed.start(cfg.run.device, owns_process=False))
+    with (
+        _alone(),
+        torch.enable_grad(),
+        settings_kept(cfg.speed.compile != "off"),
+        ended_workers(),
+        distributed.start(cfg.run.device, owns_process=False) as world,
+    ):
         try:
             metrics = framework.train(cfg, world, [*hooks, place])
         except SystemExit as error:

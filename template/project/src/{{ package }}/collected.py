@@ -14,7 +14,7 @@ the entries that are not NaN is taken; or a dict of these, named `auroc_<key>`, 
 """
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,11 @@ class Collected:
             raise UserError(f"the metric {name} has other outputs than in the batch before: return the same in each")
         batches.append(kept)
 
-    def finish(self) -> dict[str, float]:
+    def finish(self, taken: Iterable[str]) -> dict[str, float]:
         """Return the metrics. All ranks must call it, and all have the same.
 
         Raises:
-            UserError: a function fails, or does not return numbers.
+            UserError: a function fails, or does not return numbers; or a name is among those that are taken.
         """
         own = {name: _joined(name, batches) for name, batches in self.outputs.items()}
         found: dict[str, float] = {}
@@ -74,7 +74,7 @@ class Collected:
                 where, why = f"{Path(last.filename).name}:{last.lineno}", " ".join(str(error).split())
                 raise UserError(f"the metric {name} fails: {type(error).__name__}: {why} ({where})") from error
             numbers = _numbers(name, returned)
-            if both := found.keys() & numbers.keys():
+            if both := {*taken, *found} & numbers.keys():
                 raise UserError(f"two metrics are named {min(both)}: give one of them another name")
             found |= numbers
         return found

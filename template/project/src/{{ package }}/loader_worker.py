@@ -74,7 +74,7 @@ def ended_workers() -> Iterator[None]:
         yield
     finally:
         for batches in {*_watched} - before:
-            getattr(batches, "_shutdown_workers", int)()
+            batches._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def explained(error: Exception) -> Exception:

@@ -91,10 +91,8 @@ class Meter:
         *parts, their, local = values.split([*(row.numel() for row in rows), len(of_ranks), len(own)])
         means = {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
         others = {f"rank {rank}": value for rank, value in enumerate(their.tolist())}
-        finished = self.collected.finish() if self.collected is not None else {}
+        finished = self.collected.finish(means) if self.collected is not None else {}
         self.collected = None
-        if both := means.keys() & finished.keys():
-            raise UserError(f"two metrics are named {min(both)}: give one of them another name")
         return means | others | dict(zip(own, local.tolist(), strict=True)) | means | finished
 
     def _check_names(self, names: list[str]) -> None:
