@@ -66,14 +66,39 @@ class Block(nn.Module):
         nn.init.ones_(bias_ih_l0.chunk(4)[1])  # order of the gates: input, forget, cell, output
 
     def forward(self, x: Tensor) -> Tensor:
-        with _supported_autocast(x):
-            hidden, _ = self.lstm(self.norm(x).to(next(self.lstm.parameters()).dtype))
-        added: Tensor = self.drop(hidden)
+        added: Tensor = self.drop(_hidden_states(self.lstm, self.norm(x)))
         return x + added
 
 
+def _hidden_states(lstm: nn.LSTM, x: Tensor) -> Tensor:
+    """Run a layer in the format of autocast where its kernel supports that, else in fp32, which is TF32 on a GPU."""
+    if x.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
+        wanted = torch.get_autocast_dtype("cuda")
+        if wanted == torch.bfloat16 and torch.cudnn_is_acceptable(x.new_empty(1, dtype=wanted)):
+            return in_bf16(lstm, x)
+    with _supported_autocast(x):
+        hidden: Tensor = lstm(x.to(next(lstm.parameters()).dtype))[0]
+    return hidden
+
+
+def in_bf16(lstm: nn.LSTM, x: Tensor) -> Tensor:
+    """Run a layer on a copy of its weights in bf16, which lie in one piece of memory, as cuDNN wants them.
+
+    Autocast would compute in fp16 instead, see below. cuDNN has bf16 from version 9.13.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        weights = list(lstm.parameters())
+        flat = torch.cat([weight.flatten() for weight in weights]).to(torch.bfloat16)
+        copies = flat.split([weight.numel() for weight in weights])
+        shaped = [copy.view_as(weight) for copy, weight in zip(copies, weights, strict=True)]
+        start = x.new_zeros(1, len(x), lstm.hidden_size, dtype=torch.bfloat16)
+        # Biases, one layer without dropout, training, one direction, the batch first.
+        options = (True, 1, 0.0, lstm.training, False, True)
+        return torch.lstm(x.to(torch.bfloat16), (start, start), shaped, *options)[0]
+
+
 def _supported_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Autocast only where the LSTM kernel supports the dtype, else fp32, which is TF32 on a GPU.
+    """Autocast only where the LSTM kernel supports the dtype.
 
     Under any autocast cuDNN computes in fp16 (aten/src/ATen/cudnn/AutocastRNN.cpp), even for bf16, which has no
     gradient scaler; oneDNN has no fp16 kernel for CPUs, and a bf16 one only for those with bf16 instructions.

@@ -14,7 +14,7 @@ from ..config import parse
 from ..data import Spec
 from ..distributed import World
 from ..errors import UserError
-from ..model import Forecaster, Language, ModelConfig, build
+from ..model import Forecaster, Language, ModelConfig, build, in_bf16
 from ..train import train
 from .conftest import FP32_ON_CPU, ROOT
 
@@ -57,6 +57,31 @@ def test_predictions_do_not_depend_on_later_tokens() -> None:
     with torch.no_grad():
         other = net.predict(torch.cat([changed[:, :1], tokens[:, 1:]], dim=1))
     assert not torch.equal(later[:, -1], other[:, -1])  # but on all earlier tokens
+
+
+def test_copy_of_the_weights_in_bf16_has_the_outputs_and_gradients_of_the_weights() -> None:
+    """The path of GPUs in bf16, shown on the CPU, where torch has such a layer as well."""
+    torch.manual_seed(0)
+    block: Any = build(ModelConfig(width=32), TEXT).blocks[0]
+    x, direction = torch.randn(3, 20, 32), torch.randn(3, 20, 32)
+    found, expected = in_bf16(block.lstm, x), block.lstm(x)[0]
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, atol=0.02, rtol=0)
+    weights = list(block.lstm.parameters())
+    gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in (found, expected)]
+    for mine, its in zip(*gradients, strict=True):
+        assert (mine - its).norm() < 0.02 * its.norm()
+
+
+def test_norms_run_under_autocast() -> None:
+    """On a GPU the kernel of a norm takes no bf16 with fp32 weights, as the series' first layer returns it."""
+    seen: list[bool] = []
+    net: Any = build(ModelConfig(), SERIES)
+    for block in net.blocks:
+        block.norm.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    with torch.autocast("cpu", torch.float16):  # which no LSTM kernel of a CPU supports
+        net.predict(torch.randn(3, 20, 2))
+    assert seen == [True, True]
 
 
 def test_untrained_models_predict_uniformly_or_repeat_the_last_row() -> None:

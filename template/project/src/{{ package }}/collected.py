@@ -47,7 +47,9 @@ class Collected:
                 what = "a tensor without dimensions" if isinstance(output, Tensor) else type(output).__name__
                 raise UserError(f"the metric {name} has {what} as an output: return a tensor or list of all samples")
         self.functions[name] = finish
-        kept = [output.detach() if isinstance(output, Tensor) else list(output) for output in outputs]
+        # Copies, as CUDA graphs of a compiled model write the next batch's outputs into the same memory.
+        parts = [output if isinstance(output, Tensor) else list(output) for output in outputs]
+        kept: list[Any] = tree_map_only(Tensor, lambda value: value.detach().clone(), parts)
         batches = self.outputs.setdefault(name, [])
         if batches and [*map(type, batches[0])] != [*map(type, kept)]:
             raise UserError(f"the metric {name} has other outputs than in the batch before: return the same in each")

@@ -185,6 +185,8 @@ class Run:
         if progress.step == self.unfreeze_step:
             requested = {"stop": "train.unfreeze_step", **requested}
         if requested and progress.eval_every is not None and self.saved_step != progress.step:
+            for hook in parts.hooks:
+                hook.before_log()
             self.count_updates()
             between = interval.state(self.meter, parts.model, parts.hooks, parts.world)
             total, count = between["row"].get("loss", (torch.zeros(()), torch.ones(())))  # no step since the last row

@@ -29,6 +29,7 @@ def check(cfg: Config, accumulate: int, precision: Precision, world: World) -> N
         "fp16 without a fused optimizer": precision.format == "fp16" and not fused,
         "fp16 with train.ema": precision.format == "fp16" and cfg.train.ema is not None,
         "dist.sync_batchnorm": cfg.dist.sync_batchnorm and world.world_size > 1,
+        f"train.on_nonfinite={cfg.train.on_nonfinite}": cfg.train.on_nonfinite != "stop",
         "debug.nan": cfg.debug.nan,
         "debug.anomaly": cfg.debug.anomaly,
     }

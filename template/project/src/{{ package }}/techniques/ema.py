@@ -23,10 +23,10 @@ class Ema(Hook):
         self.model, self.decay, self.world = model, decay, world
         frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
         state = {name: value for name, value in model.state_dict().items() if name not in frozen}
-        self.live = {name: value for name, value in state.items() if value.is_floating_point()}
-        self.average = {name: value.detach().clone() for name, value in self.live.items()}
+        averaged = {name: value for name, value in state.items() if value.is_floating_point()}
+        self.average = {name: value.detach().clone() for name, value in averaged.items()}
         # Collected once, so that an update is one kernel and no loop over names.
-        self._live = [_local(value) for value in self.live.values()]
+        self._live = [_local(value) for value in averaged.values()]
         self._average = [_local(value) for value in self.average.values()]
 
     def after_update(self, updates: int) -> None:
@@ -38,7 +38,8 @@ class Ema(Hook):
     @torch.no_grad()
     def eval_weights(self) -> Iterator[None]:
         """Context in which the model has the averaged weights. They are copied, so captured CUDA graphs stay valid."""
-        kept = {name: _local(value).clone() for name, value in self.live.items()}
+        state = self.model.state_dict()  # anew, as a model that was moved meanwhile has other tensors
+        kept = {name: _local(state[name]).clone() for name in self.average}
         self._load(self.average)
         try:
             yield
@@ -52,9 +53,9 @@ class Ema(Hook):
 
             with self.eval_weights():
                 sync_buffers(self.model, self.world)
-                for name, _ in self.model.named_buffers():
+                for name, buffer in self.model.named_buffers():
                     if name in self.average:
-                        self.average[name].copy_(self.live[name])
+                        self.average[name].copy_(buffer)
         return {"ema": self.average}
 
     def rank_state(self) -> dict[str, Tensor]:
@@ -68,8 +69,9 @@ class Ema(Hook):
             _local(value).copy_(_local(saved[name]))
 
     def _load(self, values: dict[str, Tensor]) -> None:
+        state = self.model.state_dict()
         for name, value in values.items():
-            _local(self.live[name]).copy_(_local(value))
+            _local(state[name]).copy_(_local(value))
 
 
 def _local(value: Tensor) -> Tensor:

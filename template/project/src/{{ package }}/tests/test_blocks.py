@@ -15,6 +15,7 @@ from ..config import Config, SpeedConfig
 from ..contracts import no_compile_reason
 from ..distributed import World
 from ..errors import UserError
+from ..metrics import evaluate
 from ..techniques import activation_checkpointing, device_cache, fp8
 from ..train import train
 
@@ -142,7 +143,7 @@ def test_cache_larger_than_memory_is_refused(
     assert not (tmp_path / "a").exists()
 
 
-def test_fp8_converts_matching_layers_and_agrees_with_bf16() -> None:
+def test_fp8_converts_matching_layers_agrees_with_bf16_and_is_validated() -> None:
     torch.manual_seed(0)
 
     class Net(nn.Module):
@@ -169,6 +170,19 @@ def test_fp8_converts_matching_layers_and_agrees_with_bf16() -> None:
     assert {p.grad.dtype for p in net.parameters() if p.grad is not None} == {torch.float32}
     difference = ((after - before).norm() / before.norm()).item()
     assert 0 < difference < 0.1
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+            loss = self.net(x).mean()
+            return loss, {"loss": (loss.detach() * len(x), len(x))}
+
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    found = evaluate(Loss(), [(inputs,)], lambda batch, *_: batch, autocast, World(0, 1, torch.device("cpu")))
+    assert found["loss"] == pytest.approx(after.mean().item(), abs=1e-3)
     net.blocks = nn.Sequential(nn.Linear(10, 10))
     with pytest.raises(UserError, match="multiples of 16, and there are none: use bf16"):
         fp8.convert(net)

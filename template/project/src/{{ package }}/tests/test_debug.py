@@ -174,6 +174,7 @@ def test_fp16_does_not_read_whether_a_step_was_skipped(
         (["--speed.precision=fp16", "--train.ema=0.9"], "fp16 with train.ema synchronizes"),
         (["--dist.sync_batchnorm=true"], "dist.sync_batchnorm synchronizes"),
         (["--debug.nan=true"], "debug.nan synchronizes"),
+        (["--train.on_nonfinite=skip"], "train.on_nonfinite=skip synchronizes"),
     ],
 )
 def test_debug_sync_refuses_options_that_synchronize(

@@ -99,6 +99,16 @@ def test_functions_of_outputs_have_names_of_their_own(world: World) -> None:
             read(metrics)
 
 
+def test_functions_get_outputs_whose_memory_is_written_again(world: World) -> None:
+    """As by a compiled model with CUDA graphs."""
+    meter, memory = Meter(world, validates=True), torch.zeros(2)
+    for number in (1.0, 2.0):
+        memory.fill_(number)
+        outputs: Any = (lambda values, entries: values.sum() + sum(entries), memory, [memory[0], memory[1]])
+        meter.add({"loss": (memory.sum(), 2), "sum": outputs})
+    assert meter.read()["sum"] == 12
+
+
 def test_ranks_with_other_metrics_are_refused() -> None:
     """Their values would be added to those of another name, also when only some batches of a rank have one."""
 

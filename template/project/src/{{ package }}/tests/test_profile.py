@@ -5,12 +5,16 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from ..config import Config, as_dict
+from ..config import Config, DebugConfig, as_dict
+from ..distributed import World
 from ..errors import UserError
+from ..techniques import profiler
 from ..tools import profile, trial
 from ..tools.diagnosis import of_operators, of_phases
 from ..tools.memory_timeline import draw
@@ -47,6 +51,24 @@ def test_slow_data_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
     assert any(it["name"].startswith("aten::") and it["us"] > 0 for it in found["operators"])
     assert {file.name for file in (tmp_path / "run/profile").iterdir()} == {"profile.json", "operators.json"}
     assert "files in" in output
+
+
+def test_kernels_are_not_counted_with_the_operators_that_they_are_named_like(tmp_path: Path) -> None:
+    """Triton's kernels have the name of the host's event, whose time on the device is theirs."""
+
+    def event(name: str, kind: str) -> SimpleNamespace:
+        span = SimpleNamespace(start=0.0, end=5.0, elapsed_us=lambda: 5.0)
+        totals = {"count": 2, "self_device_time_total": 5.0, "self_cpu_time_total": 1.0, "flops": 0, "input_shapes": []}
+        more = {"is_user_annotation": False, "time_range": span, "device_type": SimpleNamespace(name=kind)}
+        return SimpleNamespace(key=name, name=name, **totals, **more)
+
+    found = [event("triton_poi_0", "CPU"), event("triton_poi_0", "CUDA"), event("aten::mm", "CPU")]
+    recorded: Any = SimpleNamespace(key_averages=lambda **_: found, events=lambda: found)
+    hook = profiler.Profiler(DebugConfig(profile="simple"), World(0, 1, torch.device("cpu")), 100)
+    hook.folder, hook.on_device = tmp_path, True
+    hook._write_operators(recorded)
+    operators = json.loads((tmp_path / "operators.json").read_text())["operators"]
+    assert [(it["name"], it["calls"], it["us"]) for it in operators] == [("triton_poi_0", 2, 5.0), ("aten::mm", 2, 5.0)]
 
 
 def test_full_disk_is_named_in_one_line_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -66,6 +66,18 @@ def test_ema_equals_a_reference() -> None:
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in live.items())
 
 
+def test_ema_of_a_model_that_was_moved_is_used_in_validation() -> None:
+    """Lightning moves it to the host and back after training, which on a GPU replaces its tensors."""
+    net = nn.Linear(3, 1)
+    ema = Ema(net, 0.7, World(0, 1, torch.device("cpu")))
+    ema.average["weight"].fill_(5)
+    before = net.weight.detach().clone()
+    net._apply(torch.clone)
+    with ema.eval_weights():
+        assert torch.equal(net.weight, torch.full((1, 3), 5.0))
+    assert torch.equal(net.weight, before)
+
+
 def test_resumed_ema_is_bit_identical(config: Callable[..., Config], world: World, tmp_path: Path) -> None:
     options = ["--train.ema=0.8", "--train.steps=8", "--train.eval_every=4"]
     for name in ("whole", "cut"):

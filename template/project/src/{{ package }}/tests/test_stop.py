@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -14,8 +15,9 @@ from ..config import Config
 from ..console import say
 from ..distributed import World
 from ..errors import Stopped
-from ..faults import stop
+from ..faults import interval, stop
 from ..faults.stop import SIGNALS, Requests
+from ..hooks import Hook
 from ..train import train
 from .conftest import read_rows, read_weights
 
@@ -160,3 +162,30 @@ def test_checkpoints_by_the_clock(config: Callable[..., Config], world: World, t
     assert saved["a"] == 1
     assert saved["b"] > 1
     assert read_rows(tmp_path / "a", "train") == read_rows(tmp_path / "b", "train")
+
+
+def test_checkpoint_between_rows_may_synchronize(
+    config: Callable[..., Config], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`debug.sync=error` forbids it from the start of a step, and would end the run without the checkpoint."""
+
+    class Quiet(Hook):
+        on = False
+
+        def before_step(self, step: int) -> None:
+            self.on = True
+
+        def before_log(self) -> None:
+            self.on = False
+
+    quiet, saved, state = Quiet(), [], interval.state
+
+    def read(*state_of: Any) -> dict[str, Any]:
+        saved.append(quiet.on)
+        return state(*state_of)
+
+    monkeypatch.setattr(interval, "state", read)
+    options = ["--run.name=a", "--train.steps=4", "--train.eval_every=4", "--log.every=4"]
+    train(config(*options, "--checkpoint.minutes=0.00001"), world, [quiet])
+    assert saved
+    assert not any(saved)
