@@ -19,6 +19,9 @@ EXAMPLES_VENV := build/examples-venv
 EXAMPLES_BIN := $(abspath $(EXAMPLES_VENV))/bin
 # Where `make bench` measures techniques: cpu or cuda.
 DEVICE ?= cpu
+# The environment of `make gpu`.
+GPU_VENV := build/gpu-venv
+GPU_BIN := $(abspath $(GPU_VENV))/bin
 # The machine for which `make gpu-bundle` collects packages.
 PYTHON_VERSION ?= 3.12
 PLATFORM ?= manylinux_2_28_x86_64
@@ -94,8 +97,19 @@ gpu-bundle: $(VENV)/.ready  ## collect what gpu-smoke needs, for a GPU machine w
 gpu-smoke:  ## check rendered projects on a GPU in nine minutes, with PYTHON's torch; options in ARGS
 	@PYTHONPATH=$(abspath tests/support):$$PYTHONPATH $(PYTHON) -m gpu_smoke $(ARGS)
 
-gpu: $(VENV)/.ready  ## the rendered projects' own tests that need CUDA; a skip is a failure
-	REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu $(ARGS)
+# PYTHON's packages are seen here, so that its torch is the one that is tested; what it lacks is installed.
+$(GPU_VENV)/.ready: pyproject.toml template/project/pyproject.toml.jinja
+	$(PYTHON) -m venv $(GPU_VENV)
+	$(PYTHON) -c 'import site; print(site.getsitepackages()[0])' \
+	  > "$$($(GPU_BIN)/python -c 'import site; print(site.getsitepackages()[0])')/python.pth"
+	$(GPU_BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	PIP_CONSTRAINT= $(GPU_BIN)/python -m pip install --quiet --editable . --group test
+	$(GPU_BIN)/python tests/support/requirements.py > $(GPU_VENV)/requirements.txt
+	PIP_CONSTRAINT= $(GPU_BIN)/python -m pip install --quiet --requirement $(GPU_VENV)/requirements.txt
+	@touch $@
+
+gpu: $(GPU_VENV)/.ready  ## the rendered projects' own tests that need CUDA, with PYTHON's torch; a skip is a failure
+	REQUIRE_GPU=1 $(GPU_BIN)/python -m pytest -m gpu $(ARGS)
 
 check: $(VENV)/.ready  ## check format, lint and types of the generator, the template and the tests
 	$(BIN)/ruff format --check .
