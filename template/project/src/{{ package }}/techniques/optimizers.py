@@ -71,6 +71,8 @@ def _muon(model: nn.Module, cfg: OptimConfig) -> "CombinedOptimizer":
     rule = "match_rms_adamw"
     muon = Muon(hidden, lr=cfg.lr, weight_decay=cfg.weight_decay, momentum=cfg.beta1, adjust_lr_fn=rule)
     rest = groups(model, cfg.weight_decay, without=hidden)
+    if not rest:  # as with `lora.rank`, which trains nothing but matrices
+        return CombinedOptimizer(muon)
     return CombinedOptimizer(
         muon, torch.optim.AdamW(rest, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, fused=cfg.fused)
     )
@@ -80,8 +82,8 @@ def describe(optimizer: torch.optim.Optimizer, name: str) -> str:
     """Return the optimizer's name, and which parameters Muon updates."""
     if not isinstance(optimizer, CombinedOptimizer):
         return name
-    hidden, rest = (sum(len(group["params"]) for group in part.param_groups) for part in optimizer.parts)
-    return f"muon for {hidden} matrices in `blocks`, adamw for {rest} other parameters"
+    hidden, *rest = (sum(len(group["params"]) for group in part.param_groups) for part in optimizer.parts)
+    return f"muon for {hidden} matrices in `blocks`, adamw for {sum(rest)} other parameters"
 
 
 class CombinedOptimizer(torch.optim.Optimizer):

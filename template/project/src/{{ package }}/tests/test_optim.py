@@ -14,6 +14,7 @@ from ..distributed import World, seeded_generator
 from ..errors import UserError
 from ..grad_scaler import CountingScaler
 from ..speed import Precision
+from ..techniques.optimizers import describe
 from ..train import train
 from .conftest import unsupported
 
@@ -76,6 +77,16 @@ def test_learning_rate_is_scaled_by_parameter(name: Any) -> None:
         "blocks.1.bias": 6.0,
         **dict.fromkeys(("embedding.weight", "head.weight", "head.bias"), 0.2),
     }
+
+
+def test_muon_trains_a_model_in_which_only_matrices_are_trained() -> None:
+    """As `lora.rank` leaves it."""
+    net = Scaled()
+    for name, weight in net.named_parameters():
+        weight.requires_grad_(name in ("blocks.0.weight", "blocks.1.weight"))
+    optimizer = techniques.build_optimizer(net, OptimConfig(name="muon", lr=1.0))
+    assert describe(optimizer, "muon") == "muon for 2 matrices in `blocks`, adamw for 0 other parameters"
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 2
 
 
 def test_layer_decay_is_the_rate_of_each_block_below_the_next() -> None:
