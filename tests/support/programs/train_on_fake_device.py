@@ -1,0 +1,148 @@
+"""Train a rendered project on an accelerator without a kernel: RUNS [FAULT]. RUNS is a JSON list of lists of options.
+
+torch lets Python register a device, and fake tensors have a device, a shape and a dtype but no values. So every tensor
+of a step that stays on the host, and every value that the host reads from the device, ends the program with an error
+of torch. What would need values is replaced: rows of metrics and checkpoints.
+
+FAULT is planted in each step: `item` reads a value, `host` uses a tensor of the host.
+"""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils import backend_registration
+
+DEVICE = torch.device("cpu")  # until the device is registered
+NAMES = ["config", "contracts", "data", "device_times", "distributed", "loaders", "metrics", "run", "train"]
+
+
+class Module(backend_registration._DummyBackendModule):
+    """What `torch.get_device_module` returns."""
+
+    Stream = torch.Stream
+    default_generators = (torch.Generator(),)
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """Return the formats of autocast."""
+        return [torch.bfloat16]
+
+
+class Mode(FakeTensorMode):
+    """Fake tensors, also those that torch would keep as constants."""
+
+    def may_turn_const(self, t: Tensor) -> bool:
+        """Return False: a constant has a value, and a copy of it on the device would need a kernel."""
+        return False
+
+
+def really(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, with real tensors."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        with unset_fake_temporarily():
+            return function(*args, **named)
+
+    return call
+
+
+def really_iterate(function: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+    """Return the function of an iterator, each of whose entries is made with real tensors."""
+
+    def iterate(self: Any) -> Iterator[Any]:
+        entries, end = iter(function(self)), object()
+        while (entry := really(next)(entries, end)) is not end:
+            yield entry
+
+    return iterate
+
+
+def move(self: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """Replace the tensors of a module, as `Module._apply` does for real ones; it cannot swap fake ones."""
+    moved: dict[int, tuple[Tensor, nn.Parameter]] = {}
+    for module in self.modules():
+        for name, weight in module._parameters.items():
+            if weight is None:
+                continue
+            if id(weight) not in moved:
+                with torch.no_grad():
+                    moved[id(weight)] = (weight, nn.Parameter(change(weight), weight.requires_grad))
+            setattr(module, name, moved[id(weight)][1])
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = change(buffer)
+    return self
+
+
+def check_and_forget(meter: Any, own: dict[str, Tensor] | None = None, each: float | None = None) -> dict[str, float]:
+    """Return 1 for each metric; all of them must be on the device."""
+    values = [*meter.sums.values(), *meter.counts.values(), *(own or {}).values()]
+    on_host = [value for value in values if isinstance(value, Tensor) and value.device != DEVICE]
+    assert not on_host, f"metrics on the host: {on_host}"
+    names = [*meter.sums, *(own or {})]
+    meter.sums, meter.counts, meter.collected = {}, {}, None
+    return dict.fromkeys(names, 1.0)
+
+
+def plant(prepare: Callable[..., Any], fault: str) -> Callable[..., Any]:
+    """Return a `Prepare.forward` with a fault."""
+
+    def faulty(self: Any, batch: Any, *others: Any) -> Any:
+        first = next(part for part in modules["contracts"].tensors(batch))
+        if fault == "item":
+            first.sum().item()
+        else:
+            first + torch.ones(2)[0].expand(first.shape)
+        return prepare(self, batch, *others)
+
+    return faulty
+
+
+def train_each(runs: Iterable[list[str]], fault: str) -> None:
+    """Train with each list of options."""
+    loaders, mode = modules["loaders"], Mode(allow_non_fake_inputs=True)
+    load, whole = really(loaders.Loader._load), loaders.EvalOrder
+
+    def load_fake(self: Any, indices: list[int]) -> Any:
+        return modules["contracts"].map_tensors(mode.from_tensor, load(self, indices))
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (modules["data"], "load", really(modules["data"].load)),
+        (loaders.Loader, "_load", load_fake),
+        (loaders.TrainOrder, "__iter__", really_iterate(loaders.TrainOrder.__iter__)),
+        (loaders, "EvalOrder", lambda samples, micro, *place: whole(min(samples, 2 * micro), micro, *place)),
+        (modules["metrics"].Meter, "read", check_and_forget),
+        (modules["run"].Run, "save", lambda self, between=None: setattr(self, "saved_step", self.progress.step)),
+        (modules["device_times"].DeviceTimes, "measured", lambda *_: {}),  # it has no clock, and no memory
+        (nn.Module, "_apply", move),
+        (Tensor, "pin_memory", lambda self: self),
+        (Tensor, "record_stream", lambda self, stream: None),
+    ]
+    if fault:
+        prepare = modules["data"].Prepare
+        replaced.append((prepare, "forward", plant(prepare.forward, fault)))
+    parser = modules["config"].make_parser("test", "")
+    with ExitStack() as stack:
+        for owner, name, value in replaced:
+            stack.enter_context(mock.patch.object(owner, name, value))
+        stack.enter_context(mode)
+        for options in runs:
+            world = modules["distributed"].World(0, 1, DEVICE)
+            modules["train"].train(modules["config"].read(parser, options), world)
+
+
+if __name__ == "__main__":
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # one process, of no launcher
+        os.environ.pop(name, None)
+    backend_registration._setup_privateuseone_for_python_backend("fake", Module())
+    DEVICE = torch.device("fake", 0)
+    modules: dict[str, Any] = {name: importlib.import_module(f"proj.{name}") for name in NAMES}
+    train_each(json.loads(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")
