@@ -232,7 +232,7 @@ COMPARISONS = [
     ),
     Comparison(
         "activation-checkpointing",
-        "largest micro-batch within 1 GB of the process, `gpt` of depth 12, `none` vs. `blocks`, CPU",
+        "largest micro-batch within 1 GiB of the process, `gpt` of depth 12, `none` vs. `blocks`, CPU",
         "gpt",
         DEEP,
         [*DEEP, "--speed.activation_checkpointing=blocks"],

@@ -149,6 +149,10 @@ def test_cuda_visible_devices(smi: Path, monkeypatch: pytest.MonkeyPatch, visibl
     [
         ("6.1", "NVIDIA GeForce GTX 1080 Ti", "none"), ("7.0", "Tesla V100-SXM2-16GB", "fp16"),
         ("7.5", "Tesla T4", "fp16"), ("7.5", "NVIDIA GeForce GTX 1660", "none"),
+        ("7.5", "NVIDIA T1000 8GB", "none"), ("7.5", "NVIDIA T1200 Laptop GPU", "none"),
+        ("7.5", "Quadro T2000 with Max-Q Design", "none"), ("7.5", "NVIDIA T600", "none"),
+        ("7.5", "NVIDIA T500", "none"), ("7.5", "NVIDIA T40 24GB", "fp16"),
+        ("7.5", "NVIDIA T10000", "fp16"),
         ("7.5", "NVIDIA GeForce RTX 2080", "fp16"), ("8.0", "NVIDIA A100", "bf16"),
         ("8.6", "NVIDIA GeForce RTX 3090", "bf16"), ("8.9", "NVIDIA L4", "fp8"),
         ("9.0", "NVIDIA H100", "fp8"), ("10.0", "NVIDIA B200", "fp8"),
@@ -167,6 +171,7 @@ def test_tensor_cores_of_nvidia(capability: str | None, name: str, expected: str
         ("Tesla P100, 6.0, 16384, Disabled, GPU-1", "has compute capability 6.0, which torch"),
         ("A, 9.0, 1, Disabled, GPU-1, 580.1\nB, 7.0, 1, Disabled, GPU-2, 580.1", "B has compute capability 7.0"),
         ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, 535.183.06", "the NVIDIA driver 535 is too old for torch"),
+        ("NVIDIA H200, 9.0, 143771, Disabled, GPU-1, 570.124.06", "update it to 580 or newer, or install"),
         ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, 580.65", ""),
         ("Tesla T4, 7.5, 16384, Disabled, GPU-1, 610", ""),
         ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, [N/A]", ""),
@@ -177,6 +182,22 @@ def test_gpu_or_driver_too_old_for_cuda_13(smi: Path, rows: str, expected: str) 
     notes = " ".join(hardware.detect().notes)
     assert expected in notes
     assert (f"install a build for CUDA 12.6 ({gpus.CUDA_12})" in notes) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("NVIDIA B200, 10.0, 183359, Disabled, GPU-1, 570.124.06", ": update it to 580 or newer"),
+        ("NVIDIA GeForce RTX 5090, 12.0, 32607, Disabled, GPU-1, 575.57", ": update it to 580 or newer"),
+        ("A, 9.0, 1, Disabled, GPU-1, 570.1\nB, 10.0, 1, Disabled, GPU-2, 570.1", ": update it to 580 or newer"),
+        ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, 470.57", ": update it to 580 or newer"),
+        ("Tesla K80, 3.7, 11441, Disabled, GPU-1, 470.57", "newer has kernels: train on the CPU (--gpus 0)"),
+    ],
+)
+def test_build_for_cuda_12_is_not_named_where_it_does_not_run(smi: Path, rows: str, expected: str) -> None:
+    answer(smi, rows)
+    (note,) = hardware.detect().notes
+    assert note.endswith(expected)
 
 
 def test_rendered_projects_name_the_same_build() -> None:

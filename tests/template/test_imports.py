@@ -1,10 +1,11 @@
 """Imports of a rendered package go one way, lazy ones and those for type checkers included."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
-from matrix import PROJECTS
+from matrix import PROJECTS, TEMPLATE
 from program import Project
 
 LAYERS: list[set[str]] = [
@@ -38,6 +39,13 @@ LAYERS: list[set[str]] = [
 
 `ranges` and `sources` are former names, which the model.py and data.py of older projects import.
 """
+ONLY_CUDA = re.compile(r"\btorch\.(cuda|backends\.cu\w+)\b|from torch(\.backends)? import .*\b(cuda|cudnn)\b")
+MAY_USE_CUDA = {
+    "cuda.py": "all but what follows",
+    "techniques/step_graph.py": "CUDA graphs",
+    "kept_settings.py": "flags that a build without CUDA has as well, which are restored after a run in a notebook",
+    "frameworks/lightning/train.py": "one of them, which Lightning's Trainer sets again",
+}
 LEVEL = {name: len(LAYERS) - level for level, names in enumerate(LAYERS) for name in names}
 
 
@@ -120,3 +128,24 @@ def test_upward_imports_and_cycles_are_found(tmp_path: Path) -> None:
     graph = imports(tmp_path)
     assert graph == {"data": {"tools.show"}, "tools": set(), "tools.show": {"errors", "data"}, "errors": set()}
     assert cycles(graph) == [["data", "tools.show", "data"], ["tools.show", "data", "tools.show"]]
+
+
+def test_only_few_files_use_what_only_cuda_has() -> None:
+    """All others use torch.accelerator, torch.Stream, torch.Event and torch.get_device_module."""
+    package = TEMPLATE / "project/src/{{ package }}"
+    files = [file for file in TEMPLATE.rglob("*") if {".py", ".jinja"} & {file.suffix} and "test" not in file.name]
+    found = {file.relative_to(package if package in file.parents else TEMPLATE) for file in files if _uses_cuda(file)}
+    assert {str(file) for file in found if "tests" not in file.parts} == MAY_USE_CUDA.keys()
+
+
+def _uses_cuda(file: Path) -> bool:
+    return ONLY_CUDA.search(file.read_text()) is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["torch.cuda.Event()", "torch.backends.cudnn.benchmark = True", "from torch import cuda, nn", "import torch.cuda"],
+)
+def test_use_of_cuda_is_found(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.py").write_text(f"import torch\n{line}\n")
+    assert _uses_cuda(tmp_path / "a.py")

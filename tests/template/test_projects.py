@@ -62,7 +62,9 @@ def rendered_tests(framework: str, model: str) -> list[str]:
             name for name in engine if "from ..train import train" in _text(name) and name not in {*about, *loop}
         ]
         place = FRAMEWORKS.index(framework) - 1
-        files = sorted({*loop, *training[place :: len(FRAMEWORKS) - 1]})
+        files = sorted(
+            {*loop, "test_streams.py", *training[place :: len(FRAMEWORKS) - 1]}
+        )  # each copies batches itself
         return [*files, *WITHOUT_TORCHRUN, *SHOWN_BY_THE_LOOP]
     if model == ENGINE_MODEL:
         return [*sorted({*engine, *about}), "--deselect", f"src/proj/tests/{EXPORT}[price-onnx]"]  # as of a label

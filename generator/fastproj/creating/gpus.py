@@ -28,6 +28,9 @@ _INTEL: dict[str, tuple[str, Format]] = {
 }
 _CUDA_13_CAPABILITY, _CUDA_13_DRIVER = (7, 5), 580
 """What torch from PyPI needs, as it is built for CUDA 13 (its release notes: Turing or newer, driver R580 or newer)."""
+_CUDA_12_DRIVER = 525
+_MAXWELL, _BLACKWELL = (5, 0), (10, 0)
+"""The build for CUDA 12.6 has kernels from the first on, and none for the second."""
 CUDA_12 = "pip install --force-reinstall 'torch<2.15' --index-url https://download.pytorch.org/whl/cu126"
 
 
@@ -57,7 +60,7 @@ def nvidia_format(capability: str | None, name: str) -> Format:
     if match is None:
         return "none"
     generation = (int(match[1]), int(match[2]))
-    if generation < (7, 0) or (generation == (7, 5) and re.search(r"GTX 16|MX\d|T[456]00\b", name)):
+    if generation < (7, 0) or (generation == (7, 5) and re.search(r"GTX 16|MX\d|\bT([456]00|1000|1200|2000)\b", name)):
         return "none"  # the small Turing chips have no Tensor Cores
     return "fp16" if generation < (8, 0) else "bf16" if generation < (8, 9) else "fp8"
 
@@ -103,15 +106,21 @@ def _nvidia(notes: list[str]) -> list[Gpu]:
 
 def _not_for_cuda_13(gpus: list[Gpu], drivers: list[int]) -> list[str]:
     """Return why torch from PyPI would not run on these GPUs, and what to install instead."""
-    for gpu in gpus:
-        if tuple(map(int, (gpu.capability or "99.0").split("."))) < _CUDA_13_CAPABILITY:
+    capabilities = [tuple(map(int, (gpu.capability or "99.0").split("."))) for gpu in gpus]
+    another = f"install a build for CUDA 12.6 ({CUDA_12})"
+    for gpu, capability in zip(gpus, capabilities, strict=True):
+        if capability < _MAXWELL:
+            reason = f"{gpu.name} has compute capability {gpu.capability}, for which no torch 2.11 or newer has kernels"
+            return [f"{reason}: train on the CPU (--gpus 0)"]
+        if capability < _CUDA_13_CAPABILITY:
             reason = (
                 f"{gpu.name} has compute capability {gpu.capability}, which torch from PyPI (CUDA 13) does not support"
             )
-            return [f"{reason}: install a build for CUDA 12.6 ({CUDA_12})"]
+            return [f"{reason}: {another}"]
     if gpus and drivers and min(drivers) < _CUDA_13_DRIVER:
         reason = f"the NVIDIA driver {min(drivers)} is too old for torch from PyPI (CUDA 13)"
-        return [f"{reason}: update it to {_CUDA_13_DRIVER} or newer, or install a build for CUDA 12.6 ({CUDA_12})"]
+        other = min(drivers) >= _CUDA_12_DRIVER and max(capabilities) < _BLACKWELL
+        return [f"{reason}: update it to {_CUDA_13_DRIVER} or newer{f', or {another}' * other}"]
     return []
 
 

@@ -131,12 +131,16 @@ class LoraConfig(Section):
     """What else is trained, as in `train.freeze`, such as `[head]`; all the rest is frozen."""
 
 
+MOST_WORKERS = 32
+"""Of `auto`: they decode some 4,000 JPEGs per second, an H100 trains ResNet-50 on 2,500, and more only take memory."""
+
+
 @dataclass(frozen=True)
 class LoaderConfig(Section):
     """Loading samples and copying them to the device."""
 
     workers: int | Literal["auto"] = within("[0, 256]", "auto")
-    """Loader processes per rank; auto: none for data in memory, otherwise the cores per rank less one, at most 16; but
+    """Loader processes per rank; auto: none for data in memory, otherwise the cores per rank less one, at most 32; but
     none if that is one and torch computes on all cores of a CPU."""
     persistent_workers: bool = True
     """Keep the loader processes of validation alive between validations."""

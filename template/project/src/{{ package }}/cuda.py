@@ -1,7 +1,13 @@
-"""What only CUDA has: compute capabilities, TF32, the driver. Imported only where there is a GPU, or should be one."""
+"""What only CUDA has: compute capabilities, the driver, cuDNN, TF32, NVTX; its graphs are in techniques/step_graph.py.
+
+A default run imports this only where there is a GPU, or should be one.
+"""
 
 import ctypes
 import os
+import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -9,18 +15,19 @@ import torch
 from .errors import UserError
 
 CUDA_12 = "pip install --force-reinstall 'torch<2.15' --index-url https://download.pytorch.org/whl/cu126"
-"""Installs a build for GPUs and drivers that CUDA 13 does not support."""
+"""Installs a build for GPUs and drivers that CUDA 13 does not support: from Maxwell to Hopper, and from R525."""
+ON_CPU = "use the CPU (run.device=cpu, or --device cpu of a tool)"
 
 
-def check(index: int, required: bool) -> None:
-    """Check that torch, built for CUDA, can use a GPU of this machine, if there is one or it is `required`.
+def check(index: int) -> None:
+    """Check that torch, built for CUDA, can use a GPU of this machine, if there is one.
 
     Raises:
         UserError: the driver is too old, or torch has no kernels for this GPU.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
-        _check_driver(required)
+        _check_driver()
     elif index < count:
         _check_kernels(torch.device("cuda", index))
 
@@ -29,12 +36,14 @@ def _check_kernels(device: torch.device) -> None:
     built, capability = torch.cuda.get_arch_list(), torch.cuda.get_device_capability(device)
     if not built or any(runs_on(capability, kernels) for kernels in built):
         return
-    older = capability < min(_capability(kernels) for kernels in built)
-    way_out = f"install a build for CUDA 12.6 ({CUDA_12})" if older else "install a newer torch"
+    way_out = "install a newer torch"
+    if capability < min((10, 0), *map(_capability, built)):
+        maxwell = capability >= (5, 0)
+        way_out = f"install a build for CUDA 12.6 ({CUDA_12})" if maxwell else "no torch from 2.11 on has any"
     name, number = torch.cuda.get_device_name(device), ".".join(map(str, capability))
     raise UserError(
         f"torch {torch.__version__} has no kernels for {name} of compute capability {number}, only for "
-        f"{' '.join(built)}: {way_out}, or use run.device=cpu"
+        f"{' '.join(built)}: {way_out}, or {ON_CPU}"
     )
 
 
@@ -55,16 +64,28 @@ def _capability(kernels: str) -> tuple[int, int]:
     return divmod(int(kernels.split("_")[1].rstrip("af")), 10)
 
 
-def _check_driver(required: bool) -> None:
-    """Do not take the CPU silently where there is an NVIDIA driver."""
-    built, supported = torch.version.cuda, driver_version()
-    if not built or not supported or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+def _check_driver() -> None:
+    """Do not take the CPU silently where the NVIDIA driver is too old; a login node has a newer one, and no GPU."""
+    built, supported = torch.version.cuda or "", driver_version()
+    if not supported or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return
-    found = f"torch {torch.__version__} is built for CUDA {built}, the NVIDIA driver here for CUDA {supported}"
-    if int(supported.split(".")[0]) < int(built.split(".")[0]):
-        raise UserError(f"{found}: update the driver, install a build for CUDA 12.6 ({CUDA_12}), or use run.device=cpu")
-    if required:  # a login node, for example, has a driver and no GPU
-        raise UserError(f"{found}, and torch finds no GPU: nvidia-smi may show why; or use run.device=cpu")
+    older, newer = (int(version.split(".")[0]) for version in (supported, built))
+    if older < newer:
+        another = f"for a GPU before Blackwell install a build for CUDA 12.6 ({CUDA_12}), " * (older == 12)
+        found = f"torch {torch.__version__} is built for CUDA {built}, the NVIDIA driver here for CUDA {supported}"
+        raise UserError(f"{found}: update the driver, {another}or {ON_CPU}")
+
+
+def missing() -> str:
+    """Return why torch, built for CUDA, finds no GPU, as far as that is known."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden in ("", "-1"):
+        return f"CUDA_VISIBLE_DEVICES={hidden} hides them: unset it"
+    if not driver_version():
+        return (
+            f"it is built for CUDA {torch.version.cuda}, and there is no NVIDIA driver (a container needs --gpus all)"
+        )
+    return "nvidia-smi may show why"
 
 
 def driver_version() -> str:
@@ -92,6 +113,49 @@ def supports(device: torch.device, wanted: str) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     least = {"tf32": (8, 0), "fp8": (8, 9)}.get(wanted, (0, 0))
     return capability >= least and not (wanted == "fp8" and torch.version.hip)
+
+
+def versions() -> dict[str, str | int | None]:
+    """Return those of CUDA or ROCm, cuDNN and the driver."""
+    driver = ""
+    with suppress(OSError):
+        number = re.search(r"\d+\.\d+(\.\d+)?", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
+        driver = number[0] if number else ""
+    built = torch.version.cuda or torch.version.hip
+    return {"cuda": built, "cudnn": torch.backends.cudnn.version(), "driver": driver or driver_version()}
+
+
+def autotune(allowed: bool) -> None:
+    """Set whether cuDNN times its algorithms, and takes the fastest."""
+    torch.backends.cudnn.benchmark = allowed
+
+
+def report_synchronization(mode: str) -> None:
+    """Set what happens when the host waits for the device: default, warn or error."""
+    torch.cuda.set_sync_debug_mode(mode)
+
+
+class NsysRecording:
+    """What nsys records from here to `end`: a range per step, and in it those of the operators."""
+
+    def __init__(self, step: int) -> None:
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()  # type: ignore[no-untyped-call,unused-ignore]  # where nsys begins to record
+        self.operators: Any = torch.autograd.profiler.emit_nvtx()
+        self.operators.__enter__()
+        torch.cuda.nvtx.range_push(f"step {step}")
+
+    def begin(self, step: int) -> None:
+        """End the range of the step before, and begin that of another."""
+        torch.cuda.nvtx.range_pop()
+        torch.cuda.nvtx.range_push(f"step {step}")
+
+    def end(self) -> None:
+        """Wait for the last step, and let nsys stop."""
+        torch.cuda.synchronize()
+        torch.cuda.nvtx.range_pop()
+        self.operators.__exit__(None, None, None)
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def allow_tf32(allowed: bool) -> None:

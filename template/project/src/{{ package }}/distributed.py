@@ -88,11 +88,13 @@ def _device(wanted: str, local_rank: int) -> torch.device:
     if torch.version.cuda and wanted != "cpu":
         from . import cuda
 
-        cuda.check(local_rank, required=wanted != "auto")
+        cuda.check(local_rank)
     kind = found if wanted == "auto" or (wanted == "accelerator" and accelerator) else wanted
     if kind not in ("cpu", found):
-        fix = "install a build of torch for your GPU (pytorch.org/get-started/locally), or use cpu"
-        raise UserError(f"run.device is {wanted}, but torch {torch.__version__} finds no such device: {fix}")
+        fix = "install a build of torch for your GPU (pytorch.org/get-started/locally)"
+        fix = cuda.missing() if torch.version.cuda and wanted in ("accelerator", "cuda") else fix
+        found = f"run.device is {wanted}, but torch {torch.__version__} finds no such device"
+        raise UserError(f"{found}: {fix}; or use cpu")
     if kind == "cpu" or kind == "mps":
         return torch.device(kind)
     count = torch.accelerator.device_count()
@@ -105,13 +107,16 @@ def _device(wanted: str, local_rank: int) -> torch.device:
 
 def describe(world: World) -> str:
     """Return what the run is on, such as `cpu, 2 threads` or `NVIDIA H200, 8 ranks`."""
-    if world.device.type == "cpu":
-        threads = torch.get_num_threads()
+    name, threads = device_name(world.device), torch.get_num_threads()
+    if name == "cpu":
         name = f"cpu, {threads} thread{'s' * (threads > 1)}"
-    else:
-        get_name = getattr(torch.get_device_module(world.device), "get_device_name", lambda device: device.type)
-        name = get_name(world.device)
     return f"{name}, {world.world_size} ranks" if world.world_size > 1 else name
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a GPU; its kind if torch knows none, as of Apple's."""
+    get_name = getattr(torch.get_device_module(device), "get_device_name", lambda device: device.type)
+    return str(get_name(device))
 
 
 def has_streams(device: torch.device) -> bool:

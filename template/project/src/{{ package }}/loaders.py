@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .config import LoaderConfig, TrainConfig
+from .config import MOST_WORKERS, LoaderConfig, TrainConfig
 from .contracts import Batch, Dataset, map_tensors, tensors
 from .distributed import World, has_streams
 from .errors import UserError
@@ -215,13 +215,10 @@ def worker_count(cfg: LoaderConfig, in_memory: bool, device: torch.device, own_c
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     ranks_here = 1 if own_cores else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if cfg.workers == "auto":
-        most = max(1, min(16, cores // ranks_here - 1))
+        most = max(1, min(MOST_WORKERS, cores // ranks_here - 1))
         crowded = device.type == "cpu" and most == 1 and torch.get_num_threads() >= cores // ranks_here
         return 0 if in_memory or crowded else most
     if cfg.workers * ranks_here > max(cores, ranks_here):
         most = max(cores // ranks_here, 1)
-        cfg.refuse(
-            "workers",
-            f"the ranks here share {cores} cores; use auto, or at most {most}",
-        )
+        cfg.refuse("workers", f"the ranks here share {cores} cores; use auto, or at most {most}")
     return cfg.workers

@@ -51,7 +51,7 @@ def setup(cfg: Config, device: torch.device) -> Precision:
     if device.type == "cuda":
         from . import cuda
 
-        torch.backends.cudnn.benchmark = cfg.speed.cudnn_benchmark
+        cuda.autotune(cfg.speed.cudnn_benchmark)
         # The few fp32 operations under autocast may use TF32; only an explicit fp32 means fp32 throughout.
         cuda.allow_tf32(format != "fp32")
     if cfg.speed.compile != "off":

@@ -82,7 +82,8 @@ class Heartbeat:
     def __enter__(self) -> Self:
         if self.world.world_size > 1:  # a collective gives up later than this does, which says why
             limit = timedelta(seconds=(FIRST + 1) * self.limit)
-            dist.distributed_c10d._set_pg_timeout(limit, dist.group.WORLD)
+            public = getattr(dist, "set_timeout", None)  # of newer torch, which warns of the other one
+            (public or dist.distributed_c10d._set_pg_timeout)(limit, dist.group.WORLD)
         self.thread.start()
         return self
 

@@ -1,6 +1,7 @@
 """Copies of a state in host memory, which a thread can write while the steps change the state itself."""
 
 import copy
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..distributed import World
+from ..distributed import World, has_streams
 
 CGROUP = Path("/sys/fs/cgroup")
 
 
 class HostCopy:
-    """Copies states into the same memory each time, which is pinned for CUDA, so that the host waits for no copy."""
+    """Copies states into the same memory each time, which is pinned for a GPU, so that the host waits for no copy."""
 
     def __init__(self, world: World) -> None:
-        self.pin = world.device.type == "cuda"
+        self.device, self.pin = world.device, has_streams(world.device)
         self.memory: dict[object, Tensor] = {}
         self.used: dict[object, Tensor] = {}
         """Memory of the state before, and of the present one: by number, shape, strides and type of the tensor."""
@@ -39,14 +40,14 @@ class HostCopy:
         copied: tuple[Any, ...] = self._copy(state)
         self.memory = self.used
         if self.pin:
-            self.copied = torch.cuda.Event(blocking=True)
+            self.copied = torch.Event(self.device)
             self.copied.record()
         return copied
 
     def finish(self) -> None:
         """Wait until the device has made the copies."""
-        if self.copied is not None:
-            self.copied.synchronize()
+        while self.copied is not None and not self.copied.query():  # `synchronize` keeps a core busy
+            time.sleep(0.001)
 
     def _copy(self, value: Any) -> Any:
         if isinstance(value, Tensor):

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -96,18 +95,10 @@ def machine(device: torch.device) -> dict[str, Any]:
         module = torch.get_device_module(device)
         found["gpus"] = [module.get_device_name(index) for index in range(torch.accelerator.device_count())]
     if device.type == "cuda":
-        from ..cuda import driver_version
+        from .. import cuda
 
-        found |= {"cuda": torch.version.cuda or torch.version.hip, "cudnn": torch.backends.cudnn.version()}
-        found["driver"] = _driver() or driver_version()
+        found |= cuda.versions()
     return found
-
-
-def _driver() -> str:
-    with suppress(OSError):
-        number = re.search(r"\d+\.\d+(\.\d+)?", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
-        return number[0] if number else ""
-    return ""
 
 
 def fingerprint(data: Data) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import cuda
 from ..config import Config
 from ..contracts import Batch, call, map_tensors, size_of
 from ..distributed import World
@@ -38,7 +39,7 @@ class DebugTools(Hook):
             gradcheck(model, batch())
         if self.cfg.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # docs.nvidia.com/cuda/cublas, reproducibility
-            torch.backends.cudnn.benchmark = False
+            cuda.autotune(False)
             torch.use_deterministic_algorithms(True)
 
     @contextmanager
@@ -58,12 +59,12 @@ class DebugTools(Hook):
         """From here until `before_log`, nothing should synchronize with the device."""
         self.step += 1
         if self.cfg.sync != "off" and self.step > SYNC_WARMUP:
-            torch.cuda.set_sync_debug_mode(self.cfg.sync)
+            cuda.report_synchronization(self.cfg.sync)
 
     def before_log(self) -> None:
         """Allow synchronization, to read metrics."""
         if self.cfg.sync != "off":
-            torch.cuda.set_sync_debug_mode("default")
+            cuda.report_synchronization("default")
 
 
 def find_nan(model: nn.Module) -> None:

@@ -15,18 +15,22 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..config import Config
 from ..contracts import Batch, call, map_tensors, size_of
-from ..distributed import World
+from ..distributed import World, device_name
 from ..hooks import Hook
 from ..model import build
 from ..speed import Format
 
 # Peak of dense matrix products in bf16 or fp16 with fp32 accumulation, in TFLOP/s, from the vendors' data sheets, by
-# the first name that is in the device's name as whole words.
+# the first name that is in the device's name as whole words. A sheet with sparsity has twice as much (H200 NVL: 1,671),
+# and AMD's has both dies of an MI250X (383), of which torch sees each as a device.
 PEAKS: dict[str, float] = {
-    "B200": 2250, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312, "A40": 149.7, "A30": 165,
-    "A10G": 70, "A10": 125, "L40S": 362, "L40": 181, "L4": 121, "RTX 4090": 165.2, "RTX 3090": 71, "V100": 125,
-    "Tesla T4": 65, "MI325X": 1307, "MI300X": 1307, "MI250X": 383,
+    "B200": 2250, "H200 NVL": 835.5, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835.5, "H100": 989, "A100": 312,
+    "A40": 149.7, "A30": 165, "A10G": 70, "A10": 125, "L40S": 362, "L40": 181, "L4": 121, "RTX 4090": 165.2,
+    "RTX 3090": 71, "V100-PCIE": 112, "V100-SXM2": 125, "Tesla T4": 65, "MI325X": 1307, "MI300X": 1307,
+    "MI250X": 191.5,
 }  # fmt: skip
+UNKNOWN = re.compile(r"Laptop|Max-Q|MIG|GRID|-\d+[ABCQ]\b| (Ti|D|SUPER)\b| / ")
+"""In names of other chips, of parts of one (MIG, and virtual GPUs such as A40-48Q), and of several (MI250X / MI250)."""
 FACTORS: dict[Format, float] = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
 
 
@@ -40,8 +44,7 @@ class Mfu(Hook):
             loss.backward()
         self.per_sample: float = counter.get_total_flops() / (size_of(batch) or math.inf)
         """0 where a batch does not say how many samples it has."""
-        get_name = getattr(torch.get_device_module(world.device), "get_device_name", lambda device: "")
-        self.peak = peak(get_name(world.device), precision) * world.world_size
+        self.peak = peak(device_name(world.device), precision) * world.world_size
 
     def on_metrics(self, row: dict[str, float]) -> bool:
         """Add `tflops`, TFLOP per second over all ranks, and `mfu`, their fraction of the peak where that is known."""
@@ -73,7 +76,7 @@ def hooks(cfg: Config, spec: Any, batch: Batch, world: World, precision: Format)
 
 def peak(device: str, precision: Format) -> float:
     """Return the peak TFLOP/s of a device by its name; 0 where it is not known."""
-    if "Laptop" in device or "MIG" in device:
-        return 0  # another chip under the same name, or a part of it
+    if UNKNOWN.search(device):
+        return 0
     found = next((tflops for name, tflops in PEAKS.items() if re.search(rf"\b{name}\b", device)), 0)
     return found * FACTORS.get(precision, 0)

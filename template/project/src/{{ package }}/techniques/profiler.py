@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity
 
-from .. import distributed
+from .. import cuda, distributed
 from ..config import DebugConfig
 from ..contracts import no_compile_reason
 from ..distributed import World
@@ -46,7 +46,7 @@ class Profiler(Hook):
         self.folder, self.no_compile = Path(), ""
         self.functions = cProfile.Profile()
         self.torch: torch.profiler.profile | None = None
-        self.ranges: Any = None
+        self.nsys: cuda.NsysRecording | None = None
 
     @contextmanager
     def running(self, model: nn.Module, folder: Path) -> Iterator[None]:
@@ -71,20 +71,15 @@ class Profiler(Hook):
             self._begin()
         elif self.step == self.first + self.steps:
             self._end()
-        elif self.recording and self.kind == "nvtx":
-            torch.cuda.nvtx.range_pop()
-            torch.cuda.nvtx.range_push(f"step {self.step}")
+        elif self.recording and self.nsys is not None:
+            self.nsys.begin(self.step)
 
     def _begin(self) -> None:
         self.recording = True
         if self.kind == "advanced":
             self.functions.enable()
-            return
-        torch.cuda.synchronize()
-        torch.cuda.profiler.start()  # type: ignore[no-untyped-call,unused-ignore]  # where nsys begins to record
-        self.ranges = torch.autograd.profiler.emit_nvtx()
-        self.ranges.__enter__()
-        torch.cuda.nvtx.range_push(f"step {self.step}")
+        else:
+            self.nsys = cuda.NsysRecording(self.step)
 
     def _end(self) -> None:
         if not self.recording:
@@ -93,11 +88,8 @@ class Profiler(Hook):
         if self.kind == "advanced":
             self.functions.disable()
             self._write_functions()
-            return
-        torch.cuda.synchronize()
-        torch.cuda.nvtx.range_pop()
-        self.ranges.__exit__(None, None, None)
-        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call,unused-ignore]
+        elif self.nsys is not None:
+            self.nsys.end()
 
     def _file(self, name: str) -> Path:
         """Return the place of a file; the name has the rank, but for rank 0."""

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from .. import data, model, techniques
 from ..config import as_dict
 from ..contracts import tensors
-from ..tools import bench, bench_measure, bench_report, bench_run, trial
+from ..tools import bench, bench_measure, bench_pages, bench_report, bench_run, trial
 from ..tools.bench_techniques import TECHNIQUES, Facts
 from ..tools.trial import Trial
 from .conftest import PARENT, SMALL, small
@@ -26,6 +27,7 @@ from .conftest import PARENT, SMALL, small
 FIXED = [*SMALL, "--loader.workers=0"]
 OWN = ["--config=not_read.yaml", *FIXED]
 REFUSED = "loader.workers is 1: the ranks here share a core, and the step waits for it; use auto, or 0"
+CPU = "--run.device=cpu"
 STEP = 0.010
 """Seconds of a step with all techniques."""
 Run = Callable[..., Trial]
@@ -89,7 +91,7 @@ def test_table_is_narrow_and_says_what_is_refused(
     assert max(map(len, printed.splitlines()[:-1])) <= 80  # but for the places of the files
     lines = printed.replace("\n    ", " ").splitlines()  # long ones are wrapped
     assert next(line for line in lines if line.startswith("- fused")).endswith(" 1.50 (1.50-1.50)")
-    assert "skipped pin_memory: it needs a CUDA device" in lines or torch.cuda.is_available()
+    assert "skipped pin_memory: it needs a GPU, and not one of Apple's" in lines or torch.cuda.is_available()
     assert "all that your config has, times as fast as none of them: 1.50 (1.50-1.50)" in lines
     assert f"+ workers           failed: {REFUSED}" in lines
     assert next(line for line in lines if line.startswith("+ fused")).endswith(" one round only")
@@ -151,6 +153,35 @@ def test_each_rank_counts_its_workers(monkeypatch: pytest.MonkeyPatch, count: in
     workers = next(it for it in TECHNIQUES if it.name == "workers")
     assert facts.options["loader.workers"] == config
     assert facts.switched_on(workers) == {"loader.workers": alone}
+
+
+def test_other_accelerators_are_named_and_not_taken_for_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def use(kind: str) -> None:
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device(kind))
+
+    monkeypatch.setattr(torch.xpu, "get_device_name", lambda device: "Intel Max 1550")
+    for kind, name, missing in (("xpu", "Intel Max 1550", {"cuda"}), ("mps", ".* cores, mps", {"cuda", "streams"})):
+        use(kind)
+        facts = Facts(as_dict(small(*SMALL)) | {"run": {"device": "auto"}})
+        assert {need for need in ("cuda", "streams") if not facts.has[need]} == missing
+        assert re.fullmatch(name, bench_report.where(facts)["machine"])
+    (tmp_path / "comparisons.json").write_text(json.dumps([{"what": "a", "without": [], "with": [], "rounds": 1}]))
+    monkeypatch.setattr(bench_pages, "_value", lambda *_: 1.0)
+    for kind, base, name in (("xpu", [], "Intel Max 1550"), ("mps", [], ".* cores, mps"), ("xpu", [CPU], ".* cores")):
+        use(kind)
+        bench_pages.fill(tmp_path, base)
+        assert re.fullmatch(name, json.loads((tmp_path / "measured.json").read_text())[0]["machine"])
+
+
+def test_memory_is_in_units_of_a_million_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU as its rows have it, on the host as the system counts it."""
+    monkeypatch.setattr(trial, "_family", lambda pid: [os.getpid()])
+    found = Trial("ok", "", 1.0, 3.0, {}, [{"samples_per_second": 1.0}])
+    monkeypatch.setattr(bench_pages, "run", lambda *_, **__: found)
+    assert bench_pages._value({"value": "memory_mb"}, bench_measure.Case("a"), []) == 3000
+    if sys.platform == "linux":
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of 1024 bytes
+        assert trial._memory([os.getpid()], "VmHWM") == pytest.approx(kilobytes * 1024 / 1e9, rel=0.02)
 
 
 def test_speed_is_that_of_chunks() -> None:

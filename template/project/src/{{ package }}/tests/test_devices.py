@@ -39,6 +39,9 @@ def use_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], kernel
     [
         ((7, 0), CUDA_13, r"install a build for CUDA 12.6 \(pip install .*/cu126\)"),
         ((7, 0), ["sm_90a"], "install a build for CUDA 12.6"),
+        ((3, 7), CUDA_13, "no torch from 2.11 on has any, or use the CPU"),
+        ((3, 7), CUDA_12, "no torch from 2.11 on has any, or use the CPU"),
+        ((10, 0), ["sm_120"], "install a newer torch"),
         ((12, 0), CUDA_12, "install a newer torch"),
         ((8, 0), ["sm_75", "sm_86"], "install a newer torch"),
         ((10, 0), ["sm_90a", "compute_90a"], "install a newer torch"),
@@ -49,8 +52,11 @@ def test_gpu_without_kernels_is_refused(
 ) -> None:
     use_gpu(monkeypatch, capability, kernels)
     number = f"{capability[0]}.{capability[1]}"
-    with pytest.raises(UserError, match=f"no kernels for Tesla V100 of compute capability {number}.*: {way_out}"):
+    said = f"no kernels for Tesla V100 of compute capability {number}.*: {way_out}"
+    with pytest.raises(UserError, match=said) as refused:
         distributed._device("auto", 0)
+    assert ("cu126" in str(refused.value)) == ("12.6" in way_out)
+    assert str(refused.value).endswith("or use the CPU (run.device=cpu, or --device cpu of a tool)")
 
 
 @pytest.mark.parametrize(
@@ -258,18 +264,22 @@ def use_driver(monkeypatch: pytest.MonkeyPatch, version: int | None, built: str 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-OLD = "built for CUDA 13.0, the NVIDIA driver here for CUDA 12.2: update the driver, install .*/cu126\\), or"
-NO_GPU = "for CUDA 13.0, and torch finds no GPU: nvidia-smi may show why; or use run.device=cpu"
+BUILT = "built for CUDA 13.0, the NVIDIA driver here for CUDA"
+OLD = f"{BUILT} 12.8: update the driver, for a GPU before Blackwell install .*/cu126\\), or use the CPU .*--device cpu"
+OLDEST = f"{BUILT} 11.4: update the driver, or use the CPU"
+NO_GPU = "run.device is {}, but torch .* finds no such device: nvidia-smi may show why; or use cpu"
 
 
 @pytest.mark.parametrize(
     ("wanted", "version", "message"),
     [
-        ("auto", 12020, OLD),
-        ("accelerator", 12020, OLD),
-        ("cuda", 12020, OLD),
-        ("accelerator", 13000, NO_GPU),
-        ("cuda", 13000, NO_GPU),
+        ("auto", 12080, OLD),
+        ("accelerator", 12080, OLD),
+        ("cuda", 12080, OLD),
+        ("auto", 11040, OLDEST),
+        ("accelerator", 13000, NO_GPU.format("accelerator")),
+        ("cuda", 13000, NO_GPU.format("cuda")),
+        ("xpu", 13000, "run.device is xpu, but torch .* finds no such device: install a build of torch for your GPU"),
     ],
 )
 def test_unusable_driver_is_no_silent_run_on_the_cpu(
@@ -283,26 +293,33 @@ def test_unusable_driver_is_no_silent_run_on_the_cpu(
 
 
 @pytest.mark.parametrize(
-    ("case", "version", "found"),
+    ("hidden", "version", "built", "why"),
     [
-        ("no driver", None, ""),
-        ("a stub library", 0, ""),
-        ("hidden GPUs", 12020, "12.2"),
-        ("a build for CPUs", 12020, "12.2"),
+        (
+            None,
+            None,
+            "13.0",
+            "it is built for CUDA 13.0, and there is no NVIDIA driver \\(a container needs --gpus all\\)",
+        ),
+        (None, 0, "13.0", "it is built for CUDA 13.0, and there is no NVIDIA driver"),  # a stub library
+        ("", 13000, "13.0", "CUDA_VISIBLE_DEVICES= hides them: unset it"),
+        ("-1", 13000, "13.0", "CUDA_VISIBLE_DEVICES=-1 hides them: unset it"),
+        ("", 12020, "13.0", "CUDA_VISIBLE_DEVICES= hides them: unset it"),
+        (None, 12020, None, "install a build of torch for your GPU"),
     ],
 )
 def test_auto_without_gpus_is_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, case: str, version: int | None, found: str
+    monkeypatch: pytest.MonkeyPatch, hidden: str | None, version: int | None, built: str | None, why: str
 ) -> None:
-    use_driver(monkeypatch, version, None if case == "a build for CPUs" else "13.0")
-    if case == "hidden GPUs":
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert cuda.driver_version() == found
+    use_driver(monkeypatch, version, built)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert cuda.driver_version() == (f"{version // 1000}.{version % 1000 // 10}" if version else "")
     assert distributed._device("auto", 0) == torch.device("cpu")
-    with pytest.raises(
-        UserError, match=r"run.device is accelerator, but torch .* finds no such device: install a build"
-    ):
-        distributed._device("accelerator", 0)
+    for wanted in ("accelerator", "cuda"):
+        said = f"run.device is {wanted}, but torch .* finds no such device: {why}.*; or use cpu"
+        with pytest.raises(UserError, match=said):
+            distributed._device(wanted, 0)
 
 
 def test_auto_is_the_cpu_on_a_login_node(monkeypatch: pytest.MonkeyPatch) -> None:

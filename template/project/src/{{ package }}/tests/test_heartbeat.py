@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         self.ended.set()
 
     monkeypatch.setattr(Heartbeat, "_exit", exit)
-    monkeypatch.setattr(dist.distributed_c10d, "_set_pg_timeout", lambda limit, group: None)
+    monkeypatch.setattr(dist, "set_timeout", lambda limit, group: None, raising=False)
     return ended
 
 
@@ -135,6 +136,24 @@ def test_end_does_not_wait_for_loader_workers(watched: Watched, monkeypatch: pyt
         ending.__exit__()
         assert time.monotonic() < start + 5
         worker.kill()
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_collectives_give_up_later(monkeypatch: pytest.MonkeyPatch, watched: Watched, newer: bool) -> None:
+    """By the public function where torch has it, as the other one warns there."""
+    limits: list[float] = []
+
+    def set_timeout(limit: timedelta, group: object) -> None:
+        limits.append(limit.total_seconds())
+
+    def old(limit: timedelta, group: object) -> None:
+        assert not newer
+        set_timeout(limit, group)
+
+    monkeypatch.setattr(dist, "set_timeout", set_timeout if newer else None, raising=False)
+    monkeypatch.setattr(dist.distributed_c10d, "_set_pg_timeout", old)
+    watched((7, "saving", 0), 0, 2)
+    assert limits == [pytest.approx((FIRST + 1) * LIMIT)]
 
 
 def test_debugger_is_no_hang(watched: Watched, exits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def test_workers_are_limited_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> No
     ("cores", "ranks", "threads", "on_cpu", "on_gpu"),
     [
         *((1, 1, 1, 0, 1), (2, 1, 2, 0, 1), (2, 1, 1, 1, 1), (4, 2, 1, 1, 1), (4, 2, 2, 0, 1), (3, 1, 3, 2, 2)),
-        *((16, 1, 16, 15, 15), (64, 1, 64, 16, 16), (96, 8, 1, 11, 11)),
+        *((16, 1, 16, 15, 15), (64, 1, 64, 32, 32), (256, 2, 1, 32, 32), (96, 8, 1, 11, 11)),
     ],
 )
 def test_automatic_workers_follow_the_cores_per_rank(

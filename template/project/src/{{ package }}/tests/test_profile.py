@@ -3,6 +3,8 @@
 import errno
 import json
 import shutil
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from ..config import Config, DebugConfig, as_dict
 from ..distributed import World
 from ..errors import UserError
-from ..techniques import profiler
+from ..techniques.profiler import Profiler
 from ..tools import profile, trial
 from ..tools.diagnosis import of_operators, of_phases
 from ..tools.memory_timeline import draw
@@ -64,7 +67,7 @@ def test_kernels_are_not_counted_with_the_operators_that_they_are_named_like(tmp
 
     found = [event("triton_poi_0", "CPU"), event("triton_poi_0", "CUDA"), event("aten::mm", "CPU")]
     recorded: Any = SimpleNamespace(key_averages=lambda **_: found, events=lambda: found)
-    hook = profiler.Profiler(DebugConfig(profile="simple"), World(0, 1, torch.device("cpu")), 100)
+    hook = Profiler(DebugConfig(profile="simple"), World(0, 1, torch.device("cpu")), 100)
     hook.folder, hook.on_device = tmp_path, True
     hook._write_operators(recorded)
     operators = json.loads((tmp_path / "operators.json").read_text())["operators"]
@@ -157,9 +160,26 @@ def test_refused(options: list[str], why: str, tmp_path: Path, monkeypatch: pyte
     assert not [*tmp_path.iterdir()]
 
 
+def test_nsys_records_a_range_per_step(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Between the calls that start and stop it, which wait for the device; the steps before and after are not there."""
+    done: list[str] = []
+    for name in ("synchronize", "profiler.start", "profiler.stop", "nvtx.range_pop"):
+        monkeypatch.setattr(f"torch.cuda.{name}", partial(done.append, name))
+    monkeypatch.setattr("torch.cuda.nvtx.range_push", done.append)
+    monkeypatch.setattr("torch.autograd.profiler.emit_nvtx", lambda: nullcontext())
+    profiler = Profiler(
+        DebugConfig(profile="nvtx", profile_start=4, profile_steps=2), replace(world, device=torch.device("cuda")), 9
+    )
+    with profiler.running(nn.Linear(1, 1), tmp_path):
+        for step in range(9):
+            profiler.before_step(step)
+    begin, end = ["synchronize", "profiler.start"], ["synchronize", "nvtx.range_pop", "profiler.stop"]
+    assert done == [*begin, "step 4", "nvtx.range_pop", "step 5", *end]
+
+
 def test_nvtx_needs_cuda_and_one_process_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "end_on_signals", lambda: None)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda check_available: None)
     with pytest.raises(SystemExit, match="error: --kind nvtx needs CUDA, which torch does not find here"):
         profile.main(["--kind=nvtx"])
     monkeypatch.setenv("RANK", "0")

@@ -1,21 +1,26 @@
 """How a run uses the streams of an accelerator, shown on the CPU with stand-ins for streams and pinned memory."""
 
+import json
 import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from .. import data, grad_scaler, loaders
+from .. import data, distributed, grad_scaler, loaders, run
 from ..config import Config
+from ..device_times import DeviceTimes
 from ..distributed import World
 from ..errors import UserError
+from ..faults import host_copy
 from ..techniques import device_cache
 from ..train import train
-from .conftest import unsupported
+from .conftest import read_weights, unsupported
 
 pytestmark = pytest.mark.usefixtures("short_validation")
 
@@ -59,14 +64,23 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
             found.note("wait", other)
 
     class Event:
-        def __init__(self, device: torch.device) -> None:
-            pass
+        def __init__(self, device: torch.device, enable_timing: bool = False) -> None:
+            self.timed = enable_timing
+            self.asked = 0
 
         def record(self) -> None:
-            found.note("step queued")
+            found.note("timed" if self.timed else "step queued")
 
         def synchronize(self) -> None:
             found.note("synchronize")
+
+        def query(self) -> bool:
+            self.asked += 1
+            found.note("asked")
+            return self.timed or self.asked > 2
+
+        def elapsed_time(self, after: object) -> float:
+            return 1.0
 
     def pin(self: Tensor) -> Tensor:
         copy = self.clone()
@@ -151,3 +165,40 @@ def test_device_cache_copies_pinned_indices(
     pinned = [about for event, about in device.events[device.places("use")[0] :] if event == "pin"]
     assert len(pinned) >= 3
     assert {(part.dtype, part.ndim) for part in pinned} == {(torch.int64, 1)}
+
+
+def test_accelerator_of_another_vendor_takes_the_same_path(
+    config: Callable[..., Config], world: World, device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By its own module and `torch.accelerator`: its index, generator and name, times, peak memory, checkpoints."""
+    xpu, own, get_module = torch.device("xpu", 0), torch.Generator(), torch.get_device_module
+    module = SimpleNamespace(Stream=object, default_generators=[own], get_device_name=lambda device: "Max 1550")
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module if device == xpu else get_module(device))
+    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda device: 3e9)
+    monkeypatch.setattr(torch.accelerator, "reset_peak_memory_stats", lambda device: None)
+    with monkeypatch.context() as machine:
+        machine.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
+        machine.setattr(torch.accelerator, "device_count", lambda: 1)
+        assert [distributed._device(wanted, 0) for wanted in ("auto", "accelerator", "xpu")] == [xpu] * 3
+    assert distributed.describe(World(0, 2, xpu)) == "Max 1550, 2 ranks"
+    assert distributed.seeded_generator(xpu, 1, 2, 3) is own
+    pinned: list[Tensor] = []
+    empty_like = torch.empty_like
+
+    def on_host(value: Tensor, **how: Any) -> Tensor:
+        made = empty_like(value, **{name: it for name, it in how.items() if name != "pin_memory"})
+        pinned.extend([made] * how.get("pin_memory", False))
+        return made
+
+    monkeypatch.setattr(torch, "empty_like", on_host)
+    monkeypatch.setattr(host_copy, "has_streams", lambda device: True)
+    monkeypatch.setattr(run, "PhaseTimes", lambda: DeviceTimes(xpu, captured=False))
+    train(config("--run.name=a", "--train.steps=4", "--train.eval_every=4", "--log.every=2"), world)
+    rows = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
+    last = next(row for row in rows if (row["split"], row["step"]) == ("train", 4))
+    assert last["memory_gb"] == 3.0
+    assert {"prepare", "forward", "backward", "optimizer"} <= last.keys()
+    weights = read_weights(tmp_path / "a", 4)
+    kept = [name for name, weight in weights.items() if any(torch.equal(value, weight) for value in pinned)]
+    assert kept == [*weights], "a copy to pageable memory would block the host"
+    assert [event for event, _ in device.events if event == "asked"][2:], "the thread waits for the copies"

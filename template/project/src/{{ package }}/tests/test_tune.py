@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ..config import as_dict
+from ..distributed import World
 from ..tools import trial, tune
 from ..tools.trial import Trial
-from ..tools.tuning import rate, result, trials, tuner
+from ..tools.tuning import probe, rate, result, trials, tuner
 from ..tools.tuning.found import Compared, Facts
 from .conftest import PARENT, ROOT, small
 
-FACTS = Facts("cpu", 1, 4, 1000, 0, "fp32", True, 16.0, ["none", "device"], "a machine")
+FACTS = Facts("cpu", 1, 4, 1000, 0, "fp32", True, 16.0, False, ["none", "device"], "a machine")
 DRAW = result.draw
 Speed = Callable[[dict[str, Any], int], float]
 """Samples per second with these options, in the trial of this number; an error if it is below 0."""
@@ -124,10 +126,42 @@ def test_slow_data_lead_to_more_workers_and_fast_ones_to_none(start: Callable[..
     found, text, _ = start(slow, "--only=loader", w0=100.0, w1=200.0, w2=300.0, w4=500.0)
     assert found["values"] == {"loader.workers": 4}
     assert "  workers: 4  # 500 samples/s against 100 (3 rounds); with 0, the step waits for data 100.0%" in text
+    ceilings = {f"w{it}": 100.0 * (1 + it) for it in (0, 1, 2, 4, 8, 16, 32)}
+    found, _, _ = start(slow, "--only=loader", facts=replace(FACTS, cores=64), **ceilings)
+    assert found["values"] == {"loader.workers": 32}, "auto takes as many"
     facts = replace(FACTS, workers=4)
     found, _, machine = start(lambda it, _: 1000.0 - it.get("loader.workers", 4), "--only=loader", facts=facts)
     assert found["values"] == {"loader.workers": 0}
     assert not any("data.cache" in it for it in machine.asked), "the loader is not what limits"
+
+
+def test_memory_and_copies_are_those_of_any_accelerator(start: Callable[..., Any]) -> None:
+    """The peak of a trial is 0.5 GB; pinned memory is tried where a device copies asynchronously."""
+    for streams, memory, fits in ((True, 0.55, False), (True, 0.6, True), (False, 0.55, True)):
+        facts = replace(FACTS, device="xpu" if streams else "mps", memory_gb=memory, streams=streams)
+        if fits:
+            found, _, _ = start(lambda *_: 1000.0, "--only=batch", facts=facts)
+            assert found["findings"][0]["verdict"] == "no proven gain"
+        else:
+            with pytest.raises(SystemExit, match=r"not even train.micro_batch=\d+ runs"):
+                start(lambda *_: 1000.0, "--only=batch", facts=facts)
+        found, _, _ = start(lambda *_: 1000.0, "--only=loader", facts=facts)
+        verdicts = {it["what"]: it["verdict"] for it in found["findings"]}
+        assert verdicts["loader.pin_memory=false"] == ("no proven gain" if streams else "skipped")
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_probe_reads_the_memory_of_any_accelerator(
+    monkeypatch: pytest.MonkeyPatch, world: World, streams: bool
+) -> None:
+    monkeypatch.setattr(probe, "has_streams", lambda device: streams)
+    monkeypatch.setattr(torch.accelerator, "get_memory_info", lambda device: (1, 48_000_000_000))
+    found = probe.facts(small(), world)
+    assert found.streams == streams
+    assert (found.memory_gb == 48) == streams
+    with monkeypatch.context() as files:
+        files.setattr(Path, "read_text", lambda file: {"meminfo": "MemAvailable: 2000000 kB\n"}.get(file.name, "max"))
+        assert probe._free_gb() == 2.048
 
 
 def test_a_switch_is_kept_only_if_it_is_faster_in_every_round(start: Callable[..., Any]) -> None:

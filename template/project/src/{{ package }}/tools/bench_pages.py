@@ -25,7 +25,7 @@ from .bench_report import machine, versions
 DEFAULT = "samples_per_second"
 OUTCOME = "val:"
 """Before the name of a metric: that of the last validation of a complete run."""
-MEMORY_GB = 1.0
+MEMORY_GB = 2**30 / 1e9
 """What the processes of a run may take, for `largest_batch`: a multiple of 8, found by doubling and bisection."""
 VALUES = (
     "largest_batch",
@@ -46,7 +46,8 @@ def fill(folder: Path, base: Sequence[str]) -> None:
     """
     comparisons, file = _read(folder / "comparisons.json"), folder / "measured.json"
     found: list[dict[str, Any]] = []
-    device = "cpu" if "--run.device=cpu" in base or not torch.accelerator.is_available() else "cuda"
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    device = gpu if gpu is not None and "--run.device=cpu" not in base else torch.device("cpu")
     place = {"machine": machine(device), "versions": versions()}
     said = Progress(sum(2 * comparison.get("rounds", 3) for comparison in comparisons))
     for comparison in comparisons:
@@ -97,7 +98,7 @@ def _value(comparison: dict[str, Any], case: Case, base: Sequence[str]) -> float
     if wanted == DEFAULT:
         return speed(found.rows)
     if wanted.endswith("memory_mb"):
-        return 1024 * (found.memory_gb or 0)
+        return 1000 * (found.memory_gb or 0)
     return float(found.validation_seconds or 0 if wanted == "validation_seconds" else found.rows[-1]["seconds"])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..distributed import device_name
 from ..environment import cpu
 from ..errors import UserError
 from .atomic_file import atomic_write
@@ -33,7 +34,7 @@ COLORS = {"faster": "#2e7d4f", "slower": "#b3412e", "none": "#9aa5b1", "unknown"
 def where(facts: Facts) -> dict[str, Any]:
     """Return the machine, the versions and the date of a measurement."""
     return {
-        "machine": machine(facts.device.type),
+        "machine": machine(facts.device),
         "ranks": facts.ranks,
         "global_batch": facts.global_batch,
         "versions": versions(),
@@ -46,12 +47,13 @@ def versions() -> str:
     return f"torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def machine(device: str) -> str:
-    """Return the name of the GPU, or that of the processor and the number of usable cores."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
+def machine(device: torch.device) -> str:
+    """Return the name of the GPU, or that of the processor and the number of usable cores, for Apple's GPUs as well."""
+    name = device_name(device)
+    if name != device.type:
+        return name
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{cpu()}, {cores} cores{f', {device}' * (device != 'cpu')}"
+    return f"{cpu()}, {cores} cores{f', {name}' * (name != 'cpu')}"
 
 
 def table(result: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 from .. import speed, techniques
 from ..config import as_dict, from_dict
 from ..contracts import blocks_of
-from ..distributed import World
+from ..distributed import World, has_streams
 from ..loaders import Plan
 from ..model import build
 from .bench_run import PerSample, is_convolution, unbiased
@@ -51,8 +51,8 @@ TECHNIQUES = (
     switch("cudnn_benchmark", "cudnn-autotuner", "speed.cudnn_benchmark", "false", "true", "cuda", "convolutions"),
     switch("step_graph", "cuda-graphs", "speed.step_graph", "false", "true", "cuda"),
     switch("workers", "loader-workers", "loader.workers", "0", "1"),
-    switch("pin_memory", "pinned-memory", "loader.pin_memory", "false", "true", "cuda"),
-    switch("side_stream", "pinned-memory", "loader.side_stream", "false", "true", "cuda"),
+    switch("pin_memory", "pinned-memory", "loader.pin_memory", "false", "true", "streams"),
+    switch("side_stream", "pinned-memory", "loader.side_stream", "false", "true", "streams"),
     switch("cache", "pinned-memory", "data.cache", "none", "device"),
     Technique("whole_batches", "loader-workers", needs=["whole batches"], change="per_sample"),
     switch("log_every", "synchronization", LOG_EVERY, "1", "10"),
@@ -89,6 +89,7 @@ class Facts:
         normalized = any(isinstance(it, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) for it in parts)
         self.has = {
             "cuda": self.device.type == "cuda",
+            "streams": has_streams(self.device),
             "ranks": self.ranks > 1,
             "convolutions": any(map(is_convolution, parts)),
             "BatchNorm": normalized and bool(unbiased(model)),
@@ -126,6 +127,7 @@ class Facts:
 
 LACKING = {
     "cuda": "it needs a CUDA device",
+    "streams": "it needs a GPU, and not one of Apple's",
     "ranks": "it needs several ranks, such as --run.processes 2",
     "convolutions": "the model has no convolutions",
     "BatchNorm": "the model has no convolutions without a bias before BatchNorm",

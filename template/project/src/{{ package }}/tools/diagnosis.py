@@ -89,7 +89,9 @@ def _computes(operator: Mapping[str, Any]) -> bool:
 
 
 def _faster_loading(config: Mapping[str, Any], ranks: int, cores: int) -> str:
-    workers, most = config["loader"]["workers"], max(1, min(16, cores // ranks - 1))
+    from ..config import MOST_WORKERS  # here, as importing torch takes a second
+
+    workers, most = config["loader"]["workers"], max(1, min(MOST_WORKERS, cores // ranks - 1))
     uncached = config["data"].get("cache") not in (None, "device")
     then = "--data.cache device" if uncached else "a faster `__getitems__` in data.py: less decoding, or shards"
     if workers == "auto":

@@ -194,7 +194,8 @@ def _nvtx(options: list[str], steps: int) -> str:
     """
     import torch  # here, as the other kinds need not wait for it
 
-    if not torch.cuda.is_available():
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None or found.type != "cuda":
         raise UserError("--kind nvtx needs CUDA, which torch does not find here: use --kind trace")
     if shutil.which("nsys") is None:
         raise UserError("--kind nvtx needs nsys, which is not installed: install Nsight Systems, or use --kind trace")

@@ -49,7 +49,7 @@ class Trial:
     seconds: float
     """Of the whole process."""
     memory_gb: float | None
-    """Peak memory: of the device, as allocated; on the CPU, of all processes; None if it is not known."""
+    """Peak memory in 10^9 bytes: of the device, as allocated; on the CPU, of all processes; None if not known."""
     config: dict[str, dict[str, Any]] = field(default_factory=dict)
     """All options of the run, as in its config.json."""
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -221,12 +221,12 @@ def _family(pid: int) -> list[int]:
 
 
 def _memory(family: list[int], key: str) -> float:
-    """Return the resident memory of processes, in GB, now or at its largest; 0 where the system does not tell."""
+    """Return the resident memory of processes in 10^9 bytes, now or at its largest; 0 where it is not known."""
     total = 0.0
     for pid in family:
         with suppress(OSError, ValueError, IndexError):
             total += float(Path(f"/proc/{pid}/status").read_text().partition(f"{key}:")[2].split()[0])
-    return total / 2**20
+    return total * 1024 / 1e9
 
 
 def busy() -> str:

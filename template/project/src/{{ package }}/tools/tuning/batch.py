@@ -57,7 +57,7 @@ def tune(trials: Trials, facts: Facts, config: dict[str, Any], larger: bool) -> 
     if size in curve and curve[size] >= (1 - KNEE) * fastest:
         knee = size
     memory = search.tried[largest].memory_gb
-    limit = f" of {facts.memory_gb:.3g}" if facts.device == "cuda" else ""
+    limit = f" of {facts.memory_gb:.3g}" if facts.streams else ""
     if search.next:
         fitting = f"{largest} fits with {HEADROOM:.0%} of the memory free, {search.next} does not"
         fitting += f" ({memory:.2g}{limit} GB)" if memory else ""
@@ -93,7 +93,7 @@ class Search:
         if size not in self.tried:
             self.tried[size] = self.trials.measure(self.values(size))
         found = self.tried[size]
-        own = self.facts.device == "cuda"
+        own = self.facts.streams
         return found.ok and (not own or (found.memory_gb or 0.0) <= (1 - HEADROOM) * self.facts.memory_gb)
 
     def speed(self, size: int) -> float:

@@ -92,7 +92,9 @@ class Facts:
     precision: str
     convolutions: bool
     memory_gb: float
-    """Of the device; on the CPU what is free; infinite if it is not known."""
+    """10^9 bytes: of the device; on the CPU what is free; infinite if it is not known."""
+    streams: bool
+    """Whether the device has memory of its own, and copies asynchronously: GPUs but Apple's."""
     caches: list[str]
     """Values of `data.cache`."""
     machine: str

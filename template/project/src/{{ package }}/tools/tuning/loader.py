@@ -22,7 +22,7 @@ def tune(trials: Trials, facts: Facts, config: dict[str, Any], current: Options)
         BudgetError: the budget is used up.
     """
     most = max(facts.cores // facts.ranks, 1)
-    counts = sorted({facts.workers, *(it for it in (0, 1, 2, 4, 8, 16) if it <= most)})
+    counts = sorted({facts.workers, *(it for it in (0, 1, 2, 4, 8, 16, 32) if it <= most)})
     settings = {**config, "train": {**config["train"], **_section(current, "train.")}}
     answer = trials.ask(settings, loaders=[{"workers": it} for it in counts], ranks=facts.ranks)
     ceilings = dict(zip(counts, answer, strict=True))
@@ -56,7 +56,7 @@ def tune(trials: Trials, facts: Facts, config: dict[str, Any], current: Options)
         return ceilings, demand
     workers = current.get("loader.workers", facts.workers)
     judge("loader.prefetch_factor", 2 * config["loader"]["prefetch_factor"], idle or "needs workers" * (not workers))
-    judge("loader.pin_memory", not config["loader"]["pin_memory"], "" if facts.device == "cuda" else "needs a GPU")
+    judge("loader.pin_memory", not config["loader"]["pin_memory"], "" if facts.streams else "needs a GPU")
     return ceilings, demand
 
 

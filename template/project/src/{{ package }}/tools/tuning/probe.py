@@ -19,7 +19,7 @@ from torch import nn
 from ... import distributed, model, speed, techniques
 from ...config import Config, LoaderConfig, from_dict
 from ...contracts import Data
-from ...distributed import World
+from ...distributed import World, has_streams
 from ...errors import UserError, short_warnings
 from ...failure import leave
 from ...faults import provenance
@@ -41,7 +41,7 @@ def facts(cfg: Config, world: World) -> Facts:
     ranks = techniques.processes_to_start(cfg.run)
     found = provenance.machine(world.device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cuda = world.device.type == "cuda"
+    streams = has_streams(world.device)
     os.environ["LOCAL_WORLD_SIZE"] = str(ranks)
     workers = techniques.worker_count(cfg.loader, samples, world)
     convolutions = True
@@ -56,7 +56,8 @@ def facts(cfg: Config, world: World) -> Facts:
         workers=workers,
         precision=speed.setup(cfg, world.device).format,
         convolutions=convolutions,
-        memory_gb=torch.cuda.get_device_properties(world.device).total_memory / 2**30 if cuda else _free_gb(),
+        memory_gb=torch.accelerator.get_memory_info(world.device)[1] / 1e9 if streams else _free_gb(),
+        streams=streams,
         caches=[str(value) for value in typing.get_args(hints)],
         machine=", ".join(
             [f"{cores} cores of {found['cpu']}", *found.get("gpus", [])[:1], f"torch {torch.__version__}"]
@@ -65,14 +66,14 @@ def facts(cfg: Config, world: World) -> Facts:
 
 
 def _free_gb() -> float:
-    """Return the host's memory that is free for programs, in GB, within the limits of this process and its group."""
+    """Return the host's memory that is free for programs, in 10^9 bytes, within the limits of its group."""
     free = float("inf")
     with suppress(OSError, IndexError, ValueError):
         free = float(Path("/proc/meminfo").read_text().partition("MemAvailable:")[2].split()[0]) * 1024
     with suppress(OSError, ValueError):
         most = float(Path("/sys/fs/cgroup/memory.max").read_text())
         free = min(free, most - float(Path("/sys/fs/cgroup/memory.current").read_text()))
-    return free / 2**30
+    return free / 1e9
 
 
 def ceiling(samples: Data, cfg: Config, loader: LoaderConfig, world: World, ranks: int) -> float:
