@@ -94,7 +94,7 @@ gpu-bundle: $(VENV)/.ready  ## collect what gpu-smoke needs, for a GPU machine w
 	PYTHONPATH=tests/support $(BIN)/python -m gpu_smoke.bundle --python-version $(PYTHON_VERSION) --platform $(PLATFORM)
 
 # No environment is created, and nothing is downloaded: PYTHON has torch 2.11 or newer.
-gpu-smoke:  ## check rendered projects on a GPU in nine minutes, with PYTHON's torch; options in ARGS
+gpu-smoke:  ## check rendered projects on a GPU, for nine minutes, with PYTHON's torch; options in ARGS
 	@PYTHONPATH=$(abspath tests/support):$$PYTHONPATH $(PYTHON) -m gpu_smoke $(ARGS)
 
 # PYTHON's packages are seen here, so that its torch is the one that is tested; what it lacks is installed.

@@ -1,9 +1,15 @@
 """Checks that pass, fail, hang, crash and lack hardware, for the tests of gpu_smoke."""
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 from gpu_smoke.check import Check, Figures, Lab, MissingHardwareError
+
+LIMIT = float(os.environ.get("PLANTED_LIMIT", "0.4"))
+"""Seconds after which the check that hangs has failed, on a GPU."""
 
 
 class Machine:
@@ -12,7 +18,9 @@ class Machine:
     device, missing = None, ""
 
     def __init__(self, dry_run: bool) -> None:
-        pass
+        if "PLANTED_START" in os.environ:
+            start_child()
+            time.sleep(600)
 
     def reset(self) -> None:
         """Do nothing, as the checks leave nothing."""
@@ -27,12 +35,20 @@ class Machine:
 
 
 def passes(lab: Lab) -> Figures:
-    """Pass."""
+    """Pass, and leave a file in the current folder."""
+    Path("left").touch()
     return {"answer": 42}
 
 
+def start_child() -> None:
+    """Start a process that does not end, and print its id and that of this one."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print("processes", os.getpid(), child.pid, file=sys.stderr, flush=True)
+
+
 def fails(lab: Lab) -> Figures:
-    """Fail."""
+    """Fail, with a figure that was known before."""
+    lab.figures["before"] = 1
     raise AssertionError("planted failure")
 
 
@@ -42,7 +58,8 @@ def exits(lab: Lab) -> Figures:
 
 
 def hangs(lab: Lab) -> Figures:
-    """Never end."""
+    """Never end, with a process that does not either."""
+    start_child()
     time.sleep(600)
     return {}
 
@@ -62,6 +79,6 @@ def all_checks(lab: Lab) -> list[Check]:
     planted = [hangs, fails, exits, crashes, lacks_hardware]
     found = [Check("first", "planted", passes)]
     for check in planted:
-        limit = 0.4 if check is hangs else 60
+        limit = LIMIT if check is hangs else 60
         found += [Check(check.__name__, "planted", check, limit), Check(f"after {check.__name__}", "planted", passes)]
     return found

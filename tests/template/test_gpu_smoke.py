@@ -2,52 +2,77 @@
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tarfile
+import time
 from pathlib import Path
 
 import gpu_smoke
 import pytest
-from gpu_smoke import bundle, report, results
+from gpu_smoke import bundle, report, results, supervisor
 from gpu_smoke.__main__ import show
 from gpu_smoke.results import Result
-from gpu_smoke.supervisor import Supervisor, worker_command
+from gpu_smoke.supervisor import Supervisor, WorkerError, worker_command
 from matrix import ENGINE_MODEL, EVERY, PAIRS
 
 SUPPORT = Path(gpu_smoke.__file__).parents[1]
-CHOSEN = ["build", "item", f"{ENGINE_MODEL}, plain", "prefetch", "two ranks on", "MLP"]
-"""One of each kind, 20 seconds together; `make test-all` runs all of them."""
-RENDERED = [("pytorch", ENGINE_MODEL), ("pytorch", "vit")]
-PASSED = 46 if EVERY else 7
+CHOSEN = ["build", "item", f"{ENGINE_MODEL}, plain", "prefetch", "MLP"]
+"""Some of each kind, in seconds; `made_up.py` trains on two ranks, and `make test-all` runs all of them."""
+RENDERED = [("pytorch", ENGINE_MODEL)]
+PASSED = 55 if EVERY else 6
 """The others need a GPU, or two."""
 
 
-def smoke(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program."""
+def smoke(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the program, in a folder."""
     environment = os.environ | {"PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "gpu_smoke", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=folder)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_dry_run_passes(tmp_path: Path) -> None:
-    bundle.render(tmp_path / "projects", PAIRS if EVERY else RENDERED)
-    output = tmp_path / "out.jsonl"
+    bundle.pack(tmp_path / "bundle", PAIRS if EVERY else RENDERED)
+    output, here = tmp_path / "out.jsonl", tmp_path / "here"
+    here.mkdir()
     chosen = [] if EVERY else ["--only", *CHOSEN]
-    done = smoke("--dry-run", f"--bundle={tmp_path}", f"--output={output}", "--limit=1800", *chosen)
+    options = ["--dry-run", f"--bundle={tmp_path}/bundle", f"--output={output}", "--limit=1800", *chosen]
+    done = smoke(*options, folder=here)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(here.iterdir()), "files were left where the program was started"
     about, found = results.read(output)
     assert about["device"] == "CPU"
+    assert {"date", "python", "torch", "numpy", "triton", "lightning", "accelerate", "torchao"} <= about.keys()
     assert {result.status for result in found} == {"ok", "skipped"}
     assert {result.message for result in found if result.status == "skipped"} <= {"needs CUDA", "needs two GPUs"}
     assert sum(result.status == "ok" for result in found) == PASSED
 
 
-def planted(output: Path, limit: float, *only: str) -> Supervisor:
+def test_checks_fail_as_they_should() -> None:
+    """In a process of its own, as it imports torch's compiler."""
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(SUPPORT / "gpu_smoke" / "made_up.py"),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def planted(output: Path, limit: float, *only: str, **variables: str) -> Supervisor:
     """Return what runs the planted checks, which import no torch."""
-    environment = os.environ | {"PYTHONPATH": str(SUPPORT)}
-    return Supervisor(worker_command(output.parent, True, "planted_checks"), environment, output, limit, only)
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT), **variables}
+    command = worker_command(output.parent, output.parent / "runs", True, "planted_checks")
+    return Supervisor(command, environment, output, limit, only)
 
 
 def supervise(output: Path, limit: float) -> dict[str, Result]:
@@ -57,7 +82,8 @@ def supervise(output: Path, limit: float) -> dict[str, Result]:
     return {result.name: result for result in found}
 
 
-def test_failures_and_crashes_are_reported_and_cost_one_check(tmp_path: Path) -> None:
+def test_failures_and_crashes_are_reported_and_cost_one_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     found = supervise(tmp_path / "out.jsonl", 100)
     messages = {name: result.message for name, result in found.items() if result.status != "ok"}
     assert messages == {
@@ -69,16 +95,77 @@ def test_failures_and_crashes_are_reported_and_cost_one_check(tmp_path: Path) ->
     }
     assert [name for name, result in found.items() if result.status == "skipped"] == ["lacks_hardware"]
     assert all(result.figures == {"answer": 42} for name, result in found.items() if name not in messages)
+    assert found["fails"].figures == {"before": 1}, "what was known when it failed"
+    assert not (tmp_path / "left").exists(), "what a check writes into the current folder goes away with its runs"
     assert "planted failure" in (tmp_path / "out.log").read_text(), "the traceback is in the log"
 
 
 def test_time_limit_costs_the_remaining_checks(tmp_path: Path) -> None:
-    found = supervise(tmp_path / "out.jsonl", 1.5)
-    before, hanging, *others = found.values()
+    output = tmp_path / "out.jsonl"
+    before, *others = planted(output, 3, PLANTED_LIMIT="60").run()
     assert before.status == "ok"
-    assert hanging.status == "failed"
-    assert hanging.message.startswith("took longer than")
-    assert {result.status for result in others} == {"not run"}
+    assert {(result.status, result.message) for result in others} == {("not run", "the time limit was reached")}
+    assert others[0].seconds > 1, "the check that was cut off"
+    assert results.read(output)[1] == [before, *others]
+
+
+def test_second_call_adds_what_is_left_then_what_has_failed(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    assert [result.name for result in planted(output, 100, "first", "fails").run()] == ["first", "fails", "after fails"]
+    again = planted(output, 100, "first", "fails", "lacks")
+    assert [result.name for result in again.run()] == ["lacks_hardware", "after lacks_hardware", "fails"]
+    results.append_result(output, Result("fails", "planted", "not run", 0.0))
+    (kept,) = (result for result in results.read(output)[1] if result.name == "fails")
+    assert kept.status == "failed", "what was not run again has its result of before"
+    output.write_text(json.dumps({"about": {"device": "NVIDIA H100", "gpus": 1}}) + "\n")
+    with pytest.raises(WorkerError, match="has results of NVIDIA H100"):
+        list(planted(output, 100).run())
+
+
+def test_only_the_checks_of_a_group_are_run(tmp_path: Path) -> None:
+    for group, expected in {"planted": ["first"], "other": []}.items():
+        chosen = planted(tmp_path / f"{group}.jsonl", 100, "first")
+        chosen.groups = [group]
+        assert [result.name for result in chosen.run()] == expected
+
+
+def gone(log: Path) -> bool:
+    """Whether the processes that a log names have ended, or do in ten seconds."""
+    ids = next(line.split()[1:] for line in log.read_text().splitlines() if line.startswith("processes"))
+    for _ in range(100):
+        listed = subprocess.run(["ps", "-o", "stat=", "-p", ",".join(ids)], capture_output=True, text=True, check=False)
+        if all(status.startswith("Z") for status in listed.stdout.split()):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def wait_for(log: Path, text: str) -> None:
+    """Wait until a text is in a log."""
+    for _ in range(300):
+        if log.exists() and text in log.read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"no {text!r} in {log}")
+
+
+def test_worker_that_does_not_start_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "START", 1.5)
+    with pytest.raises(WorkerError, match="took longer than 2 s"):
+        list(planted(tmp_path / "out.jsonl", 100, PLANTED_START="1").run())
+    assert gone(tmp_path / "out.log")
+
+
+def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    command = worker_command(tmp_path, tmp_path / "runs", True, "planted_checks")
+    program = f"""import os, pathlib, gpu_smoke.supervisor
+output = pathlib.Path({str(tmp_path)!r}, "o.jsonl")
+list(gpu_smoke.supervisor.Supervisor({command}, dict(os.environ), output, 100, ["hangs"]).run())"""
+    environment = os.environ | {"PYTHONPATH": str(SUPPORT), "PLANTED_LIMIT": "60"}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
+        wait_for(tmp_path / "o.log", "processes")
+        process.send_signal(signal.SIGKILL)
+    assert gone(tmp_path / "o.log")
 
 
 @pytest.mark.parametrize(
@@ -89,13 +176,20 @@ def test_only_missing_hardware_excuses_a_check(status: results.Status, expected:
     assert results.passed([good, Result("c", "b", status, 0.0)]) == expected
 
 
+def pack_nothing(folder: Path) -> None:
+    """Create an archive without projects."""
+    (folder / "projects").mkdir()
+    with tarfile.open(folder / bundle.PROJECTS, "w:gz") as archive:
+        archive.add(folder / "projects", "projects")
+
+
 def test_program_fails_without_a_gpu_and_without_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "projects").mkdir()
+    pack_nothing(tmp_path)
     done = smoke(f"--bundle={tmp_path}", f"--output={tmp_path}/out.jsonl")
     assert done.returncode == 1
     assert "finds no CUDA device: use --dry-run" in done.stderr
     assert not show(planted(tmp_path / "none.jsonl", 100, "nothing"))
-    assert "no check has this name" in capsys.readouterr().out
+    assert "no check has this name, or is left" in capsys.readouterr().out
     assert show(planted(tmp_path / "one.jsonl", 100, "first"))
 
 
@@ -133,6 +227,32 @@ def test_bundle_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(bundle, "LIMIT", 999)
     with pytest.raises(SystemExit, match="more than"):
         bundle.check_size(tmp_path)
+
+
+def test_bundle_is_unpacked_without_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack_nothing(tmp_path)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "module.py").touch()
+    for name in ("Un_known-1.0-py3-none-any.whl", "pytest-1.0-py3-none-any.whl"):
+        shutil.make_archive(str(tmp_path / "wheels" / name), "zip", tmp_path / "source")
+        (tmp_path / "wheels" / f"{name}.zip").rename(tmp_path / "wheels" / name)
+    (tmp_path / "left" / "removed-1.0.dist-info").mkdir(parents=True)  # as pip sometimes leaves them
+    monkeypatch.syspath_prepend(str(tmp_path / "left"))
+    bundle.unpack(tmp_path, tmp_path / "first")
+    assert (tmp_path / "first" / "packages" / "module.py").exists()
+    (tmp_path / "wheels" / "Un_known-1.0-py3-none-any.whl").unlink()
+    bundle.unpack(tmp_path, tmp_path / "second")
+    assert [path.name for path in (tmp_path / "second").iterdir()] == ["projects"]
+
+
+def test_bundle_has_projects_of_this_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other" / "fastproj").mkdir(parents=True)
+    (tmp_path / "other" / "fastproj" / "__main__.py").write_text("raise SystemExit('another checkout')\n")
+    (tmp_path / "other" / "fastproj" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other"))
+    bundle.pack(tmp_path / "bundle", [("pytorch", ENGINE_MODEL)])
+    bundle.unpack(tmp_path / "bundle", tmp_path)
+    assert (tmp_path / "projects" / f"pytorch-{ENGINE_MODEL}" / "configs" / "default.yaml").exists()
 
 
 def test_bundle_has_what_the_projects_import_but_not_torch() -> None:

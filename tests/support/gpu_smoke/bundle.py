@@ -1,16 +1,18 @@
 """`make gpu-bundle`: what a GPU machine without a network lacks, in a folder of at most 60 MB.
 
-- `projects/`: every framework with every model, rendered for GPUs;
+- `projects.tar.gz`: every framework with every model, rendered for GPUs;
 - `wheels/`: the packages that the projects import, but for torch and numpy, which the machine must have;
 - `data/`: the files of the built-in data sets, in place of scikit-learn.
 """
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
 import sys
-import zipfile
+import tarfile
+import tempfile
 from importlib.metadata import distributions, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "build" / "gpu-bundle"
+PROJECTS = "projects.tar.gz"
 LIMIT = 60_000_000
 """Bytes."""
 WANTED = ["jsonargparse[signatures]", "tqdm", "filelock", "lightning", "accelerate", "torchao"]
@@ -36,7 +39,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder; it is replaced")
     args = parser.parse_args()
     shutil.rmtree(args.output, ignore_errors=True)
-    render(args.output / "projects")
+    pack(args.output)
     copy_data(args.output / "data")
     download(resolve(args.python_version), args.python_version, args.platform, args.output / "wheels")
     print(f"{args.output}: {check_size(args.output) / 1e6:.1f} MB")
@@ -50,11 +53,22 @@ def check_size(folder: Path) -> int:
     return size
 
 
+def pack(folder: Path, pairs: list[tuple[str, str]] | None = None) -> None:
+    """Render projects into a compressed archive."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, tarfile.open(folder / PROJECTS, "w:gz") as archive:
+        render(Path(scratch, "projects"), pairs)
+        archive.add(Path(scratch, "projects"), "projects")
+
+
 def render(folder: Path, pairs: list[tuple[str, str]] | None = None) -> None:
     """Render projects for a machine with one GPU, each in a folder `<framework>-<model>`."""
     import yaml  # imported here because a GPU machine may lack it
 
     folder.mkdir(parents=True)
+    # This checkout's template, also where another checkout is installed.
+    search = [str(ROOT / "generator"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
     questions = yaml.safe_load((ROOT / "copier.yml").read_text())
     every = [
         (framework, model)
@@ -64,7 +78,7 @@ def render(folder: Path, pairs: list[tuple[str, str]] | None = None) -> None:
     for framework, model in pairs or every:
         chosen = [f"--framework={framework}", f"--model={model}", f"--output={folder}"]
         new = [sys.executable, "-m", "fastproj", "new", f"{framework}-{model}", *ANSWERS, *chosen]
-        subprocess.run(new, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(new, check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
 def copy_data(folder: Path) -> None:
@@ -115,13 +129,13 @@ def canonicalize(name: str) -> str:
 
 
 def unpack(folder: Path, target: Path) -> None:
-    """Unpack the wheels that this Python lacks into a folder for PYTHONPATH; what it has fits its other packages."""
-    installed = {canonicalize(found.name) for found in distributions()}
+    """Unpack `projects`, and into `packages` the wheels that this Python lacks; what it has fits its other packages."""
+    shutil.unpack_archive(folder / PROJECTS, target, "gztar", filter="data")
+    names: list[str | None] = [found.name for found in distributions()]  # None where a removal has left a folder
+    installed = {canonicalize(name) for name in names if name}
     for wheel in sorted((folder / "wheels").glob("*.whl")):
-        if canonicalize(wheel.name.split("-")[0]) in installed:
-            continue
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(target)
+        if canonicalize(wheel.name.split("-")[0]) not in installed:
+            shutil.unpack_archive(wheel, target / "packages", "zip")
 
 
 if __name__ == "__main__":

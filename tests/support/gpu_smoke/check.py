@@ -1,7 +1,7 @@
 """What a check is, and what it is given. torch is imported by those that need it: the planted checks do not."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Figures = dict[str, Any]
 ENGINE = "mlp"
 """The model that trains fastest, for checks in which any will do."""
+COLD = 150
+"""Limit in seconds of a check that may be the first to import Lightning, Accelerate or torchao, from a cold disk."""
 
 
 class MissingHardwareError(Exception):
@@ -32,6 +34,8 @@ class Lab:
     device: "torch.device"
     projects: Path
     folder: Path
+    figures: Figures = field(default_factory=dict, compare=False)
+    """What a check knows so far: it is reported if the check fails, too."""
 
     @property
     def dry(self) -> bool:
@@ -79,6 +83,6 @@ class Check:
     name: str
     group: str
     run: Callable[[Lab], Figures]
-    """Returns figures; any exception is a failure, but for `MissingHardwareError`."""
+    """Returns figures, in addition to those in the lab; any exception is a failure, but for `MissingHardwareError`."""
     limit: float = 60
     """Seconds after which it has failed."""

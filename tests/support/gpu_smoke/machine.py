@@ -3,9 +3,16 @@
 import gc
 import os
 import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+
+from .bundle import ROOT
+
+PACKAGES = ["numpy", "triton", "lightning", "accelerate", "torchao"]
 
 
 class Machine:
@@ -42,8 +49,13 @@ class Machine:
         return True
 
     def describe(self) -> dict[str, Any]:
-        """Return the machine and the versions."""
-        about: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__}
+        """Return the machine and the versions; a commit if git finds one."""
+        about: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        about |= (
+            {"commit": commit} if (commit := _output("git", "-C", str(ROOT), "describe", "--always", "--dirty")) else {}
+        )
+        about |= {"python": platform.python_version(), "torch": torch.__version__}
+        about |= {name: _version(name) for name in PACKAGES}
         about["cpus"] = os.cpu_count()
         if self.device.type == "cpu":
             return about | {"device": "CPU", "gpus": 0}
@@ -51,5 +63,22 @@ class Machine:
         memory = round(found.total_memory / 1e9, 1)
         about |= {"device": found.name, "gpus": torch.cuda.device_count(), "memory_gb": memory}
         about |= {"capability": f"{found.major}.{found.minor}", "cuda": torch.version.cuda or torch.version.hip}
+        driver = _output("nvidia-smi", "--id=0", "--query-gpu=driver_version", "--format=csv,noheader")
         cudnn: Any = torch.backends.cudnn
-        return about | {"cudnn": cudnn.version()}
+        return about | {"cudnn": cudnn.version(), "driver": driver or "unknown"}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _output(*command: str) -> str:
+    """Return what a program writes; nothing if it fails, or is absent."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

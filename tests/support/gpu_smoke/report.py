@@ -13,7 +13,7 @@ KEPT = ROOT / "benchmarks" / "gpu-smoke.jsonl"
 PAGE = ROOT / "docs" / "gpu.md"
 INTRODUCTION = """# GPU results
 
-`make gpu-smoke` checks rendered projects on a machine with a GPU, in nine minutes and without a network; this page is
+`make gpu-smoke` checks rendered projects on a machine with a GPU, in minutes and without a network; this page is
 generated from its results. `make gpu-bundle` collects beforehand, on another machine, what the GPU machine lacks.
 """
 NO_RUN = "No GPU run is available yet.\n"

@@ -16,7 +16,7 @@ class Result:
     name: str
     group: str
     status: Status
-    """skipped: the machine lacks hardware, which `message` names. not run: no time was left."""
+    """skipped: the machine lacks hardware, which `message` names. not run: the time limit was reached, maybe within."""
     seconds: float
     figures: dict[str, Any] = field(default_factory=dict)
     """Measured values by name, with the unit at the end of the name."""
@@ -35,9 +35,13 @@ def append_result(file: Path, result: Result) -> None:
 
 
 def read(file: Path) -> tuple[dict[str, Any], list[Result]]:
-    """Return the description of the machine, which is the first row, and the results."""
+    """Return the description of the machine, which is the first row, and the last result of each check that was run."""
     about, *rows = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
-    return about["about"], [Result(**row) for row in rows]
+    found: dict[str, Result] = {}
+    for row in rows:
+        if row["status"] != "not run" or row["name"] not in found:
+            found[row["name"]] = Result(**row)
+    return about["about"], list(found.values())
 
 
 def passed(results: Iterable[Result]) -> bool:
@@ -46,9 +50,9 @@ def passed(results: Iterable[Result]) -> bool:
 
 
 def line(result: Result) -> str:
-    """Return name, status, seconds, and the figures or what went wrong."""
-    about = result.message or "  ".join(f"{name} {show(value)}" for name, value in result.figures.items())
-    return f"{result.status:8}{result.seconds:6.1f} s  {result.name:34} {about}"
+    """Return name, status, seconds, what went wrong, and the figures."""
+    about = [result.message] * bool(result.message) + [f"{name} {show(it)}" for name, it in result.figures.items()]
+    return f"{result.status:8}{result.seconds:6.1f} s  {result.name:34} {'  '.join(about)}"
 
 
 def show(value: object) -> str:

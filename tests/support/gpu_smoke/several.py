@@ -6,31 +6,48 @@ import os
 import socket
 import sys
 import tempfile
+import traceback
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from datetime import timedelta
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch.distributed.fsdp import FSDPModule
 
 from .check import Lab
+from .compiling import Graphs
 from .projects import Project, Trained
 
 
 class Several(int):
-    """The number 1, but not found equal to it: the code for several ranks runs in a process group of one."""
+    """The number 1, which compares as 2 does: the code for several ranks runs in a process group of one."""
 
     def __eq__(self, other: object) -> bool:
-        return int(self) == other and other != 1
+        return other == 2
 
     def __ne__(self, other: object) -> bool:
-        return not self == other
+        return other != 2
 
-    def __gt__(self, other: object) -> bool:
-        return isinstance(other, int) and (int(self) > other or other == 1)
+    def __lt__(self, other: int) -> bool:
+        return other > 2
+
+    def __le__(self, other: int) -> bool:
+        return other >= 2
+
+    def __gt__(self, other: int) -> bool:
+        return other < 2
+
+    def __ge__(self, other: int) -> bool:
+        return other <= 2
 
     __hash__ = int.__hash__
 
@@ -56,23 +73,39 @@ class Job:
         """Return the file of what a rank writes."""
         return self.folder / f"rank{rank}.log"
 
+    @property
+    def about(self) -> Path:
+        """The file of what rank 0 has seen."""
+        return self.folder / "about.json"
+
 
 @dataclass(frozen=True)
-class Ended:
-    """The runs, and what happened in rank 0's process."""
+class Seen:
+    """What happened in a run, in rank 0's process."""
 
-    runs: dict[str, Trained]
+    wrapper: str
+    """What synchronizes the gradients: DistributedDataParallel, or FSDPModule."""
     warnings: list[str]
+    graphs: int
+    """Compiled ones."""
+    captured: bool
+    """Whether inductor captures CUDA graphs."""
     skipped_graphs: int
     """Compiled graphs that inductor did not capture, although the mode says so."""
 
 
-def train(lab: Lab, runs: Runs, backend: str, devices: list[str]) -> Ended:
-    """Train on several ranks, one run after another.
+@dataclass(frozen=True)
+class Ended:
+    """The runs that have ended, what happened in them, and why there are no others."""
 
-    Raises:
-        RuntimeError: a rank has failed; the message is its last line.
-    """
+    runs: dict[str, Trained]
+    seen: dict[str, Seen]
+    failure: str
+    """The last line of the rank that failed first; empty if none has."""
+
+
+def train(lab: Lab, runs: Runs, backend: str, devices: list[str]) -> Ended:
+    """Train on several ranks, one run after another, until one fails."""
     folder = Path(tempfile.mkdtemp(dir=lab.folder))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -83,27 +116,47 @@ def train(lab: Lab, runs: Runs, backend: str, devices: list[str]) -> Ended:
     started = [context.Process(target=main, args=(job, rank)) for rank in range(len(devices))]
     for process in started:
         process.start()
-    failed = ""
-    for rank, process in enumerate(started):
-        process.join()
-        errors = job.log(rank).read_text(errors="replace").strip()
-        print(errors, file=sys.stderr)
-        if process.exitcode != 0 and not failed:
-            failed = errors.splitlines()[-1] if errors else f"exit {process.exitcode}"
-    if failed:
-        raise RuntimeError(failed)
-    found = {
-        name: Project(lab.projects, "pytorch", model, lab.device, folder).read(name)
-        for name, (model, _) in runs.items()
-    }
-    return Ended(found, **json.loads((folder / "about").read_text()))
+    failed = _wait(started)
+    logs = [job.log(rank).read_text(errors="replace").strip() for rank in range(len(devices))]
+    print(*logs, sep="\n", file=sys.stderr)
+    failure = "" if failed is None else (logs[failed].splitlines() or [f"exit {started[failed].exitcode}"])[-1]
+    about = json.loads(job.about.read_text()) if job.about.exists() else {}
+    seen = {name: Seen(**row) for name, row in about.items()}
+    projects = {name: Project(lab.projects, "pytorch", runs[name][0], lab.device, folder) for name in seen}
+    return Ended({name: project.read(name) for name, project in projects.items()}, seen, failure)
+
+
+def _wait(processes: list[Any]) -> int | None:
+    """Wait until all have ended; if one fails, which is returned, end the others: they would wait for it."""
+    running = {process.sentinel: rank for rank, process in enumerate(processes)}
+    while running:
+        for sentinel in wait(list(running)):
+            rank = running.pop(sentinel)
+            processes[rank].join()
+            if processes[rank].exitcode != 0:
+                for process in processes:
+                    process.kill()
+                    process.join()
+                return rank
+    return None
 
 
 def main(job: Job, rank: int) -> None:
-    """Train each run in turn, as one rank."""
+    """Be one rank."""
     with job.log(rank).open("wb") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
+    status = 0
+    try:
+        _train_each(job, rank)
+    except (Exception, SystemExit):
+        traceback.print_exc()
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)  # without Python's teardown, in which gloo's threads sometimes abort, and NCCL's may wait
+
+
+def _train_each(job: Job, rank: int) -> None:
     size = len(job.devices)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(job.port), "LOCAL_WORLD_SIZE": str(size)}
     torch.set_num_threads(1)
@@ -114,15 +167,43 @@ def main(job: Job, rank: int) -> None:
     bound = device if job.backend == "nccl" else None
     limit = timedelta(seconds=60)
     dist.init_process_group(job.backend, rank=rank, world_size=size, device_id=bound, timeout=limit)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    seen: dict[str, Any] = {}
+    with _synchronized_alone() if size == 1 else nullcontext():
         for name, (model, options) in job.runs.items():
             project = Project(job.projects, "pytorch", model, device, job.folder)
             world = project.module("distributed").World(rank, size if size > 1 else Several(1), device)
-            project.train(*options, name=name, world=world)
-    if rank == 0:
-        said = sorted({str(warning.message) for warning in caught})
-        about = {"warnings": said, "skipped_graphs": counters["inductor"]["cudagraph_skips"]}
-        (job.folder / "about").write_text(json.dumps(about))
-    sys.stderr.flush()
-    os._exit(0)  # without Python's teardown, in which gloo's threads sometimes abort
+            seen[name] = asdict(_train(project, name, options, world))
+            if rank == 0:
+                job.about.write_text(json.dumps(seen))
+
+
+def _train(project: Project, name: str, options: list[str], world: Any) -> Seen:
+    """Train, and return what happened."""
+    distributed, graphs, wrappers = project.module("distributed"), project.hook(Graphs), list[str]()
+    wrap = distributed.wrap
+
+    def seeing(*arguments: Any) -> nn.Module:
+        net: nn.Module = wrap(*arguments)
+        wrappers.append("FSDPModule" if isinstance(net, FSDPModule) else type(net).__name__)
+        return net
+
+    counters.clear()
+    with warnings.catch_warnings(record=True) as caught, mock.patch.object(distributed, "wrap", seeing):
+        warnings.simplefilter("always")
+        project.train(*options, name=name, world=world, hooks=[graphs])
+    said = sorted({str(warning.message) for warning in caught})
+    skipped = counters["inductor"]["cudagraph_skips"]
+    return Seen(" ".join(wrappers), said, graphs.counts[-1], graphs.captured, skipped)
+
+
+@contextmanager
+def _synchronized_alone() -> Iterator[None]:
+    """Let SyncBatchNorm call the collectives in a group of one rank, too: it asks torch for the number of ranks."""
+    forward = nn.SyncBatchNorm.forward
+
+    def asking(self: nn.SyncBatchNorm, x: Tensor) -> Tensor:
+        with mock.patch.object(dist, "get_world_size", return_value=Several(1)):
+            return forward(self, x)
+
+    with mock.patch.object(nn.SyncBatchNorm, "forward", asking):
+        yield

@@ -1,18 +1,22 @@
 """The process that runs the checks: it reads their names from stdin, and answers with results.
 
-It first describes the machine and lists the checks. What the checks print goes to a log file.
+It first describes the machine and lists the checks. What the checks print goes to a log file. When stdin ends, which it
+also does when the supervisor is killed, this process ends, with all that it has started.
 """
 
 import argparse
 import importlib
 import json
 import os
+import shutil
+import signal
 import sys
-import tempfile
+import threading
 import time
 import traceback
 from dataclasses import asdict
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TextIO
 
 from .check import Check, Lab, MissingHardwareError
@@ -26,27 +30,40 @@ def main() -> None:
     """Answer to the supervisor until stdin ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--projects", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True, help="for the files of runs; it is emptied")
     parser.add_argument("--checks", default=f"{__package__}.checks", help="module with `all_checks` and `Machine`")
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
-    answers = _take_stdout()
+    answers, names = _take_stdout(), SimpleQueue[str]()
+    threading.Thread(target=_read_names, args=(names,), daemon=True).start()
     module = importlib.import_module(args.checks)
     machine = module.Machine(args.dry_run)
     if machine.missing:
         _answer(answers, {"error": machine.missing})
         return
-    with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(machine.device, args.projects, Path(folder))
-        checks: list[Check] = module.all_checks(lab)
-        patience = PATIENCE if args.dry_run else 1
-        listed = [[check.name, check.group, check.limit * patience] for check in checks]
-        _answer(answers, {"about": machine.describe(), "checks": listed})
-        by_name = {check.name: check for check in checks}
-        for line in sys.stdin:
-            machine.reset()
-            result = run(by_name[line.strip()], lab)
-            usable = result.status != "failed" or machine.usable()
-            _answer(answers, {"result": asdict(result), "usable": usable})
+    lab = Lab(machine.device, args.projects.resolve(), args.folder.resolve())
+    checks: list[Check] = module.all_checks(lab)
+    patience = PATIENCE if args.dry_run else 1
+    listed = [[check.name, check.group, check.limit * patience] for check in checks]
+    _answer(answers, {"about": machine.describe(), "checks": listed})
+    by_name = {check.name: check for check in checks}
+    while True:
+        check = by_name[names.get()]
+        machine.reset()
+        shutil.rmtree(lab.folder, ignore_errors=True)  # checkpoints can be large
+        lab.folder.mkdir(parents=True, exist_ok=True)
+        os.chdir(lab.folder)  # where data of texts keep their tokens
+        result = run(check, lab)
+        usable = result.status != "failed" or machine.usable()
+        _answer(answers, {"result": asdict(result), "usable": usable})
+
+
+def _read_names(names: SimpleQueue[str]) -> None:
+    """Pass on each name; in a thread, as a check may take long."""
+    with os.fdopen(os.dup(0), encoding="utf-8") as stream:  # a forked process closes sys.stdin, and would wait for it
+        for line in stream:
+            names.put(line.strip())
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def _take_stdout() -> TextIO:
@@ -65,16 +82,18 @@ def run(check: Check, lab: Lab) -> Result:
     """Run one check, whatever it raises."""
     print(f"--- {check.name}", file=sys.stderr, flush=True)
     started = time.perf_counter()
+    lab.figures.clear()
     try:
-        figures, status, message = check.run(lab), "ok", ""
+        lab.figures.update(check.run(lab))
+        status, message = "ok", ""
     except MissingHardwareError as error:
-        figures, status, message = {}, "skipped", str(error)
+        status, message = "skipped", str(error)
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         text = " ".join(str(error).split()) or "no message"
-        figures, status, message = {}, "failed", f"{type(error).__name__}: {text[:500]}"
+        status, message = "failed", f"{type(error).__name__}: {text[:500]}"
     seconds = round(time.perf_counter() - started, 3)
-    return Result(check.name, check.group, status, seconds, figures, message)  # type: ignore[arg-type]  # a Literal
+    return Result(check.name, check.group, status, seconds, dict(lab.figures), message)  # type: ignore[arg-type]  # a Literal
 
 
 if __name__ == "__main__":

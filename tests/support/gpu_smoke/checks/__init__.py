@@ -1,4 +1,4 @@
-"""The checks, in the order in which they tell most per second."""
+"""The checks, in the order in which they tell most per second: first the questions, then the tables of figures."""
 
 from ..check import Check, Lab
 from ..machine import Machine
@@ -6,6 +6,7 @@ from . import (
     checkpoints,
     compiled,
     environment,
+    fp8,
     frameworks,
     graphs,
     loading,
@@ -14,6 +15,7 @@ from . import (
     speed,
     synchronization,
     training,
+    validations,
 )
 
 __all__ = ["Machine", "all_checks"]
@@ -22,17 +24,21 @@ LISTED = [
     environment.checks,
     training.checks,
     synchronization.checks,
-    frameworks.checks,
     graphs.checks,
+    fp8.checks,
+    ranks.checks,
+    frameworks.checks,
+    validations.checks,
     loading.checks,
     reproducible.checks,
-    ranks.checks,
-    checkpoints.checks,
-    speed.checks,
-    loading.profiled_checks,
     compiled.checks,
     ranks.compiled_checks,
+    checkpoints.checks,
+    speed.checks,
     speed.compiled_checks,
+    # These profile, which slows down what comes after them in the process.
+    loading.profiled_checks,
+    speed.profiled_checks,
 ]
 
 

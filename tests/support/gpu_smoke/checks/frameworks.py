@@ -4,7 +4,7 @@ from functools import cache, partial
 
 import torch
 
-from ..check import ENGINE, Check, Figures, Lab
+from ..check import COLD, ENGINE, Check, Figures, Lab
 from ..projects import Trained
 from .environment import FORMATS
 
@@ -17,6 +17,8 @@ OPTIONS = [
 ]
 CLOSE = 1e-4
 """Largest relative difference of a loss from the plain loop's, which has the same operations in the same order."""
+EFFECT = {"bf16": CLOSE, "fp16": CLOSE, "tf32": 1e-5}
+"""Least relative difference of a loss from fp32's."""
 
 
 @cache
@@ -26,18 +28,19 @@ def native(lab: Lab, model: str, precision: str) -> Trained:
 
 
 def equals_native(lab: Lab, framework: str, model: str) -> Figures:
-    """The losses equal those of the plain loop; those in 16 bits are not fp32's, so a format has an effect."""
+    """The losses equal those of the plain loop; those in other formats are not fp32's, so a format has an effect."""
     torch.backends.cudnn.deterministic = True
-    project, figures = lab.project(model, framework), dict[str, float]()
+    project = lab.project(model, framework)
     for precision in formats(lab, model):
         expected = native(lab, model, precision)
         found = project.train(*OPTIONS, f"--speed.precision={precision}").differs(expected)
+        lab.figures[f"difference_{precision}"] = found
         assert found <= CLOSE, f"losses in {precision} differ by {found:.2g}"
-        figures[f"difference_{precision}"] = found
-        if precision in ("bf16", "fp16"):
+        if precision in EFFECT:
             effect = expected.differs(native(lab, model, "fp32"))
-            assert effect > CLOSE, f"losses in {precision} are within {effect:.2g} of those in fp32"
-    return {**figures}
+            lab.figures[f"effect_{precision}"] = effect
+            assert effect > EFFECT[precision], f"losses in {precision} are within {effect:.2g} of those in fp32"
+    return {}
 
 
 def formats(lab: Lab, model: str) -> list[str]:
@@ -52,7 +55,7 @@ def formats(lab: Lab, model: str) -> list[str]:
 def checks(lab: Lab) -> list[Check]:
     """Return a check for each framework."""
     return [
-        Check(f"{model} with {framework}", "frameworks", partial(equals_native, framework=framework, model=model))
+        Check(f"{model} with {framework}", "frameworks", partial(equals_native, framework=framework, model=model), COLD)
         for framework in lab.frameworks
         for model in (ENGINE, "resnet")
         if lab.has_project(model, framework)
