@@ -22,6 +22,7 @@ DEVICE ?= cpu
 # The environment of `make gpu`.
 GPU_VENV := build/gpu-venv
 GPU_BIN := $(abspath $(GPU_VENV))/bin
+GPU_READY = $(GPU_VENV)/ready$(subst /,-,$(shell command -v $(PYTHON)))
 # The machine for which `make gpu-bundle` collects packages.
 PYTHON_VERSION ?= 3.12
 PLATFORM ?= manylinux_2_28_x86_64
@@ -98,8 +99,8 @@ gpu-smoke:  ## check rendered projects on a GPU, for nine minutes, with PYTHON's
 	@PYTHONPATH=$(abspath tests/support):$$PYTHONPATH $(PYTHON) -m gpu_smoke $(ARGS)
 
 # PYTHON's packages are seen here, so that its torch is the one that is tested; what it lacks is installed.
-$(GPU_VENV)/.ready: pyproject.toml template/project/pyproject.toml.jinja
-	$(PYTHON) -m venv $(GPU_VENV)
+$(GPU_READY): pyproject.toml template/project/pyproject.toml.jinja
+	$(PYTHON) -m venv --clear $(GPU_VENV)
 	$(PYTHON) -c 'import site; print(site.getsitepackages()[0])' \
 	  > "$$($(GPU_BIN)/python -c 'import site; print(site.getsitepackages()[0])')/python.pth"
 	$(GPU_BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
@@ -108,7 +109,7 @@ $(GPU_VENV)/.ready: pyproject.toml template/project/pyproject.toml.jinja
 	PIP_CONSTRAINT= $(GPU_BIN)/python -m pip install --quiet --requirement $(GPU_VENV)/requirements.txt
 	@touch $@
 
-gpu: $(GPU_VENV)/.ready  ## the rendered projects' own tests that need CUDA, with PYTHON's torch; a skip is a failure
+gpu: $(GPU_READY)  ## the rendered projects' own tests that need CUDA, with PYTHON's torch; a skip is a failure
 	REQUIRE_GPU=1 $(GPU_BIN)/python -m pytest -m gpu $(ARGS)
 
 check: $(VENV)/.ready  ## check format, lint and types of the generator, the template and the tests

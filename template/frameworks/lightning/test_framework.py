@@ -220,6 +220,16 @@ def test_states_of_callbacks_are_kept_when_a_run_resumes(
     evaluate.main([str(tmp_path / "cut"), "--device=cpu"])
 
 
+def test_layers_of_fp8_are_validated_without_inference_mode(config: Callable[..., Config], world: World) -> None:
+    class Float8Linear(torch.nn.Linear):  # as torchao's is named
+        pass
+
+    with open_run(config("--run.name=a", *STEPS), world) as run:
+        assert make_trainer(run).validate_loop.inference_mode
+        run.parts.model.add_module("fp8", Float8Linear(1, 1))
+        assert not make_trainer(run).validate_loop.inference_mode
+
+
 def test_tuner_has_no_effect_on_the_run(
     config: Callable[..., Config], world: World, tmp_path: Path, with_extras: Callable[..., None]
 ) -> None:

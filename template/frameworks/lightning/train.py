@@ -32,6 +32,7 @@ from .errors import UserError, in_one_line
 from .framework import listed, refuse, require
 from .hooks import Hook
 from .loaders import Plan
+from .metrics import supports_inference_mode
 from .open_run import main, open_run
 from .parts import Parts
 from .run import Run
@@ -111,7 +112,8 @@ def make_trainer(run: Run) -> lightning.Trainer:
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     callbacks = listed(yours.get("callbacks"))
     options: dict[str, Any] = {name: any(isinstance(it, kind) for it in callbacks) for name, kind in OWN.items()}
-    options |= {"logger": False, "num_sanity_val_steps": 0, "default_root_dir": run.folder, **yours}
+    options |= {"logger": False, "num_sanity_val_steps": 0, "default_root_dir": run.folder}
+    options |= {"inference_mode": supports_inference_mode(run.parts.model), **yours}
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     decided: dict[str, Any] = {
         "accelerator": world.device.type,

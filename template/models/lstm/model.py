@@ -74,7 +74,8 @@ def _hidden_states(lstm: nn.LSTM, x: Tensor) -> Tensor:
     """Run a layer in the format of autocast where its kernel supports that, else in fp32, which is TF32 on a GPU."""
     if x.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
         wanted = torch.get_autocast_dtype("cuda")
-        if wanted == torch.bfloat16 and torch.cudnn_is_acceptable(x.new_empty(1, dtype=wanted)):
+        supported = not lstm.proj_size and torch.cudnn_is_acceptable(x.new_empty(1, dtype=wanted))
+        if wanted == torch.bfloat16 and supported:
             return in_bf16(lstm, x)
     with _supported_autocast(x):
         hidden: Tensor = lstm(x.to(next(lstm.parameters()).dtype))[0]
@@ -91,9 +92,9 @@ def in_bf16(lstm: nn.LSTM, x: Tensor) -> Tensor:
         flat = torch.cat([weight.flatten() for weight in weights]).to(torch.bfloat16)
         copies = flat.split([weight.numel() for weight in weights])
         shaped = [copy.view_as(weight) for copy, weight in zip(copies, weights, strict=True)]
-        start = x.new_zeros(1, len(x), lstm.hidden_size, dtype=torch.bfloat16)
-        # Biases, one layer without dropout, training, one direction, the batch first.
-        options = (True, 1, 0.0, lstm.training, False, True)
+        layers = lstm.num_layers * (1 + lstm.bidirectional)
+        start = x.new_zeros(layers, len(x), lstm.hidden_size, dtype=torch.bfloat16)
+        options = (lstm.bias, lstm.num_layers, lstm.dropout, lstm.training, lstm.bidirectional, lstm.batch_first)
         return torch.lstm(x.to(torch.bfloat16), (start, start), shaped, *options)[0]
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from torch import nn
 
 from .. import data
 from ..config import parse
@@ -59,15 +60,17 @@ def test_predictions_do_not_depend_on_later_tokens() -> None:
     assert not torch.equal(later[:, -1], other[:, -1])  # but on all earlier tokens
 
 
-def test_copy_of_the_weights_in_bf16_has_the_outputs_and_gradients_of_the_weights() -> None:
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}], ids=str)
+def test_copy_of_the_weights_in_bf16_has_the_outputs_and_gradients_of_the_weights(options: Any) -> None:
     """The path of GPUs in bf16, shown on the CPU, where torch has such a layer as well."""
     torch.manual_seed(0)
-    block: Any = build(ModelConfig(width=32), TEXT).blocks[0]
-    x, direction = torch.randn(3, 20, 32), torch.randn(3, 20, 32)
-    found, expected = in_bf16(block.lstm, x), block.lstm(x)[0]
+    lstm = nn.LSTM(32, 16, batch_first=True, **options)
+    x = torch.randn(3, 20, 32)
+    found, expected = in_bf16(lstm, x), lstm(x)[0]
+    direction = torch.randn_like(expected)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), expected, atol=0.02, rtol=0)
-    weights = list(block.lstm.parameters())
+    weights = list(lstm.parameters())
     gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in (found, expected)]
     for mine, its in zip(*gradients, strict=True):
         assert (mine - its).norm() < 0.02 * its.norm()

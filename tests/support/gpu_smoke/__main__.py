@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from . import bundle, report
-from .results import Result, line, passed
+from .results import Result, line, passed, read
 from .supervisor import Supervisor, WorkerError, worker_command
 
 OUTPUT = bundle.ROOT / "build" / "gpu-smoke.jsonl"
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument(
         "--group", nargs="+", default=[], help="only checks of these groups: the headings of docs/gpu.md"
     )
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="file of JSON lines; it is overwritten")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="file of JSON lines; overwritten without --append")
     parser.add_argument(
         "--append",
         action="store_true",
@@ -56,7 +56,7 @@ def main() -> None:
         environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         command = worker_command(projects, Path(folder, "runs"), args.dry_run)
         supervisor = Supervisor(command, environment, args.output, args.limit, args.only, args.group, started)
-        sys.exit(0 if show(supervisor) else 1)
+        sys.exit(0 if show(supervisor, args.append) else 1)
 
 
 def prepare(folder: Path, scratch: Path) -> tuple[Path, list[Path]]:
@@ -72,8 +72,8 @@ def prepare(folder: Path, scratch: Path) -> tuple[Path, list[Path]]:
     return scratch / "projects", [here, *inherited]
 
 
-def show(supervisor: Supervisor) -> bool:
-    """Print each result as it comes, and a summary; return whether all is well."""
+def show(supervisor: Supervisor, appended: bool = False) -> bool:
+    """Print each result as it comes, and a summary; return whether all is well, with those of before if appended."""
     results: list[Result] = []
     try:
         for result in supervisor.run():
@@ -84,7 +84,7 @@ def show(supervisor: Supervisor) -> bool:
     counts = Counter(result.status for result in results)
     summary = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no check has this name, or is left"
     print(f"{summary}; results in {supervisor.output}")
-    return bool(results) and passed(results)
+    return bool(results) and passed(results) if not appended else passed(read(supervisor.output)[1])
 
 
 if __name__ == "__main__":

@@ -117,7 +117,8 @@ def train(lab: Lab, runs: Runs, backend: str, devices: list[str]) -> Ended:
     for process in started:
         process.start()
     failed = _wait(started)
-    logs = [job.log(rank).read_text(errors="replace").strip() for rank in range(len(devices))]
+    written = map(job.log, range(len(devices)))  # a rank that cannot import this module has none
+    logs = [log.read_text(errors="replace").strip() if log.exists() else "" for log in written]
     print(*logs, sep="\n", file=sys.stderr)
     failure = "" if failed is None else (logs[failed].splitlines() or [f"exit {started[failed].exitcode}"])[-1]
     about = json.loads(job.about.read_text()) if job.about.exists() else {}

@@ -47,15 +47,24 @@ def main() -> None:
     listed = [[check.name, check.group, check.limit * patience] for check in checks]
     _answer(answers, {"about": machine.describe(), "checks": listed})
     by_name = {check.name: check for check in checks}
+    lab.folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(lab.folder)  # where data of texts keep their tokens
     while True:
         check = by_name[names.get()]
         machine.reset()
-        shutil.rmtree(lab.folder, ignore_errors=True)  # checkpoints can be large
-        lab.folder.mkdir(parents=True, exist_ok=True)
-        os.chdir(lab.folder)  # where data of texts keep their tokens
+        _empty(lab.folder)  # checkpoints can be large
         result = run(check, lab)
         usable = result.status != "failed" or machine.usable()
         _answer(answers, {"result": asdict(result), "usable": usable})
+
+
+def _empty(folder: Path) -> None:
+    """Remove what is in a folder, which stays: the processes that inductor compiles in have been started there."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def _read_names(names: SimpleQueue[str]) -> None:

@@ -49,7 +49,7 @@ class Collected:
         self.functions[name] = finish
         # Copies, as CUDA graphs of a compiled model write the next batch's outputs into the same memory.
         parts = [output if isinstance(output, Tensor) else list(output) for output in outputs]
-        kept: list[Any] = tree_map_only(Tensor, lambda value: value.detach().clone(), parts)
+        kept: list[Any] = tree_map_only(Tensor, lambda value: value.detach().clone(), parts, is_leaf=_is_numbers)
         batches = self.outputs.setdefault(name, [])
         if batches and [*map(type, batches[0])] != [*map(type, kept)]:
             raise UserError(f"the metric {name} has other outputs than in the batch before: return the same in each")
@@ -88,6 +88,11 @@ class Collected:
         dist.all_gather_object(gathered, tree_map_only(Tensor, lambda value: value.cpu(), own))
         gathered = tree_map_only(Tensor, lambda value: value.to(self.world.device), gathered)
         return {name: _in_order([rank[name] for rank in gathered]) for name in own}
+
+
+def _is_numbers(entry: Any) -> bool:
+    """Whether an entry is a list of numbers, such as token ids: thousands that need no look at each."""
+    return isinstance(entry, list) and bool(entry) and isinstance(entry[0], int | float)
 
 
 def _joined(name: str, batches: list[list[Any]]) -> list[Any]:

@@ -36,14 +36,14 @@ def _check_kernels(device: torch.device) -> None:
     built, capability = torch.cuda.get_arch_list(), torch.cuda.get_device_capability(device)
     if not built or any(runs_on(capability, kernels) for kernels in built):
         return
-    way_out = "install a newer torch"
+    way_out = "install a newer torch, or"
     if capability < min((10, 0), *map(_capability, built)):
         maxwell = capability >= (5, 0)
-        way_out = f"install a build for CUDA 12.6 ({CUDA_12})" if maxwell else "no torch from 2.11 on has any"
+        way_out = f"install a build for CUDA 12.6 ({CUDA_12}), or" if maxwell else "no torch from 2.11 on has any, so"
     name, number = torch.cuda.get_device_name(device), ".".join(map(str, capability))
     raise UserError(
         f"torch {torch.__version__} has no kernels for {name} of compute capability {number}, only for "
-        f"{' '.join(built)}: {way_out}, or {ON_CPU}"
+        f"{' '.join(built)}: {way_out} {ON_CPU}"
     )
 
 
@@ -80,12 +80,11 @@ def missing() -> str:
     """Return why torch, built for CUDA, finds no GPU, as far as that is known."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden in ("", "-1"):
-        return f"CUDA_VISIBLE_DEVICES={hidden} hides them: unset it"
+        return f"CUDA_VISIBLE_DEVICES={hidden} hides all GPUs: unset it"
     if not driver_version():
-        return (
-            f"it is built for CUDA {torch.version.cuda}, and there is no NVIDIA driver (a container needs --gpus all)"
-        )
-    return "nvidia-smi may show why"
+        return "there is no NVIDIA driver: install it, start a container with --gpus all"
+    selected = f" (CUDA_VISIBLE_DEVICES={hidden} selects among them)" * (hidden is not None)
+    return f"see which GPUs nvidia-smi lists{selected}"
 
 
 def driver_version() -> str:

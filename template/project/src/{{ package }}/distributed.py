@@ -94,7 +94,7 @@ def _device(wanted: str, local_rank: int) -> torch.device:
         fix = "install a build of torch for your GPU (pytorch.org/get-started/locally)"
         fix = cuda.missing() if torch.version.cuda and wanted in ("accelerator", "cuda") else fix
         found = f"run.device is {wanted}, but torch {torch.__version__} finds no such device"
-        raise UserError(f"{found}: {fix}; or use cpu")
+        raise UserError(f"{found}: {fix}, or use cpu")
     if kind == "cpu" or kind == "mps":
         return torch.device(kind)
     count = torch.accelerator.device_count()

@@ -29,7 +29,7 @@ class Hook:
         """Called when the weights were updated for the `updates`-th time."""
 
     def before_log(self) -> None:
-        """Called before metrics are fetched from the device, which synchronizes with it."""
+        """Called before metrics are fetched from the device, for a row or a checkpoint, which synchronizes with it."""
 
     def on_metrics(self, row: dict[str, float]) -> bool:
         """Add to the row of training metrics; return whether to end the run here, unlogged but validated."""

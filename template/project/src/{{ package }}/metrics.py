@@ -3,7 +3,7 @@
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -147,7 +147,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     generator = seeded_generator(world.device, 0, 0, 0)
-    with torch.inference_mode(_supports_inference_mode(model)):
+    with torch.inference_mode() if supports_inference_mode(model) else nullcontext():
         for number, batch in enumerate(batches):
             with autocast:
                 _, metrics = loss_and_metrics(model, prepare(batch, False, generator))
@@ -158,7 +158,7 @@ def evaluate(
     return found
 
 
-def _supports_inference_mode(model: nn.Module) -> bool:
-    """FSDP2 cannot train weights that were first gathered in it, and torchao has no casts of fp8 tensors in it."""
+def supports_inference_mode(model: nn.Module) -> bool:
+    """Return False for FSDP2, whose weights cannot be trained once gathered in it, and for torchao's fp8 layers."""
     sharded = any(hasattr(weight, "device_mesh") for weight in model.parameters())
     return not sharded and all(type(module).__name__ != "Float8Linear" for module in model.modules())

@@ -1,9 +1,10 @@
-"""fp8 layers train, are validated in inference mode, and end near bf16: eager, and compiled."""
+"""fp8 layers train, are validated without gradients, and end near bf16: eager, and compiled."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from ..check import COLD, Check, Figures, Lab
@@ -16,14 +17,17 @@ NEAR, EFFECT = 0.05, 1e-5
 
 
 class Converted:
-    """A hook: the number of layers that compute in fp8."""
+    """A hook: the number of layers that compute in fp8, and whether a validation records gradients."""
 
     def __init__(self) -> None:
-        self.layers = 0
+        self.layers, self.recorded = 0, False
 
     def running(self, model: nn.Module, folder: Path) -> AbstractContextManager[None]:
         self.layers = sum(type(layer).__name__ == "Float8Linear" for layer in model.modules())
         return nullcontext()
+
+    def on_validation(self, results: dict[str, float], model: nn.Module) -> None:
+        self.recorded = self.recorded or torch.is_grad_enabled()
 
 
 @cache
@@ -41,6 +45,7 @@ def near_bf16(lab: Lab, mode: str) -> Figures:
     loss, other = run.validation["loss"], expected.validation["loss"]
     lab.figures.update(layers=converted.layers, loss_bf16=other, loss_fp8=loss, effect=run.differs(expected))
     assert converted.layers, "no layer was converted"
+    assert not converted.recorded, "the validation recorded gradients, which takes memory"
     assert lab.figures["effect"] > EFFECT, "the losses are those in bf16: nothing was computed in fp8"
     assert abs(loss - other) < NEAR * other, f"a loss of {loss:.4g} after training in fp8, of {other:.4g} in bf16"
     return {}

@@ -36,7 +36,7 @@ def equals_eager(lab: Lab, model: str) -> Figures:
         if not lab.dry:
             with counted_replays() as replays:
                 graphs = project.train(*captured)
-            assert len(replays) >= STEPS, f"{len(replays)} graphs were replayed in {STEPS} steps"
+            assert len(replays) >= 2 * STEPS, f"{len(replays)} graphs were replayed in {STEPS} steps, of two each"
         found[f"difference{name}"] = graphs.differs(eager)
         lab.figures.update(found)
     found["difference_resumed"] = project.resume(graphs, HALF, *captured).differs(graphs)

@@ -177,6 +177,7 @@ def test_fp8_converts_matching_layers_agrees_with_bf16_and_is_validated() -> Non
             self.net = net
 
         def forward(self, x: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+            assert not torch.is_grad_enabled(), "the graph would take memory"
             loss = self.net(x).mean()
             return loss, {"loss": (loss.detach() * len(x), len(x))}
 

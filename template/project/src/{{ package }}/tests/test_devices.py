@@ -39,8 +39,8 @@ def use_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], kernel
     [
         ((7, 0), CUDA_13, r"install a build for CUDA 12.6 \(pip install .*/cu126\)"),
         ((7, 0), ["sm_90a"], "install a build for CUDA 12.6"),
-        ((3, 7), CUDA_13, "no torch from 2.11 on has any, or use the CPU"),
-        ((3, 7), CUDA_12, "no torch from 2.11 on has any, or use the CPU"),
+        ((3, 7), CUDA_13, "no torch from 2.11 on has any, so use the CPU"),
+        ((3, 7), CUDA_12, "no torch from 2.11 on has any, so use the CPU"),
         ((10, 0), ["sm_120"], "install a newer torch"),
         ((12, 0), CUDA_12, "install a newer torch"),
         ((8, 0), ["sm_75", "sm_86"], "install a newer torch"),
@@ -56,7 +56,7 @@ def test_gpu_without_kernels_is_refused(
     with pytest.raises(UserError, match=said) as refused:
         distributed._device("auto", 0)
     assert ("cu126" in str(refused.value)) == ("12.6" in way_out)
-    assert str(refused.value).endswith("or use the CPU (run.device=cpu, or --device cpu of a tool)")
+    assert str(refused.value).endswith(" use the CPU (run.device=cpu, or --device cpu of a tool)")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def use_driver(monkeypatch: pytest.MonkeyPatch, version: int | None, built: str 
 BUILT = "built for CUDA 13.0, the NVIDIA driver here for CUDA"
 OLD = f"{BUILT} 12.8: update the driver, for a GPU before Blackwell install .*/cu126\\), or use the CPU .*--device cpu"
 OLDEST = f"{BUILT} 11.4: update the driver, or use the CPU"
-NO_GPU = "run.device is {}, but torch .* finds no such device: nvidia-smi may show why; or use cpu"
+NO_GPU = "run.device is {}, but torch .* finds no such device: see which GPUs nvidia-smi lists, or use cpu"
 
 
 @pytest.mark.parametrize(
@@ -299,12 +299,12 @@ def test_unusable_driver_is_no_silent_run_on_the_cpu(
             None,
             None,
             "13.0",
-            "it is built for CUDA 13.0, and there is no NVIDIA driver \\(a container needs --gpus all\\)",
+            "there is no NVIDIA driver: install it, start a container with --gpus all",
         ),
-        (None, 0, "13.0", "it is built for CUDA 13.0, and there is no NVIDIA driver"),  # a stub library
-        ("", 13000, "13.0", "CUDA_VISIBLE_DEVICES= hides them: unset it"),
-        ("-1", 13000, "13.0", "CUDA_VISIBLE_DEVICES=-1 hides them: unset it"),
-        ("", 12020, "13.0", "CUDA_VISIBLE_DEVICES= hides them: unset it"),
+        (None, 0, "13.0", "there is no NVIDIA driver: install it"),  # a stub library
+        ("", 13000, "13.0", "CUDA_VISIBLE_DEVICES= hides all GPUs: unset it"),
+        ("-1", 13000, "13.0", "CUDA_VISIBLE_DEVICES=-1 hides all GPUs: unset it"),
+        ("", 12020, "13.0", "CUDA_VISIBLE_DEVICES= hides all GPUs: unset it"),
         (None, 12020, None, "install a build of torch for your GPU"),
     ],
 )
@@ -317,7 +317,7 @@ def test_auto_without_gpus_is_the_cpu(
     assert cuda.driver_version() == (f"{version // 1000}.{version % 1000 // 10}" if version else "")
     assert distributed._device("auto", 0) == torch.device("cpu")
     for wanted in ("accelerator", "cuda"):
-        said = f"run.device is {wanted}, but torch .* finds no such device: {why}.*; or use cpu"
+        said = f"run.device is {wanted}, but torch .* finds no such device: {why}.*, or use cpu"
         with pytest.raises(UserError, match=said):
             distributed._device(wanted, 0)
 
