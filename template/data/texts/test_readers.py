@@ -141,6 +141,16 @@ def test_validation_file(load: Callable[..., data.Data], tmp_path: Path) -> None
         load(rows(), val_path=tmp_path / "val.jsonl")
 
 
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    pl.DataFrame(rows()).write_csv(tmp_path / "a.csv")
+    for key, options in {
+        "path": {"path": tmp_path / "none.csv"},
+        "val_path": {"path": tmp_path / "a.csv", "val_path": tmp_path / "none"},
+    }.items():
+        with pytest.raises(UserError, match=f"^data.{key}=.*none.* does not exist: give a file$"):
+            data.load(data.DataConfig(cache_dir=tmp_path / "cache", **options))
+
+
 def test_classes_too_small_for_validation_stay_in_training(load: Callable[..., data.Data]) -> None:
     content = rows()
     content["label"][7] = "once"

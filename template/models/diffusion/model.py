@@ -193,7 +193,7 @@ class UNet(nn.Module):
         levels = ((images * self.std + self.mean) * 255).round()
         draw = levels.long().sum((1, 2, 3)) % DRAWS
         noise = self.noise.unfold(0, math.prod(self.shape), 1).index_select(0, draw)
-        return noise.view(-1, *self.shape), (draw + 0.5) / DRAWS
+        return noise.view(-1, *self.shape), (draw.to(images.dtype) + 0.5) / DRAWS
 
     def sample(self, count: int, generator: torch.Generator, steps: int = 16) -> Tensor:
         """Sample new images, with values from 0 to 1, by Heun's method: two velocities per step.

@@ -101,6 +101,12 @@ def test_validation_does_not_depend_on_the_batch_and_training_draws_noise_and_ti
         assert net(images, labels)[0] != first
 
 
+def test_validation_keeps_float64() -> None:
+    """For `debug.gradcheck`."""
+    net, (images, labels) = prepared(2)
+    assert net.double().eval()(images.double(), labels)[0].dtype == torch.float64
+
+
 def test_fixed_noise_and_times_differ_between_images() -> None:
     found = data.load(DataConfig(shift=0))
     batch = Prepare(found.spec, DataConfig())(found.val.__getitems__(list(range(359))), False, torch.Generator())

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,8 +94,11 @@ def fingerprint(files: Iterable[Path]) -> str:
     """A hash of the files' names, sizes and modification times; a cache with another fingerprint is stale."""
     digest = hashlib.sha256()
     for file in files:
-        stat = file.stat() if file.exists() else file.lstat()
-        digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
+        about = "missing"  # which the reader then says in its own words
+        with suppress(OSError):
+            stat = file.stat() if file.exists() else file.lstat()
+            about = f"{stat.st_size}\0{stat.st_mtime_ns}"
+        digest.update(f"{file}\0{about}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -108,6 +109,11 @@ def unsupported(options: list[str]) -> str:
         if why:
             return f"{key} is {value}: {why}"
     return ""
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs under test, also where a shell that started pytest in the background ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

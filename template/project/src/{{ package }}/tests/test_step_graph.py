@@ -91,13 +91,17 @@ class Recorded(TorchDispatchMode):
 
     def pool(self) -> None: ...
 
-    @torch.no_grad()
     def replay(self) -> None:
         self.replays += 1
         for operation, args, kwargs, returned in self.calls:
-            for static, value in zip(tree_leaves(returned), tree_leaves(operation(*args, **kwargs)), strict=True):
-                if isinstance(static, Tensor) and static.data_ptr() != value.data_ptr():
-                    static.copy_(value)
+            with (
+                torch._C._AutoDispatchBelowAutograd()
+            ):  # as when recorded: an LSTM's layer asks whether gradients are on
+                again = operation(*args, **kwargs)
+            with torch.no_grad():
+                for static, value in zip(tree_leaves(returned), tree_leaves(again), strict=True):
+                    if isinstance(static, Tensor) and static.data_ptr() != value.data_ptr():
+                        static.copy_(value)
 
 
 @pytest.fixture
