@@ -143,10 +143,11 @@ def test_validation_file(load: Callable[..., data.Data], tmp_path: Path) -> None
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
     pl.DataFrame(rows()).write_csv(tmp_path / "a.csv")
-    for key, options in {
+    given: dict[str, dict[str, Any]] = {
         "path": {"path": tmp_path / "none.csv"},
         "val_path": {"path": tmp_path / "a.csv", "val_path": tmp_path / "none"},
-    }.items():
+    }
+    for key, options in given.items():
         with pytest.raises(UserError, match=f"^data.{key}=.*none.* does not exist: give a file$"):
             data.load(data.DataConfig(cache_dir=tmp_path / "cache", **options))
 
