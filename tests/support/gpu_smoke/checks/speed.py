@@ -134,7 +134,8 @@ def _options(subject: Subject, mode: str) -> list[str]:
 def _parse(lab: Lab, subject: Subject, mode: str) -> None:
     """Refuse, without a GPU as well, options that a run on one would."""
     project, options = lab.project(subject.model), [*_options(subject, mode), *subject.options]
-    project.check_graphs(*options) if mode == "graphs" else project.config(*options)
+    parse = project.check_graphs if mode == "graphs" else project.config
+    parse(*options)
 
 
 def _train(lab: Lab, subject: Subject, mode: str, watch: Stopwatch | Profile, mfu: bool) -> None:

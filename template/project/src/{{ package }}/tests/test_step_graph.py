@@ -156,6 +156,8 @@ def test_recorded_step_has_the_same_losses(
     assert read_losses(tmp_path / "on") == pytest.approx(off, rel=1e-4)
     for ours, theirs in zip(*(read_rows(tmp_path / name, "train") for name in ("on", "off")), strict=True):
         assert ours.pop("split") == theirs.pop("split")
+        for name in ("loss", "grad_norm", "lr"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-3)
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-3)  # a pixel of a small class moves its IoU
     train(config(f"--run.resume={tmp_path / 'on/checkpoints/step-00000006'}", *shared, *FIT), world)
     assert read_losses(tmp_path / "on") == pytest.approx(off, rel=1e-4)
