@@ -132,7 +132,7 @@ class LoraConfig(Section):
 
 
 MOST_WORKERS = 32
-"""Of `auto`: they decode some 4,000 JPEGs per second, an H100 trains ResNet-50 on 2,500, and more only take memory."""
+"""Of `auto`: an estimate, not measured, of what decodes JPEGs as fast as an H100 trains ResNet-50; more take memory."""
 
 
 @dataclass(frozen=True)
