@@ -3,7 +3,7 @@
     python benchmarks/data_baselines.py
 
 Text is that of Python's standard library, split as in a project, with the Python that runs this program. Everything but
-the project's readers, torch for the velocities of diffusion and scikit-learn's regressions for bert, is from the
+the project's data.py, torch for the velocities of diffusion and scikit-learn's regressions for bert, is from the
 standard library; three minutes, most of them for xz on all of the training text.
 """
 
@@ -49,28 +49,26 @@ def main() -> None:
 
 
 def read_library(package: str) -> tuple[list[bytes], list[bytes]]:
-    """The files of the standard library for training and for validation, at the default fraction."""
-    library = import_module(f"{package}.readers.library")
-    fraction = import_module(f"{package}.data").DataConfig().val_fraction
-    root, files = library.library_files()
-    in_val = library.library_validation(root, files, fraction)
-    train, val = ([file.read_bytes() for file in files if (file in in_val) == wanted] for wanted in (False, True))
+    """The files of the standard library for training and for validation."""
+    files: dict[Path, bool] = import_module(f"{package}.data")._library()
+    train, val = ([file.read_bytes() for file in files if files[file] == in_val] for in_val in (False, True))
     return train, val
 
 
 def read_digits(package: str) -> tuple[list[bytes], list[bytes]]:
     """The images for training and for validation, one byte per pixel."""
     data = import_module(f"{package}.data")
-    found = data.load(data.DataConfig())
-    every = (split.__getitems__(list(range(len(split))))[0] for split in (found.train, found.val))
+    splits = data.load(data.DataConfig())[:2]
+    every = (split.__getitems__(list(range(len(split))))[0] for split in splits)
     train, val = ([bytes(image) for image in images.flatten(1).tolist()] for images in every)
     return train, val
 
 
 def read_statements(package: str) -> tuple[Texts, Texts]:
-    """The statements for training and for validation, at the default fraction, with their keywords."""
-    fraction = import_module(f"{package}.data").DataConfig().val_fraction
-    train, val = import_module(f"{package}.readers.statements").load_statements(fraction)
+    """The statements for training and for validation, with the numbers of their keywords."""
+    data = import_module(f"{package}.data")
+    numbers = {keyword: number for number, keyword in enumerate(data.KEYWORDS)}
+    train, val = ((list(frame["text"]), [numbers[it] for it in frame["label"]]) for frame in data._statements())
     return train, val
 
 

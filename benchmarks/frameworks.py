@@ -1,12 +1,12 @@
-"""Measure the overhead per step of each framework, on a network so small that little else matters.
+"""Measure the overhead per step of the training loop, on a network so small that little else matters.
 
-    .venv/bin/python benchmarks/frameworks.py          # --keep writes the result to docs/frameworks.md
+    .venv/bin/python benchmarks/frameworks.py          # --keep writes the result to frameworks.json
 
-The mlp of each framework is rendered and trained on the CPU, with one thread and the same config and samples, each run
-in a separate process. Each round runs every row once, so that a slow phase of the machine affects all of them. The
-first log entries of a run are skipped as warm-up. Prints microseconds per step: the median of all rounds, the lowest
-and highest, and the ratio of the medians to the bare step. "bare step" and "tutorial loop" are in
-programs/baselines.py; the additional rows of a framework enable what its users have by default.
+The mlp is rendered and trained on the CPU, with one thread and the same config and samples, each run in a process of
+its own. Each round runs every row once, so that a slow phase of the machine affects all of them. The first log entries
+of a run are skipped as warm-up. Prints microseconds per step: the median of all rounds, the lowest and highest, and
+the ratio of the medians to the bare step. "bare step" and "tutorial loop" are in programs/baselines.py. The framework
+of a row is one that `copier.yml` lists.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-import pages
-from pages import machine
+import yaml
+from machine import machine
 
 PROGRAMS = Path(__file__).parent / "programs"
 EVERY = 250
@@ -31,54 +31,40 @@ WARM_UP = 2
 """Log entries to skip."""
 
 BASELINES = {"bare step": "bare", "tutorial loop": "tutorial"}
-ROWS: dict[str, tuple[str, str]] = {
-    "pytorch": ("pytorch", ""),
-    "accelerate": ("accelerate", ""),
-    "accelerate, without the optimizer's search for lomo_optim": ("accelerate", "no-lomo"),
-    "lightning": ("lightning", ""),
-    "lightning, with progress bar": ("lightning", "bar"),
-    "lightning, `self.log` of the loss in each step": ("lightning", "log"),
-    "lightning, `self.log` and a CSV logger": ("lightning", "log,csv"),
-    "lightning, all defaults and `self.log`": ("lightning", "log,csv,bar,checkpoints"),
-}
-"""Framework, and the changes of programs/framework_run.py."""
+ROOT = Path(__file__).parents[1]
+RESULT = Path(__file__).with_name("frameworks.json")
 
 
 def main() -> None:
     """Run the rounds and print the table."""
     parser = argparse.ArgumentParser(description="Measure the overhead per step of each framework.")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="only the rows of this framework")
-    parser.add_argument("--keep", action="store_true", help="write the result to the docs")
+    parser.add_argument("--keep", action="store_true", help="write the result to frameworks.json")
     args = parser.parse_args()
-    rows = {row: how for row, how in ROWS.items() if args.only in how[0]}
-    times: dict[str, list[float]] = {row: [] for row in [*BASELINES, *rows]}
+    frameworks = list(yaml.safe_load((ROOT / "copier.yml").read_text())["frameworks"]["default"])
+    times: dict[str, list[float]] = {row: [] for row in [*BASELINES, *frameworks]}
     with tempfile.TemporaryDirectory() as folder:
-        projects = {
-            framework: render(Path(folder), framework) for framework in ("pytorch", *{how[0] for how in rows.values()})
-        }
+        projects = {framework: render(Path(folder), framework) for framework in frameworks}
         for number in range(args.rounds):
             for row, kind in BASELINES.items():
-                times[row] += baseline(projects["pytorch"], kind)
-            for place, (row, (framework, changes)) in enumerate(rows.items()):
-                times[row] += step_times(projects[framework], f"{number}-{place}", changes)
+                times[row] += baseline(projects[frameworks[0]], kind)
+            for framework in frameworks:
+                times[framework] += step_times(projects[framework], str(number))
     bare = statistics.median(times["bare step"])
     for row, found in times.items():
         median = statistics.median(found)
-        print(f"{row:56}{median:7.0f} us  ({min(found):.0f} to {max(found):.0f})  {median / bare:.2f}")
+        print(f"{row:16}{median:7.0f} us  ({min(found):.0f} to {max(found):.0f})  {median / bare:.2f}")
     if args.keep:
         keep(times)
 
 
 def keep(times: dict[str, list[float]]) -> None:
-    """Write frameworks.json, and the pages that show it."""
+    """Write frameworks.json."""
     rows = {
         row: [round(statistics.median(found)), round(min(found)), round(max(found))] for row, found in times.items()
     }
-    versions = ", ".join(f"{name} {version(name.lower())}" for name in ("torch", "Lightning", "Accelerate"))
-    shown = {"machine": f"{machine('cpu')}, one thread", "versions": versions, "rows": rows}
-    pages.FRAMEWORKS.write_text(json.dumps(shown, indent=2) + "\n")
-    pages.main()
+    shown = {"machine": f"{machine()}, one thread", "versions": f"torch {version('torch')}", "rows": rows}
+    RESULT.write_text(json.dumps(shown, indent=2) + "\n")
 
 
 def render(folder: Path, framework: str) -> Path:
@@ -93,23 +79,24 @@ def render(folder: Path, framework: str) -> Path:
 
 def baseline(project: Path, kind: str) -> list[float]:
     """Run a baseline and return the microseconds per step of each block of steps after the warm-up."""
-    printed: list[float] = json.loads(run(project, "baselines.py", kind, *SAME))
+    printed: list[float] = json.loads(run(project, str(PROGRAMS / "baselines.py"), kind, *SAME))
     return printed[WARM_UP:]
 
 
-def step_times(project: Path, name: str, changes: str) -> list[float]:
+def step_times(project: Path, name: str) -> list[float]:
     """Train once and return the microseconds per step of each log entry after the warm-up."""
-    run(project, "framework_run.py", changes, *SAME, f"--run.name={name}")
+    run(project, "-m", "proj.train", *SAME, f"--run.name={name}")
     lines = (project / "runs" / name / "metrics.jsonl").read_text().splitlines()
     rates = [row["samples_per_second"] for row in map(json.loads, lines) if row["split"] == "train"]
     return [32e6 / rate for rate in rates[WARM_UP:]]
 
 
-def run(project: Path, program: str, *arguments: str) -> str:
-    """Run a program in a project with one thread, and return its output."""
+def run(project: Path, *command: str) -> str:
+    """Run a Python program in a project with one thread, and return its output."""
     environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(PROGRAMS / program), *arguments]
-    done = subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *command], cwd=project, env=environment, check=True, capture_output=True, text=True
+    )
     return done.stdout
 
 

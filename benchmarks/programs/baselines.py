@@ -20,15 +20,16 @@ import torch
 def main() -> None:
     """Build the network from the config and run one of the loops."""
     kind, options = sys.argv[1], sys.argv[2:]
-    config, data, model = (importlib.import_module(f"proj.{name}") for name in ("config", "data", "model"))
-    cfg = config.parse("benchmark", "", options)
+    modules = (importlib.import_module(f"proj.{name}") for name in ("config", "components", "data", "model"))
+    config, components, data, model = modules
+    cfg = config.parse(components.Config, options)
     torch.manual_seed(cfg.run.seed)
-    samples = data.load(cfg.data)
-    net = model.build(cfg.model, samples.spec)
-    prepare = data.Prepare(samples.spec, cfg.data)
+    samples, _, spec = data.load(cfg.data)
+    net = model.build(cfg.model, spec)
+    prepare = data.Prepare(spec, cfg.data)
     optimizer = torch.optim.AdamW(net.parameters(), lr=cfg.optim.lr, weight_decay=cfg.optim.weight_decay, fused=True)
     make: dict[str, Callable[..., Iterator[None]]] = {"bare": bare, "tutorial": tutorial}
-    steps = make[kind](cfg, samples.train, prepare, net, optimizer)
+    steps = make[kind](cfg, samples, prepare, net, optimizer)
     times = []
     for _ in range(cfg.train.steps // cfg.log.every):
         start = time.perf_counter()

@@ -83,7 +83,7 @@ def main() -> None:
     """Print what is broken."""
     site = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/site"
     found = broken(site) + [link for file in sorted(ROOT.glob("*.md")) for link in broken_in(file)]
-    sys.exit("\n".join(found))
+    sys.exit("\n".join(found) or 0)
 
 
 if __name__ == "__main__":

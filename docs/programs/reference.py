@@ -1,8 +1,9 @@
-"""Write the reference pages, docs/reference/: every command with its options, and every config key.
+"""Write the reference pages, docs/reference/, and the list of a project's modules in README.md.
 
     python docs/programs/reference.py
 
-Commands are read from the program, keys from the template's dataclasses. A test checks that the pages are current.
+Commands are read from the program, keys from the template's dataclasses, and descriptions of modules from the README of
+rendered projects. A test checks that the pages are current.
 """
 
 import ast
@@ -13,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import Template
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
 PACKAGE = ROOT / "template/project/src/{{ package }}"
-LIGHTNING = ROOT / "template/frameworks/lightning/trainer_config.py"
+README = ROOT / "README.md"
+SHOWN_MODEL, SHOWN_DATA = "resnet", "images"
+"""The default model, whose lines README.md counts."""
 sys.path.insert(0, str(ROOT / "generator"))
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write the pages."""
     PAGES.mkdir(exist_ok=True)
     for file, text in files().items():
         file.write_text(text)
@@ -30,7 +34,28 @@ def main() -> None:
 
 def files() -> dict[Path, str]:
     """Return each page with its content."""
-    return {PAGES / "commands.md": commands(), PAGES / "config.md": config()}
+    return {PAGES / "commands.md": commands(), PAGES / "config.md": config(), README: readme()}
+
+
+def readme() -> str:
+    """Return README.md with the current list of modules and their lines."""
+    own = {"model.py": f"models/{SHOWN_MODEL}/model.py", "data.py": f"data/{SHOWN_DATA}/data.py"}
+    found = dict(
+        re.findall(r"^  (\w+\.py) +(.*)$", (ROOT / "template/project/README.md.jinja").read_text(), re.MULTILINE)
+    )
+    sizes = {name: _lines(ROOT / "template" / own[name] if name in own else PACKAGE / name) for name in found}
+    registry = Template((PACKAGE / "components/__init__.py.jinja").read_text()).render(component_modules=[])
+    tests = [*PACKAGE.glob("tests/*.py"), ROOT / f"template/models/{SHOWN_MODEL}/test_model.py"]
+    tests.append(ROOT / f"template/data/{SHOWN_DATA}/test_data.py")
+    rows = [f"{name:16} {sizes[name]:5,}  {text}" for name, text in found.items()]
+    rows.append(f"{'components/':16} {len(registry.splitlines()):5,}  what `fastproj add` brought; nothing by default")
+    rows.append(f"{'tests/':16} {sum(map(_lines, tests)):5,}  the tests")
+    block = "\n".join(["<!-- modules -->", "```", *rows, "```", "<!-- end of modules -->"])
+    return re.sub("<!-- modules -->.*<!-- end of modules -->", lambda _: block, README.read_text(), flags=re.DOTALL)
+
+
+def _lines(file: Path) -> int:
+    return len(file.read_text().splitlines())
 
 
 def commands() -> str:
@@ -44,8 +69,7 @@ def commands() -> str:
         "# Commands and options",
         "",
         "Every command of `fastproj` with its arguments and options, as `fastproj COMMAND --help` prints them.",
-        "For what the commands do, and their exit statuses, see [Command line](../generator.md) and",
-        "[Updating](../updating.md).",
+        "[Command line](../generator.md), [Components](../components.md) and [Updating](../updating.md) explain them.",
     ]
     program = get_command(app)
     everything = {"fastproj": program} | {f"fastproj {name}": it for name, it in program.commands.items()}  # type: ignore[attr-defined]
@@ -90,33 +114,24 @@ def config() -> str:
     lines = [
         "# Config keys",
         "",
-        "Every key of a rendered project: in `configs/default.yaml`, or on the command line as",
-        "`--section.key value`. `python -m <package>.train --help` prints those that a project has. `data` depends",
-        "on the kind of data, `model` on the model, and `trainer` is a section of Lightning's projects; all others are",
-        "the same in every project. The recipes in `configs/default.yaml` set some keys to other values than these",
-        "defaults.",
+        "Every key of a rendered project. Set a key in `configs/default.yaml`, or on the command line as",
+        "`--section.key value`. The command line overrides the file, and the file overrides these defaults.",
+        "`python -m <package>.train --help` prints the keys of one project. The section `data` depends on the kind of",
+        "data, and `model` on the model. Each component adds a section of its own. All other keys are the same in",
+        "every project.",
     ]
     for section, text, keys in sections(PACKAGE / "config.py"):
         lines += ["", f"## {section}", "", text, "", *table(section, keys)]
-    lines += ["", "## trainer, of Lightning's projects", "", _text_below("trainer", LIGHTNING)]
+    for file in sorted((ROOT / "template/components").glob("*/component.py")):
+        name = file.parent.name
+        for _, text, keys in sections(file):
+            lines += ["", f"## {name.replace('-', '_')}, with the component {name}", "", text, ""]
+            lines += table(name.replace("-", "_"), keys)
     for kind in ("data", "model"):
         for file in modules(kind):
             for section, text, keys in sections(file):
                 lines += ["", f"## {section}, {_of(kind, file.parent.name)}", "", text, "", *table(section, keys)]
     return "\n".join([*lines, ""])
-
-
-def _text_below(field: str, file: Path) -> str:
-    """Return the docstring of a field in a module's only class."""
-    (config,) = (node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef))
-    pairs = zip(config.body, config.body[1:], strict=False)
-    (text,) = (
-        below.value
-        for it, below in pairs
-        if isinstance(it, ast.AnnAssign) and ast.unparse(it.target) == field
-        if isinstance(below, ast.Expr)
-    )
-    return " ".join(str(ast.literal_eval(text)).split())
 
 
 def modules(kind: str) -> list[Path]:
@@ -134,7 +149,7 @@ def sections(file: Path) -> list[tuple[str, str, list[Key]]]:
     """Return name, description and keys of the config sections that a module defines."""
     found = []
     for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.ClassDef) and re.fullmatch(r"\w+Config", node.name):
+        if isinstance(node, ast.ClassDef) and re.fullmatch(r"\w+Config", node.name) and _keys(node):
             name = node.name.removesuffix("Config").lower()
             found.append((name, ast.get_docstring(node) or "", _keys(node)))
     return found

@@ -1,8 +1,6 @@
 """The commands. Modules that are slow to import are imported inside the commands, so that `--help` starts quickly."""
 
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,8 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from . import component_commands
+from .options import Data, DryRun, Json, Where
 from .shared.answers import ANSWERS, SPELLINGS, Answer, choices, combine, option
 from .shared.errors import UsageError, without_passwords
+from .terminal import interactive, report
 
 _EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); 128 + N after signal N."
 
@@ -61,11 +62,6 @@ def _parameter(answer: Answer) -> inspect.Parameter:
     kind = str if answer.type is list else answer.type
     annotation = Annotated[kind | None, details]  # type: ignore[valid-type]
     return inspect.Parameter(answer.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-Data = Annotated[list[str] | None, typer.Option(help="Answer KEY=VALUE to any other question of a custom template.")]
-Where = Annotated[Path, typer.Argument(help="The project's folder, or a folder inside it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _version(show: bool) -> None:
@@ -118,7 +114,7 @@ def new(
     target = project.destination(name, output)
     questions = source.questions(template)
     given = combine(answers, data or [], questions)
-    if not yes and not _interactive():
+    if not yes and not interactive():
         raise UsageError("not an interactive terminal: pass --yes to accept the detected answers")
     rendering.preload(ask=not yes)
     chosen = source.embedded() if template is None else source.from_location(template)
@@ -127,7 +123,7 @@ def new(
     if not yes:
         print(show.detected(machine), flush=True)
     created = project.create(target, chosen, given, defaults, ask=not yes, commit=not no_git)
-    _report(show.created(created, machine, output, template, no_git), f"{created.path} was created")
+    report(show.created(created, machine, output, template, no_git), f"{created.path} was created")
 
 
 @command_with_answers
@@ -137,7 +133,7 @@ def update(
     to: Annotated[str | None, typer.Option(help="Version of the template; the newest by default.")] = None,
     data: Data = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the defaults of new questions.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    dry_run: DryRun = False,
     downgrade: Annotated[bool, typer.Option("--downgrade", help="Allow an older version.")] = False,
     template: Annotated[str | None, typer.Option(help="New location of the template, recorded in the project.")] = None,
     continue_: Annotated[bool, typer.Option("--continue", help="Finish an interrupted update.")] = False,
@@ -147,22 +143,27 @@ def update(
     """Update a project to a newer template or to other answers, and stage the result. Your changes are kept."""
     from . import show
     from .updating.apply import end
-    from .updating.update import Wanted
     from .updating.update import update as run_update
+    from .updating.wanted import Wanted
 
     if continue_ or abort:
         others = (to, data, dry_run, downgrade, template, *answers.values())
         if (continue_ and abort) or any(it not in (None, False) for it in others):
             raise UsageError("--continue and --abort take no other option: pass one of them alone")
         ended = end(where, abort)
-        _report(show.ended(ended), "the interrupted update was undone" if abort else "the update is staged")
+        report(show.ended(ended), "the interrupted update was undone" if abort else "the update is staged")
         raise typer.Exit(1 if ended.conflicts else 0)
-    wanted = Wanted(to, template, answers, data, not yes and _interactive(), dry_run, downgrade)
+    wanted = Wanted(to, template, answers, data, not yes and interactive(), dry_run, downgrade)
     result = run_update(where, wanted)
     changed = result.merged and not dry_run
-    _report(show.updated(result, dry_run), "the update is staged" if changed else "nothing was changed")
+    report(show.updated(result, dry_run), "the update is staged" if changed else "nothing was changed")
     if result.merged and result.merged.conflicts:
         raise typer.Exit(1)
+
+
+app.command()(component_commands.components)
+app.command()(component_commands.add)
+app.command()(component_commands.remove)
 
 
 @app.command()
@@ -195,18 +196,4 @@ def adopt(
     from .updating.adopt import adopt as run_adopt
 
     adopted = run_adopt(where, template, answers, data or [], dry_run)
-    _report(show.adopted(adopted), "the answers file was written" if adopted.written else "nothing was changed")
-
-
-def _report(text: str, done: str) -> None:
-    """Print the result of a command. That it cannot be printed does not undo it, and is no failure."""
-    try:
-        print(without_passwords(text), flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python does not fail to flush it at exit
-        print(f"fastproj: {done}, but the report cannot be written ({error.strerror})", file=sys.stderr)
-
-
-def _interactive() -> bool:
-    terminal = bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())
-    return terminal and os.environ.get("TERM") != "dumb"
+    report(show.adopted(adopted), "the answers file was written" if adopted.written else "nothing was changed")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # no command needs all of them
     from .updating.merge import Conflict
     from .updating.repository import Repository
     from .updating.status import Status
-    from .updating.update import Updated
+    from .updating.wanted import Updated
 
 
 def as_json(found: Machine | Status, **more: Any) -> str:
@@ -74,23 +74,37 @@ def updated(done: Updated, dry_run: bool) -> str:
     merged = done.merged
     lines = [f"{'Would update' if dry_run else 'Updated'} {done.root} from {done.before} to {done.after}."]
     lines += [
-        f"  {shown_name(key)}: {_answer(was)} -> {_answer(now)}" for key, (was, now) in (done.answers or {}).items()
+        f"  {shown_name(key)}: {_answer(was)} -> {'(no longer asked)' if now is None else _answer(now)}"
+        for key, (was, now) in (done.answers or {}).items()
     ]
     if done.news:
         lines += ["", "What is new:", "", done.news, ""]
+    lines += changes(done)
+    offered = {name for name in done.used if done.answers and name in (done.answers.get("components") or ((), ()))[1]}
+    for name, options in done.used.items():
+        later = f"which does not exist yet; stay at {done.before} if you need it"
+        state = "which is added" if name in offered else later
+        lines.append(f"  option    {', '.join(options)}: needs the component {name}, {state}")
+    steps = next_steps(done.repository, f"Update to template {done.after}", bool(merged.conflicts))
+    return "\n".join(lines if dry_run else [*lines, "", *steps])
+
+
+def changes(done: Updated) -> list[str]:
+    """Return a line for each file that an update changed or left alone."""
+    merged = done.merged
+    if merged is None:
+        return []
     listed_below = {*merged.renamed, *merged.renamed.values(), *merged.stages}
-    changes = [it for it in merged.changes if it.path not in listed_below and not it.path.endswith(ANSWERS_FILE)]
-    kinds = {it.path: "added" if it.before is None else "removed" if it.after is None else "changed" for it in changes}
-    lines += sorted(f"  {kind:9} {path}" for path, kind in kinds.items())
+    found = [it for it in merged.changes if it.path not in listed_below and not it.path.endswith(ANSWERS_FILE)]
+    kinds = {it.path: "added" if it.before is None else "removed" if it.after is None else "changed" for it in found}
+    lines = sorted(f"  {kind:9} {path}" for path, kind in kinds.items())
     lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merged.renamed.items())]
     lines += [f"  yours     {it}: kept with your changes; the template has a newer version" for it in merged.stay_own]
+    lines += [f"  yours     {it}: kept with your changes; it is no longer rendered" for it in merged.stay_edited]
+    lines += [f"  yours     {it}: kept, as a file that you edited imports it" for it in merged.stay_imported]
     lines += [f"  deleted   {path}: stays deleted, although the template changed it" for path in merged.stay_deleted]
     lines += [f"  CONFLICT  {_conflict(it)}" for it in merged.conflicts]
-    if not merged.changes:
-        lines.append("  no file changes")
-    return "\n".join(
-        lines if dry_run else [*lines, "", *_next_steps(done.repository, done.after, bool(merged.conflicts))]
-    )
+    return lines if merged.changes else [*lines, "  no file changes"]
 
 
 def ended(done: Ended) -> str:
@@ -101,7 +115,9 @@ def ended(done: Ended) -> str:
         return "\n".join([*lines, *kept])
     lines = [f"Finished the interrupted update to {done.version}; it is staged in {done.repository.top}.", *kept]
     lines += [f"  CONFLICT  {path}" for path in done.conflicts]
-    return "\n".join([*lines, "", *_next_steps(done.repository, done.version, bool(done.conflicts))])
+    return "\n".join(
+        [*lines, "", *next_steps(done.repository, f"Update to template {done.version}", bool(done.conflicts))]
+    )
 
 
 def status_text(found: Status) -> str:
@@ -142,7 +158,8 @@ def adopted(found: Adopted) -> str:
     return "\n".join(lines)
 
 
-def _next_steps(repository: Repository, version: str, conflicts: bool) -> list[str]:
+def next_steps(repository: Repository, message: str, conflicts: bool) -> list[str]:
+    """Return the commands that commit what is staged with a message, or undo it."""
     top = repository.top
     git = "git" if os.path.samefile(".", top) else shlex.join(["git", "-C", str(top)])
     where = shlex.quote(repository.where)
@@ -152,8 +169,8 @@ def _next_steps(repository: Repository, version: str, conflicts: bool) -> list[s
     return [
         resolve if conflicts else "Next, review and commit:",
         f"  {git} diff --staged",
-        f"  {git} commit -m {shlex.quote(f'Update to template {version}')}",
-        "Or undo the update:",
+        f"  {git} commit -m {shlex.quote(message)}",
+        "Or undo it:",
         f"  {undo}{git} restore --source=HEAD --staged --worktree -- {where}",
     ]
 

@@ -16,7 +16,7 @@ def test_adopt_finds_the_nearest_release_and_answers(make_project: MakeProject, 
     (folder / ".copier-answers.yml").unlink()
     commit(folder)
     before = read_files(folder)
-    given = ["--gpus", "0", "--model", "one", "--launchers", "none"]  # which saves the renderings that would tell them
+    given = ["--gpus", "0", "--model", "one", "--components", "none"]  # which saves the renderings that would tell them
     shown = fastproj("adopt", "--dry-run", *given, "--template", recorded["_src_path"], cwd=folder)
     assert shown.returncode == 0, shown.stderr
     assert read_files(folder) == before
@@ -35,8 +35,8 @@ def test_adopt_finds_the_nearest_release_and_answers(make_project: MakeProject, 
 
 
 def test_adopt_infers_answers_from_the_files(fastproj: Fastproj, tmp_path: Path) -> None:
-    """The real template: numbers and names come from the files, models and launchers from the nearest rendering."""
-    chosen = ["--gpus", "4", "--nodes", "3", "--tensor-cores", "fp16", "--model", "gpt", "--launchers", "slurm"]
+    """The real template: numbers and names come from the files, models and components from the nearest rendering."""
+    chosen = ["--gpus", "4", "--nodes", "3", "--tensor-cores", "fp16", "--model", "gpt", "--components", "slurm"]
     chosen += ["--author", "Grace Hopper", "--licence", "BSD-3-Clause"]
     result = fastproj("new", "my-proj", "--yes", *chosen, cwd=tmp_path)
     assert result.returncode == 0, result.stderr

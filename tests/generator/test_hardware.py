@@ -200,11 +200,6 @@ def test_build_for_cuda_12_is_not_named_where_it_does_not_run(smi: Path, rows: s
     assert note.endswith(expected)
 
 
-def test_rendered_projects_name_the_same_build() -> None:
-    text = (ROOT / "template/project/src/{{ package }}/cuda.py").read_text()
-    assert f'\nCUDA_12 = "{gpus.CUDA_12}"\n' in text
-
-
 def test_hidden_gpu_is_not_too_old(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(smi, "A, 9.0, 1, Disabled, GPU-1, 580.1\nB, 7.0, 1, Disabled, GPU-2, 580.1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

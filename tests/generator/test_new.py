@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 from fastproj.cli import new
-from matrix import MODELS, QUESTIONS, ROOT
+from matrix import COMPONENTS, MODELS, QUESTIONS, ROOT
 from program import PROGRAMS, Fastproj, read_tree
 from updating import git, read_answers
 
@@ -27,7 +27,7 @@ def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path:
     assert recorded["_src_path"] == "~/.local/share/fastproj/template.bundle"
     assert str(recorded["_commit"]).startswith("v0.")
     assert (recorded["gpus"], recorded["nodes"], recorded["tensor_cores"]) == (2, 3, "bf16")
-    assert (recorded["author"], recorded["launchers"]) == ("Ada Lovelace", ["multinode"])
+    assert (recorded["author"], recorded["components"]) == ("Ada Lovelace", ["multinode", "gpu-ci"])
     assert "make setup" in result.stdout
 
     again = shlex.split(result.stdout.strip().splitlines()[-1])
@@ -45,7 +45,13 @@ def test_every_question_is_an_option() -> None:
 
 def test_help_shows_choices_and_imports_little(fastproj: Fastproj, environment: dict[str, str]) -> None:
     text = fastproj("new", "--help").stdout
-    for choice in (f"[{'|'.join(MODELS)}]", "[pytorch", "[none|fp16|bf16|fp8]", "[multinode|slurm|none]", "MIT|"):
+    for choice in (
+        f"[{'|'.join(MODELS)}]",
+        "[pytorch",
+        "[none|fp16|bf16|fp8]",
+        f"[{'|'.join(COMPONENTS)}|none]",
+        "MIT|",
+    ):
         assert choice in "".join(text.split()), choice
     command = [sys.executable, str(PROGRAMS / "list_help_imports.py")]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -21,7 +21,7 @@ WRONG_USAGE = [
     (["--model", "perceptron"], "perceptron"),
     (["--model", ""], "model"),
     (["--model", "../models/resnet"], "../models/resnet"),
-    (["--launchers", "kubernetes"], "kubernetes"),
+    (["--components", "kubernetes"], "kubernetes"),
     (["--licence", "GPL"], "GPL"),
     (["--author", ""], "author"),
     (["--author", "a\nb"], "author"),

@@ -10,35 +10,34 @@ import yaml
 from fastproj.creating.gpus import Gpu
 from fastproj.creating.hardware import Machine
 from fastproj.show import detected
-from matrix import EVERY, QUESTIONS, UPDATE_SOURCE
+from matrix import COMPONENTS, EVERY, QUESTIONS, UPDATE_SOURCE
 from program import Fastproj
 from updating import MakeProject, read_answers
 
 DOWN, ENTER, CLEAR, BACKSPACE, CTRL_C, CTRL_D = "\x1b[B", "\r", "\x15", "\x7f", "\x03", "\x04"
+FIRST = next(iter(COMPONENTS))
 ASKED = [name for name, entry in QUESTIONS.items() if "help" in entry and name != "project_name"]
 # Invalid answers, each with the message about it, and the keys of a valid one.
 ANSWERS: dict[str, tuple[dict[str, str], str]] = {
     "gpus": ({"70": "enter a number from 0 to 64", "two": "enter a whole number"}, "2"),
     "nodes": ({"0": "enter a number from 1 to 10000"}, ""),
     "tensor_cores": ({"int4": "nothing matches"}, "hopper"),
-    "framework": ({}, DOWN),
+    "framework": ({}, ""),
     "model": ({}, "decoder"),
-    "launchers": ({}, DOWN + " "),
+    "components": ({}, " " + DOWN * list(COMPONENTS).index("update-workflow") + " "),
     "author": ({"x" * 101: "at most 100 characters"}, ""),
     "licence": ({}, "bsd"),
-    "update_workflow": ({}, "y"),
     "update_source": ({"http://x": "full commit hash, or"}, UPDATE_SOURCE),
 }
 RECORDED = {
     "gpus": 2,
     "nodes": 1,
     "tensor_cores": "fp8",
-    "framework": "lightning",
+    "framework": "pytorch",
     "model": "gpt",
-    "launchers": ["slurm"],
+    "components": [FIRST, "gpu-ci", "update-workflow"],
     "author": "Ada Lovelace",
     "licence": "BSD-3-Clause",
-    "update_workflow": True,
     "update_source": UPDATE_SOURCE,
 }
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -92,10 +91,9 @@ def test_every_question_and_every_invalid_answer(width: int, environment: dict[s
             terminal.send(text + ENTER)
             terminal.expect_exact(message)
             terminal.send(BACKSPACE * len(text) if "choices" in QUESTIONS[name] else CLEAR)
-        terminal.send(valid + ("" if valid == "y" else ENTER))
+        terminal.send(valid + ENTER)
     terminal.expect_exact("Create proj?")
-    for text in ("license          BSD-3-Clause", "update_workflow  yes"):
-        terminal.expect_exact(text)
+    terminal.expect_exact("license        BSD-3-Clause")
     assert list(tmp_path.glob("proj")) == []
     if width == 120:
         terminal.send("author" + ENTER)
@@ -130,14 +128,14 @@ def test_enter_accepts_what_yes_accepts(environment: dict[str, str], fastproj: F
 
 
 def test_answers_are_changed_before_anything_is_written(environment: dict[str, str], tmp_path: Path) -> None:
-    given = ["--framework=pytorch", "--model=mlp", "--launchers=none", "--author=A", "--license=MIT"]
+    given = ["--framework=pytorch", "--model=mlp", "--components=none", "--author=A", "--license=MIT"]
     hardware = ["--gpus=8", "--nodes=2", "--tensor-cores=fp16"]
-    terminal = start(environment, tmp_path, "new", "proj", *hardware, *given, "--no-update-workflow")
-    terminal.expect_exact("tensor_cores     fp16")
+    terminal = start(environment, tmp_path, "new", "proj", *hardware, *given)
+    terminal.expect_exact("tensor_cores  fp16")
     terminal.send("gpus" + ENTER)
     terminal.expect_exact(lines("gpus")[0])
     terminal.send("0" + ENTER)
-    terminal.expect_exact("nodes            2")
+    terminal.expect_exact("nodes       2")
     terminal.expect_exact("framework")
     assert "tensor_cores" not in (terminal.before or "")
     terminal.send("gpus" + ENTER)
@@ -145,17 +143,17 @@ def test_answers_are_changed_before_anything_is_written(environment: dict[str, s
     terminal.send("4" + ENTER)
     terminal.expect_exact(lines("tensor_cores")[0])  # it applies again
     terminal.send(ENTER)
-    terminal.expect_exact("tensor_cores     bf16")
-    terminal.send("launch" + ENTER)
-    terminal.expect_exact(lines("launchers")[0])
+    terminal.expect_exact("tensor_cores  bf16")
+    terminal.send("comp" + ENTER)
+    terminal.expect_exact(lines("components")[0])
     terminal.send(" " + ENTER)
-    terminal.expect_exact("launchers        multinode")
+    terminal.expect_exact(f"components    {FIRST}")
     terminal.send(ENTER)
     status, output = finish(terminal)
     assert status == 0, output
     recorded = read_answers(tmp_path / "proj")
     assert [recorded[it] for it in ("gpus", "nodes", "tensor_cores", "model")] == [4, 2, "bf16", "mlp"]
-    assert recorded["launchers"] == ["multinode"]
+    assert recorded["components"] == [FIRST]
 
 
 def test_update_asks_new_questions_only(make_project: MakeProject, environment: dict[str, str]) -> None:
@@ -222,8 +220,8 @@ def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: P
 def test_last_question_can_be_declined(
     keys: str, status: int, message: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    given = ["--gpus=0", "--framework=pytorch", "--model=mlp", "--launchers=none", "--author=A", "--license=MIT"]
-    terminal = start(environment, tmp_path, "new", "proj", *given, "--no-update-workflow")
+    given = ["--gpus=0", "--framework=pytorch", "--model=mlp", "--components=none", "--author=A", "--license=MIT"]
+    terminal = start(environment, tmp_path, "new", "proj", *given)
     terminal.expect_exact("Create proj?")
     terminal.send(keys)
     ended, output = finish(terminal)
@@ -242,11 +240,9 @@ def test_copier_asks_if_it_is_built_differently(environment: dict[str, str], tmp
     terminal = pexpect.spawn(
         sys.executable, ["-c", code], cwd=str(tmp_path), env=variables, encoding="utf-8", timeout=30
     )
-    for name in ("framework", "model", "launchers", "author", "licence"):
+    for name in ("framework", "model", "components", "author", "licence"):
         terminal.expect_exact(lines(name)[0])
         terminal.send(ENTER)
-    terminal.expect_exact(lines("update_workflow")[0])
-    terminal.send("n")
     status, output = finish(terminal)
     assert status == 0, output
     assert read_answers(tmp_path / "proj")["model"] == "resnet"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from edits import PACKAGE, edited_another_function, own_model
+from matrix import EVERY
 from program import Fastproj
 from updating import MakeProject, build, commit, edit, git, lost_edits, read_answers, read_files
 
@@ -13,18 +14,18 @@ def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -
     folder = make_project("v0.2.0")
     edited_another_function(folder)
     commit(folder)
-    result = fastproj("update", "--yes", "--to", "v0.2.0", "--gpus", "8", "--launchers", "slurm", cwd=folder)
+    result = fastproj("update", "--yes", "--to", "v0.2.0", "--gpus", "8", "--components", "slurm", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert "gpus: 0 -> 8" in result.stdout
     assert (folder / "job.sbatch").is_file()
     assert "8 GPUs" in (folder / "README.md").read_text()
     recorded = read_answers(folder)
-    assert (recorded["gpus"], recorded["tensor_cores"], recorded["launchers"]) == (8, "bf16", ["slurm"])
+    assert (recorded["gpus"], recorded["tensor_cores"], recorded["components"]) == (8, "bf16", ["slurm"])
     assert recorded["_commit"] == "v0.2.0"
     commit(folder)
     result = fastproj("update", "--yes", "--to", "v0.2.0", "--gpus", "0", cwd=folder)
     assert result.returncode == 0, result.stderr
-    assert "tensor_cores: bf16 -> (not asked)" in result.stdout
+    assert "tensor_cores: bf16 -> (no longer asked)" in result.stdout
     assert "tensor_cores" not in read_answers(folder)
     commit(folder)
     result = fastproj("update", "--yes", "--to", "v0.2.0", "--gpus", "0", cwd=folder)
@@ -107,7 +108,7 @@ def test_comments_in_the_answers_file_are_kept(make_project: MakeProject, fastpr
     assert read_answers(folder)["_commit"] == "v0.3.0"
 
 
-@pytest.mark.parametrize("tag", ["2025.10", "1.0", "1"])
+@pytest.mark.parametrize("tag", ["2025.10", "1.0", "1"] if EVERY else ["2025.10"])
 def test_version_that_looks_like_a_number(
     tag: str, make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ def test_current_folder_is_removed_by_the_update(make_project: MakeProject, fast
     folder = make_project("v0.2.0")
     edit(folder / "src/proj/engine.py", "return 20", "return 21")
     commit(folder)
-    assert fastproj("update", "--yes", "--launchers", "slurm", cwd=folder).returncode == 0
+    assert fastproj("update", "--yes", "--components", "slurm", cwd=folder).returncode == 0
     commit(folder)
     result = fastproj("update", "--yes", "--to", "v0.2.0", "--downgrade", cwd=folder / "docs")
     assert not (folder / "docs").exists()
@@ -108,9 +108,9 @@ def test_file_modes_are_kept_with_core_filemode_false(make_project: MakeProject,
 
 def test_conflict_in_skip_worktree_file_is_refused(make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project()
-    edit(folder / "src/proj/old.py", "OLD_3 = 3", "OLD_3 = 'mine'")
+    edit(folder / ENGINE, '"""Of release', '"""Mine, of release')
     commit(folder)
-    git(folder, "update-index", "--skip-worktree", "src/proj/old.py")
+    git(folder, "update-index", "--skip-worktree", str(ENGINE))
     before = project_state(folder)
     result = fastproj("update", "--yes", cwd=folder)
     assert (result.returncode, "--no-skip-worktree" in result.stderr) == (1, True)

@@ -30,7 +30,7 @@ def test_update_is_refused(
 BAD = [
     (["--gpus", "x"], "integer"),
     (["--model", "three"], "three"),
-    (["--launchers", "ray,dask"], "dask"),
+    (["--components", "ray,dask"], "dask"),
     (["--data", "nonsense=1"], "has no such question"),
     (["--data", "project_name=other"], "has no such question"),
     (["--data", "package=other"], "has no such question"),

@@ -1,17 +1,20 @@
 """Projects of every released version of the template, with edits, are updated to the present one."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from fastproj.shared import bundle
-from matrix import EVERY, ROOT, UPDATE_SOURCE
+from matrix import EVERY, MODELS, ROOT, UPDATE_SOURCE
 from program import Fastproj
 from updating import commit, edit, git, lost_edits, read_files
 
 RELEASED = sorted(bundle.releases(ROOT))
 PACKAGE = Path("src/proj")
+MOVED = "--components=moved-options"
 
 
 def unedited(project: Path) -> None:
@@ -48,7 +51,7 @@ STATES = [
     (version, state)
     for version in RELEASED
     for state in (unedited, edited, moved)
-    if EVERY or state is edited or version in (RELEASED[0], RELEASED[-1])
+    if EVERY or (state is edited and version == RELEASED[0]) or (state is not unedited and version == RELEASED[-1])
 ]
 
 
@@ -66,56 +69,136 @@ def test_update_loses_no_edit(
     if state is not unedited:
         commit(folder)
     before = read_files(folder)
-    result = fastproj("update", "--yes", "--model", "resnet", "--framework", "lightning", "--gpus", "2", cwd=folder)
+    result = fastproj("update", "--yes", "--model", "resnet", "--gpus", "2", cwd=folder)
     # The user's network and recipe, which those of another model would replace.
     own_model = state is edited
     assert result.returncode == (1 if own_model else 0), result.stdout + result.stderr
     assert lost_edits(folder, before, rendered) == []
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
-    assert (found["model"], found["framework"], found["gpus"]) == ("resnet", "lightning", 2)
+    assert (found["model"], found["components"], found["gpus"]) == ("resnet", ["gpu-ci", "moved-options"], 2)
     conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
     expected = {"configs/default.yaml", "src/proj/model.py"} if own_model else set()
-    assert (
-        expected
-        <= conflicts
-        <= (expected | {"README.md", "src/proj/log.py", "src/proj/metrics.py"} if own_model else expected)
-    )
+    rewritten = {"README.md", "src/proj/log.py", "src/proj/metrics.py"} if own_model else set()
+    assert expected <= conflicts <= expected | rewritten
     assert fastproj("status", "--json", cwd=folder).returncode == 0
-    if state is unedited:
-        answers = ["--model", "resnet", "--framework", "lightning", "--gpus", "2", "--author", "The authors"]
-        result = fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(tmp_path))
-        assert result.returncode == 0, result.stderr
-        edit(tmp_path / "proj/.copier-answers.yml", "~/.local/share/fastproj/", "~/.fastproj/")  # an update keeps it
-        assert read_files(folder) == read_files(tmp_path / "proj"), "as if it were new"
 
 
-RENAMED = {
-    "folder.py": "run_folder.py",
-    "ranges.py": "config_base.py",
-    "sources/frame.py": "readers/frame.py",
-    "switches/__init__.py": "techniques/__init__.py",
-    "switches/ema.py": "techniques/ema.py",
-    "switches/recompute.py": "techniques/activation_checkpointing.py",
-    "tests/test_switches.py": "tests/test_techniques.py",
-    "tools/trained.py": "tools/trained_model.py",
-    "tools/writing.py": "tools/atomic_file.py",
-}
+def render(fastproj: Fastproj, output: Path, *answers: str) -> dict[str, tuple[str, bytes]]:
+    """Return the files of a new project, with the location that older releases have recorded."""
+    result = fastproj("new", "proj", "--yes", "--no-git", "--author=The authors", *answers, "--output", str(output))
+    assert result.returncode == 0, result.stderr
+    edit(output / "proj/.copier-answers.yml", "~/.local/share/fastproj/", "~/.fastproj/")  # an update keeps it
+    return read_files(output / "proj")
 
 
-@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
-def test_edits_in_files_that_0_3_0_renames_arrive(
-    version: str, released: Callable[[str, str], Path], fastproj: Fastproj
+@pytest.mark.parametrize("model", MODELS if EVERY else ["mlp"])
+@pytest.mark.parametrize("version", RELEASED)
+def test_unedited_project_becomes_the_small_one(
+    version: str, model: str, released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    folder = released(version, "mlp")
-    for was in RENAMED:
-        with (folder / PACKAGE / was).open("a") as file:
-            file.write(f"\n\nMINE = {was!r}\n")
+    folder = released(version, model)
+    assert fastproj("update", "--yes", cwd=folder).returncode == 0
+    assert read_files(folder) == render(fastproj, tmp_path, f"--model={model}", MOVED)
+    assert not [line for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "], "all is staged"
+
+
+def test_edited_files_without_a_successor_are_kept_and_named(
+    released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = released("0.3.0", "mlp")
+    (folder / PACKAGE / "own.py").write_text("OWN = 1\n")
+    append(folder / PACKAGE / "progress.py", "MINE = 1\n")
+    append(folder / "src/proj/tools/show.py", "MINE = 2\n")
+    (folder / PACKAGE / "parts.py").chmod(0o755)
+    (folder / PACKAGE / "run_folder.py").rename(folder / PACKAGE / "place.py")
     commit(folder)
     result = fastproj("update", "--yes", cwd=folder)
-    assert result.returncode in (0, 1), result.stderr
-    for was, now in RENAMED.items():
-        assert f"MINE = {was!r}" in (folder / PACKAGE / now).read_text()
-        assert not (folder / PACKAGE / was).exists() or f"MINE = {was!r}" not in (folder / PACKAGE / was).read_text()
+    assert result.returncode == 0, result.stdout + result.stderr
+    kept = {"src/proj/progress.py", "src/proj/tools/show.py", "src/proj/place.py"}
+    assert {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if "no longer rendered" in line} == kept
+    fresh = render(fastproj, tmp_path, "--model=mlp", MOVED)
+    assert read_files(folder).keys() - fresh.keys() == kept | {"src/proj/own.py"}
+
+
+def test_own_data_keeps_the_modules_that_it_imports(
+    released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = released("0.3.0", "mlp")
+    append(folder / PACKAGE / "data.py", "MINE = 1\n")
+    commit(folder)
+    before = read_files(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    after, fresh = read_files(folder), render(fastproj, tmp_path, "--model=mlp", MOVED)
+    assert after["src/proj/data.py"] == before["src/proj/data.py"]
+    assert after["src/proj/model.py"] == fresh["src/proj/model.py"], "it was not edited"
+    kept = after.keys() - fresh.keys()
+    assert {"src/proj/readers/__init__.py", "src/proj/readers/table.py", "src/proj/readers/columns.py"} <= kept
+    assert {path: after[path] for path in kept} == {path: before[path] for path in kept}
+    assert not any("tests/" in path or "tools/" in path or path.endswith("progress.py") for path in kept)
+    named = {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if "imports it" in line}
+    assert named == kept
+
+
+def test_components_that_the_config_uses_are_added(
+    released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = released("0.3.0", "mlp")
+    answers = ["--data", "launchers=slurm", "--to=v0.3.0"]
+    assert fastproj("update", "--yes", *answers, cwd=folder).returncode == 0
+    (folder / "configs/large.yaml").write_text(
+        "train: {ema: 0.999, patience: 3}\ndist: {strategy: fsdp}\noptim: {name: adamw}\nlora: {rank: null}\n"
+    )
+    commit(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
+    assert found["components"] == ["fsdp", "ema", "slurm", "moved-options"]
+    assert "launchers" not in found
+    assert (folder / PACKAGE / "components/ema.py").exists()
+    uses = [line.split(None, 1)[1] for line in result.stdout.splitlines() if line.startswith("  option")]
+    assert uses == [
+        "train.ema: needs the component ema, which is added",
+        "train.patience: needs the component early-stopping, which does not exist yet; stay at v0.3.0 if you need it",
+        "dist.strategy: needs the component fsdp, which is added",
+    ]
+
+
+def test_plain_copier_update_reads_launchers_and_workflow_as_components(
+    released: Callable[[str, str], Path], fastproj: Fastproj, environment: dict[str, str]
+) -> None:
+    folder = released("0.3.0", "mlp")
+    answers = ["launchers=multinode,slurm", "update_workflow=true", f"update_source={UPDATE_SOURCE}"]
+    data = [f"--data={answer}" for answer in answers]
+    assert fastproj("update", "--yes", "--to=v0.3.0", *data, cwd=folder).returncode == 0
+    commit(folder)
+    command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults", "--prereleases"]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
+    assert (found["components"], "launchers" in found) == (
+        ["multinode", "slurm", "update-workflow", "moved-options"],
+        False,
+    )
+    assert found["update_source"] == UPDATE_SOURCE
+    assert (folder / ".github/workflows/update.yml").exists()
+
+
+@pytest.mark.parametrize("framework", ["lightning", "accelerate"] if EVERY else ["lightning"])
+def test_framework_that_comes_back_later_is_refused_in_one_line(
+    framework: str, released: Callable[[str, str], Path], fastproj: Fastproj
+) -> None:
+    folder = released("0.3.0", "mlp")
+    answers = ["--data", f"framework={framework}", "--to=v0.3.0"]
+    assert fastproj("update", "--yes", *answers, cwd=folder).returncode == 0
+    commit(folder)
+    before = read_files(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert f"has no {framework}, which comes back in a later release: stay at v0.3.0 until then" in result.stderr
+    assert read_files(folder) == before
+    result = fastproj("update", "--yes", "--framework=pytorch", cwd=folder)
+    assert result.returncode == 0, result.stderr
 
 
 def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Path], fastproj: Fastproj) -> None:
@@ -123,23 +206,25 @@ def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Pat
     workflow = folder / ".github/workflows/update.yml"
 
     def update(*options: str) -> str:
-        result = fastproj("update", "--yes", *options, cwd=folder)
+        result = fastproj(*options, cwd=folder)
         assert result.returncode == 0, result.stdout + result.stderr
         commit(folder)
         return result.stdout
 
-    update("--to", "v0.2.0", "--update-workflow")
+    update("update", "--yes", "--to", "v0.2.0", "--data", "update_workflow=true")
     assert workflow.exists()
-    told = update()
-    assert "update_source: (not asked) -> none" in told
-    assert "removed   .github/workflows/update.yml" in told
+    assert "removed   .github/workflows/update.yml" in update("update", "--yes")
     assert not workflow.exists(), "it installed the program by a name"
-    assert fastproj("status", cwd=folder).returncode == 0
-    update("--update-source", UPDATE_SOURCE)
+    update("add", "update-workflow", "--update-source", UPDATE_SOURCE)
     assert workflow.exists()
-    update("--no-update-workflow")
+    update("remove", "update-workflow")
     assert not workflow.exists()
     assert "update_source" not in (folder / ".copier-answers.yml").read_text()
-    result = fastproj("update", "--yes", "--update-workflow", cwd=folder)
+    result = fastproj("add", "update-workflow", cwd=folder)
     assert result.returncode == 2
     assert "update_source has no default: answer it with --update-source" in result.stderr
+
+
+def append(file: Path, text: str) -> None:
+    with file.open("a") as opened:
+        opened.write(text)

@@ -78,7 +78,7 @@ class GitHub:
 
 
 def render(fastproj: Fastproj, folder: Path, source: str) -> dict[str, Any]:
-    answers = ["--update-workflow", "--update-source", source]
+    answers = ["--components", "update-workflow", "--update-source", source]
     result = fastproj("new", "other", "--yes", "--no-git", *answers, "--output", str(folder))
     assert result.returncode == 0, result.stderr
     text = (folder / "other/.github/workflows/update.yml").read_text()
@@ -252,7 +252,9 @@ def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> 
     jinja = SandboxedEnvironment(extensions=["jinja2_ansible_filters.AnsibleCoreFiltersExtension"])
     validator = jinja.from_string(QUESTIONS["update_source"]["validator"])
     for source in MOVING:
-        assert validator.render(update_source=source, update_workflow=True).strip().startswith("use git+https"), source
+        assert (
+            validator.render(update_source=source, components=["update-workflow"]).strip().startswith("use git+https")
+        ), source
     release = "git+https://h.example/o/r@"
     for source in [
         WHEEL,
@@ -261,10 +263,9 @@ def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> 
         f"{release}1.0",
         f"{release}v1.0.0rc1",
         f"{release}1.2.3.dev0",
-        "none",
     ]:
-        assert validator.render(update_source=source, update_workflow=True).strip() == "", source
-    result = fastproj("new", "p", "--yes", "--update-workflow", "--update-source", "fastproj", cwd=tmp_path)
+        assert validator.render(update_source=source, components=["update-workflow"]).strip() == "", source
+    result = fastproj("new", "p", "--yes", "--components=update-workflow", "--update-source=fastproj", cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith("fastproj: --update-source: use git+https://HOST/OWNER/REPO@TAG")
     assert result.stderr.count("\n") == 1
@@ -272,9 +273,9 @@ def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> 
 
 
 def test_source_is_required_with_the_workflow_only(fastproj: Fastproj, tmp_path: Path) -> None:
-    missing = fastproj("new", "p", "--yes", "--update-workflow", cwd=tmp_path)
+    missing = fastproj("new", "p", "--yes", "--components=update-workflow", cwd=tmp_path)
     assert missing.returncode == 2
     assert missing.stderr == "fastproj: update_source has no default: answer it with --update-source\n"
     alone = fastproj("new", "p", "--yes", "--update-source", WHEEL, cwd=tmp_path)
-    assert alone.stderr.startswith(f"fastproj: --update-source: {WHEEL} requires update_workflow")
+    assert alone.stderr.startswith(f"fastproj: --update-source: {WHEEL} requires the component update-workflow")
     assert list(tmp_path.iterdir()) == []

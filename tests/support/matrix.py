@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +11,30 @@ ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "template"
 QUESTIONS: dict[str, Any] = yaml.safe_load((ROOT / "copier.yml").read_text())
 ENTRIES: dict[str, dict[str, str]] = QUESTIONS["models"]["default"]
-READERS: dict[str, list[str]] = QUESTIONS["readers"]["default"]
 MODELS: list[str] = list(ENTRIES)
 FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
+COMPONENTS: dict[str, dict[str, Any]] = QUESTIONS["component_table"]["default"]
+MODULES = [name for name, entry in COMPONENTS.items() if not {"launch", "workflow", "config"} & entry.keys()]
+"""The components that are Python modules."""
 PAIRS = list(itertools.product(FRAMEWORKS, MODELS))
-MEASURED: set[str] = runpy.run_path(str(TEMPLATE / "project/src/{{ package }}/phase_times.py"))["MEASURED"]
-"""What of a row of metrics differs between two equal runs."""
 EVERY = os.environ.get("EVERY_TEST") == "1"
 """Whether to check everything, as `make test-all` does, and not each fact once."""
 ENGINE_MODEL = next(name for name, entry in ENTRIES.items() if entry["data"] == "table")
-"""The model that trains fastest: tests of the engine and of the frameworks use it."""
+"""The model that trains fastest: tests of the engine use it."""
 COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [(framework, ENGINE_MODEL) for framework in FRAMEWORKS[1:]]
 PROJECTS = PAIRS if EVERY else COVER
 """Each model and each framework: other pairs have no file that none of these has."""
-WITHOUT_TORCHRUN = ["--deselect", "src/proj/tests/test_train.py::test_error_on_ranks_is_reported_once_and_ends_them"]
-"""Pytest options for a project whose test with torchrun shows nothing new: torch is imported for it three times."""
 UPDATE_SOURCE = "git+https://git.example.org/owner/fastproj@v0.3.0"
 HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
     "gpu": ["--gpus", "1", "--tensor-cores", "fp16"],
-    "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--launchers", "slurm"],
+    "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--components", "slurm"],
     "nodes": [
         *("--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2"),
-        *("--launchers", "multinode,slurm", "--update-workflow", f"--update-source={UPDATE_SOURCE}"),
+        *("--components", ",".join(COMPONENTS), f"--update-source={UPDATE_SOURCE}"),
     ],
 }
+"""Machines, with components: none, the default, one, all."""
 
 
 GPUS = [hardware for hardware in HARDWARE if hardware != "cpu"]
@@ -50,6 +48,6 @@ ALL = [(*pair, hardware) for pair in PAIRS for hardware in HARDWARE] if EVERY el
 """Each model, framework and GPU machine, and one pair with all machines; those that are tested also with none."""
 
 
-def first_with(key: str, model: str) -> bool:
-    """Whether a model is the first of those with its kind of data, or its task: tests of these parts run once."""
-    return model == next(name for name in MODELS if ENTRIES[name][key] == ENTRIES[model][key])
+def module_of(component: str) -> str:
+    """Return the name of a component's Python module."""
+    return component.replace("-", "_")

@@ -32,7 +32,7 @@ tensor_cores:
   default: "{{ 'bf16' if gpus > 0 else 'none' }}"
   validator: "{% if tensor_cores != 'none' and gpus == 0 %}{{ tensor_cores }} needs a GPU{% endif %}"
 model: {type: str, choices: [one, two], default: one}
-launchers: {type: str, multiselect: true, choices: [slurm, ray], default: []}
+components: {type: str, multiselect: true, choices: [slurm, ray], default: []}
 """
 
 
@@ -76,7 +76,7 @@ def release(version: int) -> dict[str, str | bytes]:
         + f"SIZE = {version}\n",
         f"{package}/{'loop' if version < 3 else 'train'}.py": loop,
         "project/launch/run.sh": f"#!/bin/sh\n# release {version}\nexec python\n",
-        "project/{% if 'slurm' in launchers %}job.sbatch{% endif %}.jinja": "#!/bin/sh\n",
+        "project/{% if 'slurm' in components %}job.sbatch{% endif %}.jinja": "#!/bin/sh\n",
         "CHANGELOG.md": "# Changelog\n\n"
         + "".join(
             f"## 0.{number}.0 (2030-01-0{number})\n\n- News of {number}.\n\n" for number in range(version, 0, -1)

@@ -1,4 +1,4 @@
-"""Python commands in forks of one process that has imported torch and the frameworks, as that takes seconds.
+"""Python commands in forks of one process that has imported torch, as that takes seconds.
 
 Only where the start itself is not what is tested.
 """
@@ -6,23 +6,60 @@ Only where the start itself is not what is tested.
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest import mock
 
-PRELOADED = ["torch", "torch._dynamo", "lightning.pytorch", "accelerate", "jsonargparse", "sklearn.datasets"]
+PRELOADED = ["torch", "torch._dynamo", "jsonargparse", "sklearn.datasets"]
 
 
-def run_python(
-    folder: Path, *command: str, ranks: int = 1, nodes: int = 1, timeout_s: float = 300, **changes: str
-) -> subprocess.CompletedProcess[str]:
-    """Run `python COMMAND` in a rendered project, whose package is found without being installed.
+class Started:
+    """The processes of one command; their output is in files."""
 
-    Several ranks have the environment that torchrun would give them on that many nodes; what they print is put
-    together.
+    def __init__(self, command: tuple[str, ...], processes: list[BaseProcess], outputs: Path) -> None:
+        self.command, self.processes, self.outputs = command, processes, outputs
+
+    def send(self, number: int, rank: int | None = None) -> None:
+        """Send a signal to one rank, or to all of them."""
+        for place, process in enumerate(self.processes):
+            if rank in (None, place) and process.is_alive() and process.pid:
+                os.kill(process.pid, number)
+
+    def kill(self) -> None:
+        """End all ranks by SIGKILL."""
+        self.send(signal.SIGKILL)
+        for process in self.processes:
+            process.join()
+
+    def running(self) -> bool:
+        """Whether every rank still runs."""
+        return all(process.is_alive() for process in self.processes)
+
+    def finish(self, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """Wait until all ranks have ended, and put together what they printed; kill those that take longer."""
+        deadline = time.monotonic() + timeout_s
+        for process in self.processes:
+            process.join(max(deadline - time.monotonic(), 0))
+            process.kill()
+            process.join()
+        stdout, stderr = (
+            "".join((self.outputs / f"{stream}-{rank}").read_text() for rank in range(len(self.processes)))
+            for stream in (1, 2)
+        )
+        status = next((process.exitcode for process in self.processes if process.exitcode), 0)
+        return subprocess.CompletedProcess(self.command, status, stdout, stderr)
+
+
+def start_python(folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **changes: str) -> Started:
+    """Start `python COMMAND` in a rendered project, whose package is found without being installed.
+
+    Several ranks have the environment that torchrun would give them on that many nodes.
     """
     here = ranks // nodes
     context = multiprocessing.get_context("forkserver")
@@ -31,30 +68,24 @@ def run_python(
         free.bind(("127.0.0.1", 0))
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(here)} | changes
-    with tempfile.TemporaryDirectory() as outputs, mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        processes = [
-            context.Process(
-                target=_run,
-                args=(
-                    folder,
-                    command,
-                    shared | {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"},
-                    outputs,
-                ),
-            )
-            for rank in range(ranks)
-        ]
+    outputs = Path(tempfile.mkdtemp())
+    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
+        processes: list[BaseProcess] = []
+        for rank in range(ranks):
+            place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"}
+            for stream in (1, 2):
+                (outputs / f"{stream}-{rank}").touch()
+            processes.append(context.Process(target=_run, args=(folder, command, shared | place, str(outputs))))
         for process in processes:
             process.start()
-        for process in processes:
-            process.join(timeout_s)
-            process.kill()
-            process.join()
-        stdout, stderr = (
-            "".join(Path(outputs, f"{stream}-{rank}").read_text() for rank in range(ranks)) for stream in (1, 2)
-        )
-    status = next((process.exitcode for process in processes if process.exitcode), 0)
-    return subprocess.CompletedProcess(command, status, stdout, stderr)
+    return Started(command, processes, outputs)
+
+
+def run_python(
+    folder: Path, *command: str, ranks: int = 1, nodes: int = 1, timeout_s: float = 300, **changes: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `python COMMAND` as `start_python` does, and wait for its end."""
+    return start_python(folder, *command, ranks=ranks, nodes=nodes, **changes).finish(timeout_s)
 
 
 def _run(folder: Path, command: tuple[str, ...], environment: dict[str, str], outputs: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -42,7 +41,6 @@ def indexes(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     versions: dict[str, str] = {canonicalize_name(name): version for name, version in VERSIONS.items()}
     declared = tomllib.loads((project(FRAMEWORKS[0], MODELS[0]) / "pyproject.toml").read_text())
     wanted = [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]
-    wanted += [it for extra in declared["project"]["optional-dependencies"].values() for it in extra]
     for name in {canonicalize_name(Requirement(it).name) for it in wanted} - {"torch"}:
         add_wheel(folder / "pypi", name.replace("-", "_"), versions[name])
     add_wheel(folder / "pypi", "torch", versions["torch"], ['cuda-toolkit; platform_system == "Linux"'])
@@ -92,27 +90,3 @@ def test_pip_takes_the_same_build(project: Project, tmp_path: Path, hardware: st
     with_uv = steps("UV=/bin/uv")
     assert f"UV_PROJECT_ENVIRONMENT={tmp_path}/venv /bin/uv sync" in with_uv
     assert "pip install" not in with_uv
-
-
-def test_tensorboard_opens_with_the_runs_and_without_the_folders_of_tools(project: Project, tmp_path: Path) -> None:
-    """Both programs fail: TensorBoard is started anyway."""
-    shutil.copy(project(FRAMEWORKS[0], MODELS[0]) / "Makefile", tmp_path)
-    (tmp_path / "venv/bin").mkdir(parents=True)
-    for name in ("python", "tensorboard"):
-        (tmp_path / "venv/bin" / name).write_text('#!/bin/sh\nprintf "[%s]" "$@"\nexit 1\n')
-        (tmp_path / "venv/bin" / name).chmod(0o755)
-    for file in ("pyproject.toml", "venv/.ready"):
-        (tmp_path / file).touch()
-
-    def make() -> "subprocess.CompletedProcess[str]":
-        command = ["make", "--silent", "VENV=venv", "tensorboard"]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    (tmp_path / "runs/tune").mkdir(parents=True)
-    result = make()
-    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
-    assert "there is no run in runs/: train first" in result.stderr
-    for name in ("a", "b c"):
-        (tmp_path / "runs" / name).mkdir()
-        (tmp_path / "runs" / name / "metrics.jsonl").touch()
-    assert "[runs/a][runs/b c][--push][tensorboard][--logdir][runs]" in make().stdout

@@ -1,4 +1,4 @@
-"""GPU tests: the rendered projects' own ones, on a machine with CUDA. `make gpu-smoke` has the trainings."""
+"""GPU tests: the rendered projects' own ones, on a machine with a GPU: `make gpu`."""
 
 import shutil
 import sys

@@ -5,48 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-from matrix import PROJECTS, TEMPLATE
+from matrix import FRAMEWORKS, MODELS, PROJECTS, TEMPLATE
 from program import Project
 
-LAYERS: list[set[str]] = [
-    {"tools"},
-    {"api"},
-    {"train"},
-    {"accelerator", "callbacks", "datamodule", "extras", "module", "saved_run", "trainer_config"},
-    {"framework"},
-    {"open_run"},
-    {"run"},
-    {"load_checkpoint"},
-    {"parts", "progress"},
-    {"faults", "techniques"},
-    {"loaders", "run_folder", "metrics", "collected", "log", "hooks", "phase_times", "device_times"},
-    {"resume", "trackers"},
-    {"checkpoint", "console"},
-    {"optim", "speed", "grad_scaler", "distributed"},
-    {"cuda", "launched"},
-    {"config"},
-    {"model"},
-    {"data"},
-    {"readers", "sources"},
-    {"failure"},
-    {"kept_settings", "loader_worker", "model_size", "progress_bar", "run_lock"},
-    {"config_errors"},
-    {"config_help"},
-    {"config_base", "environment", "ranges"},
-    {"contracts", "errors"},
-]
-"""The modules and folders of a package, highest first. A module imports its own layer and those below it.
-
-`ranges` and `sources` are former names, which the model.py and data.py of older projects import.
-"""
 ONLY_CUDA = re.compile(r"\btorch\.(cuda|backends\.cu\w+)\b|from torch(\.backends)? import .*\b(cuda|cudnn)\b")
-MAY_USE_CUDA = {
-    "cuda.py": "all but what follows",
-    "techniques/step_graph.py": "CUDA graphs",
-    "kept_settings.py": "flags that a build without CUDA has as well, which are restored after a run in a notebook",
-    "frameworks/lightning/train.py": "one of them, which Lightning's Trainer sets again",
-}
-LEVEL = {name: len(LAYERS) - level for level, names in enumerate(LAYERS) for name in names}
+MAY_USE_CUDA = {"precision.py": "TF32, cuDNN's autotuner, compute capability"}
+OF_OWNERS = {"model": {"config_base", "data", "errors"}, "data": {"config_base", "errors"}}
+"""What the files that users replace may import."""
 
 
 def imports(package: Path) -> dict[str, set[str]]:
@@ -62,9 +27,8 @@ def _imported(name: str, file: Path, modules: dict[str, Path]) -> list[str]:
     parents = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            assert not [alias for alias in node.names if alias.name.split(".")[0] == "proj"], (
-                f"{file}: use relative ones"
-            )
+            absolute = [alias for alias in node.names if alias.name.split(".")[0] == "proj"]
+            assert not absolute, f"{file}: use relative ones"
         if not isinstance(node, ast.ImportFrom) or node.level == 0:
             continue
         base = [*parents[: len(parents) - node.level + 1], *(node.module or "").split(".")]
@@ -94,48 +58,43 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [found for name in sorted(graph) if (found := path(name))]
 
 
-@pytest.mark.parametrize(("framework", "model"), PROJECTS)
-def test_imports_go_one_way(project: Project, framework: str, model: str) -> None:
-    graph = imports(project(framework, model) / "src/proj")
-    assert {name.split(".")[0] for name in graph} <= LEVEL.keys(), "a module without a layer"
-    upward = [
-        f"{name} imports {other}"
-        for name, others in graph.items()
-        for other in others
-        if LEVEL[other.split(".")[0]] > LEVEL[name.split(".")[0]]
-    ]
-    assert upward == []
+PLACES = [(*pair, "cpu") for pair in PROJECTS] + [(FRAMEWORKS[0], MODELS[0], "nodes")]
+
+
+@pytest.mark.parametrize(("framework", "model", "hardware"), PLACES)
+def test_imports_go_one_way(project: Project, framework: str, model: str, hardware: str) -> None:
+    graph = imports(project(framework, model, hardware) / "src/proj")
     assert cycles(graph) == []
-    past_the_facade = [
-        f"{name} imports {other}"
-        for name, others in graph.items()
-        for other in others
-        if other.startswith("techniques.") and not name.startswith("techniques")
-    ]
-    assert past_the_facade == []
+    assert graph["model"] <= OF_OWNERS["model"]
+    assert graph["data"] <= OF_OWNERS["data"]
+    importing = {name for name, others in graph.items() if "train" in others}
+    assert importing == set(), "nothing is above train.py"
+    assert graph["errors"] == set()
+    upward = [name for name in graph if name.startswith("components.") and "components" in graph[name]]
+    assert upward == [], "components do not know the registry"
 
 
 def test_upward_imports_and_cycles_are_found(tmp_path: Path) -> None:
     for name, text in {
-        "data": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .tools.show import show\n",
-        "tools/__init__": "",
-        "tools/show": "def show():\n    from .. import errors\n    from ..data import load\n",
+        "data": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .components.show import show\n",
+        "components/__init__": "",
+        "components/show": "def show():\n    from .. import errors\n    from ..data import load\n",
         "errors": "",
         "__init__": "",
     }.items():
         (tmp_path / name).with_suffix(".py").parent.mkdir(exist_ok=True)
         (tmp_path / name).with_suffix(".py").write_text(text)
     graph = imports(tmp_path)
-    assert graph == {"data": {"tools.show"}, "tools": set(), "tools.show": {"errors", "data"}, "errors": set()}
-    assert cycles(graph) == [["data", "tools.show", "data"], ["tools.show", "data", "tools.show"]]
+    expected = {"data": {"components.show"}, "components": set(), "errors": set()}
+    assert graph == {**expected, "components.show": {"errors", "data"}}
+    assert cycles(graph) == [["components.show", "data", "components.show"], ["data", "components.show", "data"]]
 
 
 def test_only_few_files_use_what_only_cuda_has() -> None:
-    """All others use torch.accelerator, torch.Stream, torch.Event and torch.get_device_module."""
-    package = TEMPLATE / "project/src/{{ package }}"
+    """All others use torch.accelerator, torch.Stream and torch.get_device_module."""
     files = [file for file in TEMPLATE.rglob("*") if {".py", ".jinja"} & {file.suffix} and "test" not in file.name]
-    found = {file.relative_to(package if package in file.parents else TEMPLATE) for file in files if _uses_cuda(file)}
-    assert {str(file) for file in found if "tests" not in file.parts} == MAY_USE_CUDA.keys()
+    found = {file.name for file in files if "tests" not in file.parts and _uses_cuda(file)}
+    assert found == MAY_USE_CUDA.keys()
 
 
 def _uses_cuda(file: Path) -> bool:

@@ -1,5 +1,6 @@
 """Every combination renders completely, is clean and valid, and its Python is the template's, byte for byte."""
 
+import ast
 import hashlib
 import json
 import re
@@ -11,50 +12,38 @@ from pathlib import Path
 
 import pytest
 import yaml
+from covering import covering
 from matrix import (
     ALL,
-    ENGINE_MODEL,
+    COMPONENTS,
     ENTRIES,
     FRAMEWORKS,
     HARDWARE,
     MODELS,
+    MODULES,
     PROJECTS,
-    QUESTIONS,
-    READERS,
     ROOT,
     TEMPLATE,
+    module_of,
 )
-from program import PROGRAMS, Project, run_in
-from warm import run_python
+from program import Fastproj, Project, run_in
+
+REGISTRY = "src/proj/components/__init__.py"
 
 
-def python_parts(framework: str, model: str) -> dict[str, Path]:
+def python_parts(model: str, modules: list[str]) -> dict[str, Path]:
     """Return the part of the template that each rendered Python file must equal, by its place."""
-    data, task = ENTRIES[model]["data"], ENTRIES[model]["task"]
-    skeleton = TEMPLATE / "project"
+    data, skeleton = ENTRIES[model]["data"], TEMPLATE / "project"
     parts = {str(file.relative_to(skeleton)).replace("{{ package }}", "proj"): file for file in skeleton.rglob("*.py")}
-    parts |= {f"src/proj/readers/{name}.py": TEMPLATE / f"readers/{name}.py" for name in READERS[data]}
-    if "text" in READERS[data]:
-        parts["src/proj/tools/text_generation.py"] = TEMPLATE / "tasks/text_generation.py"
-    if "image_generation" in task:
-        parts["src/proj/tools/image_grid.py"] = TEMPLATE / "tasks/image_grid.py"
-    if task in ("image_classification", "text_classification"):
-        parts["src/proj/tools/confusion.py"] = TEMPLATE / "tasks/confusion.py"
-    chosen = QUESTIONS["frameworks"]["default"][framework]
-    parts |= {f"src/proj/{name}.py": TEMPLATE / f"frameworks/{framework}/{name}.py" for name in chosen["modules"]}
-    if "needs" in chosen:
-        parts["src/proj/framework.py"] = TEMPLATE / "frameworks/framework.py"
-        parts["src/proj/tests/test_framework.py"] = TEMPLATE / f"frameworks/{framework}/test_framework.py"
+    for name in modules:
+        folder = TEMPLATE / "components" / name
+        parts[f"src/proj/components/{module_of(name)}.py"] = folder / "component.py"
+        parts[f"src/proj/tests/test_{module_of(name)}.py"] = folder / "test_component.py"
     return parts | {
         "src/proj/model.py": TEMPLATE / f"models/{model}/model.py",
         "src/proj/data.py": TEMPLATE / f"data/{data}/data.py",
-        "src/proj/train.py": TEMPLATE / f"frameworks/{framework}/train.py",
-        "src/proj/tools/task.py": TEMPLATE / f"tasks/{task}/task.py",
-        "src/proj/tools/view.py": TEMPLATE / f"data/{data}/view.py",
-        "src/proj/tests/test_data.py": TEMPLATE / f"data/{data}/test_data.py",
-        "src/proj/tests/test_readers.py": TEMPLATE / f"data/{data}/test_readers.py",
-        "src/proj/tests/test_network.py": TEMPLATE / f"models/{model}/test_network.py",
-        "src/proj/tests/test_task.py": TEMPLATE / f"tasks/{task}/test_task.py",
+        f"src/proj/tests/test_{model}.py": TEMPLATE / f"models/{model}/test_model.py",
+        "src/proj/tests/test_data_files.py": TEMPLATE / f"data/{data}/test_data.py",
     }
 
 
@@ -65,27 +54,23 @@ def parts_on_disk(folder: str) -> dict[str, set[str]]:
 
 
 def test_parts_on_disk_match_the_choices() -> None:
-    kinds, tasks = ({entry[key] for entry in ENTRIES.values()} for key in ("data", "task"))
-    assert parts_on_disk("models") == {name: {"model.py", "default.yaml", "test_network.py"} for name in MODELS}
-    assert parts_on_disk("frameworks") == {
-        name: {"train.py"}
-        | {f"{module}.py" for module in entry["modules"]}
-        | {"test_framework.py" for key in entry if key == "needs"}
-        for name, entry in QUESTIONS["frameworks"]["default"].items()
-    }
-    assert parts_on_disk("data") == {
-        name: {"data.py", "view.py", "test_data.py", "test_readers.py", "requirements"} for name in kinds
-    }
-    assert parts_on_disk("tasks") == {name: {"task.py", "test_task.py"} for name in tasks}
-    assert set(READERS) == kinds
-    assert {file.stem for file in (TEMPLATE / "readers").glob("*.py")} == {
-        name for names in READERS.values() for name in names
+    assert parts_on_disk("models") == {name: {"model.py", "default.yaml", "test_model.py"} for name in MODELS}
+    kinds = {entry["data"] for entry in ENTRIES.values()}
+    assert parts_on_disk("data") == {name: {"data.py", "test_data.py", "requirements"} for name in kinds}
+    assert parts_on_disk("components") == {
+        name: {entry[key] for key in ("launch", "workflow", "config") if key in entry}
+        or {"component.py", "test_component.py"}
+        for name, entry in COMPONENTS.items()
     }
 
 
 def test_no_jinja_in_python() -> None:
     tagged = [file for file in TEMPLATE.rglob("*.py") if re.search(r"\{\{|\{%|\{#", file.read_text())]
     assert tagged == []
+    wrapped = [file for file in TEMPLATE.rglob("*.py.jinja") if file.parent.name != "components"]
+    assert wrapped
+    for file in wrapped:
+        assert re.fullmatch(r"\{% include '[^%]*' ~ [^%]* -%\}\n", file.read_text()), file
 
 
 @pytest.mark.parametrize(("framework", "model", "hardware"), ALL)
@@ -105,7 +90,27 @@ def test_rendering_is_complete_and_clean(project: Project, framework: str, model
         assert not re.search(tags, text), f"{file} has Jinja left"
         assert str(ROOT) not in text
     python = {str(file.relative_to(folder)): file.read_bytes() for file in files if file.suffix == ".py"}
-    assert python == {place: part.read_bytes() for place, part in python_parts(framework, model).items()}
+    registry = python.pop(REGISTRY).decode()
+    modules = MODULES if hardware == "nodes" else []
+    assert python == {place: part.read_bytes() for place, part in python_parts(model, modules).items()}
+    assert fields_of_config(registry) == [module_of(name) for name in modules]
+    if not modules:
+        assert len(files) <= 45
+
+
+def fields_of_config(registry: str) -> list[str]:
+    """Return the sections that a registry adds to the config, in their order."""
+    config = next(node for node in ast.parse(registry).body if isinstance(node, ast.ClassDef))
+    return [str(node.target.id) for node in config.body if isinstance(node, ast.AnnAssign)]  # type: ignore[union-attr]
+
+
+def test_readme_is_short_and_names_every_module(project: Project) -> None:
+    folder = project(FRAMEWORKS[0], MODELS[0])
+    readme = (folder / "README.md").read_text()
+    assert len(readme.splitlines()) <= 90
+    modules = {file.name for file in (folder / "src/proj").glob("*.py")} - {"__init__.py"}
+    assert {name for name in modules if f"  {name}  " not in readme} == set()
+    assert [name for name in COMPONENTS if re.search(rf"\b{name}\b", readme)] == [], "every `add` would edit it"
 
 
 def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
@@ -116,13 +121,13 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
         folder = project(framework, model, hardware)
         tomllib.loads((folder / "pyproject.toml").read_text())
         yamls = [*folder.rglob("*.yml"), *folder.rglob("*.yaml")]
-        assert len(yamls) == (8 if "--update-workflow" in HARDWARE[hardware] else 7)
+        of_components = {"cpu": 0, "gpu": 1, "gpus": 0, "nodes": 3}[hardware]
+        assert len(yamls) == of_components + 6
         scripts = [*(folder / "launch").iterdir()]
         assert all(script.stat().st_mode & 0o111 for script in scripts)
         for kind, files in (("yaml", yamls), ("scripts", scripts)):
             found[kind] |= {copy_once(file, tmp_path / kind) for file in files}
-        workflows = {copy_once(file, tmp_path / "github") for file in folder.glob(".github/workflows/*")}
-        found["workflows"] |= workflows
+        found["workflows"] |= {copy_once(file, tmp_path / "github") for file in folder.glob(".github/workflows/*")}
         found["github"].add(tmp_path / "github")
         if (makefile := (folder / "Makefile").read_text()) not in makefiles:
             makefiles.add(makefile)
@@ -173,77 +178,26 @@ def test_answers_reach_the_config_and_the_launchers(project: Project, hardware: 
     assert {file.name for file in (folder / "launch").iterdir()} == {"local.sh", *launchers[hardware]}
 
 
-OWN_LINES, CUDA_LINES = 365, 135  # 365: images and the largest network, diffusion with its sampler
-ENGINE_LINES = {"pytorch": 1975, "lightning": 2930, "accelerate": 2490}
-FAULT_LINES = 1320
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_default_run_imports_few_lines(project: Project, tmp_path: Path, framework: str) -> None:
-    """It imports no technique or tool, `cuda.py` for GPUs only and `launched.py` for ranks only, which this one is.
-
-    Config, contracts, model and data do not count, and `faults/` counts for itself.
-    """
-    small = ["--config=configs/default.yaml", "--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
-    small += ["--optim.name=adamw", f"--run.dir={tmp_path}"]
-    folder = project(framework, ENGINE_MODEL)
-    result = run_python(folder, str(PROGRAMS / "list_imported.py"), *small)
-    assert result.returncode == 0, result.stderr
-    assert count_lines(folder / "src/proj/cuda.py") <= CUDA_LINES
-    files = [Path(file) for file in result.stdout.splitlines()[-1].split()[1:]]
-    names = {file.name for file in files}
-    assert {"train.py", "model.py", "data.py", "loaders.py", "config.py", "checkpoint.py"} <= names
-    assert [file for file in files if file.parent.name in ("techniques", "tools") and file.name[0] != "_"] == []
-    own = {file for file in files if file.name in ("model.py", "data.py") or "readers" in file.parts}
-    apart = ("config.py", "contracts.py", "launched.py")
-    others = own | {file for file in files if file.name in apart or {"techniques", "faults"} & {*file.parts}}
-    engine = sum(count_lines(file) for file in files if file not in others)
-    fault_lines = sum(count_lines(file) for file in files if "faults" in file.parts)
-    print(f"{framework}: {engine} lines, {fault_lines} of faults, and {sum(map(count_lines, own))} of {ENGINE_MODEL}")
-    assert engine <= ENGINE_LINES[framework]
-    assert fault_lines <= FAULT_LINES
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_model_and_data_have_few_lines(model: str) -> None:
     files = [TEMPLATE / f"models/{model}/model.py", TEMPLATE / f"data/{ENTRIES[model]['data']}/data.py"]
-    assert sum(map(count_lines, files)) <= OWN_LINES
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 310
 
 
-def count_lines(file: Path) -> int:
-    return sum(bool(line.strip()) for line in file.read_text().splitlines())
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_readme_lists_every_file(project: Project, framework: str) -> None:
-    folder = project(*((framework, MODELS[0], "nodes") if framework == FRAMEWORKS[0] else (framework, ENGINE_MODEL)))
-    readme = (folder / "README.md").read_text()
-    assert "| `src/proj/techniques/` |" in readme
-    assert "| `src/proj/readers/` |" in readme
-    files = [*folder.glob("src/proj/*.py"), *folder.glob("src/proj/tools/*.py"), *folder.glob("launch/*")]
-    listed = set(re.findall(r"^\| `((?:src/proj|launch)/[\w./]+\w)` \|", readme, re.MULTILINE))
-    assert listed == {str(file.relative_to(folder)) for file in files if file.name != "__init__.py"}
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_options_in_the_readme_are_accepted(project: Project, model: str) -> None:
-    """With this model's recipe, on the GPUs that the project is for."""
-    ranks = {"cpu": 1, "gpu": 1, "gpus": 4, "nodes": 16}
-    rendered = [(ranks[hardware], project(framework, model, hardware)) for framework, _, hardware in of_model(model)]
-    places = [f"{number}={folder}" for number, folder in rendered]
-    result = run_python(rendered[0][1], str(PROGRAMS / "check_readme.py"), *places)
+@pytest.mark.parametrize("chosen", [[], MODULES[:1], MODULES], ids=["none", "one", "all"])
+def test_registry_is_formatted(chosen: list[str], fastproj: Fastproj, tmp_path: Path) -> None:
+    components = ["--components", ",".join(chosen) or "none"]
+    result = fastproj("new", "proj", "--yes", "--no-git", "--model=mlp", *components, "--output", str(tmp_path))
     assert result.returncode == 0, result.stderr
-    assert all(re.fullmatch(r"[789] lines", line) for line in result.stdout.splitlines()), result.stdout
-    for number, folder in rendered:
-        assert ("--dist.strategy fsdp" in (folder / "README.md").read_text()) == (number > 1)
-
-
-def of_model(model: str) -> list[tuple[str, str, str]]:
-    return [combination for combination in ALL if combination[1] == model]
+    registry = tmp_path / "proj" / REGISTRY
+    assert fields_of_config(registry.read_text()) == [module_of(name) for name in chosen]
+    for command in (["ruff", "format", "--check"], ["ruff", "check"]):
+        result = run_in(tmp_path / "proj", sys.executable, "-m", *command, "--no-cache", str(registry))
+        assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.slow
-def test_python_is_formatted_and_typed(project: Project, tmp_path: Path) -> None:
+def test_python_is_formatted_and_typed(project: Project, fastproj: Fastproj, tmp_path: Path) -> None:
     """That of this repository, as `make check` does, and of all projects.
 
     These take the same place in turn, so that mypy checks a module again only where one has changed, and start from the
@@ -252,6 +206,12 @@ def test_python_is_formatted_and_typed(project: Project, tmp_path: Path) -> None
     result = run_in(ROOT, sys.executable, "-m", "mypy")
     assert result.returncode == 0, result.stdout
     folders = [project(framework, model) for framework, model in PROJECTS]
+    for number, chosen in enumerate(covering(COMPONENTS, MODULES)):
+        output = tmp_path / f"components-{number}"
+        output.mkdir()
+        options = ["--components", ",".join(chosen) or "none", "--yes", "--no-git", "--output", str(output)]
+        assert fastproj("new", "proj", *options).returncode == 0
+        folders.append(output / "proj")
     for command in (["ruff", "format", "--check", "--no-cache"], ["ruff", "check", "--no-cache"]):
         result = run_in(tmp_path, sys.executable, "-m", *command, *map(str, folders))
         assert result.returncode == 0, result.stdout + result.stderr

@@ -22,14 +22,14 @@ _DEPENDENCIES = {
     "iniconfig", "jinja2", "joblib", "jsonargparse", "kiwisolver", "librt", "lightning", "lightning_fabric",
     "lightning_utilities", "markdown", "markupsafe", "matplotlib", "ml_dtypes", "mlflow", "mpl_toolkits", "mpmath",
     "multidict", "mypy", "mypy_extensions", "narwhals", "networkx", "numpy", "nvidia", "onnx", "onnx_ir", "onnxruntime",
-    "onnxscript", "packaging", "pandas", "pathspec", "pil", "pillow", "pip", "pluggy", "polars", "polars_runtime_32",
-    "propcache", "protobuf", "psutil", "py", "pyarrow", "pygments", "pylab", "pyparsing", "pytest", "pytest_timeout",
-    "python_dateutil", "pytorch_lightning", "pytorch_optimizer", "pyyaml", "regex", "requests", "ruff", "safetensors",
-    "scikit_learn", "scipy", "setuptools", "sitecustomize", "six", "sklearn", "sympy", "tensorboard",
-    "tensorboard_data_server", "threadpoolctl", "tiktoken", "tiktoken_ext", "tokenizers", "tomli", "torch", "torchao",
-    "torchaudio", "torchmetrics", "torchrun", "torchvision", "tqdm", "trackio", "transformers", "triton", "truststore",
-    "types_tqdm", "typeshed_client", "typing_extensions", "tzdata", "urllib3", "usercustomize", "wandb", "werkzeug",
-    "wheel", "yaml", "yarl",
+    "onnxscript", "packaging", "pandas", "pandas_stubs", "pathspec", "pil", "pillow", "pip", "pluggy", "polars",
+    "polars_runtime_32", "propcache", "protobuf", "psutil", "py", "pyarrow", "pygments", "pylab", "pyparsing", "pytest",
+    "pytest_timeout", "python_dateutil", "pytorch_lightning", "pytorch_optimizer", "pyyaml", "regex", "requests",
+    "ruff", "safetensors", "scikit_learn", "scipy", "setuptools", "sitecustomize", "six", "sklearn", "sympy",
+    "tensorboard", "tensorboard_data_server", "threadpoolctl", "tiktoken", "tiktoken_ext", "tokenizers", "tomli",
+    "torch", "torchao", "torchaudio", "torchmetrics", "torchrun", "torchvision", "tqdm", "trackio", "transformers",
+    "triton", "truststore", "types_pyyaml", "types_tqdm", "typeshed_client", "typing_extensions", "tzdata", "urllib3",
+    "usercustomize", "wandb", "werkzeug", "wheel", "yaml", "yarl",
 }  # fmt: skip
 
 # Folders of a project, which Python would import instead of the package.

@@ -1,5 +1,6 @@
 """The answers to the template's questions: which ones are command-line options, and how they are checked."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,12 +32,13 @@ ANSWERS = (
     ),
     Answer("framework", str, "Framework of the training loop."),
     Answer("model", str, "Model, with its data and training recipe."),
-    Answer("launchers", list, "Additional launch scripts, separated by commas."),
+    Answer("components", list, "Components, separated by commas; `fastproj add` brings others later."),
     Answer("author", str, "Your name, for the license and the package."),
     Answer("licence", str, "License of the project."),
-    Answer("update_workflow", bool, "GitHub workflow that opens a pull request when the template has a new release."),
     Answer(
-        "update_source", str, "Where that workflow gets fastproj: git+https://HOST/OWNER/REPO@TAG, or a wheel's URL."
+        "update_source",
+        str,
+        "Where the component update-workflow gets fastproj: git+https://HOST/OWNER/REPO@TAG, or a wheel's URL.",
     ),
 )
 
@@ -79,9 +81,10 @@ def as_options(answers: Mapping[str, Any]) -> list[str]:
 def choices(questions: Mapping[str, Any], name: str) -> list[str]:
     """Return the allowed answers to a question; empty if any is allowed."""
     options = questions.get(name, {}).get("choices")
-    if isinstance(options, str):  # a Jinja expression over a table, as for models and frameworks; else only for copier
-        table = questions.get(f"{name}s", {}).get("default")
-        return list(table) if isinstance(table, dict) else []
+    if isinstance(options, str):  # a loop over a table, as for models and components; any other is only for copier
+        loop = re.search(r" in (\w+)\.items\(\)", options)
+        options = questions.get(loop[1], {}).get("default") if loop else None
+        options = list(options) if isinstance(options, dict) else []
     listed = options.values() if isinstance(options, dict) else options or []
     values = [str(value[1] if isinstance(value, list) else value) for value in listed if not isinstance(value, dict)]
     return [*values, "none"] if questions.get(name, {}).get("multiselect") else values
@@ -97,7 +100,7 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
     """
     combined = {key: value for key, value in answers.items() if value is not None}
     for name in (it.name for it in ANSWERS if it.type is list and it.name in combined):
-        combined[name] = [it for it in combined[name].replace(" ", "").split(",") if it not in ("", "none")]
+        combined[name] = _split(combined[name])
     combined = {_spelled(key, questions or {}): value for key, value in combined.items()}
     for pair in data:
         name, equals, value = pair.partition("=")
@@ -109,9 +112,11 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
         combined[name] = value
         if questions is None:
             continue
+        if questions.get(name, {}).get("multiselect") and not value.startswith("["):
+            combined[name] = _split(value)
         asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
         if name not in asked:
-            hint = _did_you_mean(name, asked)
+            hint = did_you_mean(name, asked)
             raise UsageError(
                 f"--data {name}: the template has no such question; {hint}it asks {', '.join(map(shown_name, asked))}"
             )
@@ -123,9 +128,14 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
             if any("\ud800" <= letter <= "\udfff" for letter in single):
                 raise UsageError(f"{option(name)} is not valid text in this terminal's encoding: use UTF-8")
             if allowed and single not in allowed:
-                hint = _did_you_mean(single, allowed)
+                hint = did_you_mean(single, allowed)
                 raise UsageError(f"{option(name)} {single!r} is unknown: {hint}choose from {', '.join(allowed)}")
     return combined
+
+
+def _split(value: str) -> list[str]:
+    """Return an answer with several values, which commas separate; `none` is none."""
+    return [it for it in value.replace(" ", "").split(",") if it not in ("", "none")]
 
 
 def _spelled(name: str, questions: Mapping[str, Any]) -> str:
@@ -134,7 +144,8 @@ def _spelled(name: str, questions: Mapping[str, Any]) -> str:
     return others[0] if others and name not in questions else name
 
 
-def _did_you_mean(given: str, known: Collection[str]) -> str:
+def did_you_mean(given: str, known: Collection[str]) -> str:
+    """Return the suggestion of a known name that is close to the given one; empty if none is."""
     from difflib import get_close_matches
 
     lower = {name.lower(): name for name in known}

@@ -22,6 +22,7 @@ from ..shared.errors import FastprojError
 from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.source import embedded_location
 from . import linked, releases
+from .line_counts import count_all, count_lines, difference
 from .releases import Releases
 
 _MARKERS: dict[str, str | int] = {"str": "Qztelling Valuex", "int": 61}  # answers that no project has by chance
@@ -69,7 +70,7 @@ def adopt(where: Path, template: str | None, given: dict[str, Any], data: list[s
         near = search.distances({tag: (tag, known) for tag in reversed(found.tags)})
         version = min(near, key=near.__getitem__, default=found.newest)
         stage = search.render(version, known)  # if no version allows the answers, this raises the reason
-        differing, lines = near.pop(version), sum(content.total() for content in _read(stage).values())
+        differing, lines = near.pop(version), sum(content.total() for content in count_all(stage).values())
         if differing > lines * 0.6:
             raise FastprojError(
                 f"{root} does not look like a rendering of {found.recorded}: {differing} of {lines} lines differ from "
@@ -113,7 +114,7 @@ class _Search:
         unknown = {key: entry for key, entry in asked.items() if key not in self.known}
         for key, entry in unknown.items():
             if entry.get("multiselect"):  # all, so that every file is rendered in which a text or number may appear
-                self.known[key] = choices(self.questions, key)[:-1]
+                self.known[key] = self._together(key, choices(self.questions, key)[:-1])
         for key, entry in sorted(unknown.items(), key=lambda it: "choices" in it[1]):
             for values, otherwise in self._candidates(key, entry):
                 near = self.distances({i: (self.found.newest, self.known | {key: it}) for i, it in enumerate(values)})
@@ -122,13 +123,25 @@ class _Search:
                 if differ or otherwise is not None:
                     self.sources[key] = "nearest" if "choices" in entry else "from the files"
 
+    def _together(self, key: str, offered: list[str]) -> list[str]:
+        """Return the choices that can be rendered together: all, or those that can be rendered alone, or none."""
+        if self._renders({key: offered}):
+            return offered
+        alone = [it for it in offered if self._renders({key: [it]})]
+        return alone if self._renders({key: alone}) else []
+
+    def _renders(self, answers: dict[str, Any]) -> bool:
+        with suppress(FastprojError):
+            return self.render(self.found.newest, self.known | answers).is_dir()
+        return False
+
     def _candidates(self, key: str, entry: dict[str, Any]) -> Iterator[tuple[list[Any], Any]]:
         """Yield answers to compare, and the one to take if they are equally near; None is the default."""
         offered = [True, False] if entry.get("type") == "bool" else choices(self.questions, key)
         if entry.get("multiselect"):
             for choice in offered[:-1]:
                 without = [it for it in self.known[key] if it != choice]
-                yield [self.known[key], without], without
+                yield [[*without, choice], without], without
         elif offered:
             yield offered, None
         elif (marker := _MARKERS.get(entry.get("type", "str"))) and (seen := self._seen(key, marker)):
@@ -139,8 +152,8 @@ class _Search:
         seen = Counter[str]()
         mark, any_answer = re.escape(str(marker)), r"(\d+)" if isinstance(marker, int) else "(.+)"
         with suppress(FastprojError):  # the marker is not allowed as an answer
-            for path, lines in _read(self.render(self.found.newest, self.known | {key: marker})).items():
-                ours = "\n".join(_lines(self.root / path))
+            for path, lines in count_all(self.render(self.found.newest, self.known | {key: marker})).items():
+                ours = "\n".join(count_lines(self.root / path))
                 for line in map(re.escape, lines):
                     if line.count(mark) == 1 and line.strip() != mark:
                         seen.update(re.findall(f"(?m)^{line.replace(mark, any_answer)}$", ours))
@@ -151,10 +164,10 @@ class _Search:
         lines: dict[Any, dict[str, Counter[str]]] = {}
         for key, candidate in candidates.items():
             with suppress(FastprojError):
-                lines[key] = _read(self.render(*candidate))
-        ours = {path: _lines(self.root / path) for found in lines.values() for path in found}
+                lines[key] = count_all(self.render(*candidate))
+        ours = {path: count_lines(self.root / path) for found in lines.values() for path in found}
         return {
-            key: sum(_distance(found.get(path, Counter()), content) for path, content in ours.items())
+            key: sum(difference(found.get(path, Counter()), content) for path, content in ours.items())
             for key, found in lines.items()
         }
 
@@ -171,20 +184,3 @@ class _Search:
             self.found.render(tag, stage, known)
             self.rendered[f"{tag} {known}"] = stage
         return stage
-
-
-def _distance(theirs: Counter[str], ours: Counter[str]) -> int:
-    return max((theirs - ours).total(), (ours - theirs).total())
-
-
-def _read(folder: Path) -> dict[str, Counter[str]]:
-    """Count the lines of each rendered file, except for the answers file."""
-    files = (file for file in folder.rglob("*") if file.is_file() and file.name != ANSWERS_FILE)
-    return {str(file.relative_to(folder)): _lines(file) for file in files}
-
-
-def _lines(file: Path) -> Counter[str]:
-    try:
-        return Counter(file.read_text(encoding="utf-8", errors="replace").splitlines())
-    except OSError:
-        return Counter()

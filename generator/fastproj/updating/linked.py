@@ -31,16 +31,25 @@ class Linked:
         return f"{self.repository.prefix}{ANSWERS_FILE}"
 
 
+def root_of(where: Path) -> Path | None:
+    """Return the nearest folder, from there upwards, with an answers file; None if there is none.
+
+    Raises:
+        FastprojError: it is not a folder.
+    """
+    start = Path(os.path.realpath(where))  # the parent of a link is not what its path says
+    if not os.path.isdir(start):
+        raise FastprojError(f"{where} is not a folder: pass the project's folder")
+    return next((folder for folder in (start, *start.parents) if os.path.lexists(folder / ANSWERS_FILE)), None)
+
+
 def read(where: Path) -> Linked:
     """Return the project of a folder: the nearest one, from there upwards, with an answers file.
 
     Raises:
         FastprojError: there is none, its answers file lacks the template or version, or it is in no git repository.
     """
-    start = Path(os.path.realpath(where))  # the parent of a link is not what its path says
-    if not os.path.isdir(start):
-        raise FastprojError(f"{where} is not a folder: pass the project's folder")
-    root = next((folder for folder in (start, *start.parents) if os.path.lexists(folder / ANSWERS_FILE)), None)
+    root = root_of(where)
     if root is None:
         raise FastprojError(
             f"there is no {ANSWERS_FILE} in {where} or its parents: go to a project that fastproj rendered, or use "

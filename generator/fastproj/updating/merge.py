@@ -4,7 +4,9 @@ An edit of the user is never lost. In addition to what git does:
 - a file that the template renamed, and lists as `renamed` in its copier.yml, is merged under its new name, however
   much of it was rewritten;
 - a file that the user deleted stays deleted, even if the template changed or renamed it;
+- a file that the user edited and the template no longer has stays, and is the user's now;
 - a file that belongs to the user (`_skip_if_exists`) and was changed is left alone, unless an answer replaces it;
+- a module that such a file imports stays if the template no longer has it;
 - a file that the user converted to CRLF is merged line by line, and keeps its line endings.
 """
 
@@ -16,9 +18,12 @@ from pathlib import Path, PurePath
 
 from ..shared.errors import FastprojError
 from . import trees
+from .line_ends import as_crlf, as_lf
 from .linked import with_comments
+from .own_imports import imported
+from .renaming import listed_renames
 from .repository import Head, Repository
-from .trees import LINK, SUBMODULE, Change, Edits, Entry, Stages, Tree
+from .trees import Change, Edits, Entry, Stages, Tree
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ class Merged:
     """Files that the template renamed."""
     stay_deleted: list[str]
     stay_own: list[str]
+    stay_edited: list[str]
+    """Files that the user edited and the template no longer has."""
+    stay_imported: list[str]
+    """Modules that a file of the user imports and the template no longer has."""
 
 
 def merge(
@@ -68,18 +77,20 @@ def merge(
     base, theirs, ours = (trees.files(repository, tree) for tree in (old, new, head.tree))
     nested = {it: entry for it, entry in trees.nested_projects(ours, answers_path).items() if it not in base}
     ours = {path: entry for path, entry in ours.items() if path not in nested}
-    listed = _listed_renames(renamed, base, theirs)
+    listed = listed_renames(renamed, base, theirs)
     renames = trees.renames(repository, old, new) | listed
-    lf = _as_lf(repository, base, ours)
+    lf = as_lf(repository, base, ours)
     # Nobody edits the answers file. On all sides, the files of a nested project are no renamed ones of this project.
     base_edits: dict[str, Entry | None] = {**nested, answers_path: lf.get(answers_path, ours[answers_path])}
     our_edits: dict[str, Entry | None] = {**lf}
     new_edits: dict[str, Entry | None] = {**nested}
 
-    deleted = base.keys() - ours.keys()
+    deleted, of_user = base.keys() - ours.keys(), dict[str, str]()
     if deleted:
         edits = lf | dict.fromkeys(nested)
-        deleted -= trees.renames(repository, old, trees.tree_with(repository, head.tree, edits, scratch)).keys()
+        of_user = trees.renames(repository, old, trees.tree_with(repository, head.tree, edits, scratch))
+        of_user = {was: now for was, now in of_user.items() if was in deleted}
+        deleted -= of_user.keys()
     folders = {str(folder) for path in theirs for folder in PurePath(path).parents}
     for path in deleted:
         if path in folders:
@@ -89,11 +100,21 @@ def merge(
         if path in renames:
             new_edits[renames[path]] = None
     new_edits[answers_path] = _answers(repository, *(it[answers_path] for it in (theirs, ours, base)))
-    stay_own = []
-    for path in theirs.keys() - deleted - {answers_path}:
-        if own(path) and ours.get(path) != base.get(path) and not replaced(path):
-            new_edits[path] = base.get(path)
-            stay_own += [path] if theirs[path] != base.get(path) else []
+    kept_own = [
+        path
+        for path in theirs.keys() - deleted - {answers_path}
+        if own(path) and ours.get(path) != base.get(path) and not replaced(path)
+    ]
+    new_edits |= {path: base.get(path) for path in kept_own}
+    gone = _gone(base, theirs, renames)
+    renamed_by_user = {path for path in gone if path in of_user}
+    gone &= ours.keys()
+    edited = {path for path in gone if lf.get(path, ours[path]).oid != base[path].oid}
+    of_users = {path: ours[path] for path in gone | {*kept_own} if path in ours}
+    needed = imported(repository, of_users, kept_own) - edited
+    new_edits |= {path: base[path] for path in edited | needed | renamed_by_user}
+    # A file whose mode or line endings alone are the user's leaves without a conflict.
+    base_edits |= {path: lf.get(path, ours[path]) for path in gone - edited - needed}
     moved = {was: now for was, now in listed.items() if was not in deleted and not (was in ours and now in ours)}
     for was, now in moved.items():
         base_edits |= {was: None, now: base[was]}
@@ -102,19 +123,28 @@ def merge(
     label = f"template-{version}"
     sides = {"base": (old, base_edits), "yours": (head.tree, our_edits), label: (new, new_edits)}
     tree, stages, conflicts = _merge_tree(_with_commits(repository, sides, work / "merge"), "yours", label)
-    tree = trees.tree_with(repository, tree, _as_crlf(repository, tree, lf, ours, moved, renames), scratch)
+    tree = trees.tree_with(repository, tree, as_crlf(repository, tree, lf, ours, moved, renames), scratch)
     changes = trees.changes(repository, head.tree, tree)
-    gone = {change.path for change in changes if change.after is None}
+    removed = {change.path for change in changes if change.after is None}
     return Merged(
         head,
         tree,
         changes,
         stages,
         conflicts,
-        {was: now for was, now in renames.items() if was in gone},
+        {was: now for was, now in renames.items() if was in removed},
         sorted(path for path in deleted if theirs.get(path) != base[path]),
-        sorted(stay_own),
+        sorted(path for path in kept_own if theirs[path] != base.get(path)),
+        sorted(edited | {of_user[path] for path in renamed_by_user}),
+        sorted(needed),
     )
+
+
+def _gone(base: Tree, theirs: Tree, renames: Mapping[str, str]) -> set[str]:
+    """Return the files that the template no longer has, neither under another name nor as a folder."""
+    folders = {str(folder) for path in theirs for folder in PurePath(path).parents}
+    gone = base.keys() - theirs.keys() - renames.keys() - folders
+    return {path for path in gone if not {str(folder) for folder in PurePath(path).parents} & theirs.keys()}
 
 
 def _answers(repository: Repository, theirs: Entry, ours: Entry, base: Entry) -> Entry:
@@ -164,54 +194,3 @@ def _merge_tree(repository: Repository, ours: str, theirs: str) -> tuple[str, St
         if found := re.match(r"CONFLICT \((.*)\)", kind):
             conflicts.append(Conflict(paths, found[1], reason))
     return tree, stages, conflicts
-
-
-def _listed_renames(renamed: Mapping[str, str], base: Tree, theirs: Tree) -> dict[str, str]:
-    """Return the files that the template renamed between two renderings, as it lists them."""
-    found = {}
-    for was in base:
-        now = _new_name(was, renamed)
-        for _ in renamed:  # a file may have been renamed several times
-            now = _new_name(now, renamed) if now is not None and now not in theirs else now
-        if now in theirs and now not in base:
-            found[was] = now
-    return found
-
-
-def _new_name(path: str, renamed: Mapping[str, str]) -> str | None:
-    """Return the next name of a file; a table entry that ends in `/` renames a folder."""
-    if path in renamed:
-        return renamed[path]
-    folder = next((folder for folder in renamed if folder.endswith("/") and path.startswith(folder)), None)
-    return renamed[folder] + path.removeprefix(folder) if folder else None
-
-
-def _as_lf(repository: Repository, base: Tree, ours: Tree) -> dict[str, Entry]:
-    """Return the files that the user converted to CRLF line endings, with LF instead."""
-    found: dict[str, Entry] = {}
-    renamed = bool(base.keys() - ours.keys())  # possibly to a name that is not in the template
-    for path in sorted(trees.with_crlf(repository) & ours.keys()):
-        if base.get(path) == ours[path] or not (path in base or renamed):
-            continue
-        if path not in base or b"\r\n" not in trees.blob(repository, base[path].oid):
-            content = trees.blob(repository, ours[path].oid).replace(b"\r\n", b"\n")
-            found[path] = Entry(ours[path].mode, trees.store(repository, content))
-    return found
-
-
-def _as_crlf(
-    repository: Repository, tree: str, lf: Mapping[str, Entry], ours: Tree, *renames: Mapping[str, str]
-) -> Edits:
-    """Return the same files as they were merged, with CRLF line endings again."""
-    present = trees.files(repository, tree) if lf else {}
-    found: dict[str, Entry | None] = {}
-    for was, entry in lf.items():
-        moved, detected = (it.get(was, was) for it in renames)
-        path = next((it for it in (moved, was, detected) if it in present), None)
-        if path is None or (merged := present[path]).mode in (LINK, SUBMODULE):
-            continue
-        oid = ours[was].oid
-        if merged.oid != entry.oid:
-            oid = trees.store(repository, re.sub(rb"\r?\n", b"\r\n", trees.blob(repository, merged.oid)))
-        found[path] = Entry(merged.mode, oid)
-    return found

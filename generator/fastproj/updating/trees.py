@@ -66,6 +66,11 @@ def changes(repository: Repository, before: str, after: str) -> list[Change]:
     return found
 
 
+def diff(repository: Repository, before: str, after: str) -> str:
+    """Return the changes between two trees as a patch."""
+    return repository.git("diff-tree", "-r", "-p", "--no-ext-diff", before, after).decode(errors="replace").rstrip()
+
+
 def renames(repository: Repository, before: str, after: str) -> dict[str, str]:
     """Return the renamed paths between two trees, as a merge detects them."""
     parts = repository.lines("diff-tree", "-r", "-z", "-M", "-l32767", "--diff-filter=R", before, after)

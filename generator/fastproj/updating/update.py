@@ -4,51 +4,23 @@ The old version and the new one are rendered; git merges what changed between th
 result is staged for the user to review.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..shared.answers import ANSWERS_FILE, combine
 from ..shared.errors import FastprojError
-from ..shared.rendering import Asking, preload
+from ..shared.rendering import preload
 from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.versions import is_older
 from . import apply, journal, linked, releases, trees
+from .answering import changes, check_framework, checked_new, replaced
 from .journal import Pending
 from .linked import Linked
-from .merge import Merged, merge
+from .merge import merge
+from .migration import addable, used_components
 from .releases import Releases
-from .renderings import Rendering, check_answers, checked_old, rendering
+from .renderings import check_answers, checked_old, rendering
 from .repository import Repository
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The options of an update."""
-
-    to: str | None = None
-    template: str | None = None
-    answers: dict[str, Any] | None = None
-    data: list[str] | None = None
-    ask: bool = False
-    dry_run: bool = False
-    downgrade: bool = False
-
-
-@dataclass(frozen=True)
-class Updated:
-    """The result of an update."""
-
-    root: Path
-    before: str
-    after: str
-    repository: Repository
-    news: str = ""
-    answers: dict[str, tuple[Any, Any]] | None = None
-    """Answers that differ: old and new; None for none."""
-    merged: Merged | None = None
-    """None if there was nothing to do."""
+from .wanted import Updated, Wanted
 
 
 def update(where: Path, wanted: Wanted) -> Updated:
@@ -87,9 +59,13 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
     target = _target(project, after, wanted)
     questions = after.questions(target)
     answers = combine(wanted.answers or {}, wanted.data or [], questions)
-    if (target, after.recorded) == (project.version, before.recorded) and not _changes(answers, project.answers):
+    if wanted.components is not None:
+        answers["components"] = wanted.components(project.answers, questions or {})
+    same = (target, after.recorded) == (project.version, before.recorded)
+    if same and not changes(answers, project.answers):
         return Updated(project.root, project.version, target, project.repository)
 
+    check_framework(project, target, answers, questions)
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
     with (
         rendering(project, before, project.version, work / "old", project.answers) as finish_old,
@@ -97,20 +73,26 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
     ):
         old = checked_old(project, before, finish_old)  # first, as its error explains one of the new
         new = finish_new()
-    new = _checked_new(project, after, target, answers, wanted.ask, work, new)
+    used = used_components(project, old, new)
+    if more := addable(used, new, questions or {}, answers):
+        answers["components"] = [*new.answers["components"], *more]
+        with rendering(project, after, target, work / "migrated", answers, last=project.answers) as finish_new:
+            new = finish_new()
+    new = checked_new(project, after, target, answers, wanted.ask, work, new)
     renamed = {now: was for was, now in old.renamed.items()} | new.renamed
     old_tree, new_tree = (
         trees.tree_of_rendering(repository, it.folder, work / f"index-{it.folder.name}") for it in (old, new)
     )
-    replaced = _replaced(project, before, answers, repository, old_tree, work)
-    merged = merge(repository, old_tree, new_tree, target, project.answers_path, renamed, new.is_own, replaced, work)
+    by_answers = replaced(project, before, answers, repository, old_tree, new_tree if same else None, work)
+    merged = merge(repository, old_tree, new_tree, target, project.answers_path, renamed, new.is_own, by_answers, work)
     apply.check(repository, merged)
     if not wanted.dry_run:
         apply.apply(repository, merged, target)
     both = {key: (project.answers.get(key), new.answers.get(key)) for key in project.answers | new.answers}
     changed = {key: values for key, values in both.items() if values[0] != values[1]}
     news = after.news(project.version, target)
-    return Updated(project.root, project.version, target, project.repository, news, changed, merged)
+    diff = trees.diff(repository, merged.head.tree, merged.tree) if wanted.components and wanted.dry_run else ""
+    return Updated(project.root, project.version, target, project.repository, news, changed, merged, diff, used)
 
 
 def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases, Releases]:
@@ -142,54 +124,11 @@ def sources(project: Linked, template: str | None, work: Path) -> tuple[Releases
 
 def _target(project: Linked, after: Releases, wanted: Wanted) -> str:
     """Return the version to update to."""
+    if wanted.components is not None:
+        return project.version
     target = after.named(wanted.to) if wanted.to is not None else after.newest
     if wanted.downgrade or not is_older(target, project.version):
         return target
     if wanted.to is None and after.has(project.version):
         return project.version  # a version between releases, newer than the last one
     raise FastprojError(f"{target} is older than {project.version}, the version of the project: add --downgrade")
-
-
-def _changes(answers: dict[str, Any], recorded: dict[str, Any]) -> bool:
-    return any(str(recorded.get(key)) != str(value) for key, value in answers.items())
-
-
-def _checked_new(
-    project: Linked, after: Releases, target: str, answers: dict[str, Any], ask: bool, work: Path, new: Rendering
-) -> Rendering:
-    """Return the rendering with the new version and answers, after asking the new questions if `ask`."""
-    if new.rendered.migrates:
-        raise FastprojError(
-            f"the template {after.recorded} has _migrations, which would run its code here: if you trust it, use "
-            "copier update --trust"
-        )
-    fresh = new.answers.keys() - project.answers.keys() - answers.keys()
-    if ask and fresh:
-        known = {key: value for key, value in new.answers.items() if key not in fresh}
-        asking = Asking(f"Update to {target}?", known)
-        with rendering(project, after, target, work / "asked", known, ask=asking) as finish:
-            new = finish()
-    for key, value in new.answers.items():
-        if key in project.answers and key not in answers and str(value) != str(project.answers[key]):
-            raise FastprojError(
-                f"{target} no longer allows {project.answers[key]!r} for {key}: "
-                f"choose another value with --{key.replace('_', '-')} or --data {key}="
-            )
-    return new
-
-
-def _replaced(
-    project: Linked, before: Releases, answers: dict[str, Any], repository: Repository, old_tree: str, work: Path
-) -> Callable[[str], bool]:
-    """Return a function that tells whether the new answers, and not just the newer version, replace a file."""
-    if not _changes(answers, project.answers):
-        return lambda path: False
-    try:
-        options = {"last": project.answers}
-        with rendering(project, before, project.version, work / "between", answers, **options) as finish:
-            between = finish()
-        tree = trees.tree_of_rendering(repository, between.folder, work / "index-between")
-    except FastprojError:
-        return lambda path: True  # answers that the old version did not know
-    differing = {change.path for change in trees.changes(repository, old_tree, tree)}
-    return differing.__contains__

@@ -1,28 +1,18 @@
-"""Image segmentation data: handwritten digits placed on canvases, or your own folders of images and masks.
+"""Images and masks: handwritten digits placed on canvases, or your own folders. This file is yours to edit."""
 
-This file is yours to edit. The rest of the project uses `DataConfig`, `load` and `Prepare`; see contracts.py.
-"""
-
-import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
-from typing import Literal
 
+import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
 from .errors import UserError
-from .readers.digits import load_digits
-from .readers.segmentation import IGNORED, Data, Samples, Spec, split
-
-__all__ = ["IGNORED", "Data", "Samples", "Spec"]  # what `load` returns, with the type of `Data.spec`
-
-UNIT = "img"  # the word for a sample in the log
-
-Batch = tuple[Tensor, Tensor]
-"""Images (n, channels, size, size), uint8 as loaded and float32 as prepared; class indices (n, size, size), uint8
-as loaded and int64 as prepared."""
 
 
 @dataclass(frozen=True)
@@ -30,132 +20,131 @@ class DataConfig(Section):
     """Which images and masks to load, and how to augment them."""
 
     path: Path | None = None
-    """Folder with `images` and `masks`, or with `train` and `val` that have these; null: digits placed on canvases."""
+    """Folder with `images` and, as PNG of the same names, `masks` of class values; null: digits on 32 x 32 canvases."""
     size: int = within("[8, 4096]", 128)
-    """Height and width in pixels to which your own images and masks are resized; the canvases keep their 32."""
+    """Height and width in pixels to which your own images and masks are resized."""
     val_fraction: float = within("(0, 1)", 0.2)
-    """Fraction of the images for validation, unless `path` has `train` and `val`; of the digits, for the canvases."""
+    """Fraction of the images for validation; for the canvases, of the digits."""
     ignore: int | None = within("[0, 255]", None)
     """Mask value whose pixels are ignored in the loss and the metrics: 255 in PASCAL VOC and Cityscapes."""
     shift: int = within("[0, 512]", 2)
     """Augmentation: maximum random shift of image and mask in pixels, in each direction; 0: off."""
     flip: bool = False
     """Augmentation: flip images and masks horizontally with probability 0.5. Not for digits."""
-    max_unreadable: float = within("[0, 1]", 0.05)
-    """Maximum fraction of unreadable files, and of those without counterpart, which are skipped and counted."""
-    cache_dir: Path = Path(".cache")
-    """Folder for data derived from your own files, such as decoded images."""
-    cache: Literal["none", "disk", "device"] = "none"
-    """disk: decode and resize all once, into a memory-mapped file in `cache_dir`. device: keep all samples in device
-    memory and gather each batch there; for small data sets."""
 
 
-class InMemory:
-    """Dataset of decoded images and masks in tensors: a batch is one `index_select` of each."""
+@dataclass(frozen=True)
+class Spec:
+    """What the model and `Prepare` need to know about the data."""
 
-    def __init__(self, images: Tensor, masks: Tensor) -> None:
-        self.images, self.masks = images, masks
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitems__(self, indices: list[int]) -> Batch:
-        chosen = torch.as_tensor(indices)
-        return self.images.index_select(0, chosen), self.masks.index_select(0, chosen)
+    channels: int
+    size: int  # height and width of the images, in pixels
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]  # of each channel over the training split, for pixels from 0 to 1
+    std: tuple[float, ...]
+    ignored: int = 255  # class index of ignored pixels
 
 
-def load(cfg: DataConfig) -> Data:
-    """Load the images and masks; the split depends only on their names or order.
+class Samples(TensorDataset):
+    """Images (n, channels, size, size) and masks (n, size, size) of class indices, uint8, in memory."""
 
-    Raises:
-        UserError: files are missing, do not match, are too few, or too many are unreadable.
-    """
-    if cfg.path is None:
-        return _canvases(cfg)
-    from .readers import masks  # imported here because Pillow is only needed here
+    in_memory = True
 
-    return masks.load(cfg, cfg.path)
-
-
-SIDE, DIGIT, CELLS = 32, 8, 3
-"""Size of a canvas and of a digit, in pixels; a canvas has 3 x 3 cells, each two pixels larger than a digit."""
-DIGITS, SCRAMBLED, COPIES = 4, 2, 3
-"""Per canvas: digits, and digits with shuffled pixels, which are background; and the number of canvases per digit."""
-INK = 96
-"""Pixels of a digit from this value on, up to 255, belong to its mask; the noise around is darker."""
-
-
-def _canvases(cfg: DataConfig) -> Data:
-    digits, labels = load_digits()
-    parts = split(len(labels), cfg.val_fraction)
-    splits = [_place(digits[part], labels[part].to(torch.uint8), seed) for seed, part in enumerate(parts)]
-    classes = ("background", *map(str, range(10)))
-    pixels = torch.bincount(splits[0].masks.flatten(), minlength=len(classes)).tolist()
-    levels = splits[0].images.long()
-    total, squares, count = int(levels.sum()), int((levels**2).sum()), levels.numel()
-    std = math.sqrt((count * squares - total**2) / count**2)  # integers up to here: bit-identical on every machine
-    mean_std = (total / count / 255,), (std / 255,)
-    spec = Spec(1, SIDE, classes, tuple(range(len(classes))), None, tuple(pixels), *mean_std)
-    return Data(splits[0], splits[1], spec, in_memory=True)
-
-
-def _place(digits: Tensor, labels: Tensor, seed: int) -> InMemory:
-    """Place digits on noisy canvases, one per cell, with masks of the digits' pixels."""
-    generator = torch.Generator().manual_seed(seed)
-    n = len(digits) * COPIES // DIGITS
-    if n == 0:
-        raise UserError(f"data.val_fraction leaves {len(digits)} digits in one split: a canvas needs two")
-    order = torch.cat([torch.randperm(len(digits), generator=generator) for _ in range(COPIES)])[: n * DIGITS]
-    placed = digits[order].view(n, DIGITS, DIGIT**2)
-    shuffled = torch.rand(n, SCRAMBLED, DIGIT**2, generator=generator).argsort(dim=-1, stable=True)
-    scrambled = placed.roll(1, 0)[:, :SCRAMBLED].gather(-1, shuffled)
-    patches = torch.cat([placed, scrambled], 1).view(n, -1, DIGIT, DIGIT)
-
-    cells = torch.rand(n, CELLS**2, generator=generator).argsort(dim=-1, stable=True)[:, : patches.shape[1]]
-    jitter = torch.randint(0, 3, (2, *cells.shape), generator=generator)
-    corners = torch.stack([cells // CELLS, cells % CELLS]) * (DIGIT + 2) + 1 + jitter
-    rows, columns = corners.unsqueeze(-1) + torch.arange(DIGIT)
-    place = torch.arange(n).view(n, 1, 1, 1), rows.unsqueeze(-1), columns.unsqueeze(-2)
-
-    images = torch.randint(0, INK, (n, SIDE, SIDE), generator=generator, dtype=torch.uint8)
-    images[place] = torch.maximum(images[place], patches)
-    classes = torch.zeros(n, patches.shape[1], dtype=torch.uint8)  # 0, background, for the scrambled digits
-    classes[:, :DIGITS] = labels[order].view(n, DIGITS) + 1
-    masks = torch.zeros_like(images)
-    masks[place] = (patches >= INK) * classes.view(n, -1, 1, 1)
-    return InMemory(images.unsqueeze(1), masks)
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
+        return tuple(tensor.index_select(0, torch.as_tensor(indices)) for tensor in self.tensors)
 
 
 class Prepare(nn.Module):
     """Prepares a batch on the device: augmentation of images and masks in training, conversion, normalization."""
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
         self.cfg = cfg
-        self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
+        self.mean = nn.Buffer(torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
+        self.std = nn.Buffer(torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
 
-    def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
-        """Turn a batch as loaded into model inputs; random numbers come from `generator` only."""
+    def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Turn a batch as loaded into model inputs and targets."""
         images, masks = batch
         if training and self.cfg.flip:
             flipped = torch.rand(len(images), 1, 1, device=images.device, generator=generator) < 0.5
             images = torch.where(flipped.unsqueeze(1), images.flip(-1), images)
             masks = torch.where(flipped, masks.flip(-1), masks)
         if training and self.cfg.shift:
-            images, masks = shift(images, masks, self.cfg.shift, generator)
+            most, pixels = self.cfg.shift, torch.arange(images.shape[-1], device=images.device)
+            offsets = torch.randint(-most, most + 1, (2, len(images), 1), device=images.device, generator=generator)
+            rows, columns = (offsets + pixels).clamp(0, len(pixels) - 1)  # replicates the edges
+            sample = torch.arange(len(images), device=images.device).view(-1, 1, 1)
+            moved = sample, rows.unsqueeze(2), columns.unsqueeze(1)
+            images, masks = images.permute(0, 2, 3, 1)[moved].permute(0, 3, 1, 2), masks[moved]
         return (images.float() / 255 - self.mean) / self.std, masks.long()
 
 
-def shift(images: Tensor, masks: Tensor, max_shift: int, generator: torch.Generator) -> Batch:
-    """Shift each image and its mask by a random integer number of pixels, replicating the edges."""
-    n, _, h, w = images.shape
-    offset = torch.randint(-max_shift, max_shift + 1, (2, n, 1), device=images.device, generator=generator)
-    rows = (offset[0] + torch.arange(h, device=images.device)).clamp(0, h - 1).unsqueeze(2)
-    columns = (offset[1] + torch.arange(w, device=images.device)).clamp(0, w - 1).unsqueeze(1)
-    sample = torch.arange(n, device=images.device).view(n, 1, 1)
-    shifted = images.permute(0, 2, 3, 1)[sample, rows, columns].permute(0, 3, 1, 2)
-    return shifted, masks[sample, rows, columns]
+def load(cfg: DataConfig) -> tuple[Samples, Samples, Spec]:
+    """Return the training set, the validation set and their `Spec`; the split depends only on the order of names."""
+    if cfg.path is None:  # from scikit-learn's file, because importing scikit-learn takes about a second
+        file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+        rows = torch.from_numpy(np.loadtxt(str(file), delimiter=","))
+        images, masks = (rows[:, :-1].view(-1, 8, 8) * (255 / 16)).round().byte(), rows[:, -1].byte()
+    else:
+        folder, masks_folder = cfg.path / "images", cfg.path / "masks"
+        files = sorted(file.relative_to(folder) for file in folder.rglob("*.*") if file.name[0] != ".")
+        if not files:
+            raise UserError(f"data.path={cfg.path} has no image in its folder images: give another folder")
+        pairs = ((folder / file, masks_folder / file.with_suffix(".png"), cfg.size) for file in files)
+        with ThreadPoolExecutor() as pool:
+            images, masks = map(torch.stack, zip(*pool.map(lambda pair: read_pair(*pair), pairs), strict=True))
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    count = round(len(order) * cfg.val_fraction)
+    parts = [(images[part], masks[part]) for part in (order[count:], order[:count])]
+    if min(count, len(order) - count) < 2:
+        raise UserError(f"data.val_fraction={cfg.val_fraction} of {len(order)} images is too small a split: add images")
+    if cfg.path is None:
+        parts = [place(*part, seed) for seed, part in enumerate(parts)]
+    values = sorted({value for _, masks in parts for value in masks.unique().tolist()} - {cfg.ignore})
+    class_of = torch.full((256,), Spec.ignored, dtype=torch.uint8)
+    class_of[values] = torch.arange(len(values), dtype=torch.uint8)
+    train, val = (Samples(images, class_of[masks.long()]) for images, masks in parts)
+    channels = parts[0][0].transpose(0, 1).flatten(1)
+    shares = torch.stack([channel.bincount(minlength=256) for channel in channels]).double() / channels.shape[1]
+    levels = torch.arange(256).double() / 255
+    mean, std = shares @ levels, (shares @ levels**2 - (shares @ levels) ** 2).sqrt().clamp(min=1 / 255)
+    shape = len(channels), parts[0][0].shape[-1]
+    return train, val, Spec(*shape, tuple(map(str, values)), tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def read_pair(file: Path, mask_file: Path, size: int) -> tuple[Tensor, ...]:
+    """Return an image (3, size, size) and its mask (size, size), uint8, resized but not cropped."""
+    try:
+        with Image.open(file) as opened, Image.open(mask_file) as mask:
+            image = ImageOps.exif_transpose(opened)
+            if image.size != mask.size:
+                raise ValueError(f"the image has {image.size} pixels, the mask {mask.size}")
+            if image.mode[0] in "IF" or mask.mode not in ("1", "L", "P"):
+                raise ValueError(f"modes {image.mode} and {mask.mode}; save images with 8 bits, masks in L or P mode")
+            pixels = np.array(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+            values = np.array(mask.resize((size, size), Image.Resampling.NEAREST), np.uint8)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"cannot use {file} with {mask_file} ({error}): fix or remove them") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1), torch.from_numpy(values)
+
+
+def place(digits: Tensor, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Place 4 digits, and 2 with shuffled pixels as background, on noisy canvases of 3 x 3 cells of 10 pixels."""
+    generator = torch.Generator().manual_seed(seed)
+    n = len(digits) * 3 // 4
+    # A digit is on 3 canvases; its pixels from 96 on belong to its mask, and the noise is darker.
+    order = torch.cat([torch.randperm(len(digits), generator=generator) for _ in range(3)])[: n * 4].view(n, 4)
+    placed = digits[order].view(n, 4, 64)
+    shuffled = torch.rand(n, 2, 64, generator=generator).argsort(dim=-1, stable=True)
+    patches = torch.cat([placed, placed.roll(1, 0)[:, :2].gather(-1, shuffled)], 1).view(n, 6, 8, 8)
+    cells = torch.rand(n, 9, generator=generator).argsort(dim=-1, stable=True)[:, :6]
+    corners = torch.stack([cells // 3, cells % 3]) * 10 + 1 + torch.randint(0, 3, (2, n, 6), generator=generator)
+    rows, columns = corners.unsqueeze(-1) + torch.arange(8)
+    where = torch.arange(n).view(n, 1, 1, 1), rows.unsqueeze(-1), columns.unsqueeze(-2)
+    images = torch.randint(0, 96, (n, 32, 32), generator=generator, dtype=torch.uint8)
+    images[where] = torch.maximum(images[where], patches)
+    classes = torch.cat([labels[order] + 1, torch.zeros(n, 2, dtype=torch.uint8)], dim=1)
+    masks = torch.zeros_like(images)
+    masks[where] = (patches >= 96) * classes.view(n, 6, 1, 1)
+    return images.unsqueeze(1), masks

@@ -1,28 +1,19 @@
-"""Tabular data: scikit-learn's breast cancer or diabetes data set, or your own CSV or Parquet file.
-
-This file is yours to edit. The rest of the project uses `DataConfig`, `load` and `Prepare`; see contracts.py.
-"""
+"""Tables: breast cancer or diabetes from scikit-learn, or your own CSV or Parquet file. This file is yours to edit."""
 
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
-from .readers.sklearn_tables import load_breast_cancer, load_diabetes
-from .readers.tabular import Data, Rows, Spec, split, statistics
-
-__all__ = ["Data", "Rows", "Spec"]  # what `load` returns, with the type of `Data.spec`
-
-TASKS = {"breast_cancer": "classification", "diabetes": "regression"}
-
-Batch = tuple[Tensor, Tensor, Tensor]
-"""Numbers (n, numeric columns), float32: as loaded, with NaN for missing values; as prepared, standardized, with 0
-instead and an indicator column for each column that has missing values. Codes (n, categorical columns), int64.
-Targets (n,): class indices, int64; or numbers, float32, standardized as prepared."""
+from .errors import UserError
 
 
 @dataclass(frozen=True)
@@ -30,112 +21,129 @@ class DataConfig(Section):
     """Which table to load, which column to predict, and how to treat the others."""
 
     path: Path | None = None
-    """CSV or Parquet file with one sample per row; null: the data set that `builtin` names."""
+    """CSV or Parquet file with one sample per row; null: the data set of scikit-learn that `builtin` names."""
     builtin: Literal["breast_cancer", "diabetes"] = "breast_cancer"
-    """Data set of scikit-learn: breast_cancer, 569 rows, two classes; diabetes, 442 rows, regression."""
+    """breast_cancer: 569 rows, classes 0 (malignant) and 1 (benign); diabetes: 442 rows, regression."""
     val_path: Path | None = None
-    """File with the validation rows; null: use `val_fraction` of the rows of `path`."""
+    """File with the rows for validation, in the columns of `path`; null: a fraction of the rows of `path`."""
     val_fraction: float = within("(0, 1)", 0.2)
     """Fraction of the rows for validation, stratified by class in classification."""
     decimal: Literal["point", "comma"] = "point"
-    """What numbers in CSV files have before their fraction."""
-    target: str | None = None
-    """Column to predict; required with `path`."""
+    """How numbers in CSV are written, 1.5 or 1,5; with comma, a semicolon separates the columns."""
+    target: str = "target"
+    """Column to predict."""
     task: Literal["auto", "classification", "regression"] = "auto"
     """auto: classification if the target is text or has few distinct integers, else regression."""
     categorical: tuple[str, ...] = ()
-    """Numeric columns to treat as categories; text and boolean columns always are."""
+    """Numeric columns to treat as categories; text, dates and booleans always are."""
     ignore: tuple[str, ...] = ()
-    """Columns to ignore, such as ids, or values known only after the target."""
-    min_count: int = within("[1, inf)", 3)
-    """Minimum training rows per category; rarer ones share the code for unknown categories."""
-    max_unreadable: float = within("[0, 1]", 0.05)
-    """Maximum fraction of rows without a target, which are skipped and counted."""
-    cache_dir: Path = Path(".cache")
-    """Folder for data derived from your own files, such as decoded images."""
-    cache: Literal["none", "device"] = "none"
-    """device: keep all samples in device memory and gather each batch there; for small data sets."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("val_path", "target", "categorical", "ignore"):
-            if self.path is None and getattr(self, key):
-                self.refuse(key, "it needs a file of your own; set data.path too")
-        if self.path is None and self.task not in ("auto", TASKS[self.builtin]):
-            self.refuse("task", f"data.builtin={self.builtin} is for {TASKS[self.builtin]}; use auto")
-        for key in ("categorical", "ignore"):
-            if self.target in getattr(self, key):
-                self.refuse(key, f"{self.target} is data.target already; remove it here")
+    """Columns to ignore, such as ids, or values known only after the target; those without a name always are."""
 
 
-def load(cfg: DataConfig) -> Data:
-    """Load the table; the split depends only on the order of the rows.
+@dataclass(frozen=True)
+class Spec:
+    """What the model and `Prepare` need to know about the data; statistics are of the training split."""
 
-    Raises:
-        UserError: a file or a column is missing or unsuitable, or there are too few rows to split.
-    """
-    if cfg.path is None:
-        return _builtin(cfg)
-    from .readers.table import read_table  # imported here because importing polars takes a while
-
-    return read_table(cfg, cfg.path)
+    numeric: dict[str, tuple[float, float]]  # mean and standard deviation; `x is missing` is 1 in rows without x
+    categories: dict[str, tuple[str, ...]]  # codes from 1; "": missing; code 0: unknown, or in fewer than 3 rows
+    classes: tuple[str, ...]  # empty for regression, whose targets are (value - target_mean) / target_std
+    target_mean: float
+    target_std: float
+    center: float  # mean of the validation targets, standardized, for R2
 
 
-def _builtin(cfg: DataConfig) -> Data:
-    diabetes = cfg.builtin == "diabetes"
-    found = load_diabetes() if diabetes else load_breast_cancer()
-    names = found.columns
-    targets = torch.from_numpy(found.target.astype(np.float32 if diabetes else np.int64))
-    categorical = [index for index, name in enumerate(names) if name == "sex"]  # 1 and 2
-    numeric = [index for index in range(len(names)) if index not in categorical]
-    codes = torch.from_numpy(found.values[:, categorical].astype(np.int64))
-    numbers = torch.from_numpy(found.values[:, numeric].astype(np.float32))
-    train, val = split(torch.zeros_like(targets) if diabetes else targets, cfg.val_fraction)
-    moments = [statistics(column) for column in numbers[train].numpy().T]
-    mean, std = statistics(targets[train].numpy()) if diabetes else (0.0, 1.0)
-    spec = Spec(
-        numeric=tuple(names[index] for index in numeric),
-        mean=tuple(mean for mean, _ in moments),
-        std=tuple(std for _, std in moments),
-        indicated=(),
-        categorical=tuple(names[index] for index in categorical),
-        categories=tuple(("1", "2") for _ in categorical),
-        target="progression" if diabetes else "diagnosis",
-        classes=found.classes,
-        target_mean=mean,
-        target_std=std,
-        center=statistics(targets[val].numpy())[0] if diabetes else 0.0,
-    )
-    splits = [Rows(numbers[part], codes[part], targets[part]) for part in (train, val)]
-    return Data(splits[0], splits[1], spec, in_memory=True)
+class Rows(TensorDataset):
+    """Numbers (n, numeric), NaN if missing; codes (n, categorical); targets (n,)."""
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
+        chosen = torch.as_tensor(indices)
+        return tuple(column.index_select(0, chosen) for column in self.tensors)
 
 
 class Prepare(nn.Module):
-    """Prepares a batch on the device: numbers are standardized, missing values filled and marked."""
-
-    mean: Tensor
-    std: Tensor
-    indicated: Tensor
+    """Prepares a batch on the device: standardizes the numbers; a missing one becomes 0, the mean."""
 
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
-        self.spec = spec
-        indicated = [spec.numeric.index(name) for name in spec.indicated]
-        self.register_buffer("mean", torch.tensor(spec.mean), persistent=False)
-        self.register_buffer("std", torch.tensor(spec.std), persistent=False)
-        self.register_buffer("indicated", torch.tensor(indicated, dtype=torch.int64), persistent=False)
+        self.moments = nn.Buffer(torch.tensor(list(spec.numeric.values())).view(-1, 2).T.contiguous(), persistent=False)
 
-    def inputs(self, numbers: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Prepare the inputs, without targets."""
-        known = numbers.isfinite()
-        scaled = torch.where(known, (numbers - self.mean) / self.std, 0.0)
-        if self.spec.indicated:
-            scaled = torch.cat([scaled, (~known).index_select(1, self.indicated).to(scaled.dtype)], dim=1)
-        return scaled, codes
-
-    def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
+    def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Turn a batch as loaded into model inputs and targets; tables are not augmented."""
         numbers, codes, targets = batch
-        if not self.spec.classes:
-            targets = (targets - self.spec.target_mean) / self.spec.target_std
-        return *self.inputs(numbers, codes), targets
+        mean, std = self.moments
+        return ((numbers - mean) / std).nan_to_num(0.0), codes, targets
+
+
+def load(cfg: DataConfig) -> tuple[Rows, Rows, Spec]:
+    """Return the training set, the validation set and their `Spec`; the split depends only on the order of rows."""
+    frames = [_read(file, cfg) for file in (cfg.path, cfg.val_path) if file] or [_builtin(cfg.builtin)]
+    frame = pd.concat(frames, join="inner", ignore_index=True)
+    kept = [str(name) for name in frame if name not in cfg.ignore and not str(name).startswith("Unnamed: ")]
+    columns = {name: convert(frame[name], cfg) for name in kept}
+    goal = columns.pop(cfg.target)
+    numeric, distinct = is_numeric_dtype(goal), sorted(goal.dropna().unique())
+    if len(distinct) < 2 or goal.isna().any() or "" in distinct or (cfg.task == "regression" and not numeric):
+        raise UserError(f"column {cfg.target} of {cfg.path}: each row needs a value, which varies; regression, numbers")
+    integers = numeric and bool((goal % 1 == 0).all()) and len(distinct) <= min(20, len(goal) / 5)
+    classifies = cfg.task == "classification" or (cfg.task == "auto" and (integers or not numeric))
+    targets = pd.Index(distinct).get_indexer(goal) if classifies else goal.to_numpy()
+    in_val = np.arange(len(goal)) >= len(frames[0])
+    if len(frames) == 1:
+        order = torch.randperm(len(goal), generator=torch.Generator().manual_seed(0)).numpy()
+        order = order[targets[order].argsort(kind="stable")] if classifies else order  # each class in turn
+        in_val[order] = np.diff(np.floor(np.arange(len(goal) + 1) * cfg.val_fraction + 0.5)) > 0
+    train, val = np.flatnonzero(~in_val), np.flatnonzero(in_val)
+    mean, std = (0.0, 1.0) if classifies else (targets[train].mean(), targets[train].std())
+    targets = targets if classifies else ((targets - mean) / std).astype(np.float32)
+    numbers = {name: column for name, column in columns.items() if is_numeric_dtype(column)}
+    gaps = {f"{name} is missing": column.isna() for name, column in numbers.items() if column.iloc[train].isna().any()}
+    table = pd.DataFrame(numbers | gaps, index=goal.index).astype(np.float32)
+    fit = table.iloc[train].astype(np.float64)
+    moments = zip(fit.mean().fillna(0.0), fit.std(ddof=0).replace(0.0, 1.0).fillna(1.0), strict=True)
+    counts = {name: column.iloc[train].value_counts() for name, column in columns.items() if name not in numbers}
+    categories = {name: tuple(sorted(count.index[count >= 3])) for name, count in counts.items()}
+    codes = [pd.Index(known).get_indexer(columns[name]) + 1 for name, known in categories.items()]
+    classes = tuple(map(str, pd.Series(distinct).convert_dtypes())) if classifies else ()
+    target = float(mean), float(std), float(targets[val].mean())
+    spec = Spec(dict(zip(table.columns, moments, strict=True)), categories, classes, *target)
+    arrays = table.to_numpy(), np.array(codes, np.int64).reshape(-1, len(goal)).T, targets
+    train_set, val_set = (Rows(*(torch.from_numpy(array[part]) for array in arrays)) for part in (train, val))
+    return train_set, val_set, spec
+
+
+def convert(column: "pd.Series[Any]", cfg: DataConfig) -> "pd.Series[Any]":
+    """Return a column as float64, NaN for missing or infinite values; or as text, "" for missing values."""
+    as_text = is_bool_dtype(column) or column.name in cfg.categorical
+    if is_numeric_dtype(column) and not as_text:
+        return column.astype("float64").replace([np.inf, -np.inf], np.nan)
+    texts = column.convert_dtypes().dropna().astype(str).str.strip()  # 1 and not 1.0 in integers with missing values
+    numbers = texts.str.fullmatch(r"[-+]?\d+([.,]\d{3})*([.,]\d+)?")
+    unclear = texts[numbers & texts.str.contains("[.,]")]
+    if len(unclear) and numbers.mean() > 0.5 and not as_text:
+        cell, hint = unclear.iloc[0], "rewrite the numbers, set data.decimal, or use data.categorical or data.ignore"
+        readings = f"{cell.replace(',', '')} or {cell.replace('.', '').replace(',', '.')}"
+        raise UserError(f"column {column.name} has {cell!r}, which can be {readings}: {hint}")
+    return texts.reindex(column.index, fill_value="")
+
+
+def _builtin(name: str) -> pd.DataFrame:
+    """Read one of scikit-learn's files, because importing scikit-learn takes about a second."""
+    folder = Path(str(distribution("scikit-learn").locate_file("sklearn/datasets/data")))
+    if name == "breast_cancer":
+        return pd.read_csv(folder / "breast_cancer.csv", skiprows=1, names=[*map(str, range(30)), "target"])
+    columns = ["age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"]
+    frame = pd.read_csv(folder / "diabetes_data_raw.csv.gz", sep=" ", names=columns, dtype={"sex": str})
+    return frame.assign(target=np.loadtxt(folder / "diabetes_target.csv.gz"))
+
+
+def _read(file: Path, cfg: DataConfig) -> pd.DataFrame:
+    separator, mark = (";", ",") if cfg.decimal == "comma" else (",", ".")
+    csv: dict[str, Any] = {"sep": separator, "decimal": mark, "index_col": False, "na_values": "?"}
+    try:
+        frame = pd.read_parquet(file) if file.suffix.lower() == ".parquet" else pd.read_csv(file, **csv)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the table {file} ({str(error).splitlines()[0]}): fix data.path") from error
+    for name in (cfg.target, *cfg.categorical, *cfg.ignore):
+        if name not in frame:
+            raise UserError(f"{file} has no column {name!r} (data.target, ...); it has {', '.join(map(str, frame))}")
+    return frame

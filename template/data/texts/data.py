@@ -1,128 +1,87 @@
-"""Texts with labels: statements of Python's standard library, or your own CSV, Parquet or JSON-lines file.
+"""Texts with labels: statements of Python's standard library, or your own file. This file is yours to edit."""
 
-This file is yours to edit. The rest of the project uses `DataConfig`, `load` and `Prepare`; see contracts.py.
-"""
-
+import hashlib
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+import numpy as np
+import pandas as pd
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from .config_base import Section, within
-from .readers import encoded
+from .errors import UserError
 
-Batch = tuple[Tensor, Tensor, Tensor]
-"""As loaded: tokens (n, t), int32, 0 after the end of a text; lengths (n,), int64; labels (n,), int64. As prepared:
-tokens (n, t), int64; the attention mask (n, t), bool, true for the tokens of the text; labels (n,)."""
+KEYWORDS = ("assert", "del", "except", "for", "if", "import", "raise", "return", "while", "with", "yield")
+VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings _pydatetime _sitebuiltins _strptime antigravity
+base64 cProfile cgitb cmd compileall configparser contextvars dataclasses datetime dbm dis ensurepip glob hashlib
+importlib json logging mailcap modulefinder operator profile pstats py_compile re reprlib secrets shlex sqlite3
+sre_compile sre_constants sre_parse struct this token tty warnings"""
+"""Modules of the standard library for validation, 10% of its bytes; they share no code with the others."""
+EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
 
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """Which texts to load, how to tokenize them, and how to make a batch of texts of different lengths."""
+    """Which texts to load, and how to tokenize them."""
 
     path: Path | None = None
-    """CSV, TSV, Parquet or JSON-lines file with a text and its label in each row; null: statements of Python's standard
-    library, whose label is the keyword that they begin with, which is hidden."""
-    val_path: Path | None = None
-    """File with the validation texts; null: use `val_fraction` of the texts of `path`."""
+    """CSV or Parquet file; null: statements of Python's standard library, whose label is their hidden keyword."""
     val_fraction: float = within("(0, 1)", 0.1)
-    """Fraction of the texts for validation, of each class; equal texts are never divided."""
+    """Fraction of each class of your own texts for validation. No effect on the built-in texts."""
     text: str = "text"
     """Column of the texts."""
     label: str = "label"
-    """Column of the labels: names, or integers."""
+    """Column of the classes."""
     tokenizer: str = "train"
-    """train: train byte-level BPE on the training texts; or a tokenizer.json of Hugging Face tokenizers; or the folder
-    of a model with one, as transformers saves it."""
+    """train: train byte-level BPE on the training texts; or the path of a tokenizer.json of Hugging Face."""
     vocabulary: int = within("[300, 1000000]", 8000)
     """Maximum number of tokens of a trained tokenizer; texts with less to learn from give fewer."""
-    lowercase: bool = False
-    """Whether a trained tokenizer ignores case, and accents."""
     length: int = within("[4, 65536]", 128)
-    """Maximum number of tokens per text, with the two that mark its ends; longer texts are cut."""
-    padding: Literal["length", "batch"] = "length"
-    """length: every batch has `length` tokens per text, one shape, as compiled models need. batch: as many as its
-    longest text has, rounded up to a multiple of 8; faster where most texts are short."""
-    max_unreadable: float = within("[0, 1]", 0.05)
-    """Maximum fraction of rows without a text or a label, which are skipped and counted."""
-    cache_dir: Path = Path(".cache")
-    """Folder for data derived from the texts: the trained tokenizer and the token ids."""
-    cache: Literal["none", "device"] = "none"
-    """device: keep all samples in device memory and gather each batch there; for small data sets."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.path is None and self.val_path is not None:
-            self.refuse("val_path", "it needs a file of your own; set data.path too")
-        if self.cache == "device" and self.padding == "batch":
-            self.refuse("cache", "all samples on the device have one length; use data.padding=length")
+    """Number of tokens per text, with the two that mark its ends; longer texts are cut, shorter ones padded."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What a model and `Prepare` need to know about the data."""
+    """What the model and `Prepare` need to know about the data."""
 
-    vocabulary: int
-    """Number of token ids."""
-    length: int
-    """Maximum number of tokens per text."""
+    vocabulary: int  # number of token ids
+    length: int  # number of tokens per text
     classes: tuple[str, ...]
-    tokenizer: str
-    """The content of its tokenizer.json, so that a checkpoint is all that new texts need."""
-    padding: str = "length"
+    tokenizer: str  # content of its tokenizer.json, to encode new texts
 
 
-class Texts:
-    """Dataset of token ids that are stored without padding: a batch is gathered in one call."""
+class Texts(TensorDataset):
+    """Token ids (n, length), int32, 0 after the end of a text; lengths (n,), int64; and labels (n,), int64."""
 
-    def __init__(self, split: encoded.Split, length: int, padding: str) -> None:
-        self.tokens, self.ends, self.labels = split.tokens, split.ends, split.labels
-        self.length, self.padding = length, padding
+    def __init__(self, frame: pd.DataFrame, tokenizer: Tokenizer, classes: tuple[str, ...]) -> None:
+        encoded = tokenizer.encode_batch_fast(frame["text"].tolist())
+        lengths = torch.tensor([sum(text.attention_mask) for text in encoded])
+        labels = torch.tensor([classes.index(name) for name in frame["label"]])
+        super().__init__(torch.tensor([text.ids for text in encoded], dtype=torch.int32), lengths, labels)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def lengths(self) -> Tensor:
-        """The number of tokens of each text, (n,)."""
-        return self.ends.diff(prepend=self.ends.new_zeros(1))
-
-    def __getitems__(self, indices: list[int]) -> Batch:
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
         chosen = torch.as_tensor(indices)
-        ends, before = self.ends.index_select(0, chosen), (chosen - 1).clamp(min=0)
-        begins = torch.where(chosen > 0, self.ends.index_select(0, before), 0)
-        lengths = ends - begins
-        longest = self.length if self.padding == "length" else -(-int(lengths.max()) // 8) * 8
-        positions = torch.arange(longest)
-        places = (begins.unsqueeze(1) + positions).clamp(max=len(self.tokens) - 1)
-        tokens = self.tokens.index_select(0, places.flatten()).view(places.shape)
-        return tokens.masked_fill(positions >= lengths.unsqueeze(1), 0), lengths, self.labels.index_select(0, chosen)
+        return tuple(part.index_select(0, chosen) for part in self.tensors)
 
 
-@dataclass(frozen=True)
-class Data:
-    """Both splits, and what they have in common."""
-
-    train: Texts
-    val: Texts
-    spec: Spec
-    in_memory: bool
-    """Whether loading a batch is so cheap that worker processes would only slow it down."""
-    problems: tuple[str, ...] = ()
-    """What was skipped, and other warnings, one line each."""
-
-
-def load(cfg: DataConfig) -> Data:
-    """Load the texts; whether a text of your own belongs to train or val depends on the texts of its class alone.
-
-    Raises:
-        UserError: a file, a column or the tokenizer is missing or unsuitable, or there are too few texts.
-    """
-    found = encoded.read(cfg)
-    spec = Spec(found.vocabulary, cfg.length, found.classes, found.tokenizer, cfg.padding)
-    train, val = (Texts(split, cfg.length, cfg.padding) for split in (found.train, found.val))
-    return Data(train, val, spec, in_memory=True, problems=found.problems)
+def load(cfg: DataConfig) -> tuple[Texts, Texts, Spec]:
+    """Return the training set, the validation set and their `Spec`."""
+    train, val = _statements() if cfg.path is None else _own_texts(cfg, cfg.path)
+    names = sorted(set(train["label"]))
+    values = pd.to_numeric(pd.Series(names), errors="coerce")
+    classes = tuple(sorted(names, key=float) if np.isfinite(values).all() else names)
+    trained = cfg.tokenizer == "train"
+    if not trained and not Path(cfg.tokenizer).is_file():
+        raise UserError(f"data.tokenizer={cfg.tokenizer} does not exist: give a tokenizer.json, or `train`")
+    tokenizer = _byte_pairs(train["text"].tolist(), cfg.vocabulary) if trained else Tokenizer.from_file(cfg.tokenizer)
+    tokenizer.enable_truncation(cfg.length)
+    tokenizer.enable_padding(length=cfg.length, pad_id=0)
+    spec = Spec(max(tokenizer.get_vocab().values()) + 1, cfg.length, classes, tokenizer.to_str())
+    return Texts(train, tokenizer, classes), Texts(val, tokenizer, classes), spec
 
 
 class Prepare(nn.Module):
@@ -131,11 +90,53 @@ class Prepare(nn.Module):
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
 
-    def inputs(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Prepare the inputs, without labels."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        return tokens.long(), positions < lengths.unsqueeze(1)
+    def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Return tokens (n, t), int64; the mask (n, t), true for the tokens of a text; and labels (n,)."""
+        tokens, lengths, labels = batch
+        return tokens.long(), torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1), labels
 
-    def forward(self, batch: Batch, training: bool, generator: torch.Generator) -> Batch:
-        """Turn a batch as loaded into tokens, mask and labels; texts are not augmented."""
-        return *self.inputs(*batch[:2]), batch[2]
+
+def _statements() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return statements without the keyword that they begin with, each once, at most 4,000 of a keyword in training."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    rows = []
+    for file in sorted(root.rglob("*.py")):
+        names = file.relative_to(root).parts
+        lines = [] if EXCLUDED.intersection(names) else file.read_text(encoding="utf-8", errors="replace").splitlines()
+        for line in lines:
+            keyword, _, rest = line.strip().partition(" ")
+            if keyword in KEYWORDS and len(rest) > 2:
+                rows.append((rest.strip(), keyword, names[0].removesuffix(".py") in VALIDATION.split()))
+    frame = pd.DataFrame(rows, columns=["text", "label", "in_val"]).sort_values("in_val", kind="stable")
+    frame = frame.drop_duplicates("text").sort_values("text", key=lambda texts: texts.map(_hash))
+    return frame[~frame["in_val"]].groupby("label").head(4000), frame[frame["in_val"]].groupby("label").head(444)
+
+
+def _own_texts(cfg: DataConfig, path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    try:
+        df = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=str, keep_default_na=False)
+        frame = df[[cfg.text, cfg.label]].set_axis(["text", "label"], axis=1).astype("string").fillna("")
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"cannot read columns {cfg.text} and {cfg.label} of data.path={path}: {error}") from error
+    if "" in frame.to_numpy():
+        raise UserError(f"data.path={path} has a row without text or without label: fill or remove it")
+    place = frame["text"].map(_hash)
+    in_val = place < place.groupby(frame["label"]).transform("quantile", cfg.val_fraction)
+    if not in_val.any() or frame["label"].nunique() < 2:
+        raise UserError(f"data.label={cfg.label} of {path} needs two classes or more, with several texts of each")
+    return frame[~in_val], frame[in_val]
+
+
+def _hash(text: str) -> float:  # from 0 to 1, the same on every machine
+    return int(hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:12], 16) / 2**48
+
+
+def _byte_pairs(texts: list[str], size: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())  # of bytes: Radford et al. 2019 (GPT-2), section 2.2
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    marks, alphabet = ["[PAD]", "[CLS]", "[SEP]"], pre_tokenizers.ByteLevel.alphabet()
+    rules = trainers.BpeTrainer(vocab_size=size, special_tokens=marks, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, rules)
+    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 1), ("[SEP]", 2)])
+    return tokenizer

@@ -1,9 +1,4 @@
-"""A text encoder, BERT (Devlin et al. 2019, arXiv:1810.04805), with a classifier on its first token.
-
-Its parameters have the names and shapes of those in transformers' BertForSequenceClassification, so that its
-checkpoints load as they are. This file is yours to edit. The rest of the project uses `ModelConfig` and `build`; see
-contracts.py.
-"""
+"""BERT (Devlin et al. 2019, arXiv:1810.04805) with a classifier on its first token. This file is yours to edit."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,8 +15,6 @@ SIZES: dict[str, dict[str, object]] = {
     "base": {"depth": 12, "width": 768, "heads": 12},  # section 3 of the paper
     "large": {"depth": 24, "width": 1024, "heads": 16},
 }
-EPS = 1e-12
-"""The layer norms' epsilon in BERT's code."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +30,7 @@ class ModelConfig(Section):
     heads: int = within("[0, inf)", 0)
     """Number of attention heads of width / heads dimensions each. 0: set by `size`."""
     positions: int = within("[0, inf)", 0)
-    """Number of position embeddings, at least data.length; 512 in published models. 0: data.length."""
+    """Number of position embeddings, if more than data.length; 512 in published models."""
     dropout: float = within("[0, 1)", 0.1)
     """Dropout probability, of embeddings, attention weights, each sublayer's output and the classifier's input."""
     label_smoothing: float = within("[0, 1)", 0.0)
@@ -46,10 +39,8 @@ class ModelConfig(Section):
     def __post_init__(self) -> None:
         self.take(SIZES[self.size])
         super().__post_init__()
-        if self.width % 8:
-            self.refuse("width", "it must be a multiple of 8, as Tensor Cores require")
         if self.width % self.heads or self.width // self.heads % 8:
-            self.refuse("heads", f"it must divide model.width={self.width} into multiples of 8")
+            self.refuse("heads", f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores")
 
 
 class Embeddings(nn.Module):
@@ -58,9 +49,9 @@ class Embeddings(nn.Module):
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(spec.vocabulary, cfg.width)
-        self.position_embeddings = nn.Embedding(cfg.positions or spec.length, cfg.width)
+        self.position_embeddings = nn.Embedding(max(cfg.positions, spec.length), cfg.width)
         self.token_type_embeddings = nn.Embedding(2, cfg.width)
-        self.LayerNorm = nn.LayerNorm(cfg.width, eps=EPS)
+        self.LayerNorm = nn.LayerNorm(cfg.width, eps=1e-12)
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -75,7 +66,7 @@ class Residual(nn.Module):
     def __init__(self, cfg: ModelConfig, inputs: int) -> None:
         super().__init__()
         self.dense = nn.Linear(inputs, cfg.width)
-        self.LayerNorm = nn.LayerNorm(cfg.width, eps=EPS)
+        self.LayerNorm = nn.LayerNorm(cfg.width, eps=1e-12)
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
@@ -83,99 +74,25 @@ class Residual(nn.Module):
         return normalized
 
 
-class Projections(nn.Module):
-    """Queries, keys and values."""
-
-    def __init__(self, cfg: ModelConfig) -> None:
-        super().__init__()
-        self.query = nn.Linear(cfg.width, cfg.width)
-        self.key = nn.Linear(cfg.width, cfg.width)
-        self.value = nn.Linear(cfg.width, cfg.width)
-
-
-class Attention(nn.Module):
-    """Self-attention among the tokens of a text."""
+class Block(nn.Module):
+    """Transformer block: self-attention among the tokens of a text, then an MLP."""
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.heads, self.dropout = cfg.heads, cfg.dropout
-        self.self = Projections(cfg)
-        self.output = Residual(cfg, cfg.width)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        n, t, d = x.shape
-        projected = (self.self.query(x), self.self.key(x), self.self.value(x))
-        q, k, v = (part.view(n, t, self.heads, d // self.heads).transpose(1, 2) for part in projected)
-        dropped = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropped)
-        added: Tensor = self.output(mixed.transpose(1, 2).reshape(n, t, d), x)
-        return added
-
-
-class Intermediate(nn.Module):
-    """The wide layer of the MLP."""
-
-    def __init__(self, cfg: ModelConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(cfg.width, 4 * cfg.width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(self.dense(x))
-
-
-class Block(nn.Module):
-    """Transformer block: attention, then an MLP."""
-
-    def __init__(self, cfg: ModelConfig) -> None:
-        super().__init__()
-        self.attention = Attention(cfg)
-        self.intermediate = Intermediate(cfg)
+        qkv = nn.ModuleDict({name: nn.Linear(cfg.width, cfg.width) for name in ("query", "key", "value")})
+        self.attention = nn.ModuleDict({"self": qkv, "output": Residual(cfg, cfg.width)})
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(cfg.width, 4 * cfg.width)})
         self.output = Residual(cfg, 4 * cfg.width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = self.attention(x, mask)
-        output: Tensor = self.output(self.intermediate(x), x)
+        n, t, d = x.shape
+        qkv = self.attention["self"].children()
+        q, k, v = (part(x).view(n, t, self.heads, d // self.heads).transpose(1, 2) for part in qkv)
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+        x = self.attention["output"](mixed.transpose(1, 2).reshape(n, t, d), x)
+        output: Tensor = self.output(F.gelu(self.intermediate["dense"](x)), x)
         return output
-
-
-class Encoder(nn.Module):
-    """The blocks."""
-
-    def __init__(self, cfg: ModelConfig) -> None:
-        super().__init__()
-        self.layer = nn.ModuleList(Block(cfg) for _ in range(cfg.depth))
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        for block in self.layer:
-            x = block(x, mask)
-        return x
-
-
-class Pooler(nn.Module):
-    """The summary of a text: a layer on its first token."""
-
-    def __init__(self, cfg: ModelConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(cfg.width, cfg.width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        pooled: Tensor = self.dense(x[:, 0]).tanh()
-        return pooled
-
-
-class Backbone(nn.Module):
-    """BERT without a head: tokens (n, t) and their mask (n, t) to a summary (n, width) of each text."""
-
-    def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
-        super().__init__()
-        self.embeddings = Embeddings(cfg, spec)
-        self.encoder = Encoder(cfg)
-        self.pooler = Pooler(cfg)
-
-    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        visible = mask[:, None, None]  # to every head and token
-        summary: Tensor = self.pooler(self.encoder(self.embeddings(tokens), visible))
-        return summary
 
 
 class BERT(nn.Module):
@@ -184,30 +101,31 @@ class BERT(nn.Module):
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
         self.smoothing = cfg.label_smoothing
-        one_shape = spec.padding == "length"
-        self.no_compile_reason = "" if one_shape else "its batches have many shapes, unless data.padding=length"
-        self.bert = Backbone(cfg, spec)
+        # The names are those of transformers' BertForSequenceClassification, so that its checkpoints load as they are.
+        self.bert = nn.ModuleDict({"embeddings": Embeddings(cfg, spec)})
+        self.bert["encoder"] = nn.ModuleDict({"layer": nn.ModuleList(Block(cfg) for _ in range(cfg.depth))})
+        self.bert["pooler"] = nn.ModuleDict({"dense": nn.Linear(cfg.width, cfg.width)})
         self.drop = nn.Dropout(cfg.dropout)
         self.classifier = nn.Linear(cfg.width, len(spec.classes))
-        self._init()
-
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """The repeated layers; a property, because in checkpoints they have another name."""
-        return self.bert.encoder.layer
-
-    def _init(self) -> None:
-        """Initialize as BERT's code, with its standard deviation of 0.02 for width 768 scaled to this width."""
-        std = (3 * self.classifier.in_features) ** -0.5
+        std = (3 * cfg.width) ** -0.5  # that of BERT's code, 0.02 for width 768, scaled to this width
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=std)
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
+    @property
+    def blocks(self) -> nn.Module:
+        """The repeated layers, which have another name in checkpoints."""
+        return self.bert.get_submodule("encoder.layer")
+
     def predict(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Class logits of texts; t is at most the number of positions."""
-        logits: Tensor = self.classifier(self.drop(self.bert(tokens, mask)))
+        x = self.bert["embeddings"](tokens)
+        for block in self.blocks.children():
+            x = block(x, mask[:, None, None])
+        summary = self.bert.get_submodule("pooler.dense")(x[:, 0]).tanh()
+        logits: Tensor = self.classifier(self.drop(summary))
         return logits
 
     def forward(self, tokens: Tensor, mask: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
@@ -219,11 +137,5 @@ class BERT(nn.Module):
 
 
 def build(cfg: ModelConfig, spec: Spec) -> BERT:
-    """Build the model for this data, with initialized weights.
-
-    Raises:
-        UserError: there are fewer positions than a text may have tokens.
-    """
-    if 0 < cfg.positions < spec.length:
-        cfg.refuse("positions", f"it must be at least data.length={spec.length}")
+    """Build the model for this data, with initialized weights."""
     return BERT(cfg, spec)

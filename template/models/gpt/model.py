@@ -1,7 +1,4 @@
-"""A decoder-only transformer (Radford et al. 2019, GPT-2), with scaled_dot_product_attention.
-
-This file is yours to edit. The rest of the project uses `ModelConfig` and `build`; see contracts.py.
-"""
+"""A decoder-only transformer: Radford et al. 2019, GPT-2. This file is yours to edit; train.py uses `build`."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +7,6 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from .config_base import Section, within
 from .data import Spec
@@ -24,7 +20,7 @@ SIZES: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
-    """Architecture, regularization and loss."""
+    """Architecture and regularization."""
 
     size: Literal["tiny", "124M", "355M"] = "tiny"
     """Size of the network, the larger ones GPT-2's; the options below override it."""
@@ -35,37 +31,26 @@ class ModelConfig(Section):
     heads: int = within("[0, inf)", 0)
     """Number of attention heads of width / heads dimensions each. 0: set by `size`."""
     positions: Literal["auto", "rotary", "learned"] = "auto"
-    """Position embedding: rotary (Su et al. 2021, arXiv:2104.09864), or learned as in GPT-2. auto: as
-    `size` says."""
+    """Position embedding: rotary (Su et al. 2021, arXiv:2104.09864), or learned as in GPT-2. auto: set by `size`."""
     dropout: float = within("[0, 1)", 0.0)
     """Dropout probability; not needed for less than one epoch."""
-    label_smoothing: float = within("[0, 1)", 0.0)
-    """Label smoothing in training: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
-    loss_chunk: int | None = within("[1, inf)", None)
-    """Tokens per chunk of the loss, for a large vocabulary: only a chunk's logits are in memory, and computed again in
-    backward. null for all tokens at once."""
 
     def __post_init__(self) -> None:
         self.take(SIZES[self.size])
         super().__post_init__()
-        if self.width % 8:
-            self.refuse("width", "it must be a multiple of 8, as Tensor Cores require")
         if self.width % self.heads or self.width // self.heads % 8:
-            self.refuse("heads", f"it must divide model.width={self.width} into multiples of 8")
+            self.refuse("heads", f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores")
 
 
 class Rotary(nn.Module):
     """Rotary position embedding: attention logits depend on relative positions."""
 
-    cosine: Tensor
-    sine: Tensor
-
     def __init__(self, dimensions: int, context: int) -> None:
         super().__init__()
         frequencies = 10000.0 ** -(torch.arange(0, dimensions, 2) / dimensions)
         angles = torch.outer(torch.arange(context), frequencies)
-        self.register_buffer("cosine", angles.cos(), persistent=False)
-        self.register_buffer("sine", angles.sin(), persistent=False)
+        self.cosine = nn.Buffer(angles.cos(), persistent=False)
+        self.sine = nn.Buffer(angles.sin(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         cosine, sine = self.cosine[: x.shape[-2]], self.sine[: x.shape[-2]]
@@ -118,12 +103,7 @@ class GPT(nn.Module):
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
-        self.smoothing, self.vocabulary, self.bytes_per_token = (
-            cfg.label_smoothing,
-            spec.vocabulary,
-            spec.bytes_per_token,
-        )
-        self.loss_chunk = cfg.loss_chunk
+        self.vocabulary, self.bytes_per_token = spec.vocabulary, spec.bytes_per_token
         # Padded to a multiple of 64 for fast matrix products; the logits of the last rows are never used.
         rows = -(-spec.vocabulary // 64) * 64
         self.tokens = nn.Embedding(rows, cfg.width)
@@ -133,68 +113,33 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(cfg.width)
         self.head = nn.Linear(cfg.width, rows, bias=False)
         self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
-        self._init(cfg)
-
-    def _init(self, cfg: ModelConfig) -> None:
-        """Initialize as GPT-2 (section 2.3), with its standard deviation of 0.02 for width 768 scaled to this width."""
+        # As GPT-2 (section 2.3), with its standard deviation of 0.02 for width 768 scaled to this width.
         std = (3 * cfg.width) ** -0.5
         for name, parameter in self.named_parameters():
-            if name.endswith(
-                ("out.weight", "narrow.weight")
-            ):  # keeps the variance of the residual stream independent of depth
+            if name.endswith(("out.weight", "narrow.weight")):  # keeps the residual stream's variance
                 nn.init.normal_(parameter, std=std / math.sqrt(2 * cfg.depth))
             elif parameter.ndim == 2:
                 nn.init.normal_(parameter, std=std)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def _states(self, tokens: Tensor) -> Tensor:
+    def predict(self, tokens: Tensor) -> Tensor:
+        """Logits of the next token at each of the (n, t) positions; t is at most the context length."""
         x = self.tokens(tokens)
         if self.positions is not None:
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         x = self.drop(x)
         for block in self.blocks:
             x = block(x)
-        states: Tensor = self.norm(x)
-        return states
-
-    def predict(self, tokens: Tensor) -> Tensor:
-        """Logits of the next token at each of the (n, t) positions; t is at most the context length."""
-        logits: Tensor = self.head(self._states(tokens))
+        logits: Tensor = self.head(self.norm(x))
         return logits[..., : self.vocabulary]
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
-        flat = self._states(tokens).flatten(0, 1), targets.flatten()
-        smoothing, size = self.smoothing if self.training else 0.0, self.vocabulary
-        if self.loss_chunk is None:
-            loss = F.cross_entropy(self.head(flat[0])[:, :size], flat[1], label_smoothing=smoothing)
-        else:
-            loss = chunked_cross_entropy(self.head, *flat, self.loss_chunk, size, smoothing)
+        loss = F.cross_entropy(self.predict(tokens).flatten(0, 1), targets.flatten())
         count = targets.numel()
         nats = loss.detach() * count
         return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count * self.bytes_per_token)}
-
-
-def chunked_cross_entropy(
-    head: nn.Linear, states: Tensor, targets: Tensor, chunk: int, vocabulary: int, smoothing: float
-) -> Tensor:
-    """Return the mean cross-entropy of the first `vocabulary` logits `head(states)`, `chunk` tokens at a time.
-
-    States are (n, width) and targets (n,). Backward computes the logits of each chunk again, so that those of all
-    tokens, (n, vocabulary), are never in memory.
-    """
-
-    def total(some: Tensor, theirs: Tensor) -> Tensor:
-        weight = head.weight.view_as(head.weight)  # not cached by autocast, so that gradients are summed in fp32
-        logits = F.linear(some, weight)[:, :vocabulary]
-        return F.cross_entropy(logits, theirs, reduction="sum", label_smoothing=smoothing)
-
-    losses = [
-        checkpoint(total, some, theirs, use_reentrant=False, preserve_rng_state=False)
-        for some, theirs in zip(states.split(chunk), targets.split(chunk), strict=True)
-    ]
-    return torch.stack(losses).sum() / len(targets)
 
 
 def build(cfg: ModelConfig, spec: Spec) -> GPT:

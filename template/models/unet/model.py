@@ -1,7 +1,4 @@
-"""A U-Net (Ronneberger et al. 2015, arXiv:1505.04597), with BatchNorm and padded convolutions, for image segmentation.
-
-This file is yours to edit. The rest of the project uses `ModelConfig` and `build`; see contracts.py.
-"""
+"""A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) with BatchNorm and padding. This file is yours to edit."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -55,7 +52,7 @@ class UNet(nn.Module):
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
         self.classes = len(spec.classes)
-        self.ignore = -100 if spec.ignore is None else spec.ignore  # masks have no negative values
+        self.ignored = spec.ignored
         widths = [cfg.width * 2**level for level in range(cfg.depth + 1)]
         down = [DoubleConv(inputs, outputs) for inputs, outputs in zip([spec.channels, *widths], widths, strict=False)]
         up = [DoubleConv(2 * width, width) for width in reversed(widths[:-1])]
@@ -94,9 +91,9 @@ class UNet(nn.Module):
         """
         logits = self.predict(images)
         rows = logits.permute(0, 2, 3, 1).reshape(-1, self.classes)
-        total = F.cross_entropy(rows, masks.flatten(), ignore_index=self.ignore, reduction="none").sum()
+        total = F.cross_entropy(rows, masks.flatten(), ignore_index=self.ignored, reduction="none").sum()
         with torch.no_grad():
-            found = confusion(logits.argmax(1), masks, self.classes, self.ignore)
+            found = confusion(logits.argmax(1), masks, self.classes, self.ignored)
             hits = found.diagonal()
             unions = found.sum(0) + found.sum(1) - hits
         count = masks.numel()

@@ -1,7 +1,4 @@
-"""A variational autoencoder (Kingma and Welling 2013, arXiv:1312.6114) with a discretized logistic likelihood.
-
-This file is yours to edit. The rest of the project uses `ModelConfig` and `build`; see contracts.py.
-"""
+"""A variational autoencoder (Kingma and Welling 2013, arXiv:1312.6114) with a discretized logistic likelihood."""
 
 import math
 from dataclasses import dataclass
@@ -10,18 +7,15 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from .config_base import Section, within
 from .data import Spec
 
-SIZES: dict[str, dict[str, object]] = {
-    "small": {"width": 32, "stages": 2, "latent": 16},  # for images of 8 to 32 pixels
-    "base": {"width": 64, "stages": 4, "latent": 128},  # for images of 64 pixels and more
-}
-DRAWS = 64
-"""Number of fixed noise vectors for validation; see `VAE.forward`."""
+SIZES = {"small": (32, 2, 16), "base": (64, 4, 128)}
+"""Channels at full resolution, which each stage doubles; stages, which halve the resolution; latent dimensions."""
+DRAWS = 64  # fixed noise vectors for validation; see `VAE.forward`
 
 
 @dataclass(frozen=True)
@@ -29,23 +23,9 @@ class ModelConfig(Section):
     """Architecture and regularization."""
 
     size: Literal["small", "base"] = "small"
-    """Model size: sets the defaults of the fields below, which can be overridden one by one."""
-    width: int = within("[0, inf)", 0)
-    """Channels at full resolution; each stage doubles them. 0: set by `size`."""
-    stages: int = within("[0, 8]", 0)
-    """Number of stages that halve the resolution in the encoder, and double it in the decoder. 0: set by `size`."""
-    latent: int = within("[0, inf)", 0)
-    """Number of latent dimensions. 0: set by `size`."""
+    """Model size: small is for images of 8 to 32 pixels, base for 64 pixels and more."""
     kl_weight: float = within("[0, inf)", 1.0)
-    """Weight of the KL divergence in the training loss: 1 for the ELBO, above 1 for disentangled latents (Higgins et
-    al. 2017, beta-VAE)."""
-
-    def __post_init__(self) -> None:
-        self.take(SIZES[self.size])
-        super().__post_init__()
-        for key in ("width", "latent"):
-            if getattr(self, key) % 8:
-                self.refuse(key, "it must be a multiple of 8, as Tensor Cores require")
+    """Weight of the KL divergence in the loss: 1 for the ELBO, above 1 for disentangled latents (beta-VAE)."""
 
 
 def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -76,28 +56,25 @@ class Block(nn.Module):
 class VAE(nn.Module):
     """Images (n, channels, size, size) to latents (n, latent), and back to a distribution for each pixel."""
 
-    mean: Tensor
-    std: Tensor
-    draws: Tensor
-
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
-        self.stages, self.latent, self.kl_weight = cfg.stages, cfg.latent, cfg.kl_weight
-        widths = [cfg.width * 2**stage for stage in range(cfg.stages + 1)]
-        self.inner = (widths[-1], spec.size // 2**cfg.stages, spec.size // 2**cfg.stages)
-        self.stem = conv(spec.channels, cfg.width)
+        width, self.stages, self.latent = SIZES[cfg.size]
+        self.kl_weight = cfg.kl_weight
+        widths = [width * 2**stage for stage in range(self.stages + 1)]
+        self.inner = (widths[-1], spec.size // 2**self.stages, spec.size // 2**self.stages)
+        self.stem = conv(spec.channels, width)
         encoder = [Block(inputs, outputs, down=True) for inputs, outputs in pairwise(widths)]
         decoder = [Block(outputs, inputs, down=False) for inputs, outputs in pairwise(widths)]
         self.blocks = nn.ModuleList([*encoder, *decoder[::-1]])
-        self.to_latent = nn.Linear(math.prod(self.inner), 2 * cfg.latent)
-        self.from_latent = nn.Linear(cfg.latent, math.prod(self.inner))
-        self.norm = nn.GroupNorm(8, cfg.width)
-        self.head = conv(cfg.width, 2 * spec.channels)
+        self.to_latent = nn.Linear(math.prod(self.inner), 2 * self.latent)
+        self.from_latent = nn.Linear(self.latent, math.prod(self.inner))
+        self.norm = nn.GroupNorm(8, width)
+        self.head = conv(width, 2 * spec.channels)
         nn.init.zeros_(self.head.weight)  # each pixel starts with the mean and standard deviation of the data
-        noise = np.random.default_rng(0).standard_normal((DRAWS, cfg.latent))
-        self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("draws", torch.tensor(noise, dtype=torch.float32), persistent=False)
+        noise = np.random.default_rng(0).standard_normal((DRAWS, self.latent))
+        self.mean = nn.Buffer(torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
+        self.std = nn.Buffer(torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
+        self.draws = nn.Buffer(torch.tensor(noise, dtype=torch.float32), persistent=False)
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the latents of prepared images, each (n, latent)."""
@@ -107,7 +84,7 @@ class VAE(nn.Module):
         mean, log_variance = self.to_latent(F.silu(x).flatten(1)).to(images.dtype).chunk(2, dim=1)
         return mean, log_variance.clamp(-15, 15)
 
-    def _pixels(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+    def pixels(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Location and log-scale of the logistic distribution of each pixel, in units of prepared images."""
         x = self.from_latent(latents).unflatten(1, self.inner)
         for block in self.blocks[self.stages :]:
@@ -118,7 +95,7 @@ class VAE(nn.Module):
 
     def decode(self, latents: Tensor) -> Tensor:
         """The most likely images for latents, with values from 0 to 1."""
-        return (self._pixels(latents)[0] * self.std + self.mean).clamp(0, 1)
+        return (self.pixels(latents)[0] * self.std + self.mean).clamp(0, 1)
 
     def predict(self, images: Tensor) -> Tensor:
         """Reconstructions of prepared images, with values from 0 to 1."""
@@ -131,14 +108,13 @@ class VAE(nn.Module):
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the loss in nats per dimension, and for each metric its sum over the batch; labels are unused.
 
-        `bits_per_dim` is the negative ELBO, an upper bound on the code length of the pixels. In training, the device's
-        default generator draws the noise. In validation, the image selects it: the same in any batch, on any rank.
+        `bits_per_dim` is the negative ELBO. In validation, the image selects the noise: the same in any batch.
         """
         mean, log_variance = self.encode(images)
         levels = ((images * self.std + self.mean) * 255).round()
         draw = levels.long().sum((1, 2, 3)) % DRAWS  # exact; a sum in fp32 is not, above 2 ** 24
         noise = torch.randn_like(mean) if self.training else self.draws.index_select(0, draw)
-        location, log_scale = self._pixels(mean + (log_variance / 2).exp() * noise)
+        location, log_scale = self.pixels(mean + (log_variance / 2).exp() * noise)
         half = 0.5 / (255 * self.std)  # half the width of a level
         nats = -log_probability(images, levels, location, log_scale, half).flatten(1).sum(1)
         kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum(1)  # to N(0, 1): the paper's appendix B
@@ -150,11 +126,9 @@ class VAE(nn.Module):
 
 
 def log_probability(x: Tensor, levels: Tensor, location: Tensor, log_scale: Tensor, half: Tensor) -> Tensor:
-    """Log-probability of pixel levels from 0 to 255 under a discretized logistic distribution.
+    """Log-probability of levels from 0 to 255: Salimans et al. 2017 (arXiv:1701.05517, section 2.1).
 
-    Salimans et al. 2017 (arXiv:1701.05517, section 2.1): a level has the probability mass within half a level of it, 0
-    and 255 also have that of the tails. With the sigmoid s, s(a) - s(b) = s(a) s(-b) (1 - exp(b - a)) avoids
-    cancellation.
+    A level has the logistic mass within half a level of it; s(a) - s(b) = s(a) s(-b) (1 - exp(b - a)) for sigmoids.
     """
     scale = log_scale.exp()
     above, below = F.logsigmoid((x + half - location) / scale), F.logsigmoid((location - x + half) / scale)
@@ -163,11 +137,7 @@ def log_probability(x: Tensor, levels: Tensor, location: Tensor, log_scale: Tens
 
 
 def build(cfg: ModelConfig, spec: Spec) -> VAE:
-    """Build the model for this data, with initialized weights.
-
-    Raises:
-        UserError: the image size is not a multiple of 2 ** stages.
-    """
-    if spec.size % 2**cfg.stages:
-        cfg.refuse("stages", f"the image size of {spec.size} pixels must be a multiple of {2**cfg.stages}")
+    """Build the model for this data, with initialized weights."""
+    if spec.size % (step := 2 ** SIZES[cfg.size][1]):
+        cfg.refuse("size", f"the image size of {spec.size} pixels must be a multiple of {step}")
     return VAE(cfg, spec)

@@ -1,8 +1,9 @@
-"""Train a rendered project with the options given, and print the files of the package that were imported."""
+"""Import a module, and print as JSON which modules of a package are loaded then: MODULE PACKAGE."""
 
 import importlib
+import json
 import sys
 
-train, run = (importlib.import_module(f"proj.{name}") for name in ("train", "open_run"))
-run.main(train.train, sys.argv[1:])
-print("imported", *(module.__file__ for name, module in list(sys.modules.items()) if name.startswith("proj.")))
+importlib.import_module(sys.argv[1])
+package = sys.argv[2]
+print(json.dumps([name for name in sys.modules if name == package or name.startswith(f"{package}.")]))

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .data import Spec  # type: ignore[import-not-found]
+from .config_base import Section
+from .data import Spec
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Section):
     """The classifier's size."""
 
     scale: float = 1.0

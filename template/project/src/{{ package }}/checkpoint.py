@@ -1,149 +1,159 @@
-"""Checkpoints: one folder each, verified when read. `faults/saving.py` writes them.
+"""Checkpoints: one folder each, renamed into place when complete, with checksums.
 
-Its files:
-
-    runs/<name>/checkpoints/step-00000120/state.pt        tensors and counters, loadable with weights_only=True
-    runs/<name>/checkpoints/step-00000120/share-00001.pt  under FSDP, the shards of one rank
-    runs/<name>/checkpoints/step-00000120/manifest.json   SHA-256 and size of each, step, metrics, config
-    runs/<name>/checkpoints/best                          the name of the best one by train.monitor
+checkpoints/step-00000120/state.pt       tensors and counters, loaded with weights_only=True
+checkpoints/step-00000120/manifest.json  the SHA-256 of each file
+checkpoints/best.json                    the step of the best validation
 """
 
+import fcntl
 import hashlib
 import json
-import pickle  # only for its error
+import os
+import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from .distributed import World
 from .errors import UserError
 
-PREFIX = "step-"
-BEST = "best"
+
+class Checkpoints:
+    """The checkpoints of one run. A component may override `write` and `read`, which every rank calls."""
+
+    def __init__(self, run_folder: Path, keep: int, world: World) -> None:
+        self.folder, self.keep, self.world = run_folder / "checkpoints", keep, world
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write a checkpoint under a temporary name, flush it to disk, rename it, then delete old ones."""
+        target, partial = self.folder / f"step-{state['step']:08d}", self.folder / ".partial"
+        self.write(partial, state)
+        self.world.on_main(lambda: self._complete(partial, target))
+
+    def load(self, state: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the newest intact checkpoint, if there is one; `state` has its structure."""
+        found = self.world.broadcast(str(newest(self.folder) or "") if self.world.rank == 0 else "")
+        saved = self.read(Path(found), state) if found else None
+        if saved and "components" not in saved:
+            raise UserError(f"an older version saved {found}: evaluate it, or train with another run.name")
+        return saved
+
+    def write(self, folder: Path, state: dict[str, Any]) -> None:
+        """Write a checkpoint's files, replacing incomplete ones: rank 0 writes the whole state."""
+        self.world.on_main(lambda: _save(state, folder))
+
+    def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state from a checkpoint's files, on the CPU."""
+        return dict(torch.load(folder / "state.pt", map_location="cpu", weights_only=True))
+
+    def save_best(self, step: int, results: dict[str, float], monitor: str, mode: str) -> None:
+        """Record this validation's step if its result is the best one so far."""
+        if monitor not in results:
+            raise UserError(f"train.monitor is {monitor}: the validation metrics are {', '.join(results)}")
+
+        def record() -> None:  # on rank 0 alone, as it changes the file that the decision reads
+            best, value = _best(self.folder).get("value"), results[monitor]
+            if best is None or (value < best if mode == "min" else value > best):
+                write_text(self.folder / "best.json", json.dumps({"step": step, "value": value}))
+
+        self.world.on_main(record)
+
+    def _complete(self, partial: Path, target: Path) -> None:
+        sums = {str(file.relative_to(partial)): _sha256(file) for file in partial.rglob("*") if file.is_file()}
+        write_text(partial / "manifest.json", json.dumps({"sha256": sums}))
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        os.fsync(descriptor)  # the rename
+        os.close(descriptor)
+        best = _best(self.folder).get("step", 0)
+        for old in sorted(self.folder.glob("step-*"))[: -self.keep]:
+            if old.name != f"step-{best:08d}":
+                shutil.rmtree(old)
 
 
-def step_name(step: int) -> str:
-    """Return the name of the checkpoint of a step."""
-    return f"{PREFIX}{step:08d}"
+def newest(folder: Path) -> Path | None:
+    """Return the newest intact checkpoint in a folder."""
+    return next(filter(_is_intact, sorted(folder.glob("step-*"), reverse=True)), None)
 
 
-def all_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in the folder, oldest first."""
-    return sorted(path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal())
-
-
-def run_of(path: Path) -> Path | None:
-    """Return the run's folder that a path is, or that has the checkpoint of this path; None if that is in none."""
-    path = path.resolve()
-    if path.parent.name == "checkpoints":
-        return path.parent.parent
-    return None if (path / "manifest.json").exists() else path
-
-
-def best_of(folder: Path) -> Path | None:
-    """Return the folder's best checkpoint, if there is one."""
+def _is_intact(folder: Path) -> bool:
     try:
-        named = folder / (folder / BEST).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return None
-    return named if named in all_checkpoints(folder) and named.is_dir() else None
+        sums = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sha256"]
+        sums = sums if isinstance(sums, dict) else {"state.pt": sums}  # until version 0.3
+        if all(_sha256(folder / name) == expected for name, expected in sums.items()):
+            return True
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    warnings.warn(f"skipping the damaged checkpoint {folder}", stacklevel=2)
+    return False
 
 
-def find(path: Path, check: Callable[[Path], str | None] | None = None) -> Path | None:
-    """Return the newest good checkpoint of a run's folder, or the one at `path`; warn about what `check` finds."""
-    path = path.resolve()
-    if path.name == BEST:
-        path = best_of(path.parent) or path
-    candidates = [path] if (path / "manifest.json").exists() else all_checkpoints(path / "checkpoints")
-    for candidate in reversed(candidates):
-        problem = (check or damage)(candidate)
-        if problem is None:
-            return candidate
-        warnings.warn(f"skipping the damaged checkpoint {candidate}: {problem}", stacklevel=2)
-    return None
+def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
+    """Return the model's weights at the best validation of a run; averaged ones, if the run validated with those."""
+    folder = Path(run_folder) / "checkpoints"
+    best = folder / f"step-{_best(folder).get('step', 0):08d}"
+    found = best if best.exists() and _is_intact(best) else newest(folder)
+    if found is None:
+        raise UserError(f"{run_folder} has no checkpoint: give the folder of a run, such as runs/first")
+    exported = found / "weights.pt"  # of a checkpoint in shards
+    state = torch.load(exported if exported.exists() else found / "state.pt", map_location="cpu", weights_only=True)
+    weights: dict[str, Tensor] = state["model"] | state.get("ema", {})  # ema: until version 0.3
+    for component in state.get("components", {}).values():
+        weights |= component.get("eval_weights", {})
+    return weights
 
 
-def damage(checkpoint: Path, first: int = 0, step: int = 1) -> str | None:
-    """Return what is wrong with a checkpoint's files, or with every `step`-th from `first`; None if nothing is.
+@contextmanager
+def lock(folder: Path, world: World) -> Iterator[None]:
+    """Create the folder of a run and lock it: one process (or one torchrun) per run."""
 
-    Raises:
-        UserError: a file is there, and cannot be read now.
-    """
+    def acquire() -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process trains {folder}: wait for it, or use another run.name") from None
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as file:
+        world.on_main(acquire)
+        yield
+
+
+def write_text(file: Path, text: str) -> None:
+    """Replace a small file, so that it is either the old one or the new one even after a crash."""
+    partial = file.with_name(f".{file.name}.partial")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.rename(file)
+
+
+def _save(state: dict[str, Any], folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     try:
-        for name, expected in sorted(read_manifest(checkpoint)["files"].items())[first::step]:
-            if (checkpoint / name).stat().st_size != expected["bytes"]:
-                return f"{name} does not have its {expected['bytes']} bytes"
-            if fingerprint(checkpoint / name) != expected:
-                return f"{name} does not match its checksum"
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-    except OSError as error:  # a disk or network that fails is no reason to fall back, and lose steps
-        raise UserError(f"cannot read {error.filename or checkpoint} ({error.strerror}): try again") from error
-    return None
+        with (folder / "state.pt").open("wb") as stream:
+            torch.save(state, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except RuntimeError as error:  # of torch.save when the disk is full
+        raise UserError(f"cannot write {folder}: {str(error).splitlines()[0]}") from error
 
 
-def read_manifest(checkpoint: Path) -> dict[str, Any]:
-    """Return what is stored beside the state: step, metrics, config.
-
-    Raises:
-        ValueError: it is not as it was written, or has another structure.
-    """
-    manifest = dict(json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8")))
-    expected = manifest.pop("sha256", None)  # before version 0.4 it had none
-    if expected not in (None, checksum(json.dumps(manifest, indent=2))):
-        raise ValueError("manifest.json does not match its checksum")
-    for name in ("files", "fixed", "config", "metrics"):
-        if not isinstance(manifest.get(name), dict):
-            raise ValueError(f"manifest.json has no {name}")
-    return manifest
-
-
-def checksum(text: str) -> str:
-    """Return the checksum of a manifest, as JSON without it."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def read_state(checkpoint: Path, merge: Callable[[list[Any]], Any] = torch.cat, mmap: bool = False) -> dict[str, Any]:
-    """Load the whole state to the CPU, shards merged. Only tensors and plain values are unpickled.
-
-    Raises:
-        UserError: it contains anything else.
-    """
+def _best(folder: Path) -> dict[str, Any]:
     try:
-        files = [checkpoint / "state.pt", *sorted(checkpoint.glob("share-*"))]
-        loaded: Any = [torch.load(file, map_location="cpu", mmap=mmap, weights_only=True) for file in files]
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"cannot load {checkpoint}: it contains more than tensors and numbers, so it is not one of ours"
-        ) from error
-    state, shards = dict(loaded[0]), loaded[1:]
-    for path in shards[0] if shards else ():
-        *parents, name = path
-        place = state
-        for key in parents:
-            place = place[key]
-        place[name] = merge([shard[path] for shard in shards])
-    return state
+        return dict(json.loads((folder / "best.json").read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
-def load_weights(model: torch.nn.Module, weights: dict[str, Any], checkpoint: Path) -> None:
-    """Load the weights into the model.
-
-    Raises:
-        UserError: the weights are of another model.
-    """
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        detail = str(error).strip().splitlines()[1 if "\n" in str(error).strip() else 0].strip()
-        raise UserError(
-            f"{checkpoint} is of another model ({detail}): restore its model.py, or start a new run"
-        ) from error
-
-
-def fingerprint(file: Path) -> dict[str, str | int]:
-    """Return a file's size and SHA-256."""
+def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
-        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,20 +1,20 @@
-"""Processes and devices: this rank, collectives over all ranks, DDP, and the random numbers of a batch."""
+"""Ranks, devices, random numbers of a batch, and requests to stop."""
 
-import inspect
+import math
 import os
-import sys
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from .config import DistConfig
-from .errors import Stopped, UserError
+from .errors import UserError
 
 
 @dataclass(frozen=True)
@@ -22,157 +22,114 @@ class World:
     """The processes of this run, and this one's rank."""
 
     rank: int
-    world_size: int
+    size: int
     device: torch.device
-    owns_process: bool = True
-    """Whether the process is there for this run only, and may end with it; not so in a notebook."""
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0, which writes files and logs."""
-        return self.rank == 0
 
     def all_reduce(self, values: Tensor) -> Tensor:
-        """Sum a tensor over all ranks, in place."""
-        if self.world_size > 1:
+        """Sum a tensor over all ranks, in place. A CPU tensor goes through gloo and does not wait for the GPU."""
+        if self.size > 1:
             dist.all_reduce(values)
         return values
 
     def broadcast(self, value: str) -> str:
         """Return rank 0's value on every rank."""
         values = [value]
-        if self.world_size > 1:
-            dist.broadcast_object_list(values, src=0, device=self.device)
+        if self.size > 1:
+            dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
 
-
-@contextmanager
-def start(device: str = "auto", owns_process: bool = True) -> Iterator[World]:
-    """Initialize the process group of a launcher's processes, with the device's backend, if any; destroy it at the end.
-
-    One that exists already is used, and kept.
-
-    Raises:
-        UserError: the device is not available, there are more processes than GPUs, or they do not find each other.
-    """
-    rank, local_rank, world_size = 0, 0, 1
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    if any(os.environ.get(name, value) != value for name, value in alone.items()):
-        from . import launched
-
-        rank, local_rank, world_size = launched.ranks()
-    place = _device(device, local_rank)
-    if place.index is not None:
-        torch.accelerator.set_device_index(place)
-    if world_size == 1:
-        yield World(rank, world_size, place, owns_process)
-        return
-    joined = dist.is_initialized()
-    if not joined:
-        launched.join(place, rank, world_size)
-    try:
-        yield World(rank, world_size, place, owns_process)
-    except Stopped:
-        dist.barrier()
-        if not owns_process and not joined:
-            dist.destroy_process_group()
-        raise
-    dist.barrier()  # no rank exits before rank 0 has saved
-    if not joined:
-        dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
+    def on_main(self, action: Callable[[], object]) -> None:
+        """Run an action on rank 0 while the other ranks wait; if it fails, every rank raises the error."""
+        problem = ""
+        try:
+            if self.rank == 0:
+                action()
+        except (UserError, OSError) as error:
+            problem = str(error)
+        if problem := self.broadcast(problem):
+            raise UserError(problem)
 
 
-def _device(wanted: str, local_rank: int) -> torch.device:
+def find_device(wanted: str, local_rank: int = 0) -> torch.device:
+    """Return the device for `run.device`, or raise a UserError if this machine has no such device for this process."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     found = accelerator.type if accelerator else "cpu"
-    if torch.version.cuda and wanted != "cpu":
-        from . import cuda
-
-        cuda.check(local_rank)
     kind = found if wanted == "auto" or (wanted == "accelerator" and accelerator) else wanted
     if kind not in ("cpu", found):
-        fix = "install a build of torch for your GPU (pytorch.org/get-started/locally)"
-        fix = cuda.missing() if torch.version.cuda and wanted in ("accelerator", "cuda") else fix
-        found = f"run.device is {wanted}, but torch {torch.__version__} finds no such device"
-        raise UserError(f"{found}: {fix}, or use cpu")
-    if kind == "cpu" or kind == "mps":
+        raise UserError(f"run.device is {wanted}, but torch finds no such device: install a build for it, or use cpu")
+    if kind in ("cpu", "mps"):
         return torch.device(kind)
-    count = torch.accelerator.device_count()
-    if local_rank >= count:
-        raise UserError(
-            f"process {local_rank} has no GPU, as this machine has {count}: start one per GPU (PROCESSES={count})"
-        )
+    if local_rank >= torch.accelerator.device_count():
+        raise UserError(f"process {local_rank} of this machine has no GPU: start one process per GPU")
     return torch.device(kind, local_rank)
 
 
-def describe(world: World) -> str:
-    """Return what the run is on, such as `cpu, 2 threads` or `NVIDIA H200, 8 ranks`."""
-    name, threads = device_name(world.device), torch.get_num_threads()
-    if name == "cpu":
-        name = f"cpu, {threads} thread{'s' * (threads > 1)}"
-    return f"{name}, {world.world_size} ranks" if world.world_size > 1 else name
-
-
-def device_name(device: torch.device) -> str:
-    """Return the name of a GPU; its kind if torch knows none, as of Apple's."""
-    get_name = getattr(torch.get_device_module(device), "get_device_name", lambda device: device.type)
-    return str(get_name(device))
-
-
-def has_streams(device: torch.device) -> bool:
-    """Whether the device copies and computes on streams, asynchronously: GPUs but Apple's."""
-    return device.type not in ("cpu", "mps") and hasattr(torch.get_device_module(device), "Stream")
-
-
-def wrap(model: nn.Module, cfg: DistConfig, world: World) -> nn.Module:
-    """Wrap the model in DistributedDataParallel; on one rank and under FSDP return it as it is."""
-    if world.world_size == 1 or cfg.strategy == "fsdp":
-        return model
-    ids = None if world.device.index is None else [world.device.index]
-    return DistributedDataParallel(model, device_ids=ids, **ddp_options(cfg, model))
-
-
-def ddp_options(cfg: DistConfig, model: nn.Module) -> dict[str, Any]:
-    """Return the arguments of DistributedDataParallel. Buffers are made equal by `techniques.sync_buffers`."""
-    renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters  # in newer torch
-    buffers = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
-    unused = {"find_unused_parameters": True} if hasattr(model, "phases") else {}
-    return {**buffers, **unused, "gradient_as_bucket_view": True, "static_graph": cfg.static_graph}
-
-
-GradientSync = Callable[[bool], AbstractContextManager[None]]
-
-
-def gradient_sync(net: nn.Module) -> GradientSync:
-    """Return a function that makes the context of a forward and backward pass: all-reduce the gradients, or not.
-
-    The gradients of all but the last of the accumulated micro-batches are only summed on this rank.
-    """
-    no_op = nullcontext()
-    if isinstance(net, DistributedDataParallel):
-        return lambda synchronize: no_op if synchronize else net.no_sync()
-    return lambda synchronize: no_op
-
-
-def end(world: World) -> None:
-    """Exit a rank that is done, without Python's teardown, in which gloo's threads sometimes abort (torch 2.13)."""
-    if world.world_size > 1:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-
-def seeded_generator(device: torch.device, seed: int, step: int, index: int) -> torch.Generator:
-    """Return the device's default generator, seeded for one micro-batch of the run.
-
-    `index` counts the micro-batches of a step over all ranks. So augmentation and dropout do not depend on the number
-    of ranks, and a resumed run needs no RNG state.
-    """
-    number = ((seed * 1_000_003 + step) * 65_537 + index) % 2**63
-    if device.type == "cpu":
-        return torch.default_generator.manual_seed(number)
+@contextmanager
+def init(wanted_device: str) -> Iterator[World]:
+    """Choose the device, and join the process group if torchrun started several processes."""
+    rank, local_rank, size = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    device = find_device(wanted_device, local_rank)
     if device.index is not None:
-        default: torch.Generator = torch.get_device_module(device).default_generators[device.index]
-        return default.manual_seed(number)
-    torch.manual_seed(number)  # the default generator of Apple's GPUs is not public
-    return torch.Generator(device).manual_seed(number)
+        torch.accelerator.set_device_index(device)
+    if size > 1:
+        dist.init_process_group(device_id=device if device.index is not None else None)
+        dist.barrier()  # so that an error of one rank does not meet another one that still connects
+    yield World(rank, max(size, 1), device)
+    if size > 1:
+        dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
+
+
+def seed_batch(world: World, seed: int, step: int, micro: int) -> torch.Generator:
+    """Seed the device's default generator for one micro-batch, and return it.
+
+    So augmentation and dropout do not depend on the number of ranks, and a resumed run needs no RNG state.
+    """
+    number = ((seed * 1_000_003 + step) * 65_537 + micro * world.size + world.rank) % 2**63
+    if world.device.type == "cpu":
+        return torch.default_generator.manual_seed(number)
+    if world.device.index is None:  # mps, whose default generator is not public
+        torch.manual_seed(number)
+        return torch.Generator(world.device).manual_seed(number)
+    default: torch.Generator = torch.get_device_module(world.device).default_generators[world.device.index]
+    return default.manual_seed(number)
+
+
+class StopRequests:
+    """Requests to stop, by Ctrl-C, SIGTERM, SIGUSR1 or a time limit. In the context, a signal only sets a flag.
+
+    Several ranks must stop at the same step, so they exchange their flags about once a second. Each exchange sets the
+    step of the next one from the time per step of all ranks.
+    """
+
+    def __init__(self, world: World, hours: float | None = None) -> None:
+        self.world, self.asked = world, False
+        self.deadline = time.monotonic() + 3600 * hours if hours else math.inf
+        self.interval, self.next_step, self.last = 1, 0, time.monotonic()
+        self.handlers: dict[int, Any] = {}
+
+    def agreed(self, step: int) -> bool:
+        """Return whether to stop after this step; the same on all ranks."""
+        now = time.monotonic()
+        asked = self.asked or now > self.deadline
+        if self.world.size == 1:
+            return asked
+        if step < self.next_step:
+            return False
+        stops, seconds = self.world.all_reduce(torch.tensor([float(asked), now - self.last])).tolist()
+        seconds_per_step = max(seconds / self.world.size / self.interval, 1e-6)
+        self.interval = max(1, min(2 * self.interval, int(1 / seconds_per_step)))
+        self.next_step, self.last = step + self.interval, now
+        return bool(stops)
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # other threads cannot handle signals
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                self.handlers[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True

@@ -1,98 +1,112 @@
-"""Logging: metrics.jsonl, the console, and a tracker. Only rank 0 logs."""
+"""Logging: the first lines, a progress bar, metrics.jsonl and config.json. Only rank 0 logs."""
 
 import json
 import os
+import platform
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .config import LogConfig
-from .console import Console, shown
-from .errors import UserError
+import torch
+from tqdm import tqdm
 
-NAMES = {"split", "step", "seconds"}
-"""Of what a row has besides metrics."""
-Sink = Callable[[str, int, Mapping[str, float]], None]
-"""Takes a row of metrics: its split, the optimizer steps made, and the values by name."""
+from .checkpoint import write_text
+from .component import Run
 
 
-def check(cfg: LogConfig, is_main: bool) -> None:
-    """Refuse a tracker whose package is not installed, by a UserError."""
-    if is_main and cfg.tracker != "none":
-        from . import trackers
+class Log:
+    """The log of one run. A resumed run repeats the steps after its checkpoint, so their rows are dropped."""
 
-        trackers.check(cfg.tracker)
-
-
-def check_numbers(values: Mapping[str, object]) -> None:
-    """Refuse metrics of a hook that are no numbers, by a UserError."""
-    for name, value in values.items():
-        if not isinstance(value, int | float):
-            raise UserError(f"the metric {name} is a {type(value).__name__}: a hook must add numbers, as of `.item()`")
-
-
-class RunLog:
-    """The log of one run, open until `close`. On other ranks than 0 it does nothing.
-
-    A resumed run repeats the steps after its checkpoint, so their rows are dropped from metrics.jsonl.
-
-    Raises:
-        UserError: metrics.jsonl cannot be written.
-    """
-
-    def __init__(self, folder: Path, cfg: LogConfig, console: Console, first_step: int, validated: bool) -> None:
-        self.folder, self.file = folder, folder / "metrics.jsonl"
-        self.is_main, self.console = console.is_main, console
-        self.started = time.perf_counter()
-        self.tracker: Any = None
-        self.sinks: list[Sink] = []
-        """What takes each row besides, on rank 0."""
-        try:
-            if self.is_main and self.file.is_file():
-                from .resume import drop_rows_after
-
-                drop_rows_after(first_step, self.file, validated)
-            self.stream = (self.file if self.is_main else Path(os.devnull)).open("a", encoding="utf-8")
-            if self.is_main and cfg.tracker != "none":
-                from .trackers import Follower
-
-                self.tracker = Follower(cfg.tracker, folder)
-        except OSError as error:
-            what = shown(Path(error.filename or folder))
-            raise UserError(f"cannot write {what} ({error.strerror}): move it away, or make it writable") from error
-        if cfg.progress:
-            console.open_bar(first_step)
+    def __init__(self, run: Run) -> None:
+        self.run, self.file = run, run.folder / "metrics.jsonl"
+        run.world.on_main(self._prepare)
+        self.stream = self.file.open("a", encoding="utf-8") if run.world.rank == 0 else None
+        off = None if self.stream else True  # None: off unless stderr is a terminal
+        self.bar = tqdm(total=run.plan.total_steps, initial=run.step, unit="step", disable=off)
+        self.started = self.interval_start = time.perf_counter()
+        self.interval_step, self.waited = run.step, 0.0
 
     def close(self) -> None:
-        """Close all outputs."""
-        self.console.close_bar()
-        with suppress(OSError):  # on a full disk, the failed write was reported already
+        """Close the progress bar and the file."""
+        self.bar.close()
+        if self.stream:
             self.stream.close()
-        if self.tracker is not None:
-            self.tracker.close()
 
-    def step(self) -> None:
-        """Advance the progress bar by one optimizer step."""
-        if self.console.bar is not None:
-            self.console.bar.update()
+    def first_lines(self, precision: str, peak_lr: float, samples: int, val_samples: int) -> None:
+        """Print what is trained, on what, and for how long."""
+        run, plan = self.run, self.run.plan
+        parameters = sum(parameter.numel() for parameter in run.model.parameters())
+        device = f"{run.world.size} x {run.world.device.type}"
+        self.print(
+            f"{run.folder}: {type(run.model).__name__} with {parameters:,} parameters on {device}, {precision}",
+            f"{samples:,} training samples, {val_samples:,} validation samples, {plan.total_steps:,} steps",
+            f"global batch {plan.global_batch:,}, {plan.micro_batch} x {plan.accumulate} micro-batches per rank",
+            f"{type(run.optimizer).__name__}, peak learning rate {peak_lr:.4g}, from step {run.step:,}",
+        )
 
-    def row(self, split: str, step: int, values: Mapping[str, float]) -> None:
-        """Write one row of metrics as of `step` optimizer steps."""
-        if taken := NAMES & values.keys():
-            raise UserError(f"a metric is named {taken.pop()}, as a part of each row: give it another name")
-        check_numbers(values)
-        if not self.is_main:
+    def print(self, *lines: str) -> None:
+        """Print lines above the progress bar."""
+        if self.stream:
+            self.bar.write("\n".join(lines))
+
+    def wait_for(self, batches: Iterator[Any]) -> Any:
+        """Return the next batch, and count the time until it is there."""
+        begin = time.perf_counter()
+        batch = next(batches)
+        self.waited += time.perf_counter() - begin
+        return batch
+
+    def train(self, row: dict[str, float]) -> None:
+        """Write a row of training metrics, with the share of the time in which the loop waited for batches."""
+        seconds, steps = time.perf_counter() - self.interval_start, self.run.step - self.interval_step
+        row["samples_per_second"] = round(steps * self.run.plan.global_batch / seconds, 1)
+        row["data_wait"] = round(self.waited / seconds, 4)
+        self.bar.set_postfix_str(f"loss {row['loss']:.4g}, {row['samples_per_second']:,.0f} samples/s", refresh=False)
+        self.bar.update(steps)
+        self.write("train", row, show=bool(self.bar.disable))
+
+    def flush(self) -> None:
+        """Flush the rows to disk; to call before each checkpoint."""
+        if self.stream:
+            os.fsync(self.stream.fileno())
+
+    def _prepare(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        record = {"config": asdict(self.run.cfg), "versions": versions, "commit": _commit(), "command": sys.argv}
+        write_text(self.file.with_name("config.json"), json.dumps(record, indent=2, default=str) + "\n")
+        lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
+        write_text(self.file, "".join(f"{line}\n" for line in lines if _precedes(line, self.run.step)))
+
+    def write(self, split: str, values: dict[str, float], show: bool = True) -> None:
+        """Write a row and start a new interval: the next row of training metrics does not count a validation's time."""
+        self.interval_start, self.interval_step, self.waited = time.perf_counter(), self.run.step, 0.0
+        if not self.stream:
             return
-        record = {"split": split, "step": step, **values, "seconds": round(time.perf_counter() - self.started, 3)}
-        try:
-            self.stream.write(json.dumps(record) + "\n")
-            self.stream.flush()
-        except OSError as error:
-            raise UserError(f"cannot write {self.file} ({error.strerror}): free some space, then resume") from error
-        if self.tracker is not None:
-            self.tracker.row(split, step, values)
-        self.console.row(split, step, values)
-        for sink in self.sinks:
-            sink(split, step, values)
+        seconds = round(self.interval_start - self.started, 3)
+        self.stream.write(json.dumps({"split": split, "step": self.run.step, **values, "seconds": seconds}) + "\n")
+        self.stream.flush()
+        if show:
+            self.print(f"{split:5} {self.run.step:7,}  " + "  ".join(f"{name} {it:.4g}" for name, it in values.items()))
+
+
+def _precedes(line: str, step: int) -> bool:
+    """Whether a row stays when the run is resumed at a step, which validates again."""
+    try:
+        row = json.loads(line)
+        return bool(row["step"] < step or (row["step"] == step and row["split"] == "train"))
+    except (ValueError, KeyError, TypeError):
+        return False  # cut off by a crash
+
+
+def _commit() -> str:
+    """Return the commit of this code, with -dirty if files differ from it; empty without git."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""

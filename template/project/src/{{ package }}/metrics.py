@@ -1,164 +1,87 @@
-"""Metrics as sums and counts, kept on the device, exact over any batches and ranks; `collected.py` has the others."""
+"""Metrics as sums and counts on the device, so that every mean over batches and ranks is exact."""
 
-import math
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .contracts import Batch, Metrics, loss_and_metrics
-from .distributed import World, seeded_generator
-from .errors import UserError
+from .distributed import World, seed_batch
+
+Metrics = Mapping[str, tuple[Any, ...]]
+"""By name: its sum over a batch, and the count to divide by. Must have "loss". Sums of shape (k,), such as one per
+class, give the mean over the entries that have a count."""
 
 
 class Meter:
-    """Sums up the metrics of batches on the device; only `read` synchronizes with it."""
+    """Collects the metrics of batches; only `read` synchronizes with the device."""
 
-    def __init__(self, world: World, validates: bool = False) -> None:
-        """With `validates`, metrics that are no means are computed as well."""
-        self.world, self.validates = world, validates
-        self.collected: Any = None
-        """Outputs for these, once there are some."""
-        # Apple's GPUs, and some of Intel's, have no float64.
-        self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
-        self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, Tensor | int] = {}
+    def __init__(self, world: World) -> None:
+        self.world, self.batches = world, list[Metrics]()
+        self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64  # some have no float64
 
     def add(self, metrics: Metrics) -> None:
-        """Add the metrics of one batch.
+        """Add the metrics of one batch."""
+        self.batches.append({name: (value.detach(), count) for name, (value, count) in metrics.items()})
+        if len(self.batches) == 1000:
+            self.batches = [self._totals()]
 
-        Raises:
-            UserError: one has another form.
-        """
-        for name, value in metrics.items():
-            try:
-                if callable(value[0]):
-                    self._collect(name, *value)
-                    continue
-                total, count = value
-                total = total.detach()
-                if name in self.sums:
-                    self.sums[name] += total
-                    self.counts[name] += count
-                elif isinstance(count, Tensor) and count.ndim and count.shape != total.shape:
-                    raise ValueError
-                else:
-                    self.sums[name] = total.to(self.dtype, copy=True)
-                    self.counts[name] = count.clone() if isinstance(count, Tensor) else count
-            except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
-                if isinstance(error, RuntimeError) and "match" not in str(error):  # out of memory, for example
-                    raise
-                raise UserError(
-                    f"forward returns {type(value).__name__} as the metric {name}: return its sum, a tensor of "
-                    "one shape in all batches, and count"
-                ) from error
+    def read(self, own: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+        """Return the means over all ranks since the last call, and some scalars of this rank."""
+        totals, own = self._totals(), own or {}
+        pairs = [torch.stack(torch.broadcast_tensors(*pair)).flatten() for pair in totals.values()]
+        scalars = [value.detach().to(self.dtype).reshape(1) for value in own.values()]
+        fetched = torch.cat([*pairs, *scalars]).cpu().double()  # the synchronization
+        *sums, last = fetched.split([*map(len, pairs), len(own)])
+        self.world.all_reduce(fetched[: len(fetched) - len(own)])
+        self.batches = []
+        means = {name: _mean(*pair.view(2, -1)) for name, pair in zip(totals, sums, strict=True)}
+        return means | dict(zip(own, last.tolist(), strict=True))
 
-    def _collect(self, name: str, finish: Callable[..., Any], *outputs: Any) -> None:
-        if name == "loss":
-            raise UserError(
-                "the metric loss is a function of outputs: return its sum and count, and this by another name"
-            )
-        if not self.validates:
-            return
-        if self.collected is None:
-            from .collected import Collected
+    def _totals(self) -> dict[str, tuple[Tensor, ...]]:
+        columns = {name: zip(*(batch[name] for batch in self.batches), strict=True) for name in sorted(self.batches[0])}
+        return {name: tuple(map(self._sum, pair)) for name, pair in columns.items()}
 
-            self.collected = Collected(self.world)
-        self.collected.add(name, finish, outputs)
-
-    def read(self, own: Mapping[str, Tensor] | None = None, each: float | None = None) -> dict[str, float]:
-        """Return each metric's mean over the batches of all ranks, and reset. All ranks must call it.
-
-        `own` are scalars of this rank, which come to the host in the same copy; a metric of the same name comes first.
-        `each` is a number of this rank; those of all ranks are returned as `rank 0` and so on.
-        """
-        names, own = sorted(self.sums), own or {}
-        if self.world.world_size > 1:
-            self._check_names([*names, *(self.collected.outputs if self.collected is not None else ())])
-        pairs = (map(self.on_device, (self.sums[it], self.counts[it])) for it in names)
-        rows = [torch.stack(torch.broadcast_tensors(*pair)) for pair in pairs]
-        self.sums, self.counts = {}, {}
-        if not rows:
-            return {}
-        of_ranks = torch.zeros(0 if each is None else self.world.world_size, dtype=self.dtype, device=rows[0].device)
-        if each is not None:
-            of_ranks[self.world.rank] = each
-        everywhere = self.world.all_reduce(torch.cat([*(row.flatten() for row in rows), of_ranks]))
-        values = torch.cat([everywhere, *(self.on_device(value).view(1) for value in own.values())]).cpu()
-        *parts, their, local = values.split([*(row.numel() for row in rows), len(of_ranks), len(own)])
-        means = {name: _mean(*part.view(2, -1)) for name, part in zip(names, parts, strict=True)}
-        others = {f"rank {rank}": value for rank, value in enumerate(their.tolist())}
-        finished = self.collected.finish(means) if self.collected is not None else {}
-        self.collected = None
-        return means | others | dict(zip(own, local.tolist(), strict=True)) | means | finished
-
-    def _check_names(self, names: list[str]) -> None:
-        """Refuse other metrics than those of rank 0, whose values would be added to these."""
-        own = ", ".join(names)
-        mark = zlib.crc32(own.encode()) % 2**20
-        total, squares = self.world.all_reduce(torch.tensor([mark, mark**2], device=self.world.device)).tolist()
-        if total**2 == self.world.world_size * squares:  # Cauchy and Schwarz: only if all marks are equal
-            return
-        if own != (others := self.world.broadcast(own)):
-            raise UserError(
-                f"forward returns the metrics {own} on rank {self.world.rank}, and {others} on rank 0: return the same "
-                "on all, with a count of 0, or an empty output, where a batch has none"
-            )
-
-    def state_dict(self) -> dict[str, list[Tensor]]:
-        """Return the sum and the count of each metric over all ranks. All ranks must call it."""
-        sums = {name: (self.on_device(self.sums[name]), self.on_device(self.counts[name])) for name in self.sums}
-        return {name: [self.world.all_reduce(value.clone()) for value in sums[name]] for name in sorted(sums)}
-
-    def load_state_dict(self, state: Mapping[str, Sequence[Tensor]]) -> None:
-        """Restore the sums and counts: rank 0 has those of all ranks."""
-        self.sums, self.counts = {}, {}
-        share = float(self.world.is_main)
-        for name, (total, count) in state.items():
-            self.add({name: (share * self.on_device(total), share * self.on_device(count))})
-
-    def on_device(self, value: Tensor | float) -> Tensor:
-        """Return a number as a scalar on the device."""
-        if isinstance(value, Tensor):
-            return value.detach().to(self.world.device, self.dtype)
-        return torch.full((), value, dtype=self.dtype, device=self.world.device)  # a copy would synchronize
+    def _sum(self, values: tuple[Tensor | float, ...]) -> Tensor:
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        plain = sum(value for value in values if not isinstance(value, Tensor))
+        start = torch.full((), plain, dtype=self.dtype, device=self.world.device)
+        return torch.stack(tensors).to(self.dtype).sum(0) + start if tensors else start
 
 
-def _mean(total: Tensor, count: Tensor) -> float:
-    counted = count != 0
-    return (total[counted] / count[counted]).mean().item()
+def _mean(sums: Tensor, counts: Tensor) -> float:
+    counted = counts != 0
+    return (sums[counted] / counts[counted]).mean().item()
 
 
-@torch.no_grad()
 def evaluate(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    prepare: Callable[..., Batch],
-    autocast: AbstractContextManager[Any],
+    net: nn.Module,
+    batches: Iterable[Any],
+    counted: int,
+    prepare: nn.Module,
+    autocast: Callable[[], AbstractContextManager[Any]],
     world: World,
-    counted: float = math.inf,
-    read: Callable[[Meter], dict[str, float]] = Meter.read,
 ) -> dict[str, float]:
-    """Return the metrics over the first `counted` batches of each rank, at least one, as `read` from the meter."""
-    meter = Meter(world, validates=True)
-    was_training = model.training
-    model.eval()
-    generator = seeded_generator(world.device, 0, 0, 0)
-    with torch.inference_mode() if supports_inference_mode(model) else nullcontext():
-        for number, batch in enumerate(batches):
-            with autocast:
-                _, metrics = loss_and_metrics(model, prepare(batch, False, generator))
+    """Return the metrics over the validation samples of all ranks; only the first `counted` batches count.
+
+    A model whose validation needs gradients, such as a physics-informed loss, sets `needs_gradients_in_validation`.
+    """
+    meter, generator = Meter(world), seed_batch(world, 0, 0, 0)
+    needs_gradients = getattr(getattr(net, "module", net), "needs_gradients_in_validation", False)
+    net.eval()
+    with torch.no_grad() if needs_gradients else torch.inference_mode():
+        for number, loaded in enumerate(batches):
+            batch = prepare(loaded, False, generator)
+            with autocast():
+                _, metrics = call(net, batch)
             if number < counted:
                 meter.add(metrics)
-        found = read(meter)
-    model.train(was_training)
+    net.train()
+    return meter.read()
+
+
+def call(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
+    """Call the model with a prepared batch as its arguments: by position for a tuple, by name for a dict."""
+    found: tuple[Tensor, Metrics] = net(**batch) if isinstance(batch, dict) else net(*batch)
     return found
-
-
-def supports_inference_mode(model: nn.Module) -> bool:
-    """Return False for FSDP2, whose weights cannot be trained once gathered in it, and for torchao's fp8 layers."""
-    sharded = any(hasattr(weight, "device_mesh") for weight in model.parameters())
-    return not sharded and all(type(module).__name__ != "Float8Linear" for module in model.modules())

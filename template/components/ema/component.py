@@ -1,0 +1,76 @@
+"""Exponential moving average of the parameters, used for validation and by `load_weights`."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from ..component import Component, Run
+from ..config_base import Section, within
+from ..distributed import World
+
+
+@dataclass(frozen=True)
+class EmaConfig(Section):
+    """Exponential moving average of the parameters."""
+
+    enabled: bool = False
+    """Average the parameters, and validate with the average."""
+    decay: float = within("(0, 1)", 0.999)
+    """Decay per optimizer step; at most (1 + n) / (10 + n) after n steps, so that the random start is forgotten."""
+
+
+class Ema(Component):
+    """Averages the parameters. Buffers, such as BatchNorm's running statistics, are those of the trained model."""
+
+    name = "ema"
+
+    def __init__(self, cfg: EmaConfig, world: World) -> None:
+        self.decay = cfg.decay
+        self.average: dict[str, Tensor] = {}
+        self.pairs: tuple[list[Tensor], list[Tensor]] = ([], [])
+        """The average and the parameters, as lists of this rank's tensors, so that an update is one kernel."""
+
+    def on_train_start(self, run: Run) -> None:
+        for name, parameter in run.model.named_parameters():
+            self.average[name] = parameter.detach().clone()
+            self.pairs[0].append(_local(self.average[name]))
+            self.pairs[1].append(_local(parameter))
+
+    def on_step_end(self, run: Run) -> None:
+        decay = min(self.decay, (1 + run.step) / (10 + run.step))
+        get_ema_multi_avg_fn(decay)(*self.pairs, 0)
+
+    @contextmanager
+    def eval_weights(self, run: Run) -> Iterator[None]:
+        average, parameters = self.pairs
+        kept = [parameter.clone() for parameter in parameters]
+        _copy(average, parameters)
+        try:
+            yield
+        finally:
+            _copy(kept, parameters)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"eval_weights": self.average}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the average; a run that had none starts with its weights."""
+        average, parameters = self.pairs
+        saved = state.get("eval_weights")
+        _copy(parameters if saved is None else [_local(saved[name]) for name in self.average], average)
+
+
+@torch.no_grad()
+def _copy(values: list[Tensor], to: list[Tensor]) -> None:
+    for value, target in zip(values, to, strict=True):
+        target.copy_(value)
+
+
+def _local(value: Tensor) -> Tensor:
+    """Return this rank's shard of a sharded tensor; else the tensor."""
+    return value.to_local().detach() if hasattr(value, "to_local") else value.detach()

@@ -1,0 +1,118 @@
+"""FSDP2: weights, gradients and optimizer state sharded over the ranks, in checkpoints as well."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from ..checkpoint import Checkpoints
+from ..component import Component, Run
+from ..config_base import Section
+from ..distributed import World
+from ..errors import UserError
+from ..loader import map_tensors
+
+
+@dataclass(frozen=True)
+class FsdpConfig(Section):
+    """Fully sharded data parallel, Zhao et al. 2023 (arXiv:2304.11277)."""
+
+    enabled: bool = False
+    """Shard the model over the ranks, instead of one copy on each."""
+    bf16: bool = False
+    """All-gather weights in bf16, and reduce gradients in fp32; not for models with BatchNorm."""
+
+
+class Fsdp(Component):
+    """Shards each of the model's `blocks`, and the rest."""
+
+    name = "fsdp"
+
+    def __init__(self, cfg: FsdpConfig, world: World) -> None:
+        if world.size == 1:
+            raise UserError("fsdp.enabled needs several ranks: start with torchrun --nproc-per-node 2")
+        self.cfg, self.world = cfg, world
+
+    def parallelize(self, model: nn.Module) -> nn.Module:
+        """Shard the model, which every rank has built on the CPU; one block at a time is whole on the device."""
+        mesh = init_device_mesh(self.world.device.type, (self.world.size,))
+        dtype = torch.bfloat16 if self.cfg.bf16 else None
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        for module in [*getattr(model, "blocks", []), model]:
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+        assert isinstance(model, FSDPModule)
+        model.no_sync = partial(_no_sync, model)  # type: ignore[assignment]
+        # Weights that were gathered under inference mode cannot be trained.
+        model.needs_gradients_in_validation = True  # type: ignore[assignment]
+        return model
+
+    @contextmanager
+    def eval_weights(self, run: Run) -> Iterator[None]:
+        """Gather the root's weights anew after a validation, which may have had others."""
+        yield
+        assert isinstance(run.model, FSDPModule)
+        run.model.reshard()
+
+    def checkpointer(self, run: Run) -> "ShardedCheckpoints":
+        return ShardedCheckpoints(run)
+
+
+@contextmanager
+def _no_sync(model: FSDPModule) -> Iterator[None]:
+    model.set_requires_gradient_sync(False)
+    yield
+    model.set_requires_gradient_sync(True)
+
+
+class ShardedCheckpoints(Checkpoints):
+    """Checkpoints in shards, one per rank, and the whole weights; any number of ranks can load them.
+
+    The metadata of torch.distributed.checkpoint is a pickle: resume only from checkpoints that you trust.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.folder, run.cfg.run.keep, run.world)
+        self.run = run
+
+    def write(self, folder: Path, state: dict[str, Any]) -> None:
+        """Write the shards and the whole weights."""
+        for buffer in self.run.model.buffers():  # such as BatchNorm's running statistics
+            dist.broadcast(buffer, src=0)
+        self.world.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
+        state_dict_saver.save(state | self._shards(), checkpoint_id=folder)
+        weights = map_tensors(_whole, {key: state[key] for key in ("model", "components")})
+        self.world.on_main(lambda: torch.save(weights, folder / "weights.pt"))
+
+    def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state with this rank's shards."""
+        if not (folder / ".metadata").exists():
+            raise UserError(f"{folder} was saved without fsdp: use another run.name, or fsdp.enabled=false")
+        loaded = state | self._shards()
+        state_dict_loader.load(loaded, checkpoint_id=folder)
+        set_optimizer_state_dict(self.run.model, self.run.optimizer, loaded["optimizer"])
+        return loaded | {"optimizer": self.run.optimizer.state_dict()}
+
+    def _shards(self) -> dict[str, Any]:
+        model = get_model_state_dict(self.run.model)  # first, as it reshards what a validation has gathered
+        return {"model": model, "optimizer": get_optimizer_state_dict(self.run.model, self.run.optimizer)}
+
+
+def _whole(value: Tensor) -> Tensor:
+    """Gather a sharded tensor; every rank must call it."""
+    found: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return found.cpu()

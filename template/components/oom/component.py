@@ -1,0 +1,100 @@
+"""Out of memory: repeat the step with smaller forward passes and the same global batch, in one process."""
+
+import gc
+import sys
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..config_base import Section, within
+from ..distributed import World, seed_batch
+from ..errors import UserError
+from ..loader import map_tensors
+from ..metrics import Metrics
+
+MicroBatch = tuple[Any, float, bool]
+"""The arguments of `forward_backward`."""
+
+
+@dataclass(frozen=True)
+class OomConfig(Section):
+    """What to do when memory runs out."""
+
+    enabled: bool = False
+    """Halve the forward passes until they fit; the global batch stays the same."""
+    smallest: int = within("[1, inf)", 1)
+    """Samples of the smallest forward pass to try."""
+
+
+class Oom(Component):
+    """Halves the forward passes of each micro-batch. A model with BatchNorm normalizes over the smaller ones."""
+
+    name = "oom"
+
+    def __init__(self, cfg: OomConfig, world: World) -> None:
+        if world.size > 1:
+            raise UserError("oom.enabled works in one process: set it to false, or lower train.micro_batch")
+        self.smallest = cfg.smallest
+        self.size = 0
+        """Samples per forward pass; 0 until memory has run out."""
+        self.micro_batches: list[MicroBatch] = []
+        """Those of the present step, which starts again after an error."""
+
+    def on_train_start(self, run: Run) -> None:
+        if getattr(run.model, "batch_coupled", False):
+            name = type(run.model).__name__
+            raise UserError(f"oom.enabled would change the loss of {name}, which compares the samples of a batch")
+
+    def wrap_step(
+        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
+    ) -> tuple[ForwardBackward, OptimizerStep]:
+        def in_chunks(batch: Any, share: float, last: bool, micro: int) -> Metrics:
+            if self.size == 0:
+                return forward_backward(batch, share, last)
+            seed_batch(run.world, run.cfg.run.seed, run.step, micro)  # a resumed run has made no failed attempt
+            count, found = run.plan.micro_batch, list[Metrics]()
+            for begin in range(0, count, self.size):
+                end = min(begin + self.size, count)
+                chunk = map_tensors(itemgetter(slice(begin, end)), batch)
+                found.append(forward_backward(chunk, share * (end - begin) / count, last and end == count))
+            return {name: _sum([metrics[name] for metrics in found]) for name in found[0]}
+
+        def with_retries(batch: Any, share: float, last: bool) -> Metrics:
+            self.micro_batches.append((batch, share, last))
+            first = len(self.micro_batches) - 1
+            while True:
+                try:
+                    for micro in range(first, len(self.micro_batches)):
+                        metrics = in_chunks(*self.micro_batches[micro], micro)
+                    if last:
+                        self.micro_batches = []
+                    return metrics
+                except torch.OutOfMemoryError:
+                    self._halve(run)
+                first = 0  # the gradients of the whole step are computed again
+                run.optimizer.zero_grad(set_to_none=True)
+                gc.collect()
+
+        return with_retries, step
+
+    def _halve(self, run: Run) -> None:
+        size = (self.size or run.plan.micro_batch) // 2
+        if size < self.smallest:
+            raise UserError(f"out of memory with {self.size or run.plan.micro_batch} samples: use a smaller model")
+        self.size = size
+        print(f"out of memory at step {run.step}: forward passes of {size} samples from here on", file=sys.stderr)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"size": self.size}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.size = state.get("size", 0)
+
+
+def _sum(pairs: list[tuple[Any, ...]]) -> tuple[Tensor | float, ...]:
+    """Add the sums and the counts of a metric."""
+    return tuple(sum(column) for column in zip(*pairs, strict=True))

@@ -1,0 +1,107 @@
+"""What a component may do: `fastproj add NAME` adds one to components/. A method does nothing unless overridden."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .checkpoint import Checkpoints
+from .config import BaseConfig
+from .distributed import World
+from .errors import UserError
+from .loader import BatchPlan
+from .metrics import Metrics
+from .optim import OneCycle
+
+ForwardBackward = Callable[[Any, float, bool], Metrics]  # of a batch, its share of the loss, whether it is the last
+OptimizerStep = Callable[[], Tensor]  # returns the norm of the gradients before clipping
+T = TypeVar("T")
+
+
+@dataclass
+class Run:
+    """What components may read while the model trains; `step` counts optimizer steps."""
+
+    cfg: BaseConfig
+    world: World
+    folder: Path
+    plan: BatchPlan
+    model: nn.Module
+    """The module whose weights and names a checkpoint has; `net` in train.py is this one, or DDP around it."""
+    optimizer: torch.optim.Optimizer
+    step_generator: torch.Generator
+    """Random numbers of a step that are equal on all ranks."""
+    step: int = 0
+    known_skipped: int = 0
+    """Steps that fp16 skipped, as of the last row of metrics; the schedule does not count them."""
+
+
+class Component:
+    """A component, built with its own section of the config as `Name(cfg, world)` if that has `enabled: true`."""
+
+    name: ClassVar[str]
+
+    def wrap_dataset(self, dataset: Any) -> Any:
+        """Return the dataset to load batches from, such as a stream or a cache on the device."""
+        return dataset
+
+    def convert_model(self, model: nn.Module) -> nn.Module:
+        """Change the model before it is parallelized: freeze, LoRA, fp8, activation checkpointing."""
+        return model
+
+    def parallelize(self, model: nn.Module) -> nn.Module | None:
+        """Return the model to call instead of DistributedDataParallel, on the device; it may have `no_sync`."""
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
+        """Return the optimizer instead of AdamW."""
+
+    def build_schedule(self, plan: BatchPlan) -> OneCycle | None:
+        """Return another learning-rate schedule, which derives from `OneCycle`."""
+
+    def checkpointer(self, run: Run) -> Checkpoints | None:
+        """Return what writes and reads checkpoints instead of `Checkpoints`."""
+
+    def wrap_step(
+        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
+    ) -> tuple[ForwardBackward, OptimizerStep]:
+        """Wrap both halves of a step. Who calls `forward_backward` again after an error resets the gradients first."""
+        return forward_backward, step
+
+    def on_train_start(self, run: Run) -> None:
+        """Called when everything is built, before a checkpoint is loaded."""
+
+    def on_step_end(self, run: Run) -> None:
+        """Called after an optimizer step was counted."""
+
+    def on_log(self, run: Run, row: dict[str, float]) -> None:
+        """Called with a row of training metrics, on every rank; it may add to it."""
+
+    def eval_weights(self, run: Run) -> AbstractContextManager[Any]:
+        """Return the context of a validation, in which the model may have other weights."""
+        return nullcontext()
+
+    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+        """Called with the metrics of a validation, within `eval_weights`; it may add to them."""
+
+    def on_train_end(self, run: Run) -> None:
+        """Called after the last step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of this component; `load_weights` prefers its `eval_weights`."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore it; empty if the checkpoint was saved without this component."""
+
+
+def only(values: Iterable[T | None]) -> T | None:
+    """Return the one value that is not None; components that replace the same thing exclude each other."""
+    found = [value for value in values if value is not None]
+    if len(found) > 1:
+        names = " and ".join(type(value).__name__ for value in found)
+        raise UserError(f"two components replace the same thing ({names}): switch one of them off")
+    return found[0] if found else None

@@ -1,0 +1,44 @@
+"""Evaluate a run with its best weights: `python -m <package>.evaluate runs/first`."""
+
+import argparse
+import json
+from pathlib import Path
+
+from . import checkpoint, data, distributed, errors, loader, precision
+from .components import Config
+from .config import parse
+from .distributed import World
+from .metrics import evaluate
+from .model import build
+
+
+def evaluate_run(folder: Path, world: World) -> dict[str, float]:
+    """Return the validation metrics of a run's best weights."""
+    try:
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        raise errors.UserError(f"{folder} is not the folder of a run: it has no config.json") from None
+    cfg = parse(Config, saved=saved.get("config", saved))  # without "config": until version 0.3
+    _, autocast, _ = precision.setup(cfg.speed, world.device)
+    _, val_set, spec = data.load(cfg.data)
+    net = build(cfg.model, spec).to(world.device)
+    net.load_state_dict(checkpoint.load_weights(folder))
+    order, counted = loader.val_batches(len(val_set), cfg.train.micro_batch, world)
+    batches = loader.Loader(val_set, order, cfg.loader, world)
+    return evaluate(net, batches, counted, data.Prepare(spec, cfg.data).to(world.device), autocast, world)
+
+
+def main() -> None:
+    """Print the metrics as one line of JSON."""
+    parser = argparse.ArgumentParser(description="Evaluate a run with its best weights.")
+    parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps or xpu")
+    options = parser.parse_args()
+    with errors.one_line(), distributed.init(options.device) as world:
+        results = evaluate_run(options.run, world)
+        if world.rank == 0:
+            print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Readers for your own files, one module per kind. They do not import `data.py`, which imports them."""

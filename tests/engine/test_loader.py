@@ -1,0 +1,99 @@
+"""Batches: every sample once, the same on any number of ranks, in every form that a dataset may have."""
+
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine import MakePackage, rows
+from engine import saved as state
+
+WORLDS = [1, 2, 3, 4]
+KINDS = ["batches", "samples", "dicts", "nested", "collated", "tensors"]
+
+
+def world(p: Any, rank: int, size: int) -> Any:
+    return p.distributed.World(rank, size, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("samples", "micro"), [(53, 2), (53, 4), (48, 4), (12, 1), (1000, 7)])
+def test_ranks_share_the_same_global_batches_and_an_epoch_has_a_sample_at_most_once(
+    tiny: MakePackage, samples: int, micro: int
+) -> None:
+    p, found = tiny(), {}
+    for size in (1, 2, 3):
+        cfg = p.config.TrainConfig(epochs=2.5, micro_batch=micro, accumulate=6 // size)
+        plan = p.loader.BatchPlan.make(cfg, samples, size)
+        assert (plan.global_batch, plan.steps_per_epoch) == (6 * micro, samples // (6 * micro))
+        assert plan.total_steps == -(-5 * plan.steps_per_epoch // 2)
+        ranks = [list(p.loader.train_batches(plan, world(p, rank, size), 3, 0)) for rank in range(size)]
+        micro_batches = [part for parts in zip(*ranks, strict=True) for part in parts]
+        steps = [micro_batches[begin : begin + 6] for begin in range(0, len(micro_batches), 6)]
+        found[size] = [sorted(chain.from_iterable(step)) for step in steps]
+        resumed = list(p.loader.train_batches(plan, world(p, 0, size), 3, plan.total_steps // 2))
+        assert resumed == ranks[0][-len(resumed) :]
+    assert found[1] == found[2] == found[3]
+    epoch = samples // (6 * micro)
+    for begin in range(0, len(found[1]), epoch):
+        assert max(Counter(chain.from_iterable(found[1][begin : begin + epoch])).values()) == 1
+
+
+@pytest.mark.parametrize("size", WORLDS)
+@pytest.mark.parametrize("micro", [1, 3, 64])
+def test_validation_counts_each_sample_once_in_equally_many_batches(tiny: MakePackage, size: int, micro: int) -> None:
+    p = tiny()
+    for samples in range(size, 30):
+        shares = [p.loader.val_batches(samples, micro, world(p, rank, size)) for rank in range(size)]
+        assert len({len(batches) for batches, _ in shares}) == 1
+        counted = [index for batches, count in shares for batch in batches[:count] for index in batch]
+        assert sorted(counted) == list(range(samples))
+        assert all(0 < len(batch) <= micro for batches, _ in shares for batch in batches)
+    with pytest.raises(p.errors.UserError, match=f"only {size - 1} validation samples for {size} ranks"):
+        p.loader.val_batches(size - 1, micro, world(p, 0, size))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"micro_batch": 64}, "the global batch of 64 samples is larger than the training set of 53"),
+        ({"micro_batch": 8, "global_batch": 12}, r"train.global_batch is 12: .* micro_batch x ranks = 8"),
+        ({"micro_batch": 8, "global_batch": 4}, r"train.global_batch is 4: .* micro_batch x ranks = 8"),
+    ],
+)
+def test_batches_that_do_not_fit_are_refused(tiny: MakePackage, options: dict[str, int], message: str) -> None:
+    p = tiny()
+    with pytest.raises(p.errors.UserError, match=message):
+        p.loader.BatchPlan.make(p.config.TrainConfig(**options), 53, 1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_all_kinds_of_datasets_give_the_same_run(tiny: MakePackage, tmp_path: Path, workers: int) -> None:
+    p, options = tiny(), ["--train.steps=7", f"--loader.workers={workers}", "--model.dropout=0"]
+    for kind in KINDS:
+        p.train_here(tmp_path / kind, *options, f"--data.kind={kind}")
+    for kind in KINDS[1:]:
+        assert rows(tmp_path / kind) == rows(tmp_path / KINDS[0]), kind
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_unreadable_sample_is_one_line_and_what_was_trained_is_kept(
+    tiny: MakePackage, tmp_path: Path, workers: int
+) -> None:
+    p, options = tiny(), ["--data.kind=unreadable", "--train.micro_batch=2", f"--loader.workers={workers}"]
+    done = p.finish(tmp_path, *options, "--train.epochs=2", "--train.eval_every=1000", expect=1)
+    assert done.stderr == "error: cannot read images/17.png: delete it, or replace it\n"
+    kept = state(tmp_path)["step"]
+    assert kept == rows(tmp_path, "train")[-1]["step"] > 0
+
+
+def test_automatic_workers_follow_the_data_and_the_cores(tiny: MakePackage, monkeypatch: pytest.MonkeyPatch) -> None:
+    p, device = tiny(), torch.device("cuda")
+    train, _, _ = p.data.load(p.data.DataConfig(kind="samples"))
+    for cores, ranks, expected in [(8, 1, 7), (8, 4, 1), (128, 1, 32), (1, 1, 1)]:
+        monkeypatch.setattr(p.loader.os, "sched_getaffinity", lambda _, cores=cores: range(cores))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        assert p.loader._auto_workers(train, device) == expected
+    train.in_memory = True
+    assert p.loader._auto_workers(train, device) == 0

@@ -1,0 +1,38 @@
+"""BERT against transformers, whose parameters have the same names, in float64."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+
+def test_outputs_and_gradients_are_those_of_transformers(package: Callable[[str], Any]) -> None:
+    transformers = importlib.import_module("transformers")
+    project = package("bert")
+    cfg = project.model.ModelConfig(depth=2, width=64, heads=4, dropout=0.0)
+    net = project.model.build(cfg, project.data.Spec(65, 16, tuple("0123456789"), "")).double()
+    config = transformers.BertConfig(
+        vocab_size=65,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=256,
+        max_position_embeddings=16,
+        num_labels=10,
+    )
+    reference = transformers.BertForSequenceClassification(config).double().eval()
+    torch.manual_seed(1)
+    for parameter in net.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1, std=0.1)
+    reference.load_state_dict(net.state_dict())
+    tokens, labels = torch.randint(0, 65, (4, 16)), torch.arange(4)
+    mask = torch.arange(16) < torch.tensor([[16], [9], [5], [2]])
+    logits = reference(tokens, mask).logits
+    torch.testing.assert_close(net.predict(tokens, mask), logits)
+    net(tokens, mask, labels)[0].backward()
+    F.cross_entropy(logits, labels).backward()
+    theirs = {name: parameter.grad for name, parameter in reference.named_parameters()}
+    for name, parameter in net.named_parameters():
+        torch.testing.assert_close(parameter.grad, theirs[name])

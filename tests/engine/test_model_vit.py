@@ -1,0 +1,42 @@
+"""The vision transformer: attention against torch, initialization, and names of weights."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+KINDS = ("weight", "bias")
+
+
+def build(p: Any, **values: Any) -> Any:
+    torch.manual_seed(0)
+    return p.model.build(p.model.ModelConfig(**values), p.data.Spec(1, 8, ("a", "b"), (0.3,), (0.38,)))
+
+
+def test_block_equals_torch_encoder_layer(package: Callable[[str], Any]) -> None:
+    block = build(package("vit")).blocks[0].eval()
+    layer = nn.TransformerEncoderLayer(64, 2, 256, 0.0, nn.functional.gelu, 1e-6, batch_first=True, norm_first=True)
+    names = {"norm1": "norm1", "norm2": "norm2", "out": "self_attn.out_proj", "widen": "linear1", "narrow": "linear2"}
+    state = {f"{new}.{kind}": getattr(block, old).get_parameter(kind) for old, new in names.items() for kind in KINDS}
+    state |= {f"self_attn.in_proj_{kind}": block.qkv.get_parameter(kind) for kind in KINDS}
+    layer.load_state_dict(state)
+    x = torch.randn(3, 17, 64)
+    torch.testing.assert_close(block(x), layer.train()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_initial_scales_are_those_of_the_papers_code(package: Callable[[str], Any]) -> None:
+    net = build(package("vit"), width=256, heads=4)
+    bound = (6 / (256 + 256)) ** 0.5
+    for part in net.blocks[0].qkv.weight.chunk(3):
+        assert part.abs().max().item() == pytest.approx(bound, rel=0.01)
+    assert net.cut.weight.std().item() == pytest.approx(0.5, rel=0.1)  # a patch has 4 pixels
+    assert net.positions.std().item() == pytest.approx(0.5, rel=0.1)
+    assert not net.head.weight.any()
+
+
+def test_weights_of_an_older_version_fit(package: Callable[[str], Any]) -> None:
+    """The names in a state_dict of 0.3.0."""
+    names = set(build(package("vit")).state_dict())
+    assert {"summary", "positions", "cut.weight", "blocks.2.qkv.weight", "norm.bias", "head.weight"} <= names

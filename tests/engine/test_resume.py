@@ -1,0 +1,114 @@
+"""A run that was killed at any moment and resumed equals an uninterrupted one to the bit."""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from engine import FIXED, MakePackage, checkpoints, equal, rows, saved
+from matrix import EVERY
+from program import PROGRAMS
+from warm import run_python
+
+COMPONENTS = [(), ("ema",)]
+LONG = ["--train.steps=300", "--train.eval_every=5", "--log.every=2", "--run.keep=3"]
+SHORT = ["--train.steps=12", "--train.eval_every=4", "--log.every=3"]
+
+
+def enabled(components: tuple[str, ...]) -> list[str]:
+    return [f"--{name}.enabled=true" for name in components]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("components", COMPONENTS)
+def test_kill_at_random_moments_changes_nothing(
+    package: MakePackage, tmp_path: Path, components: tuple[str, ...]
+) -> None:
+    p, options, rng = package("mlp", *components), [*LONG, *enabled(components)], random.Random(len(components))  # noqa: S311
+    p.finish(tmp_path / "whole", *options)
+    path, kills, resumed = tmp_path / "killed/a/metrics.jsonl", 0, 0
+    path.parent.mkdir(parents=True)
+    path.touch()
+    for part in range(1, 7 if EVERY else 5):
+        run = p.start(tmp_path / "killed", *options)
+        begin, wanted = time.monotonic(), 300 * (part + rng.random()) / 7
+        while run.running() and time.monotonic() - begin < 60 and len(path.read_bytes().splitlines()) < 0.7 * wanted:
+            time.sleep(0.001)
+        time.sleep(0.03 * rng.random())
+        kills += run.running()
+        run.kill()
+        resumed += bool(checkpoints(tmp_path / "killed"))
+    assert kills >= 3
+    assert resumed >= 3
+    p.finish(tmp_path / "killed", *options)
+    assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("components", COMPONENTS)
+def test_kill_at_a_file_operation_changes_nothing(
+    package: MakePackage, tmp_path: Path, components: tuple[str, ...]
+) -> None:
+    """At opening, renaming and removing of files while a checkpoint is saved, sampled in `make test`."""
+    p, options = package("mlp", *components), [*SHORT, *enabled(components), "--run.keep=1"]
+
+    def train(number: int) -> str:
+        fixed = [*FIXED, f"--run.dir={tmp_path / str(number)}"]
+        arguments = [str(PROGRAMS / "kill_at.py"), f"{number}", p.name, *fixed, *options]
+        done = run_python(p.root, *arguments)
+        assert done.returncode == (-9 if number else 0), done.stderr
+        return done.stdout
+
+    operations = int(train(0).splitlines()[-1])
+    assert operations > 20
+    wanted = range(1, operations)
+    for number in wanted if EVERY else random.Random(1).sample(wanted, 4):  # noqa: S311
+        train(number)
+        p.finish(tmp_path / str(number), *options)
+        assert equal(saved(tmp_path / str(number)), saved(tmp_path / "0")), number
+        assert rows(tmp_path / str(number)) == rows(tmp_path / "0"), number
+
+
+@pytest.mark.slow
+def test_kill_of_one_of_two_ranks_ends_the_other_and_changes_nothing(tiny: MakePackage, tmp_path: Path) -> None:
+    p, options = tiny(), ["--train.steps=600", "--train.eval_every=50", "--train.micro_batch=8"]
+    p.finish(tmp_path / "whole", *options, ranks=2)
+    run = p.start(tmp_path / "killed", *options, ranks=2)
+    while run.running() and len(checkpoints(tmp_path / "killed")) < 2:
+        time.sleep(0.005)
+    run.send(9, rank=1)
+    done = run.finish(60)
+    assert "Traceback" not in done.stdout
+    p.finish(tmp_path / "killed", *options, ranks=2)
+    assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["plain", "batch_norm"])
+def test_resume_in_the_middle_of_an_epoch_equals_one_run(
+    tiny: MakePackage, tmp_path: Path, kind: str, workers: int
+) -> None:
+    p = tiny()
+    options = [f"--model.kind={kind}", "--train.steps=8", "--train.eval_every=4", "--train.accumulate=2"]
+    options += ["--train.micro_batch=8", f"--loader.workers={workers}"]
+    p.train_here(tmp_path / "whole", *options)
+    (tmp_path / "part/a/checkpoints").mkdir(parents=True)
+    checkpoints(tmp_path / "whole")[0].rename(tmp_path / "part/a/checkpoints/step-00000004")
+    p.train_here(tmp_path / "part", *options)
+    assert equal(saved(tmp_path / "part"), saved(tmp_path / "whole"))
+    assert rows(tmp_path / "part") == rows(tmp_path / "whole")[4:], "the rest, after the same validation"
+
+
+def test_other_hyperparameters_apply_after_a_resume_but_another_optimizer_is_refused(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = tiny()
+    p.train_here(tmp_path, "--train.steps=4")
+    p.train_here(tmp_path, "--train.steps=6", "--optim.weight_decay=0.5")
+    assert [group["weight_decay"] for group in saved(tmp_path)["optimizer"]["param_groups"]] == [0.5, 0.0]
+    monkeypatch.setattr(p.optim, "adamw", lambda model, cfg: torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(p.errors.UserError, match="was saved with AdamW, not SGD"):
+        p.train_here(tmp_path, "--train.steps=8")

@@ -1,0 +1,86 @@
+"""The options that 0.4 has moved: one table, which is a component of updated projects."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fastproj.updating.moved_options import BY_VALUE, NOT_USED, TABLE, component_of
+from matrix import COMPONENTS, ROOT
+from program import Fastproj
+from updating import read_answers
+
+MOVED: dict[str, str] = yaml.safe_load((ROOT / "template/components/moved-options" / TABLE).read_text())
+
+
+def test_page_lists_every_option_with_its_successor() -> None:
+    page = (ROOT / "docs/upgrading.md").read_text()
+    rows = dict(re.findall(r"(?m)^\| `([\w.]+)` \| (.*) \|$", page))
+    assert {option: cell.replace("`", "") for option, cell in rows.items()} == MOVED
+
+
+def test_text_says_whether_the_component_exists() -> None:
+    for option, text in MOVED.items():
+        named = re.search(r"in the component ([a-z-]+)(.*)", text)
+        if named is None:
+            assert "component" not in text, option
+        elif named[1] in COMPONENTS:
+            assert named[2] == f" (fastproj add {named[1]})", option
+        else:
+            assert named[2] == ", which does not exist yet", option
+    assert component_of("train.ema", 0.99, MOVED) in COMPONENTS
+    assert component_of("dist.strategy", "fsdp", MOVED) in COMPONENTS
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "component"),
+    [
+        ("train.ema", 0.999, "ema"),
+        ("train.ema", None, None),
+        ("dist.strategy", "ddp", None),
+        ("speed.precision", "fp8", "fp8"),
+        ("speed.precision", "bf16", None),
+        ("log.tracker", "wandb", "wandb"),
+        ("optim.schedule", "range", "lr-range-test"),
+        ("optim.schedule", "cosine", "schedules"),
+        ("train.freeze", ["encoder"], "finetune"),
+        ("train.freeze", [], None),
+        ("optim.lr", 0.1, None),
+    ],
+)
+def test_option_asks_for_its_component_only_with_a_value_that_needs_it(
+    option: str, value: Any, component: str | None
+) -> None:
+    assert component_of(option, value, MOVED) == component
+
+
+def test_each_single_value_belongs_to_a_known_option() -> None:
+    assert {*NOT_USED, *(option for option, _ in BY_VALUE)} <= MOVED.keys() | {"speed.precision"}
+
+
+def test_updated_project_refuses_old_options_with_their_new_names(
+    released: Callable[[str, str], Path], fastproj: Fastproj
+) -> None:
+    folder = released("0.3.0", "mlp")
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert read_answers(folder)["components"] == ["moved-options"]
+    old = folder / "configs/old.yaml"
+    for text, option in {"train: {ema: 0.99}": "train.ema", "checkpoint: {keep: 3}": "checkpoint.keep"}.items():
+        old.write_text(text)
+        assert refused(folder, "--config=configs/old.yaml") == f"error: {option} is now {MOVED[option]}\n"
+    assert refused(folder, "--optim.name", "sgd") == f"error: optim.name is now {MOVED['optim.name']}\n"
+
+
+def refused(folder: Path, *options: str) -> str:
+    """Return the message with which the training command refuses options."""
+    command = [sys.executable, "-m", "proj.train", "--config=configs/default.yaml", *options]
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1), result.stderr
+    return result.stderr

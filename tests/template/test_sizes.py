@@ -1,0 +1,47 @@
+"""The default rendering is small: files, lines of code and tests, modules that training loads."""
+
+import json
+from pathlib import Path
+
+import pytest
+import sizes
+from matrix import ALL, FRAMEWORKS, MODELS, ROOT
+from program import PROGRAMS, Project
+from warm import run_python
+
+
+@pytest.mark.parametrize(("framework", "model"), [pair[:2] for pair in ALL if pair[2] == "cpu"])
+def test_rendering_is_within_the_limits(project: Project, framework: str, model: str) -> None:
+    size, limits = sizes.measure(project(framework, model)), sizes.LIMITS
+    print(model, size)
+    assert size.files <= limits.files
+    assert size.source_lines <= limits.source_lines
+    assert size.test_lines <= limits.test_lines
+    assert size.readme_lines <= limits.readme_lines
+    assert size.longest[0] <= limits.longest[0], size.longest[1]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_training_loads_only_the_modules_at_the_top(project: Project, model: str) -> None:
+    """Not the tests, and no component that is not installed."""
+    done = run_python(project(FRAMEWORKS[0], model), str(PROGRAMS / "list_imported.py"), "proj.train", "proj")
+    assert done.returncode == 0, done.stderr
+    loaded = {name.removeprefix("proj").removeprefix(".") for name in json.loads(done.stdout)}
+    package = project(FRAMEWORKS[0], model) / "src/proj"
+    modules = {file.stem for file in package.glob("*.py")} - {"__init__", "evaluate"}
+    assert loaded == {"", "components", *modules}
+    assert len(modules) + 2 <= 16
+
+
+def test_lines_are_counted(tmp_path: Path) -> None:
+    for name, text in {
+        "README.md": "a\nb\n",
+        "src/p/train.py": "1\n" * 7,
+        "src/p/__pycache__/train.py": "1\n",
+        "src/p/tests/test_train.py": "1\n2\n3\n",
+        ".git/config": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert sizes.measure(tmp_path) == sizes.Size(3, 7, 3, 2, (7, "train.py"))
+    assert (ROOT / "benchmarks/sizes.py").is_file()
