@@ -44,7 +44,7 @@ def readme() -> str:
         re.findall(r"^  (\w+\.py) +(.*)$", (ROOT / "template/project/README.md.jinja").read_text(), re.MULTILINE)
     )
     sizes = {name: _lines(ROOT / "template" / own[name] if name in own else PACKAGE / name) for name in found}
-    registry = Template((PACKAGE / "components/__init__.py.jinja").read_text()).render(component_modules=[])
+    registry = Template((PACKAGE / "components/__init__.py.jinja").read_text()).render(component_classes=[])
     tests = [*PACKAGE.glob("tests/*.py"), ROOT / f"template/models/{SHOWN_MODEL}/test_model.py"]
     tests.append(ROOT / f"template/data/{SHOWN_DATA}/test_data.py")
     rows = [f"{name:16} {sizes[name]:5,}  {text}" for name, text in found.items()]

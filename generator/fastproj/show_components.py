@@ -29,10 +29,12 @@ def added(changed: Changed, dry_run: bool) -> str:
     new = [changed.components[name] for name in changed.names]
     lines += ["", "How to use it:"]
     for it in new:
-        if it.file is None:
-            lines.append(f"  --{it.section}.enabled true, or in configs/default.yaml: {it.section}: {{enabled: true}}")
-        else:
+        if it.file:
             lines.append(f"  {it.file}; its first lines say how")
+        elif it.kind == "command":
+            lines.append(f"  components/{it.section}.py; its first lines say how")
+        elif it.kind is None:
+            lines.append(f"  --{it.section}.enabled true, or in configs/default.yaml: {it.section}: {{enabled: true}}")
     packages = [package for it in new for package in it.packages]
     if packages:
         lines.append(f"  make setup, which installs {', '.join(packages)}")
@@ -46,7 +48,7 @@ def removed(changed: Changed, dry_run: bool) -> str:
         return f"{done.root} does not have these components: nothing was changed."
     lines = [f"{'Would remove' if dry_run else 'Removed'} {', '.join(changed.names)} from {done.root}."]
     lines += show.changes(done)
-    sections = [it for it in (changed.components[name] for name in changed.names) if it.file is None]
+    sections = [it for it in (changed.components[name] for name in changed.names) if not it.file and not it.kind]
     lines += [f"  Remove the section {it.section} from your config files, if it is there." for it in sections]
     return _ending(changed, lines, f"Remove {', '.join(changed.names)}", dry_run)
 

@@ -16,6 +16,8 @@ FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
 COMPONENTS: dict[str, dict[str, Any]] = QUESTIONS["component_table"]["default"]
 MODULES = [name for name, entry in COMPONENTS.items() if not {"launch", "workflow", "config"} & entry.keys()]
 """The components that are Python modules."""
+CLASSES = [name for name in MODULES if "kind" not in COMPONENTS[name]]
+"""Those of them that training builds."""
 PAIRS = list(itertools.product(FRAMEWORKS, MODELS))
 EVERY = os.environ.get("EVERY_TEST") == "1"
 """Whether to check everything, as `make test-all` does, and not each fact once."""

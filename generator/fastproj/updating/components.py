@@ -25,6 +25,8 @@ class Component:
     installed: bool
     file: str | None
     """The file outside the package that it is, such as `launch/slurm.sbatch`; None for a Python module."""
+    kind: str | None = None
+    """Of a module that training does not build: `command` or `library`."""
     requires: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     frameworks: tuple[str, ...] = ()
@@ -127,7 +129,7 @@ def _component(name: str, entry: dict[str, Any], installed: bool) -> Component:
     places = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
     file = next((f"{folder}/{entry[kind]}" for kind, folder in places.items() if kind in entry), None)
     others = (tuple(entry.get(key, ())) for key in ("requires", "conflicts", "frameworks", "packages"))
-    return Component(name, entry["about"], installed, file, *others)
+    return Component(name, entry["about"], installed, file, entry.get("kind"), *others)
 
 
 def _present(recorded: dict[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from ..checkpoint import Checkpoints
 from ..component import Component, Run
+from ..config import BaseConfig
 from ..config_base import Section
 from ..distributed import World
 from ..errors import UserError
@@ -44,12 +45,12 @@ class Fsdp(Component):
     name = "fsdp"
 
     def __init__(self, cfg: FsdpConfig, world: World) -> None:
-        if world.size == 1:
-            raise UserError("fsdp.enabled needs several ranks: start with torchrun --nproc-per-node 2")
         self.cfg, self.world = cfg, world
 
-    def parallelize(self, model: nn.Module) -> nn.Module:
+    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> nn.Module:
         """Shard the model, which every rank has built on the CPU; one block at a time is whole on the device."""
+        if self.world.size == 1:
+            raise UserError("fsdp.enabled needs several ranks: start with torchrun --nproc-per-node 2")
         mesh = init_device_mesh(self.world.device.type, (self.world.size,))
         dtype = torch.bfloat16 if self.cfg.bf16 else None
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)

@@ -36,8 +36,6 @@ class Oom(Component):
     name = "oom"
 
     def __init__(self, cfg: OomConfig, world: World) -> None:
-        if world.size > 1:
-            raise UserError("oom.enabled works in one process: set it to false, or lower train.micro_batch")
         self.smallest = cfg.smallest
         self.size = 0
         """Samples per forward pass; 0 until memory has run out."""
@@ -45,6 +43,8 @@ class Oom(Component):
         """Those of the present step, which starts again after an error."""
 
     def on_train_start(self, run: Run) -> None:
+        if run.world.size > 1:
+            raise UserError("oom.enabled works in one process: set it to false, or lower train.micro_batch")
         if getattr(run.model, "batch_coupled", False):
             name = type(run.model).__name__
             raise UserError(f"oom.enabled would change the loss of {name}, which compares the samples of a batch")

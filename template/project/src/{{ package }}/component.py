@@ -37,7 +37,9 @@ class Run:
     """Random numbers of a step that are equal on all ranks."""
     step: int = 0
     known_skipped: int = 0
-    """Steps that fp16 skipped, as of the last row of metrics; the schedule does not count them."""
+    """Steps that were skipped, by fp16 as of the last row of metrics; the schedule does not count them."""
+    finished: bool = False
+    """Set to end the training after this step."""
 
 
 class Component:
@@ -53,13 +55,13 @@ class Component:
         """Change the model before it is parallelized: freeze, LoRA, fp8, activation checkpointing."""
         return model
 
-    def parallelize(self, model: nn.Module) -> nn.Module | None:
+    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> nn.Module | None:
         """Return the model to call instead of DistributedDataParallel, on the device; it may have `no_sync`."""
 
-    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer | None:
+    def build_optimizer(self, model: nn.Module, cfg: BaseConfig) -> torch.optim.Optimizer | None:
         """Return the optimizer instead of AdamW."""
 
-    def build_schedule(self, plan: BatchPlan) -> OneCycle | None:
+    def build_schedule(self, plan: BatchPlan, cfg: BaseConfig) -> OneCycle | None:
         """Return another learning-rate schedule, which derives from `OneCycle`."""
 
     def checkpointer(self, run: Run) -> Checkpoints | None:
@@ -88,7 +90,7 @@ class Component:
         """Called with the metrics of a validation, within `eval_weights`; it may add to them."""
 
     def on_train_end(self, run: Run) -> None:
-        """Called after the last step."""
+        """Called when the training ends: after the last step, a stop or an error."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of this component; `load_weights` prefers its `eval_weights`."""

@@ -3,26 +3,37 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from . import checkpoint, data, distributed, errors, loader, precision
-from .components import Config
+from .components import Config, build_components
 from .config import parse
 from .distributed import World
 from .metrics import evaluate
 from .model import build
 
 
-def evaluate_run(folder: Path, world: World) -> dict[str, float]:
-    """Return the validation metrics of a run's best weights."""
+def load_run(folder: Path, world: World) -> tuple[Config, nn.Module, Any, Any]:
+    """Return a run's config, its model with the best weights, its validation set, and the spec of its data."""
     try:
         saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         raise errors.UserError(f"{folder} is not the folder of a run: it has no config.json") from None
     cfg = parse(Config, saved=saved.get("config", saved))  # without "config": until version 0.3
-    _, autocast, _ = precision.setup(cfg.speed, world.device)
     _, val_set, spec = data.load(cfg.data)
-    net = build(cfg.model, spec).to(world.device)
+    net: nn.Module = build(cfg.model, spec)
+    for component in build_components(cfg, world):
+        net = component.convert_model(net)
     net.load_state_dict(checkpoint.load_weights(folder))
+    return cfg, net.to(world.device), val_set, spec
+
+
+def evaluate_run(folder: Path, world: World) -> dict[str, float]:
+    """Return the validation metrics of a run's best weights."""
+    cfg, net, val_set, spec = load_run(folder, world)
+    _, autocast, _ = precision.setup(cfg.speed, world.device)
     order, counted = loader.val_batches(len(val_set), cfg.train.micro_batch, world)
     batches = loader.Loader(val_set, order, cfg.loader, world)
     return evaluate(net, batches, counted, data.Prepare(spec, cfg.data).to(world.device), autocast, world)

@@ -25,6 +25,8 @@ class BatchPlan:
     micro_batch: int
     accumulate: int
     global_batch: int
+    steps_per_epoch: int
+    """Whole global batches in one epoch; the remaining samples are skipped, other ones in each epoch."""
     total_steps: int
     eval_every: int
 
@@ -41,12 +43,7 @@ class BatchPlan:
             raise UserError(f"{too_large}: lower train.micro_batch")
         per_epoch = samples // global_batch
         steps = cfg.steps or math.ceil(cfg.epochs * per_epoch)
-        return cls(samples, cfg.micro_batch, accumulate, global_batch, steps, cfg.eval_every or per_epoch)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Whole global batches in one epoch; the remaining samples are skipped, other ones in each epoch."""
-        return self.samples // self.global_batch
+        return cls(samples, cfg.micro_batch, accumulate, global_batch, per_epoch, steps, cfg.eval_every or per_epoch)
 
     def validates(self, step: int) -> bool:
         """Whether a validation follows this step."""
@@ -54,11 +51,7 @@ class BatchPlan:
 
 
 def train_batches(plan: BatchPlan, world: World, seed: int, first_step: int) -> Iterator[list[int]]:
-    """Yield the indices of each micro-batch of this rank, from a step to the end of the run.
-
-    The order depends on (seed, epoch) alone. The ranks take the micro-batches of a global batch in turn, so a step has
-    the same samples on any number of ranks.
-    """
+    """Yield the indices of each micro-batch of this rank; a step has the same samples on any number of ranks."""
     epoch, order = -1, torch.empty(0)
     for step in range(first_step, plan.total_steps):
         if step // plan.steps_per_epoch != epoch:
@@ -89,17 +82,19 @@ class Loader:
     """Batches on the device; on a GPU the next one is copied on a side stream while the present one is in use.
 
     The dataset is any map-style one, with its `collate_fn` if it has one; or its `__getitems__` returns a whole batch.
-    A batch is a tuple or a dict of tensors, at any depth.
+    A batch is a tuple or a dict of tensors, at any depth. One with `batches`, such as a stream, has its own loader.
     """
 
     def __init__(self, dataset: Any, order: Iterable[list[int]], cfg: LoaderConfig, world: World) -> None:
         self.dataset, self.order, self.device = dataset, order, world.device
         self.collate = getattr(dataset, "collate_fn", _collate)
         self.has_streams = world.device.type not in ("cpu", "mps")
-        self.pin = cfg.pin_memory and self.has_streams
+        self.pin = cfg.pin_memory and self.has_streams and not getattr(dataset, "on_device", False)
         self.workers = _auto_workers(dataset, world.device) if cfg.workers == "auto" else cfg.workers
         self.loader: Iterable[Any] | None = None
-        if self.workers > 0:
+        if hasattr(dataset, "batches"):
+            self.loader = dataset.batches(cfg, self.workers, self.pin)
+        elif self.workers > 0:
             self.loader = DataLoader(
                 dataset,
                 batch_sampler=order,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .distributed import World, seed_batch
 
+Autocast = Callable[[], AbstractContextManager[Any]]
 Metrics = Mapping[str, tuple[Any, ...]]
 """By name: its sum over a batch, and the count to divide by. Must have "loss". Sums of shape (k,), such as one per
 class, give the mean over the entries that have a count."""
@@ -56,12 +57,7 @@ def _mean(sums: Tensor, counts: Tensor) -> float:
 
 
 def evaluate(
-    net: nn.Module,
-    batches: Iterable[Any],
-    counted: int,
-    prepare: nn.Module,
-    autocast: Callable[[], AbstractContextManager[Any]],
-    world: World,
+    net: nn.Module, batches: Iterable[Any], counted: int, prepare: nn.Module, autocast: Autocast, world: World
 ) -> dict[str, float]:
     """Return the metrics over the validation samples of all ranks; only the first `counted` batches count.
 

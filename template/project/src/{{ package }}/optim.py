@@ -58,7 +58,7 @@ class OneCycle:
         left = 1 - part if self.cfg.anneal_strategy == "linear" else (1 + math.cos(math.pi * part)) / 2
         lr, momentum = (b + (a - b) * left for a, b in zip(first, second, strict=True))
         for group in optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_scale", 1.0)
             if self.cfg.cycle_momentum and "betas" in group:
                 group["betas"] = (momentum, *group["betas"][1:])
             elif self.cfg.cycle_momentum and group.get("momentum"):

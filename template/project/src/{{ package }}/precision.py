@@ -1,15 +1,13 @@
 """Precision of matrix products: autocast, gradient scaler, TF32; cuDNN's autotuner."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 
 from .config import SpeedConfig
-
-Autocast = Callable[[], AbstractContextManager[Any]]
+from .metrics import Autocast
 
 
 def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, torch.amp.GradScaler]:

@@ -45,7 +45,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     model: nn.Module = build(cfg.model, spec)
     for component in components:
         model = component.convert_model(model)
-    net = only(component.parallelize(model) for component in components)
+    net = only(component.parallelize(model, cfg) for component in components)
     if net is None:
         if cfg.speed.channels_last is True or (cfg.speed.channels_last == "auto" and world.device.type == "cuda"):
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -58,16 +58,18 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
     # Optimizer and schedule.
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = only(component.build_optimizer(model) for component in components) or optim.adamw(model, cfg.optim)
-    schedule = only(component.build_schedule(plan) for component in components) or optim.OneCycle(cfg.optim, plan)
+    optimizer = only(component.build_optimizer(model, cfg) for component in components) or optim.adamw(model, cfg.optim)
+    schedule = only(component.build_schedule(plan, cfg) for component in components) or optim.OneCycle(cfg.optim, plan)
 
     # Resume from the newest intact checkpoint of this run. Sample order and random numbers follow from the step.
     step_generator = torch.Generator()  # for random numbers of a step that must be equal on all ranks
     folder = cfg.run.dir / (cfg.run.name or world.broadcast(time.strftime("%Y-%m-%d-%H-%M-%S")))
     run = Run(cfg, world, folder, plan, model, optimizer, step_generator)
     skipped = torch.zeros((), device=world.device)  # steps that fp16 skipped
+    on_train_end = ExitStack()
     for component in components:
         component.on_train_start(run)
+        on_train_end.callback(component.on_train_end, run)
     checkpoints = only(component.checkpointer(run) for component in components)
     checkpoints = checkpoints or checkpoint.Checkpoints(folder, cfg.run.keep, world)
 
@@ -121,7 +123,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         micro_step, update = component.wrap_step(run, micro_step, update)
 
     stop_requests = distributed.StopRequests(world, cfg.run.hours)
-    with checkpoint.lock(folder, world), closing(Log(run)) as log, closing(batches), stop_requests:
+    with checkpoint.lock(folder, world), closing(Log(run)) as log, closing(batches), stop_requests, on_train_end:
         log.first_lines(precision_name, schedule.peak, len(train_set), len(val_set))
 
         def validate() -> dict[str, float]:
@@ -140,7 +142,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         results = validate() if run.step > 0 and plan.validates(run.step) else {}
         meter, grad_norm = Meter(world), torch.tensor(math.nan)
         gc.freeze()  # the garbage collector skips what exists now
-        while run.step < plan.total_steps:
+        while run.step < plan.total_steps and not run.finished:
             step_generator.manual_seed(cfg.run.seed * 1_000_003 + run.step)
             for micro in range(plan.accumulate):
                 try:
@@ -167,7 +169,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                     found = f"the loss is {row['loss']:.4g} and the gradient norm {row['grad_norm']:.4g}"
                     raise UserError(f"{found} at step {run.step:,}: lower optim.lr")
                 if logs or validates:  # not at a stop, so that a resumed run repeats the uninterrupted one
-                    run.known_skipped = int(row.get("skipped", 0))
+                    run.known_skipped = int(row.get("skipped", run.known_skipped))
                 row["lr"] = lr
                 for component in components:
                     component.on_log(run, row)
@@ -177,10 +179,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 checkpoints.save(state())
             if validates:
                 results = validate()
-            if stop and run.step < plan.total_steps:
+            if stop and run.step < plan.total_steps and not run.finished:
                 raise Stopped(f"stopped at step {run.step:,}: resume with --run.name {folder.name}")
-        for component in components:
-            component.on_train_end(run)
         log.print(f"done after {run.step:,} steps: " + ", ".join(f"{name} {it:.4g}" for name, it in results.items()))
     return results
 

@@ -40,7 +40,7 @@ def test_one_cycle_equals_torch(steps: int, strategy: Literal["cos", "linear"], 
     reference = torch.optim.lr_scheduler.OneCycleLR(
         theirs, 0.1, steps, pct_start=0.35, div_factor=20, three_phase=three_phase, anneal_strategy=strategy
     )
-    schedule = OneCycle(cfg, BatchPlan(1000, 8, 1, 8, steps, 10))
+    schedule = OneCycle(cfg, BatchPlan(1000, 8, 1, 8, 125, steps, 10))
     for step in range(steps):
         if step > 0:
             theirs.step()
