@@ -1,4 +1,4 @@
-"""Write the reference pages, docs/reference/, and the list of a project's modules in README.md.
+"""Write the reference pages, docs/reference/, the list of components, and that of a project's modules in README.md.
 
     python docs/programs/reference.py
 
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
 PACKAGE = ROOT / "template/project/src/{{ package }}"
 README = ROOT / "README.md"
+COMPONENTS = ROOT / "docs/components.md"
 SHOWN_MODEL, SHOWN_DATA = "resnet", "images"
 """The default model, whose lines README.md counts."""
 sys.path.insert(0, str(ROOT / "generator"))
@@ -34,7 +35,8 @@ def main() -> None:
 
 def files() -> dict[Path, str]:
     """Return each page with its content."""
-    return {PAGES / "commands.md": commands(), PAGES / "config.md": config(), README: readme()}
+    pages = {PAGES / "commands.md": commands(), PAGES / "config.md": config()}
+    return pages | {COMPONENTS: components(), README: readme()}
 
 
 def readme() -> str:
@@ -52,6 +54,20 @@ def readme() -> str:
     rows.append(f"{'tests/':16} {sum(map(_lines, tests)):5,}  the tests")
     block = "\n".join(["<!-- modules -->", "```", *rows, "```", "<!-- end of modules -->"])
     return re.sub("<!-- modules -->.*<!-- end of modules -->", lambda _: block, README.read_text(), flags=re.DOTALL)
+
+
+def components() -> str:
+    """Return docs/components.md with the current list of components."""
+    table = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
+    folders = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
+    rows = ["<!-- components -->", "| name | what it brings | file |", "|---|---|---|"]
+    for name, entry in table.items():
+        files = [f"{folder}/{entry[kind]}" for kind, folder in folders.items() if kind in entry]
+        file = files[0] if files else f"components/{name.replace('-', '_')}.py"
+        rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | `{file}` |")
+    block = "\n".join([*rows, "<!-- end of components -->"])
+    page = COMPONENTS.read_text()
+    return re.sub("<!-- components -->.*<!-- end of components -->", lambda _: block, page, flags=re.DOTALL)
 
 
 def _lines(file: Path) -> int:
@@ -150,7 +166,7 @@ def sections(file: Path) -> list[tuple[str, str, list[Key]]]:
     found = []
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.ClassDef) and re.fullmatch(r"\w+Config", node.name) and _keys(node):
-            name = node.name.removesuffix("Config").lower()
+            name = re.sub(r"\B(?=[A-Z])", "_", node.name.removesuffix("Config")).lower()
             found.append((name, ast.get_docstring(node) or "", _keys(node)))
     return found
 

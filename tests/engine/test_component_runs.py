@@ -1,5 +1,6 @@
-"""Each component, and each pair of components, trains; how those of the proof of concept act."""
+"""Each component, and each pair of components, trains and resumes; how fsdp and ema act."""
 
+import re
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -8,36 +9,81 @@ from typing import Any
 import pytest
 import torch
 from covering import covering
-from engine import MakePackage, equal, rows, saved
-from matrix import COMPONENTS, MODULES
+from engine import MakePackage, Package, equal, rows, saved
+from matrix import CLASSES, COMPONENTS, MODULES, module_of
+from program import PROGRAMS
+from warm import run_python
 
-COVER = covering(COMPONENTS, MODULES)
-RANKS = {"fsdp": 2}
-"""Processes that a component needs; 1 for the others."""
+COVER = covering(COMPONENTS, CLASSES)
+REFUSED = {
+    "cuda-graphs": "needs a CUDA device",
+    "fp8": "needs a GPU",
+    "fsdp": "needs several ranks",
+}
+"""Components that this machine, or one process, cannot have, each with a part of its message."""
+SIX = ["--train.steps=6", "--train.eval_every=3"]
 
 
-def test_every_state_of_each_pair_is_covered() -> None:
-    for one, other in combinations(MODULES, 2):
+def enabled(names: list[str]) -> list[str]:
+    return [f"--{module_of(name)}.enabled=true" for name in names]
+
+
+def test_every_possible_state_of_each_pair_is_covered() -> None:
+    for one, other in combinations(CLASSES, 2):
         assert {(one in chosen, other in chosen) for chosen in COVER} == {(a, b) for a in (0, 1) for b in (0, 1)}
     table: dict[str, dict[str, Any]] = {"a": {}, "b": {"conflicts": ["a"]}, "c": {"requires": ["a"]}, "d": {}}
     found = covering(table, list(table))
-    assert ["a", "b"] not in [chosen[:2] for chosen in found]
+    assert not any({"a", "b"} <= {*chosen} for chosen in found)
     assert all("a" in chosen for chosen in found if "c" in chosen)
+    assert {("a" in chosen, "c" in chosen) for chosen in found} == {(0, 0), (1, 0), (1, 1)}
+
+
+def test_components_that_are_off_change_nothing(package: MakePackage, tmp_path: Path) -> None:
+    package("mlp").train_here(tmp_path / "without", *SIX)
+    package("mlp", *MODULES).train_here(tmp_path / "off", *SIX)
+    assert rows(tmp_path / "off") == rows(tmp_path / "without")
+    assert equal(saved(tmp_path / "off"), saved(tmp_path / "without"))
+
+
+@pytest.mark.parametrize("component", CLASSES)
+def test_component_trains_and_survives_a_kill(package: MakePackage, tmp_path: Path, component: str) -> None:
+    p, options = package("mlp", *MODULES), [*SIX, *enabled([component])]
+    if component in REFUSED:
+        with pytest.raises(p.errors.UserError, match=rf"^{module_of(component)}\.enabled .*{REFUSED[component]}"):
+            p.train_here(tmp_path / "whole", *options)
+        return
+    p.train_here(tmp_path / "whole", *options)
+    assert rows(tmp_path / "whole")[-1]["step"] == 6
+    program = [str(PROGRAMS / "kill_at_step.py"), "5", p.name, *p.arguments(tmp_path / "killed", *options)]
+    assert run_python(p.root, *program).returncode == -9
+    assert saved(tmp_path / "killed")["step"] == 3
+    p.train_here(tmp_path / "killed", *options)
+    assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+
+
+def train_with(p: Package, folder: Path, names: list[str]) -> None:
+    """Train with components; leave off one of two that exclude each other."""
+    while True:
+        try:
+            p.train_here(folder, *SIX, *enabled(names))
+            return
+        except p.errors.UserError as error:
+            found = [name for name in names if re.search(rf"\b{module_of(name)}\b|\b{p.class_of(name)}\b", str(error))]
+            if len(found) != 2:
+                raise
+            names.remove(found[-1])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", COVER, ids=lambda chosen: "-".join(chosen) or "none")
-def test_components_train_together_and_resume(package: MakePackage, tmp_path: Path, chosen: list[str]) -> None:
-    """Those that need another number of processes than the rest are left off, and then trained alone."""
-    p = package("mlp", *chosen)
-    for ranks in {RANKS.get(name, 1) for name in chosen} or {1}:
-        enabled = [f"--{name}.enabled=true" for name in chosen if name in ("ema",) or RANKS.get(name, 1) == ranks]
-        folder, options = tmp_path / str(ranks), [*enabled, "--train.eval_every=3"]
-        p.finish(folder, *options, "--train.steps=3", ranks=ranks)
-        p.finish(folder, *options, "--train.steps=6", ranks=ranks)
-        found = rows(folder)
-        assert [row["step"] for row in found] == [1, 2, 3, 3, 4, 5, 6, 6]
-        assert found[-1]["loss"] < found[0]["loss"]
+@pytest.mark.parametrize("chosen", COVER, ids=lambda chosen: str(len(chosen)))
+def test_pairs_of_components_train_together(package: MakePackage, tmp_path: Path, chosen: list[str]) -> None:
+    """Two that exclude each other are refused in one line that names both."""
+    required = {other for name in chosen for other in COMPONENTS[name].get("requires", [])}
+    p = package("mlp", *(name for name in MODULES if name in required or name in chosen))
+    train_with(p, tmp_path, [name for name in chosen if name not in REFUSED])
+    found = rows(tmp_path, "train")
+    assert found[-1]["loss"] < found[0]["loss"]
 
 
 @pytest.mark.slow

@@ -1,35 +1,62 @@
-"""Sets of components such that each pair of them is rendered together, alone and apart."""
+"""Sets of components such that each pair of them is together, alone and apart in some set."""
 
+import random
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
-State = tuple[str, bool, str, bool]
-
-
-def _pairs(chosen: frozenset[str], names: list[str]) -> set[State]:
-    """Return which of each two components a set has."""
-    return {(one, one in chosen, other, other in chosen) for one, other in combinations(names, 2)}
+State = dict[str, bool]
+"""Which components a set has, and which it does not have; the others are open."""
 
 
 def covering(table: dict[str, dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """Return sets of components that cover every state of each pair, the largest ones first; greedy.
+    """Return sets of components that cover every possible state of each pair; the best of some greedy choices.
 
     A set has what its components require, and none that exclude each other.
     """
-    possible = [chosen for size in range(min(len(names), 4), -1, -1) for chosen in _subsets(table, names, size)]
-    wanted = set().union(*(_pairs(chosen, names) for chosen in possible))
-    found: list[frozenset[str]] = []
+    pairs = ({one: a, other: b} for one, other in combinations(names, 2) for a, b in product((True, False), repeat=2))
+    wanted = [state for pair in pairs if (state := _completed(table, pair)) is not None]
+    found: list[list[str]] = []
+    order = random.Random(0)  # noqa: S311
     while wanted:
-        best = max(possible, key=lambda chosen: len(_pairs(chosen, names) & wanted))
-        wanted -= _pairs(best, names)
-        found.append(best)
-    return [[name for name in names if name in chosen] for chosen in found]
+        tried = [_set(table, order.sample(names, len(names)), order.sample(wanted, len(wanted))) for _ in range(4)]
+        chosen = max(tried, key=lambda it: _covered(it, wanted))
+        wanted = [state for state in wanted if not state.items() <= chosen.items()]
+        found.append([name for name in names if chosen[name]])
+    return found
 
 
-def _subsets(table: dict[str, dict[str, Any]], names: list[str], size: int) -> Iterable[frozenset[str]]:
-    for chosen in map(frozenset, combinations(names, size)):
-        required = {other for name in chosen for other in table[name].get("requires", [])}
-        excluded = {other for name in chosen for other in table[name].get("conflicts", [])}
-        if required <= chosen and not excluded & chosen:
-            yield chosen
+def _set(table: dict[str, dict[str, Any]], names: list[str], wanted: list[State]) -> State:
+    """Start from the first state that is wanted, and decide each component so that more of them are covered."""
+    chosen = dict(wanted[0])
+    for name in names:
+        if name not in chosen:
+            ways = [way for value in (True, False) if (way := _completed(table, chosen | {name: value})) is not None]
+            chosen = max(ways, key=lambda way: _covered(way, wanted))
+    return chosen
+
+
+def _covered(chosen: State, wanted: list[State]) -> int:
+    return sum(state.items() <= chosen.items() for state in wanted)
+
+
+def _completed(table: dict[str, dict[str, Any]], state: State) -> State | None:
+    """Return the state with what its components require and exclude; None if that is impossible."""
+    found, open_names = dict(state), [name for name, present in state.items() if present]
+    while open_names:
+        name = open_names.pop()
+        required, excluded = (table[name].get(key, []) for key in ("requires", "conflicts"))
+        excluded = [*excluded, *(other for other, entry in table.items() if name in entry.get("conflicts", []))]
+        for other, value in _values(required, excluded):
+            if found.setdefault(other, value) != value:
+                return None
+            if value and other not in state:
+                open_names.append(other)
+    absent = [name for name, present in found.items() if not present]
+    if any(set(absent) & {*table[name].get("requires", [])} for name, present in found.items() if present):
+        return None
+    return found
+
+
+def _values(required: Iterable[str], excluded: Iterable[str]) -> list[tuple[str, bool]]:
+    return [(name, True) for name in required] + [(name, False) for name in excluded]

@@ -28,14 +28,22 @@ class Package:
         self.root = root
         self.name = root.name.replace("-", "_")
 
+    @staticmethod
+    def class_of(component: str) -> str:
+        """Return the name of a component's class."""
+        return component.replace("-", " ").title().replace(" ", "")
+
     def __getattr__(self, module: str) -> ModuleType:
         return importlib.import_module(f"{self.name}.{module}")
 
+    def arguments(self, folder: Path, *options: str) -> list[str]:
+        """Return the arguments of a training command; the run is `folder/a`."""
+        return [FIXED[0].replace("configs", f"{self.root}/configs"), *FIXED[1:], f"--run.dir={folder}", *options]
+
     def options(self, *options: str) -> Any:
         """Return the config of a training command with these options."""
-        fixed = [FIXED[0].replace("configs", f"{self.root}/configs"), *FIXED[1:]]
         parse = importlib.import_module(f"{self.name}.config").parse
-        return parse(self.components.Config, [*fixed, *options])
+        return parse(self.components.Config, self.arguments(Path("runs"), *options))
 
     def train_here(self, folder: Path, *options: str) -> dict[str, float]:
         """Train in this process; the run is `folder/a`."""

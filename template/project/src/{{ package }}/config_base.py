@@ -1,5 +1,6 @@
 """Base class of the config's sections, whose fields declare the range of their numbers."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import NoReturn, TypeVar
@@ -32,7 +33,7 @@ class Section:
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """Raise a UserError about the value of a field."""
-        section = type(self).__name__.removesuffix("Config").lower()
+        section = re.sub(r"\B(?=[A-Z])", "_", type(self).__name__.removesuffix("Config")).lower()
         raise UserError(f"{section}.{key} is {getattr(self, key)}: {why}")
 
 
