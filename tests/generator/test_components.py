@@ -57,6 +57,7 @@ def test_each_is_added_as_if_the_project_had_been_created_with_it_and_removed_to
     answers = ["--model=mlp", f"--components={','.join(COMPONENTS)}", f"--update-source={UPDATE_SOURCE}"]
     assert fastproj("new", "proj", "--yes", *answers, cwd=tmp_path / "all").returncode == 0
     assert read_files(folder) == read_files(tmp_path / "all/proj")
+    assert read_files(folder)["README.md"] == without["README.md"], "else every `add` would edit it"
     result = fastproj("remove", *COMPONENTS, cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     assert read_files(folder) == without
@@ -67,7 +68,9 @@ def check_added(component: str, new: set[str], output: str) -> None:
     module = module_of(component)
     if component in MODULES:
         assert new == {f"src/proj/components/{module}.py", f"src/proj/tests/test_{module}.py"}
-        assert f"--{module}.enabled true" in output
+        kind = COMPONENTS[component].get("kind")
+        assert (f"--{module}.enabled true" in output) == (kind is None)
+        assert (f"  components/{module}.py; its first lines say how" in output) == (kind == "command")
     else:
         (file,) = new
         assert Path(file).name in COMPONENTS[component].values()

@@ -7,16 +7,17 @@ import tomllib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from matrix import PAIRS
+from matrix import COMPONENTS, PAIRS, UPDATE_SOURCE
 
 
 def main() -> None:
-    """Render each framework with each model and print the union of their requirements."""
+    """Render each framework with each model, the first one with all components, and print the union of what they need."""
     found: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
         for number, (framework, model) in enumerate(PAIRS):
             name = f"project{number}"
-            answers = ["--framework", framework, "--model", model, "--yes", "--no-git", "--output", folder]
+            components = [] if number else [f"--components={','.join(COMPONENTS)}", f"--update-source={UPDATE_SOURCE}"]
+            answers = ["--framework", framework, "--model", model, "--yes", "--no-git", "--output", folder, *components]
             subprocess.run(
                 [sys.executable, "-m", "fastproj", "new", name, *answers], check=True, stdout=subprocess.DEVNULL
             )
