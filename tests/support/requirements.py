@@ -11,7 +11,7 @@ from matrix import COMPONENTS, PAIRS, UPDATE_SOURCE
 
 
 def main() -> None:
-    """Render each framework with each model, the first one with all components, and print the union of what they need."""
+    """Render each framework with each model, the first with all components, and print the union of what they need."""
     found: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
         for number, (framework, model) in enumerate(PAIRS):

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from covering import covering
 from matrix import (
-    CLASSES,
     ALL,
+    CLASSES,
     COMPONENTS,
     ENTRIES,
     FRAMEWORKS,

@@ -1,0 +1,117 @@
+"""Activation checkpointing: less memory for one more forward pass of the blocks, or of what is cheap in them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import flop_registry
+
+from ..component import Component, Run
+from ..config_base import Section, within
+from ..distributed import World
+from ..errors import UserError
+
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+"""Of the forward pass and of the recomputation."""
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass(frozen=True)
+class ActivationCheckpointingConfig(Section):
+    """Activation checkpointing: Chen et al. 2016 (arXiv:1604.06174)."""
+
+    enabled: bool = False
+    """Keep only the inputs of the model's `blocks`, and recompute what is inside during the backward pass."""
+    mode: Literal["blocks", "ops", "budget"] = "blocks"
+    """blocks: recompute all of a block; ops: keep the results of matrix products, convolutions and attention; budget:
+    the compiler chooses what to keep."""
+    every: int = within("[1, inf)", 1)
+    """blocks, ops: checkpoint the first of every so many blocks; 1 for all."""
+    budget: float = within("[0, 1]", 0.5)
+    """budget: activation memory, from 0, as little as possible, to 1, what the compiler keeps by default."""
+
+
+class ActivationCheckpointing(Component):
+    """Checkpoints the model's `blocks`. The names of parameters stay the same."""
+
+    name = "activation_checkpointing"
+
+    def __init__(self, cfg: ActivationCheckpointingConfig, world: World) -> None:
+        self.cfg = cfg
+
+    def convert_model(self, model: nn.Module) -> nn.Module:
+        blocks = list(getattr(model, "blocks", []))
+        if self.cfg.mode == "budget":
+            for module in (model, *blocks):  # whichever of them is compiled
+                module.forward = partial(_within_budget, module.forward, self.cfg.budget)
+            return model
+        if not blocks:
+            missing = f"activation_checkpointing.enabled is true, but {type(model).__name__} has no `blocks`"
+            raise UserError(f"{missing}: put its repeated layers into self.blocks = nn.ModuleList(...) in model.py")
+        for block in blocks[:: self.cfg.every]:
+            block.forward = partial(_checkpointed, block, block.forward, self.cfg.mode == "ops")
+        return model
+
+    def on_train_start(self, run: Run) -> None:
+        regional = getattr(getattr(run.cfg, "regional_compile", None), "enabled", False)
+        if self.cfg.mode == "budget" and run.cfg.speed.compile == "off" and not regional:
+            self.cfg.refuse("mode", "the compiler implements it: set speed.compile=model, or use ops")
+        if self.cfg.mode == "budget" and not hasattr(torch.autograd.graph, "region_activation_memory_budget"):
+            self.cfg.refuse("mode", f"torch {torch.__version__} cannot do it: install torch 2.13 or newer, or use ops")
+
+
+def _within_budget(forward: Callable[..., Any], budget: float, *args: Any, **named: Any) -> Any:
+    if not torch.compiler.is_compiling():
+        return forward(*args, **named)
+    with torch.autograd.graph.region_activation_memory_budget(budget):
+        return forward(*args, **named)
+
+
+def _checkpointed(block: nn.Module, forward: Callable[..., Any], ops: bool, *args: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **named)
+    selective = partial(create_selective_checkpoint_contexts, _policy) if ops else _nothing_kept
+    if not torch.compiler.is_compiling():  # compiled code updates BatchNorm's statistics once anyway
+        selective = partial(_with_frozen_statistics, block, selective)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=selective, **named)
+
+
+def _nothing_kept() -> Contexts:
+    return nullcontext(), nullcontext()
+
+
+def _policy(_: Any, operation: Any, *args: Any, **named: Any) -> CheckpointPolicy:
+    """Keep the operations whose FLOPs torch counts, but not random ones: left out, they would shift random numbers."""
+    if getattr(operation, "overloadpacket", operation) not in flop_registry:
+        return CheckpointPolicy.PREFER_RECOMPUTE
+    schema = getattr(operation, "_schema", None)  # no public attribute has the arguments' names
+    names = [argument.name for argument in schema.arguments] if schema else []
+    given = dict(zip(names, args, strict=False)) | named
+    return CheckpointPolicy.PREFER_RECOMPUTE if given.get("dropout_p") else CheckpointPolicy.MUST_SAVE
+
+
+def _with_frozen_statistics(block: nn.Module, contexts: Callable[[], Contexts]) -> Contexts:
+    first, second = contexts()
+    return first, _frozen_statistics(block, second)
+
+
+@contextmanager
+def _frozen_statistics(block: nn.Module, recomputation: AbstractContextManager[Any]) -> Iterator[None]:
+    """Recompute without updating BatchNorm's running statistics a second time."""
+    norms = [module for module in block.modules() if isinstance(module, NORMS) and module.training]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        with recomputation:
+            yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.sub_(1)
