@@ -109,7 +109,7 @@ def batch_norm() -> dict[str, Any]:
 
 
 LARGEST = """
-import resource, sys, torch
+import os, resource, sys, torch
 from p import data, model
 from p.config import parse
 from p.components import Config
@@ -128,15 +128,17 @@ def step(size):
 
 step(8)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[2]) * 2**20, resource.RLIM_INFINITY))
 
 def fits(size):
-    try:
-        step(size)
-        return True
-    except (RuntimeError, MemoryError):
-        optimizer.zero_grad()
-        return False
+    child = os.fork()  # each trial starts with the same memory
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[2]) * 2**20, resource.RLIM_INFINITY))
+        try:
+            step(size)
+        except (RuntimeError, MemoryError):
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
 
 low, high = 8, 16
 while fits(high):

@@ -18,7 +18,9 @@ from warm import run_python
 
 WHOLE = {"mlp", "gpt"}
 """The models that differ most: `make test` runs all tests of their projects, and the particular ones of the others."""
-COVER = [chosen for chosen in covering(COMPONENTS, MODULES) if chosen]
+CORE = ["model", "data", "optim", "train", "synchronization"]
+PARTS = {"core": CORE} | {str(part): [module_of(name) for name in MODULES[part::4]] for part in range(4)}
+"""The tests of a project with all components, in parts that take about equally long."""
 
 
 def particular(model: str) -> list[str]:
@@ -45,16 +47,25 @@ def test_rendered_tests_pass(project: Project, model: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("chosen", COVER, ids="-".join)
-def test_rendered_tests_pass_with_components(fastproj: Fastproj, tmp_path: Path, chosen: list[str]) -> None:
-    """`make test` runs the tests of components where they are first chosen; the core's also run without them."""
-    options = ["--model", ENGINE_MODEL, "--components", ",".join(chosen), "--yes", "--no-git", "--gpus", "0"]
-    assert fastproj("new", "proj", *options, "--output", str(tmp_path)).returncode == 0
-    before = {name for other in COVER[: COVER.index(chosen)] for name in other}
-    names = [name for name in chosen if EVERY or name not in before]
-    if names:
-        tests = [] if EVERY else [f"src/proj/tests/test_{module_of(name)}.py" for name in names]
-        assert_passes(tmp_path / "proj", *tests)
+@pytest.mark.parametrize("model", MODELS if EVERY else [ENGINE_MODEL])
+@pytest.mark.parametrize("part", PARTS)
+def test_rendered_tests_pass_with_all_components(fastproj: Fastproj, tmp_path: Path, model: str, part: str) -> None:
+    render(fastproj, tmp_path, model, MODULES)
+    assert_passes(tmp_path / "proj", *(f"src/proj/tests/test_{name}.py" for name in PARTS[part]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(not EVERY, reason="the tests of components, with each pair of them: set EVERY_TEST=1")
+@pytest.mark.parametrize("chosen", covering(COMPONENTS, MODULES), ids=lambda chosen: str(len(chosen)))
+def test_rendered_tests_pass_with_pairs_of_components(fastproj: Fastproj, tmp_path: Path, chosen: list[str]) -> None:
+    render(fastproj, tmp_path, ENGINE_MODEL, chosen)
+    assert_passes(tmp_path / "proj", *(f"src/proj/tests/test_{module_of(name)}.py" for name in chosen))
+
+
+def render(fastproj: Fastproj, folder: Path, model: str, components: list[str]) -> None:
+    options = ["--model", model, "--components", ",".join(components) or "none", "--yes", "--no-git", "--gpus", "0"]
+    assert fastproj("new", "proj", *options, "--output", str(folder)).returncode == 0
 
 
 TEXT = ["--train.steps=150", "--train.eval_every=150", "--data.val_fraction=0.005"]

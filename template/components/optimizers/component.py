@@ -25,7 +25,7 @@ class OptimizersConfig(Section):
     enabled: bool = False
     """Train with the optimizer `name` instead of AdamW."""
     name: Literal["sgd", "adam", "muon", "lamb", "lars", "novograd"] = "muon"
-    """Optimizer. adam: with the weight decay in the gradient (L2); muon: for matrices in `blocks`, AdamW for the rest."""
+    """Optimizer. adam: weight decay in the gradient (L2). muon: for the matrices in `blocks`, AdamW for the rest."""
     momentum: float = within("[0, 1)", 0.9)
     """Momentum of SGD, Muon and LARS; a schedule that cycles momentum overrides it, unless it is 0."""
     nesterov: bool = True
@@ -51,34 +51,31 @@ class Optimizers(Component):
             same = {"amsgrad": core.amsgrad, "fused": core.fused}
             return torch.optim.Adam(groups, lr=core.lr, betas=betas, eps=core.eps, **same)
         if own.name == "sgd":
-            return self._sgd(groups, core.lr, core.fused)
+            nesterov = own.nesterov and own.momentum > 0
+            return torch.optim.SGD(groups, lr=core.lr, momentum=own.momentum, nesterov=nesterov)
         if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
             own.refuse("name", "it needs whole weights, which fsdp divides: use sgd or adam")
         if own.name == "muon":
             return self._muon(model, cfg)
-        try:
-            import pytorch_optimizer
-        except ImportError:
-            own.refuse("name", "install its package: pip install 'pytorch_optimizer>=4'")
-        if own.name == "lars":  # You et al. 2017 (arXiv:1708.03888); vectors keep the plain rate
-            trust = own.trust_coefficient
-            return pytorch_optimizer.LARS(groups, lr=core.lr, momentum=own.momentum, trust_coefficient=trust)
-        if own.name == "novograd":  # Ginsburg et al. 2019 (arXiv:1905.11286, algorithm 1)
-            return pytorch_optimizer.NovoGrad(groups, lr=core.lr, betas=betas, eps=core.eps)
-        # You et al. 2019 (arXiv:1904.00962, algorithm 2). Without `adam_debias`, the first step would be 1 / (1 - beta1)
-        # times as large as the trust ratio makes it; a clamped norm would slow down weights of a norm above 10.
-        like_paper = {"weight_decouple": False, "adam_debias": True}
-        lamb = pytorch_optimizer.Lamb(groups, lr=core.lr, betas=betas, eps=core.eps, **like_paper)
-        lamb.clamp = math.inf
-        return lamb
+        return self._layerwise(groups, core.lr, {"betas": betas, "eps": core.eps})
 
-    def _sgd(self, groups: Groups, lr: float, fused: bool) -> torch.optim.Optimizer:
-        nesterov = self.cfg.nesterov and self.cfg.momentum > 0
-        sgd = torch.optim.SGD(groups, lr=lr, momentum=self.cfg.momentum, nesterov=nesterov, fused=fused)
-        for group in groups if self.cfg.momentum else ():
-            for parameter in group["params"]:  # the fused kernel needs all or none
-                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return sgd
+    def _layerwise(self, groups: Groups, lr: float, adaptive: dict[str, Any]) -> torch.optim.Optimizer:
+        """Return an optimizer whose steps depend on the norms of each layer."""
+        try:
+            import pytorch_optimizer as library
+        except ImportError:
+            self.cfg.refuse("name", "install its package: pip install 'pytorch_optimizer>=4'")
+        found: torch.optim.Optimizer
+        if self.cfg.name == "lars":  # You et al. 2017 (arXiv:1708.03888); vectors keep the plain rate
+            trust = self.cfg.trust_coefficient
+            found = library.LARS(groups, lr=lr, momentum=self.cfg.momentum, trust_coefficient=trust)
+        elif self.cfg.name == "novograd":  # Ginsburg et al. 2019 (arXiv:1905.11286, algorithm 1)
+            found = library.NovoGrad(groups, lr=lr, **adaptive)
+        else:  # You et al. 2019 (arXiv:1904.00962, algorithm 2), with the norms of the weights as they are
+            # Without `adam_debias`, the first step would be 1 / (1 - beta1) times as large as the trust ratio makes it.
+            found = lamb = library.Lamb(groups, lr=lr, weight_decouple=False, adam_debias=True, **adaptive)
+            lamb.clamp = math.inf
+        return found
 
     def _muon(self, model: nn.Module, cfg: BaseConfig) -> torch.optim.Optimizer:
         """Return Muon for the matrices in `blocks`, and AdamW for all else, at one learning rate."""

@@ -1,0 +1,198 @@
+"""Training on an IterableDataset of any length: several loader workers, and resume with the next sample."""
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from ..component import Component, Run
+from ..config import LoaderConfig
+from ..config_base import Section, within
+from ..distributed import World
+from ..errors import UserError
+from ..loader import _collate, _outlive_signals
+
+
+@dataclass(frozen=True)
+class StreamsConfig(Section):
+    """Training on an IterableDataset."""
+
+    enabled: bool = False
+    """Read the training set, an IterableDataset, as a stream that never ends."""
+    epoch_samples: int | None = within("[1, inf)", None)
+    """Samples of all ranks that count as one epoch; null: the `len` of the dataset."""
+    readers: int | None = within("[1, inf)", None)
+    """Parts that are read at the same time; null: ranks x loader workers at the start of the run, which keeps it. The
+    same samples follow on any number of ranks, and of loader workers, that divides it."""
+    split: Literal["samples", "dataset"] = "samples"
+    """samples: each reader takes every n-th sample of a dataset that is not one of shards; dataset: the dataset itself
+    gives each rank and worker its own, as those of Hugging Face do."""
+
+
+class Streams(Component):
+    """Follows the readers: a checkpoint has their states after the micro-batches that were trained on."""
+
+    name = "streams"
+
+    def __init__(self, cfg: StreamsConfig, world: World) -> None:
+        self.cfg, self.world = cfg, world
+        self.stream: Any = None
+
+    def wrap_dataset(self, dataset: Any) -> Any:
+        """Wrap the training set; the validation set, which comes second, stays as it is."""
+        iterable = isinstance(dataset, IterableDataset)
+        if self.stream is not None:
+            if iterable:
+                raise UserError("streams.enabled needs a map-style validation set: return list(...) of it from `load`")
+            return dataset
+        if not iterable:
+            name = type(dataset).__name__
+            raise UserError(f"streams.enabled needs an IterableDataset for training: `load` of data.py returned {name}")
+        self.stream = Stream(dataset, self.cfg, self.world)
+        return self.stream
+
+    def on_train_start(self, run: Run) -> None:
+        self.stream.micro_batch, self.stream.seed = run.plan.micro_batch, run.cfg.run.seed
+
+    def on_step_end(self, run: Run) -> None:
+        for _ in range(run.plan.accumulate):
+            number, state = self.stream.coming.popleft()
+            self.stream.changed[number] = state
+        self.stream.consumed += run.plan.accumulate * self.world.size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the readers of all ranks."""
+        found = [self.stream.changed]
+        if self.world.size > 1:
+            found *= self.world.size
+            dist.all_gather_object(found, self.stream.changed)
+        changed = {number: state for part in found for number, state in part.items()}
+        states = [changed.get(number, state) for number, state in enumerate(self.stream.states)]
+        return {"consumed": self.stream.consumed, "readers": json.dumps(states)}  # one string, also for sharded ones
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self.stream.consumed, self.stream.states = state["consumed"], json.loads(state["readers"])
+
+
+class Stream:
+    """The training set, as the loader sees it. Micro-batch m of all ranks comes from reader m % readers."""
+
+    def __init__(self, dataset: Any, cfg: StreamsConfig, world: World) -> None:
+        self.dataset, self.cfg, self.world = dataset, cfg, world
+        self.micro_batch, self.seed, self.consumed = 1, 0, 0
+        self.states: list[str] = []
+        """The readers' states at the start of this process, each as JSON; empty: at its beginning."""
+        self.changed: dict[int, str] = {}
+        """Those that this rank has changed since."""
+        self.coming: deque[tuple[int, str]] = deque()
+        """Reader, and its state after a micro-batch, of those that were loaded and not trained on yet."""
+
+    def __len__(self) -> int:
+        if self.cfg.epoch_samples is None and not hasattr(self.dataset, "__len__"):
+            self.cfg.refuse("epoch_samples", "set how many samples count as one epoch")
+        return self.cfg.epoch_samples or len(self.dataset)
+
+    def batches(self, cfg: LoaderConfig, workers: int, pin: bool) -> Iterator[Any]:
+        """Yield the batches of this rank without end."""
+        ranks, most = self.world.size, max(workers, 1)
+        self.states = self.states or [""] * (self.cfg.readers or ranks * most)
+        readers = len(self.states)
+        if readers % ranks:
+            raise UserError(f"{readers} readers (streams.readers) cannot be shared by {ranks} ranks: use a divisor")
+        most = max(number for number in range(1, most + 1) if readers % (ranks * number) == 0)
+        if self.cfg.split == "dataset" and readers != ranks * most:
+            raise UserError(f"streams.split is dataset: use {readers} ranks x loader.workers, as when the run began")
+        loader = DataLoader(
+            Batches(self),
+            batch_size=None,  # as each item is a batch
+            num_workers=min(workers, most),
+            collate_fn=_unchanged,
+            pin_memory=pin,
+            prefetch_factor=cfg.prefetch_factor if workers else None,
+            worker_init_fn=_outlive_signals,
+        )
+        for item in filter(None, loader):
+            self.coming.append(item[1:])
+            yield item[0]
+
+
+class Batches(IterableDataset[Any]):
+    """Batches of the readers of this worker, in turn, with the number of the reader and its state after the batch."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[tuple[Any, int, str] | None]:
+        stream, info = self.stream, get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        rank, ranks, count = stream.world.rank, stream.world.size, len(stream.states)
+        first = math.ceil((stream.consumed - rank) / ranks)  # the rank's micro-batches are counted from 0
+        if worker < first % workers:
+            yield None  # the loader begins with worker 0
+        own = first + (worker - first) % workers
+        numbers = [(rank + turn * ranks) % count for turn in range(own, own + count // ranks, workers)]
+        readers = {number: self._reader(number) for number in numbers}
+        samples = {number: iter(reader) for number, reader in readers.items()}
+        collate = getattr(stream.dataset, "collate_fn", _collate)
+        for number in cycle(numbers):
+            batch = collate(list(islice(samples[number], stream.micro_batch)))
+            yield batch, number, json.dumps(readers[number].state_dict())
+
+    def _reader(self, number: int) -> Any:
+        stream, count = self.stream, len(self.stream.states)
+        if hasattr(stream.dataset, "reader"):
+            reader: Any = stream.dataset.reader(number, count, stream.seed)
+        else:
+            alone = stream.cfg.split == "dataset"
+            reader = EveryNth(deepcopy(stream.dataset), 0 if alone else number, 1 if alone else count)
+        if stream.states[number]:
+            reader.load_state_dict(json.loads(stream.states[number]))
+        return reader
+
+
+class EveryNth:
+    """Every `count`-th sample of an IterableDataset, pass after pass.
+
+    If the dataset has `state_dict`, of what JSON can hold, and `load_state_dict`, it continues where it was; else it
+    reads again what comes before. Its `set_epoch` is called at the beginning of each pass.
+    """
+
+    def __init__(self, dataset: Any, number: int, count: int) -> None:
+        self.dataset, self.number, self.count = dataset, number, count
+        self.epoch, self.seen, self.skip = 0, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        own = self.dataset.state_dict() if hasattr(self.dataset, "state_dict") else None
+        return {"epoch": self.epoch, "seen": self.seen, "dataset": own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.seen = state["epoch"], state["seen"]
+        if state["dataset"] is None:
+            self.skip = self.seen
+        else:
+            self.dataset.load_state_dict(state["dataset"])
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            if hasattr(self.dataset, "set_epoch"):
+                self.dataset.set_epoch(self.epoch)
+            for sample in islice(self.dataset, self.skip, None):
+                self.seen += 1
+                if self.seen % self.count == self.number:
+                    yield sample
+            if self.seen < self.count:
+                name = type(self.dataset).__name__
+                raise UserError(f"{name} has {self.seen} samples for {self.count} readers: set streams.readers")
+            self.epoch, self.seen, self.skip = self.epoch + 1, 0, 0
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
