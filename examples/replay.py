@@ -12,7 +12,7 @@ An example is a folder with README.md, example.toml and, mostly, change.patch, w
 
     model = "resnet"                   # `fastproj new proj --model resnet --gpus 0`
     components = ["ema"]               # `--components ema`; none by default
-    replaces = ["src/proj/model.py"]   # files that are deleted before; the patch has the new ones whole, if there are any
+    replaces = ["src/proj/model.py"]   # files that are deleted before; the patch has the new ones, if there are any
     copies = ["first.ipynb"]           # files of the example that are copied into the project
     requirements = ["timm>=1.0"]       # packages, as for pip, besides those of the project
     prepare = "make_images.py"         # a program of the example, run in the project before training
@@ -36,7 +36,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent
-CELLS = "import json,sys; [exec(''.join(c['source'])) for c in json.load(open(sys.argv[1]))['cells'] if c['cell_type']=='code']"
+CELLS = """import json, sys
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    if cell["cell_type"] == "code":
+        exec("".join(cell["source"]))"""
 
 
 class ReplayError(Exception):
@@ -75,6 +78,7 @@ class Example:
 
 def run(project: Path, *command: str) -> str:
     """Run a command in a project, and return what it printed."""
+    begin = time.perf_counter()
     own = {f"GIT_{who}_{what}": "examples" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     done = subprocess.run(
         command,
@@ -87,6 +91,8 @@ def run(project: Path, *command: str) -> str:
     if done.returncode:
         printed = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
         raise ReplayError(f"`{' '.join(command)}` ended with {done.returncode}:\n{printed}")
+    if (seconds := time.perf_counter() - begin) > 5:
+        print(f"  {seconds:.0f} s: {' '.join(command[1:4])}", file=sys.stderr)
     return done.stdout
 
 

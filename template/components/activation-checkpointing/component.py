@@ -1,14 +1,14 @@
 """Activation checkpointing: less memory for one more forward pass of the blocks, or of what is cheap in them."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 from torch.utils.flop_counter import flop_registry
 
 from ..component import Component, Run
@@ -75,14 +75,11 @@ def _within_budget(forward: Callable[..., Any], budget: float, *args: Any, **nam
 def _checkpointed(block: nn.Module, forward: Callable[..., Any], ops: bool, *args: Any, **named: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **named)
-    selective = partial(create_selective_checkpoint_contexts, _policy) if ops else _nothing_kept
+    if ops:
+        named["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     if not torch.compiler.is_compiling():  # compiled code updates BatchNorm's statistics once anyway
-        selective = partial(_with_frozen_statistics, block, selective)
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=selective, **named)
-
-
-def _nothing_kept() -> Contexts:
-    return nullcontext(), nullcontext()
+        named["context_fn"] = partial(_with_frozen_statistics, block, named.get("context_fn", noop_context_fn))
+    return checkpoint(forward, *args, use_reentrant=False, **named)
 
 
 def _policy(_: Any, operation: Any, *args: Any, **named: Any) -> CheckpointPolicy:

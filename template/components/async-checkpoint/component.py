@@ -48,7 +48,7 @@ class AsyncCheckpoint(Component):
             return
         try:  # after another error, this rank may be the only one here
             self.checkpoints.wait()
-        except UserError as error:
+        except (UserError, OSError) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ class Mlflow(Tracker):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow.tracking import MlflowClient
 
-        with (folder.parent / ".mlflow.lock").open("a") as file:
+        with (folder.parent / ".mlflow.lock").open("a") as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The ``noload`` loader", DeprecationWarning)  # of sqlalchemy, in mlflow
             fcntl.flock(file, fcntl.LOCK_EX)  # several runs may begin at once, and find no database
             self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.parent}/mlflow.db"))
             if "id" in kept:
@@ -68,7 +70,7 @@ class Mlflow(Tracker):
         values = {re.sub(r"[^\w\-./: ]", "_", name): value for name, value in row.prefixed(row.scalars).items()}
         self.client.log_batch(self.id, [Metric(name, value, now, row.step) for name, value in values.items()])
         for name, image in row.prefixed(row.images).items():
-            self.client.log_image(self.id, image.numpy(), key=name, step=row.step)
+            self.client.log_image(self.id, image.numpy(), key=name, step=row.step, synchronous=True)
 
     def close(self, error: BaseException | None) -> None:
         status = "FINISHED" if error is None else "KILLED" if isinstance(error, Stopped) else "FAILED"

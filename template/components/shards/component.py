@@ -10,18 +10,18 @@ In `load` of data.py, where `decode` makes tensors and numbers of {"__key__": "0
 import json
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tarfile import TarError, TarFile
 from typing import Any
 from zlib import crc32
 
-import fsspec
 import torch
 from torch.utils.data import IterableDataset
 
 from ..errors import UserError
 
+fsspec: Any = import_module("fsspec")  # which torch requires; it has no types
 Files = str | Path | Sequence[str | Path]
 
 
@@ -32,8 +32,7 @@ class Shards(IterableDataset[Any]):
     samples, 1 for neither; `iter` is one pass in the order of the files, as a validation set needs.
     """
 
-    parse: Callable[[Any], Any] | None = None
-    """Makes what `decode` gets of what `read` yields."""
+    parse: Callable[[Any], Any] | None = None  # makes what `decode` gets of what `read` yields
 
     def __init__(self, files: Files, decode: Callable[[Any], Any] | None = None, shuffle: int = 1000) -> None:
         self.functions = [function for function in (self.parse, decode) if function]
@@ -108,16 +107,14 @@ class Reader:
             self.epoch, self.begin = self.epoch + 1, (0, 0, 0)
 
     def _files(self) -> list[str]:
-        """Return the files of this pass, in another order in each one."""
         files = self.shards.files
         if self.shards.shuffle > 1:
             files = [files[index] for index in _shuffled(len(files), self.seed, self.epoch)]
         return files[self.number :: self.count] if len(files) >= self.count else files
 
     def _pass(self) -> Iterator[tuple[Any, str, tuple[int, ...]]]:
-        """Yield what is left of this pass: samples, their places, and where the next window can begin."""
-        files, (first, position, seen) = self._files(), self.begin
-        shared = len(files) < self.count
+        """Yield what is left of this pass, with places, and where the next window can begin."""
+        files, shared, (first, position, seen) = self._files(), len(self.shards.files) < self.count, self.begin
         for number in range(first, len(files)):
             for content, place, after in self.shards.located(files[number], position):
                 seen += 1
@@ -155,9 +152,9 @@ class Parquet(Shards):
         while groups and row + file.metadata.row_group(groups[0]).num_rows <= position:
             row += file.metadata.row_group(groups.pop(0)).num_rows
         batches = file.iter_batches(1024, row_groups=groups, columns=self.columns) if groups else ()
-        for row, sample in enumerate((sample for batch in batches for sample in batch.to_pylist()), row + 1):
-            if row > position:
-                yield sample, row
+        for after, sample in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), row + 1):
+            if after > position:
+                yield sample, after
 
 
 class Tar(Shards):
@@ -168,7 +165,8 @@ class Tar(Shards):
 
     def read(self, stream: Any, position: int) -> Iterator[tuple[Any, int]]:
         stream.seek(position)
-        archive, sample = TarFile(fileobj=stream), dict[str, Any]()
+        archive: Any = TarFile(fileobj=stream)
+        sample: dict[str, Any] = {}
         while member := archive.next():
             archive.members.clear()  # which would grow
             folder, slash, name = member.name.rpartition("/")

@@ -45,7 +45,7 @@ def taken(shards: Shards, number: int, count: int, samples: int, state: Any = No
 def test_readers_share_each_pass(tmp_path: Path, readers: int) -> None:
     shards = write_lines(tmp_path)
     assert sorted(shards) == list(range(30))
-    passes = [[], []]  # type: list[list[int]]
+    passes: list[list[int]] = [[], []]
     for number in range(readers):
         found, _ = taken(shards, number, readers, 60 // readers)
         passes[0] += found[: len(found) // 2]

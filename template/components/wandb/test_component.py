@@ -80,5 +80,5 @@ def test_resumed_run_is_one_run_with_each_step_once(tmp_path: Path, monkeypatch:
         for name in rows(tmp_path, split)[0].keys() - {"split", "step"}:
             expected = [(row["step"], pytest.approx(row[name])) for row in rows(tmp_path, split)]
             assert found[f"{split}/{name}"] == expected
-    assert [step for step, _ in found["val/numbers"]] == [4, 8, 12]
-    assert {value["width"] for _, value in found["val/image"]} == {6}
+    assert found["val/numbers/_type"] == [(step, "histogram") for step in (4, 8, 12)]
+    assert found["val/image/width"] == [(step, 6) for step in (4, 8, 12)]

@@ -1,0 +1,109 @@
+"""Low-rank adapters (LoRA), Hu et al. 2021 (arXiv:2106.09685), with peft."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..config_base import Section, within
+from ..distributed import World
+from ..errors import UserError
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass(frozen=True)
+class LoraConfig(Section):
+    """Low-rank adapters."""
+
+    enabled: bool = False
+    """Train adapters of the layers in `target`, and what is in `train`; freeze all else."""
+    target: tuple[str, ...] = ()
+    """Linear layers and convolutions to adapt, as glob patterns of module names; empty: all of them."""
+    rank: int = within("[1, 65536]", 8)
+    """Rank of an adapter's two matrices."""
+    alpha: float = within("(0, inf)", 16.0)
+    """The product of the two matrices is multiplied by alpha / rank."""
+    dropout: float = within("[0, 1)", 0.0)
+    """Dropout probability of the adapters' inputs."""
+    train: tuple[str, ...] = ()
+    """Modules or parameters to train in full, as glob patterns, such as a new head."""
+
+
+class Lora(Component):
+    """Replaces layers by peft's, in place: the model keeps its class, and its other parameters their names."""
+
+    name = "lora"
+
+    def __init__(self, cfg: LoraConfig, world: World) -> None:
+        self.cfg = cfg
+
+    def convert_model(self, model: nn.Module) -> nn.Module:
+        try:
+            import peft
+        except ImportError:
+            self.cfg.refuse("enabled", "install its package: pip install 'peft>=0.17'")
+        names = [name for name, _ in model.named_parameters()]
+        trained = {id(model.get_parameter(name)) for name in _matched(self.cfg.train, names, "lora.train")}
+        layers = [name for name in self._layers(model) if id(model.get_parameter(f"{name}.weight")) not in trained]
+        targets = "|".join(map(re.escape, layers))  # a pattern, as peft takes a name for that of every layer's end
+        options = {"r": self.cfg.rank, "lora_alpha": self.cfg.alpha, "lora_dropout": self.cfg.dropout}
+        peft.inject_adapter_in_model(peft.LoraConfig(target_modules=targets, **options), model)
+        for parameter in model.parameters():
+            parameter.requires_grad_(parameter.requires_grad or id(parameter) in trained)
+        return model
+
+    def wrap_step(
+        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
+    ) -> tuple[ForwardBackward, OptimizerStep]:
+        _hold_norms(run.model)
+        return forward_backward, step
+
+    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+        _hold_norms(run.model)  # a validation ends with `train()`
+
+    def _layers(self, model: nn.Module) -> list[str]:
+        """Return the names of the layers to adapt: those of their own weight, which the model calls."""
+        uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
+        attention = [it for it in model.modules() if isinstance(it, nn.MultiheadAttention)]
+        read = {id(it) for parent in attention for it in parent.modules()}  # it reads their weights instead
+        found = {name: it for name, it in model.named_modules() if isinstance(it, LAYERS) and id(it) not in read}
+        own = [name for name, layer in found.items() if uses[id(layer.weight)] == 1]
+        if not own:
+            name = type(model).__name__
+            raise UserError(f"lora.enabled: {name} has no linear layer or convolution whose weight is its own")
+        return sorted(_matched(self.cfg.target, own, "lora.target")) or own
+
+
+def merged(model: nn.Module) -> nn.Module:
+    """Add the adapters to the weights, in place: the model has its original modules and names again."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge()
+            model.set_submodule(name, module.get_base_layer())
+    return model
+
+
+def _hold_norms(model: nn.Module) -> None:
+    """Let BatchNorms whose weights are not trained keep their statistics, and normalize with them."""
+    for module in model.modules():
+        if isinstance(module, NORMS) and not any(parameter.requires_grad for parameter in module.parameters()):
+            module.eval()
+
+
+def _matched(patterns: Iterable[str], names: list[str], key: str) -> set[str]:
+    """Return the names that match, or are in a module that does."""
+    found = set[str]()
+    for pattern in patterns:
+        these = {name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
+        if not these:
+            raise UserError(f"{key} has {pattern!r}, which matches none of {', '.join(names[:3])} and so on")
+        found |= these
+    return found

@@ -1,0 +1,171 @@
+"""Steps whose gradient is not finite, or whose loss is a spike, are skipped; or the weights go back to earlier ones."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .. import optim, precision
+from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..config_base import Section, within
+from ..distributed import World
+from ..errors import UserError
+from ..loader import map_tensors
+from ..metrics import Metrics
+
+WEIGHT, LEAST = 0.02, 20
+"""Weight of a step in the running mean of the loss, and the steps before a spike is looked for."""
+HARDLY = 1e-12
+"""Count of a metric that stands for one that is not finite, so that a row with no other has a number."""
+
+
+@dataclass(frozen=True)
+class NonfiniteConfig(Section):
+    """Steps with NaN, infinity or loss spikes."""
+
+    enabled: bool = False
+    """Skip steps whose gradient is not finite."""
+    action: Literal["skip", "rollback"] = "skip"
+    """rollback: also restore weights and optimizer as of the last validation, at the next row of metrics."""
+    spike: float | None = within("(1, inf)", None)
+    """Treat a step like one that is not finite if its loss is above so many running means; null for off."""
+    limit: int = within("[1, inf)", 20)
+    """Skipped steps in succession after which the run ends, at the next row of metrics."""
+
+
+class Nonfinite(Component):
+    """Decides on the device, from values that all ranks have; the host learns of it with the rows of metrics."""
+
+    name = "nonfinite"
+
+    def __init__(self, cfg: NonfiniteConfig, world: World) -> None:
+        self.cfg, self.world = cfg, world
+        self.row: dict[str, float] = {}
+        """The last row of metrics."""
+        self.snapshot: dict[str, Any] | None = None
+        """What `rollback` restores, in host memory."""
+        self.step = 0
+
+    def on_train_start(self, run: Run) -> None:
+        device, name = run.world.device, run.cfg.speed.precision
+        if (precision.best(device) if name == "auto" else name) == "fp16":
+            raise UserError("nonfinite.enabled is true: fp16 skips such steps itself, so use bf16, or set it to false")
+        if self.cfg.action == "rollback" and any(hasattr(weight, "to_local") for weight in run.model.parameters()):
+            raise UserError("nonfinite.action is rollback: it does not work with sharded weights: use skip")
+        self.state = {key: torch.zeros((), device=device) for key in ("skipped", "in_a_row", "mean", "seen")}
+        """Skipped steps, those in succession up to now, the running mean of the loss, and the steps in it."""
+        self.bad = torch.zeros((), device=device)
+        """1 if the present step is to be skipped; torch's fused optimizers read it on the device."""
+
+    def wrap_step(
+        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
+    ) -> tuple[ForwardBackward, OptimizerStep]:
+        parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
+        kept_names = run.model.state_dict().keys()
+        buffers = [buffer for name, buffer in run.model.named_buffers() if name in kept_names]
+        before = [buffer.clone() for buffer in buffers]
+        losses: list[tuple[Any, ...]] = []
+        on_device = _reads_found_inf(run.optimizer)
+        if on_device:
+            run.optimizer.found_inf = self.bad  # type: ignore[attr-defined]
+        if self.cfg.action == "rollback" and self.snapshot is None:  # of the start, or of a checkpoint's validation
+            self._take_snapshot(run)
+
+        def observed(batch: Any, share: float, last: bool) -> Metrics:
+            if not losses:
+                _copy(buffers, before)
+            metrics = forward_backward(batch, share, last)
+            losses.append(metrics["loss"])
+            return {name: self._finite(name, *pair) for name, pair in metrics.items()}
+
+        def checked() -> Tensor:
+            self._decide(optim.clip(parameters, None), losses)
+            losses.clear()
+            _copy([torch.where(self.bad > 0, *pair) for pair in zip(before, buffers, strict=True)], buffers)
+            if on_device or not self.bad.item():
+                norm = step()
+                return torch.where(self.bad > 0, 0.0, norm)
+            run.optimizer.zero_grad(set_to_none=run.cfg.optim.set_to_none)
+            return torch.zeros_like(self.bad)
+
+        return observed, checked
+
+    def _finite(self, name: str, value: Tensor, count: Any) -> tuple[Tensor, Tensor]:
+        finite, instead = value.isfinite().all(), self.row.get(name, 0.0)
+        return torch.where(finite, value.detach(), instead * HARDLY), torch.where(finite, count, HARDLY)
+
+    @torch.no_grad()
+    def _decide(self, norm: Tensor, losses: list[tuple[Any, ...]]) -> None:
+        """Set `bad`, and count; all ranks have the same gradient, and here the same loss."""
+        bad, state = ~norm.isfinite(), self.state
+        if self.cfg.spike is not None:
+            sums = [value.detach().float() for value, _ in losses]
+            counts = [torch.zeros_like(self.bad) + count for _, count in losses]
+            total, count = self.world.all_reduce(torch.stack([*sums, *counts]).view(2, -1).sum(1))
+            loss = total / count
+            bad |= ~loss.isfinite() | ((state["seen"] >= LEAST) & (loss > self.cfg.spike * state["mean"]))
+            state["seen"] += ~bad
+            weight = (1 / state["seen"].clamp(min=1)).clamp(min=WEIGHT)
+            state["mean"].copy_(torch.where(bad, state["mean"], state["mean"].lerp(loss, weight)))
+        self.bad.copy_(bad)
+        state["skipped"] += self.bad
+        state["in_a_row"].add_(1).mul_(self.bad)
+
+    def on_step_end(self, run: Run) -> None:
+        self.step = run.step
+
+    def on_log(self, run: Run, row: dict[str, float]) -> None:
+        if run.step % run.cfg.log.every != 0 and not run.plan.validates(run.step):
+            return  # at a stop, so that a resumed run repeats the uninterrupted one
+        skipped, in_a_row = (int(self.state[key].item()) for key in ("skipped", "in_a_row"))
+        if in_a_row >= self.cfg.limit:
+            raise UserError(f"{in_a_row} steps in succession were skipped until step {run.step:,}: lower optim.lr")
+        if self.snapshot is not None and skipped > run.known_skipped:
+            self._roll_back(run)
+        if self.snapshot is not None and run.plan.validates(run.step):
+            self._take_snapshot(run)
+        run.known_skipped = skipped
+        row["skipped"] = float(skipped)
+        self.row = dict(row)
+
+    def _take_snapshot(self, run: Run) -> None:
+        state = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}
+        copied = map_tensors(lambda value: value.to("cpu", copy=True), state)
+        self.step = run.step
+        self.snapshot = copied | {"optimizer_class": type(run.optimizer).__name__, "step": run.step}
+
+    def _roll_back(self, run: Run) -> None:
+        assert self.snapshot is not None
+        run.model.load_state_dict(self.snapshot["model"])
+        optim.load_state(run.optimizer, self.snapshot)
+        if run.world.rank == 0:
+            what = f"skipped steps before step {run.step:,}: weights of step {self.snapshot['step']:,}"
+            print(what, file=sys.stderr, flush=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {key: value.item() for key, value in self.state.items()} | {"row": self.row}
+        if self.snapshot is not None and self.snapshot["step"] != self.step:  # else it is the checkpoint itself
+            state["snapshot"] = self.snapshot
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for key, value in self.state.items():
+            value.fill_(state.get(key, 0.0))
+        self.row = dict(state.get("row", {}))
+        self.snapshot = state.get("snapshot") if self.cfg.action == "rollback" else None
+
+
+def _reads_found_inf(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether torch's fused kernel leaves weights and state as they are if `found_inf` is 1, without the host."""
+    fused = all(group.get("fused") for group in optimizer.param_groups)
+    sharded = any(hasattr(weight, "to_local") for group in optimizer.param_groups for weight in group["params"])
+    return fused and not sharded and isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
+
+
+@torch.no_grad()
+def _copy(values: list[Tensor], to: list[Tensor]) -> None:
+    for value, target in zip(values, to, strict=True):
+        target.copy_(value)

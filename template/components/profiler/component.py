@@ -1,0 +1,207 @@
+"""Where the time of a run goes: by phases of a step, by Python functions, by operators, or as ranges for nsys."""
+
+import cProfile
+import io
+import json
+import pstats
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, record_function
+
+from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..config_base import Section, within
+from ..distributed import World
+from ..metrics import Metrics
+
+PHASES = ("data", "forward_backward", "optimizer", "other")
+
+
+@dataclass(frozen=True)
+class ProfilerConfig(Section):
+    """Profilers of the training loop; they write to `profile` in the folder of the run."""
+
+    enabled: bool = False
+    """Measure the training loop."""
+    kind: Literal["basic", "advanced", "torch", "nvtx"] = "basic"
+    """basic: phases of all steps; advanced: Python functions; torch: operators and memory; nvtx: ranges for nsys."""
+    skip: int = within("[1, inf)", 10)
+    """First optimizer steps of this process, which are slower, not to measure."""
+    steps: int = within("[1, 1000]", 5)
+    """Optimizer steps to record; `basic` measures all steps after the skipped ones."""
+
+
+class Profiler(Component):
+    """Measures each rank; a rank other than 0 has its number in the names of its files."""
+
+    name = "profiler"
+
+    def __init__(self, cfg: ProfilerConfig, world: World) -> None:
+        self.cfg, self.world, self.folder = cfg, world, Path()
+        self.done = 0
+        """Steps of this process."""
+        self.phases = Phases(world.device)
+        self.recording = ExitStack()
+
+    def on_train_start(self, run: Run) -> None:
+        self.folder = run.folder / "profile"
+        if self.cfg.kind == "nvtx" and self.world.device.type != "cuda":
+            self.cfg.refuse("kind", f"its ranges need CUDA, and this run is on {self.world.device}: use torch")
+
+    def wrap_step(
+        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
+    ) -> tuple[ForwardBackward, OptimizerStep]:
+        def timed_forward_backward(batch: Any, share: float, last: bool) -> Metrics:
+            self.phases.end("data")
+            with record_function("forward_backward"):
+                metrics = forward_backward(batch, share, last)
+            self.phases.end("forward_backward")
+            return metrics
+
+        def timed_step() -> Tensor:
+            self.phases.end("other")
+            with record_function("optimizer"):
+                norm = step()
+            self.phases.end("optimizer")
+            return norm
+
+        return timed_forward_backward, timed_step
+
+    def on_step_end(self, run: Run) -> None:
+        self.done += 1
+        self.phases.steps += bool(self.phases.marks)
+        if self.done == self.cfg.skip and self.cfg.kind == "basic":
+            self.phases.begin()
+        elif self.done == self.cfg.skip:
+            kinds = {"advanced": self._functions, "torch": self._operators, "nvtx": self._ranges}
+            self.recording.enter_context(kinds[self.cfg.kind]())
+        elif self.done == self.cfg.skip + self.cfg.steps:
+            self.recording.close()
+
+    def on_log(self, run: Run, row: dict[str, float]) -> None:
+        if self.phases.steps > 0:
+            row |= self.phases.read()
+
+    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+        if self.phases.marks:
+            self.phases.begin()  # its time is in no row
+
+    def on_train_end(self, run: Run) -> None:
+        self.recording.close()  # of a run that is too short
+        if self.phases.all_steps > 0:
+            self._report("phases.txt", self.phases.table())
+
+    @contextmanager
+    def _functions(self) -> Iterator[None]:
+        """Record Python functions of the main thread; pstats and snakeviz read functions.prof."""
+        functions = cProfile.Profile()
+        functions.enable()
+        yield
+        functions.disable()
+        functions.dump_stats(self._file("functions.prof"))
+        text = io.StringIO()
+        pstats.Stats(functions, stream=text).sort_stats("tottime").print_stats(60)
+        self._report("functions.txt", text.getvalue().strip())
+
+    @contextmanager
+    def _operators(self) -> Iterator[None]:
+        """Record operators, kernels and memory; ui.perfetto.dev shows trace.json."""
+        on_cpu = self.world.device.type == "cpu"
+        activities = [ProfilerActivity.CPU] if on_cpu else torch.profiler.supported_activities()
+        profile = torch.profiler.profile(  # acc_events, as it warns without
+            activities=activities, record_shapes=True, profile_memory=True, acc_events=True
+        )
+        with profile:
+            yield
+        profile.export_chrome_trace(str(self._file("trace.json")))
+        _write_memory(self._file("trace.json"), self._file("memory.csv"))
+        by = "self_cpu_time_total" if on_cpu else "self_device_time_total"
+        table = profile.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=40)
+        self._report("operators.txt", table)
+
+    @contextmanager
+    def _ranges(self) -> Iterator[None]:
+        """Let nsys record, with a range for each phase and operator."""
+        torch.cuda.synchronize()
+        torch.cuda.profiler.start()
+        with torch.autograd.profiler.emit_nvtx():
+            yield
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+
+    def _report(self, name: str, table: str) -> None:
+        """Write a table to a file; print its first lines on rank 0."""
+        self._file(name).write_text(f"{table}\n", encoding="utf-8")
+        if self.world.rank == 0:
+            print("\n".join(table.splitlines()[:30]))
+
+    def _file(self, name: str) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / (f"rank-{self.world.rank}-{name}" if self.world.rank else name)
+
+
+class Phases:
+    """Milliseconds in each phase: of the host on a CPU; else of the device, by events that are read with a row."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.by_events = device, device.type not in ("cpu", "mps")
+        self.marks: list[tuple[str, Any]] = []
+        """The phases since the row began, each with its end; empty if nothing is measured."""
+        self.steps = self.all_steps = 0
+        self.totals = dict.fromkeys(PHASES, 0.0)
+
+    def begin(self) -> None:
+        """Begin a row."""
+        self.marks, self.steps = [("", self._now())], 0
+
+    def end(self, phase: str) -> None:
+        """End a phase, and begin the next one."""
+        if self.marks:
+            self.marks.append((phase, self._now()))
+
+    def _now(self) -> Any:
+        if not self.by_events:
+            return time.perf_counter()
+        event = torch.Event(self.device, enable_timing=True)
+        event.record()
+        return event
+
+    def read(self) -> dict[str, float]:
+        """Return the milliseconds per step of each phase, and begin anew. The device has finished the steps."""
+        if not self.by_events:
+            self.end("other")
+        found, steps = dict.fromkeys(PHASES, 0.0), self.steps
+        for (_, start), (phase, end) in pairwise(self.marks):
+            found[phase] += start.elapsed_time(end) if self.by_events else 1000 * (end - start)
+        for phase, milliseconds in found.items():
+            self.totals[phase] += milliseconds
+        self.all_steps += steps
+        self.begin()
+        return {f"ms_{phase}": milliseconds / steps for phase, milliseconds in found.items()}
+
+    def table(self) -> str:
+        """Return the means over all rows."""
+        whole = sum(self.totals.values())
+        lines = [f"{'phase':18}{'ms per step':>12}{'share':>8}"]
+        for phase, milliseconds in self.totals.items():
+            lines.append(f"{phase:18}{milliseconds / self.all_steps:12.3f}{milliseconds / whole:8.1%}")
+        return "\n".join(lines)
+
+
+def _write_memory(trace: Path, target: Path) -> None:
+    """Write the memory that tensors took over the time of a trace."""
+    events = json.loads(trace.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
+    found = sorted((event for event in events if event.get("name") == "[memory]"), key=lambda event: float(event["ts"]))
+    with target.open("w", encoding="utf-8") as stream:
+        stream.write("milliseconds,device,allocated_mb\n")
+        for event in found:
+            since, args = (float(event["ts"]) - float(found[0]["ts"])) / 1000, event["args"]
+            device = "cpu" if args["Device Type"] == 0 else args["Device Id"]
+            stream.write(f"{since:.3f},{device},{args['Total Allocated'] / 1e6:.3f}\n")
