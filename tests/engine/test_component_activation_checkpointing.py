@@ -95,6 +95,7 @@ def test_gradients_and_statistics_are_equal_to_the_bit(
     assert ops == flops < every_second < blocks, "only `ops` repeats no matrix product"
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch.compile reads it
 @pytest.mark.parametrize("options", MODES[:2])
 def test_compiled_blocks_have_the_same_gradients(convert: Callable[..., nn.Module], options: dict[str, Any]) -> None:
     """With the compiler's graphs in eager mode, which takes seconds less than to generate code."""

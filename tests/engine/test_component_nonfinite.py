@@ -13,13 +13,14 @@ ON = ["--nonfinite.enabled=true", "--train.steps=12", "--train.eval_every=4", "-
 
 
 def fault(p: Package, steps: set[int], factor: float) -> Callable[..., Any]:
-    """Return a `Prepare.forward` that multiplies the inputs of some training batches, counted from 0."""
+    """Return a `Prepare.forward` that multiplies inputs and targets of some training batches, counted from 0."""
     forward, calls = p.data.Prepare.forward, [0]
 
     def faulty(self: Any, batch: Any, training: bool, generator: torch.Generator) -> Any:
         inputs, targets = forward(self, batch, training, generator)
         calls[0] += training
-        return (inputs * factor if training and calls[0] - 1 in steps else inputs), targets
+        used = factor if training and calls[0] - 1 in steps else 1.0
+        return inputs * used, targets * used
 
     return faulty
 
@@ -105,7 +106,7 @@ def faulty(self, batch, training, generator):
     calls[0] += training
     import os
     bad = training and os.environ["RANK"] == "1" and calls[0] in (3, 8)
-    return (inputs * (float("nan") if calls[0] == 3 else 50.0) if bad else inputs), targets
+    return inputs, targets * ((float("nan") if calls[0] == 3 else 50.0) if bad else 1.0)
 data.Prepare.forward = faulty
 sys.modules["{0}.components.nonfinite"].LEAST = 3
 train.main()

@@ -55,7 +55,7 @@ def lamb(w: Tensor, g: Tensor, decay: float, s: dict[str, Any], step: int) -> Te
     """You et al. 2019, algorithm 2, without the correction of the moments' bias: that of both is one factor."""
     s["m"] = BETA1 * s.get("m", 0) + (1 - BETA1) * g
     s["v"] = BETA2 * s.get("v", 0) + (1 - BETA2) * g**2
-    change = torch.as_tensor(s["m"]) / (s["v"].sqrt() + EPS) + decay * w
+    change: Tensor = s["m"] / (s["v"].sqrt() + EPS) + decay * w
     return LR * w.norm() / change.norm() * change
 
 

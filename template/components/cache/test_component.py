@@ -74,6 +74,6 @@ def test_samples_that_cannot_be_kept_are_one_line(tmp_path: Path) -> None:
     source = Source([torch.ones(2), torch.ones(3)])
     source.learn()
     with pytest.raises(UserError, match="needs samples of one shape, and sample 1 differs"):
-        source.rows([0, 1])
+        source.__getitems__([0, 1])
     with pytest.raises(UserError, match=r"cache\.max_gb is 1e-09: the samples take .* GB"):
         train_here(tmp_path, *SHORT, "--cache.max_gb=1e-9")

@@ -43,7 +43,7 @@ class Mlflow(Tracker):
                 self.client.update_run(kept["id"], status="RUNNING")
             else:
                 kept["id"] = self._create(folder, about)
-        self.id = kept["id"]
+        self.id, self.pending = kept["id"], list[Any]()
 
     def _create(self, folder: Path, about: dict[str, Any]) -> str:
         from mlflow.entities import Param
@@ -68,10 +68,17 @@ class Mlflow(Tracker):
 
         now = int(time.time() * 1000)
         values = {re.sub(r"[^\w\-./: ]", "_", name): value for name, value in row.prefixed(row.scalars).items()}
-        self.client.log_batch(self.id, [Metric(name, value, now, row.step) for name, value in values.items()])
+        metrics = [Metric(name, value, now, row.step) for name, value in values.items()]
+        self.pending.append(self.client.log_batch(self.id, metrics, synchronous=False))  # a commit takes milliseconds
         for name, image in row.prefixed(row.images).items():
             self.client.log_image(self.id, image.numpy(), key=name, step=row.step, synchronous=True)
 
+    def flush(self) -> None:
+        for operation in self.pending:
+            operation.wait()
+        self.pending = []
+
     def close(self, error: BaseException | None) -> None:
+        self.flush()
         status = "FINISHED" if error is None else "KILLED" if isinstance(error, Stopped) else "FAILED"
         self.client.set_terminated(self.id, status)

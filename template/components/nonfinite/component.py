@@ -140,7 +140,7 @@ class Nonfinite(Component):
     def _roll_back(self, run: Run) -> None:
         assert self.snapshot is not None
         run.model.load_state_dict(self.snapshot["model"])
-        optim.load_state(run.optimizer, self.snapshot)
+        optim.load_state(run.optimizer, map_tensors(Tensor.clone, self.snapshot))  # it may take the tensors themselves
         if run.world.rank == 0:
             what = f"skipped steps before step {run.step:,}: weights of step {self.snapshot['step']:,}"
             print(what, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Steps that are not finite: weights and optimizer stay as they were, or go back; a run without such steps is the same."""
+"""Steps that are not finite change no weight, or the weights go back; a run without such steps is the same."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,9 @@
-"""Out of memory: repeat the step with smaller forward passes and the same global batch, in one process."""
+"""Out of memory: smaller forward passes and the same global batch; with several ranks after a restart."""
 
 import gc
+import json
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checkpoint import write_text
 from ..component import Component, ForwardBackward, OptimizerStep, Run
 from ..config_base import Section, within
 from ..distributed import World, seed_batch
@@ -16,6 +19,8 @@ from ..errors import UserError
 from ..loader import map_tensors
 from ..metrics import Metrics
 
+FILE = "oom.json"
+"""File in a run's folder: the samples per forward pass of the next start."""
 MicroBatch = tuple[Any, float, bool]
 """The arguments of `forward_backward`."""
 
@@ -43,11 +48,11 @@ class Oom(Component):
         """Those of the present step, which starts again after an error."""
 
     def on_train_start(self, run: Run) -> None:
-        if run.world.size > 1:
-            raise UserError("oom.enabled works in one process: set it to false, or lower train.micro_batch")
         if getattr(run.model, "batch_coupled", False):
             name = type(run.model).__name__
             raise UserError(f"oom.enabled would change the loss of {name}, which compares the samples of a batch")
+        file = run.folder / FILE
+        self.size = int(run.world.broadcast(file.read_text("utf-8") if file.exists() else "0"))
 
     def wrap_step(
         self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
@@ -85,6 +90,11 @@ class Oom(Component):
         size = (self.size or run.plan.micro_batch) // 2
         if size < self.smallest:
             raise UserError(f"out of memory with {self.size or run.plan.micro_batch} samples: use a smaller model")
+        if run.world.size > 1:  # the others wait for this rank's gradients, so all of them must start again
+            with suppress(FileNotFoundError):  # another rank has just replaced it, with the same number
+                write_text(run.folder / FILE, json.dumps(size))
+            what = f"out of memory on rank {run.world.rank} at step {run.step}"
+            raise UserError(f"{what}: resume with --run.name {run.folder.name}, in forward passes of {size} samples")
         self.size = size
         print(f"out of memory at step {run.step}: forward passes of {size} samples from here on", file=sys.stderr)
 
@@ -92,7 +102,8 @@ class Oom(Component):
         return {"size": self.size}
 
     def load_state_dict(self, state: Any) -> None:
-        self.size = state.get("size", 0)
+        """Take the smaller of the sizes in the checkpoint and in the file, which is newer."""
+        self.size = min(filter(None, (self.size, state.get("size", 0))), default=0)
 
 
 def _sum(pairs: list[tuple[Any, ...]]) -> tuple[Tensor | float, ...]:

@@ -45,8 +45,7 @@ class Profiler(Component):
 
     def __init__(self, cfg: ProfilerConfig, world: World) -> None:
         self.cfg, self.world, self.folder = cfg, world, Path()
-        self.done = 0
-        """Steps of this process."""
+        self.done = 0  # steps of this process
         self.phases = Phases(world.device)
         self.recording = ExitStack()
 
@@ -115,16 +114,13 @@ class Profiler(Component):
         """Record operators, kernels and memory; ui.perfetto.dev shows trace.json."""
         on_cpu = self.world.device.type == "cpu"
         activities = [ProfilerActivity.CPU] if on_cpu else torch.profiler.supported_activities()
-        profile = torch.profiler.profile(  # acc_events, as it warns without
-            activities=activities, record_shapes=True, profile_memory=True, acc_events=True
-        )
-        with profile:
+        options: Any = {"record_shapes": True, "profile_memory": True, "acc_events": True}  # the last, as it warns else
+        with torch.profiler.profile(activities=activities, **options) as profile:
             yield
         profile.export_chrome_trace(str(self._file("trace.json")))
         _write_memory(self._file("trace.json"), self._file("memory.csv"))
         by = "self_cpu_time_total" if on_cpu else "self_device_time_total"
-        table = profile.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=40)
-        self._report("operators.txt", table)
+        self._report("operators.txt", profile.key_averages().table(by, row_limit=40, max_name_column_width=40))
 
     @contextmanager
     def _ranges(self) -> Iterator[None]:
@@ -175,24 +171,21 @@ class Phases:
 
     def read(self) -> dict[str, float]:
         """Return the milliseconds per step of each phase, and begin anew. The device has finished the steps."""
-        if not self.by_events:
+        if not self.by_events:  # an event would not have happened yet
             self.end("other")
         found, steps = dict.fromkeys(PHASES, 0.0), self.steps
         for (_, start), (phase, end) in pairwise(self.marks):
             found[phase] += start.elapsed_time(end) if self.by_events else 1000 * (end - start)
-        for phase, milliseconds in found.items():
-            self.totals[phase] += milliseconds
+        self.totals = {phase: self.totals[phase] + milliseconds for phase, milliseconds in found.items()}
         self.all_steps += steps
         self.begin()
         return {f"ms_{phase}": milliseconds / steps for phase, milliseconds in found.items()}
 
     def table(self) -> str:
         """Return the means over all rows."""
-        whole = sum(self.totals.values())
-        lines = [f"{'phase':18}{'ms per step':>12}{'share':>8}"]
-        for phase, milliseconds in self.totals.items():
-            lines.append(f"{phase:18}{milliseconds / self.all_steps:12.3f}{milliseconds / whole:8.1%}")
-        return "\n".join(lines)
+        whole, steps = sum(self.totals.values()), self.all_steps
+        rows = [f"{phase:18}{it / steps:12.3f}{it / whole:8.1%}" for phase, it in self.totals.items()]
+        return "\n".join([f"{'phase':18}{'ms per step':>12}{'share':>8}", *rows])
 
 
 def _write_memory(trace: Path, target: Path) -> None:

@@ -1,0 +1,169 @@
+"""Debugging tools. Each slows training down, so all are off until they are asked for."""
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.gradcheck import GradcheckError
+
+from .. import precision
+from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..config_base import Section
+from ..distributed import World
+from ..errors import UserError
+from ..loader import map_tensors
+from ..metrics import Metrics
+
+WARMUP = 3
+"""Steps in which torch itself synchronizes: it allocates memory, and chooses kernels."""
+
+
+@dataclass(frozen=True)
+class DebugConfig(Section):
+    """Debugging tools."""
+
+    enabled: bool = False
+    """Use the tools below."""
+    nan: bool = False
+    """Stop at the first module whose output or gradient is not finite, and name it."""
+    anomaly: bool = False
+    """Show the forward operation whose backward pass fails or gives NaN (torch.autograd's anomaly detection)."""
+    gradcheck: bool = False
+    """Before training, compare the gradient of each parameter with finite differences, in float64 on the CPU."""
+    deterministic: bool = False
+    """Use deterministic algorithms only; an operation without one raises an error."""
+    synchronization: Literal["off", "warn", "error"] = "off"
+    """CUDA: report operations that wait for the device, outside logging, validation and the first steps."""
+
+
+class Debug(Component):
+    """Switches the tools on when training starts, and off when it ends."""
+
+    name = "debug"
+
+    def __init__(self, cfg: DebugConfig, world: World) -> None:
+        self.cfg, self.world = cfg, world
+        self.undo: list[Callable[[], object]] = []
+        self.first_step = 0
+
+    def on_train_start(self, run: Run) -> None:
+        if self.cfg.synchronization != "off" and self.world.device.type != "cuda":
+            self.cfg.refuse("synchronization", f"only CUDA reports it, and this run is on {self.world.device}: use off")
+        if self.cfg.nan:
+            self._refuse_nan(run)
+            self.undo += [handle.remove for handle in find_nan(run.model)]
+        if self.cfg.anomaly:
+            before = torch.is_anomaly_enabled()
+            torch.autograd.set_detect_anomaly(True)
+            self.undo.append(lambda: torch.autograd.set_detect_anomaly(before))
+        if self.cfg.deterministic:
+            self._be_deterministic()
+
+    def wrap_step(
+        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
+    ) -> tuple[ForwardBackward, OptimizerStep]:
+        self.first_step = run.step
+        gradcheck_at = run.step if self.cfg.gradcheck else -1
+
+        def checked(batch: Any, share: float, last: bool) -> Metrics:
+            nonlocal gradcheck_at
+            if run.step == gradcheck_at:
+                gradcheck(run.model, batch)
+                gradcheck_at = -1
+                run.world.on_main(lambda: print("debug.gradcheck: the gradients agree with finite differences"))
+            if self.cfg.nan:
+                map_tensors(lambda part: _check(part, "a tensor of the batch"), batch)
+            if self.cfg.synchronization != "off" and run.step >= self.first_step + WARMUP:
+                torch.cuda.set_sync_debug_mode(self.cfg.synchronization)
+            return forward_backward(batch, share, last)
+
+        return checked, step
+
+    def on_step_end(self, run: Run) -> None:
+        if self.cfg.synchronization != "off" and self.world.device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+    def on_train_end(self, run: Run) -> None:
+        self.on_step_end(run)
+        for action in reversed(self.undo):
+            action()
+
+    def _refuse_nan(self, run: Run) -> None:
+        speed = run.cfg.speed
+        sections = [name for name in ("cuda_graphs", "regional_compile") if hasattr(run.cfg, name)]
+        compiled = [f"{name}.enabled=false" for name in sections if getattr(run.cfg, name).enabled]
+        if speed.compile != "off" or compiled:
+            self.cfg.refuse("nan", f"compiled code has no modules: set {(compiled or ['speed.compile=off'])[0]}")
+        if "fp16" in (speed.precision, speed.precision == "auto" and precision.best(self.world.device)):
+            self.cfg.refuse("nan", "with fp16, gradients that overflow are normal: set speed.precision=fp32")
+
+    def _be_deterministic(self) -> None:
+        before, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS: "Results reproducibility"
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True)
+        self.undo.append(lambda: torch.use_deterministic_algorithms(before))
+        self.undo.append(lambda: setattr(torch.backends.cudnn, "benchmark", benchmark))
+
+
+def find_nan(model: nn.Module) -> list[Any]:
+    """Check each module's output, the innermost first, and the gradient of that output; return the hooks."""
+    hooks = []
+    for name, module in model.named_modules():
+        place = f"{name or 'the model'} ({type(module).__name__})"
+        hooks.append(module.register_forward_hook(lambda _module, _inputs, output, place=place: _visit(output, place)))
+    return hooks
+
+
+def _visit(output: Any, place: str) -> None:
+    for part in output if isinstance(output, tuple | list) else [output]:
+        if isinstance(part, Tensor):
+            _check(part, f"the output of {place}")
+            if part.requires_grad:
+                part.register_hook(lambda gradient: _check(gradient, f"the gradient of the output of {place}"))
+
+
+def _check(value: Tensor | None, what: str) -> None:
+    if value is not None and value.is_floating_point() and not bool(value.isfinite().all()):
+        kind = "NaN" if bool(value.isnan().any()) else "infinity"
+        raise UserError(f"debug.nan: {what} is the first with {kind}")
+
+
+def gradcheck(model: nn.Module, batch: Any) -> None:
+    """Compare the slope of the loss along a random direction of each parameter with finite differences, on two samples.
+
+    One slope per parameter, because torch's `gradcheck` of a parameter would compute a loss for each of its elements.
+    """
+    if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
+        raise UserError("debug.gradcheck needs whole weights, which fsdp divides: set fsdp.enabled=false")
+    generator = torch.Generator().manual_seed(0)
+    net = copy.deepcopy(model).to("cpu", torch.float64).eval()  # no dropout, and BatchNorm's running statistics
+    two = map_tensors(lambda part: part[:2].cpu().double() if part.is_floating_point() else part[:2].cpu(), batch)
+    weights = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
+    net.requires_grad_(False)
+    for weight in weights.values():  # away from initial zeros, where a ReLU has no derivative
+        weight.add_(torch.randn(weight.shape, generator=generator, dtype=weight.dtype), alpha=0.02)
+    for name, weight in weights.items():
+        direction = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+        loss = partial(_loss_along, net=net, batch=two, name=name, direction=direction)
+        start = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        try:
+            with torch.autograd.set_detect_anomaly(False):  # which is slow
+                torch.autograd.gradcheck(loss, (start,), atol=1e-5, rtol=1e-3, check_undefined_grad=False)
+        except GradcheckError as error:
+            raise UserError(f"debug.gradcheck: the gradient of {name} is wrong: check the code that uses it") from error
+
+
+def _loss_along(distance: Tensor, net: nn.Module, batch: Any, name: str, direction: Tensor) -> Tensor:
+    """Return the loss with a parameter that was moved along a direction."""
+    moved = {name: net.get_parameter(name) + distance * direction}
+    args, named = ((), batch) if isinstance(batch, dict) else (batch, {})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the same noise each time
+        found: Tensor = torch.func.functional_call(net, moved, args, named)[0]
+    return found

@@ -1,0 +1,172 @@
+"""The cache: every kind of dataset, several processes that write at once, what makes a new file, and failures."""
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine import MakePackage, Package, equal, rows, saved
+from PIL import Image
+
+KINDS = ["batches", "samples", "dicts", "nested", "tensors"]
+SIX = ["--train.steps=6", "--train.eval_every=3"]
+
+
+@pytest.fixture(scope="module")
+def p(tiny: MakePackage) -> Package:
+    found: Package = tiny("cache")
+    return found
+
+
+@pytest.mark.parametrize("where", ["disk", "memory", "device"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_dataset_trains_as_without(p: Package, tmp_path: Path, kind: str, where: str) -> None:
+    chosen = [*SIX, f"--data.kind={kind}"]
+    p.train_here(tmp_path / "without", *chosen)
+    for name in ("first", "second"):
+        more = ["--cache.enabled=true", f"--cache.where={where}", f"--cache.folder={tmp_path}/cache"]
+        p.train_here(tmp_path / name, *chosen, *more)
+        assert equal(saved(tmp_path / name)["model"], saved(tmp_path / "without")["model"])
+        assert rows(tmp_path / name) == rows(tmp_path / "without")
+
+
+class Boxes:
+    """Samples for a `collate_fn` that depends on the types of their parts."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"image": torch.full((2, 3), index), "pair": (index, [index / 3, torch.tensor(index)]), "odd": index > 4}
+
+    def collate_fn(self, samples: list[Any]) -> list[Any]:
+        return samples
+
+
+def opened(p: Package, dataset: Any, where: str, folder: Path) -> Any:
+    """Return a dataset with its cache."""
+    cache = p.__getattr__("components.cache")
+    found = (cache.OnDisk if where == "disk" else cache.InMemory)(dataset)
+    found.source.learn()
+    if where == "disk":
+        found.open(folder / "cache/a.bin")
+    else:
+        found.fill([found.source.__getitems__([*range(begin, begin + 3)]) for begin in (0, 3, 6)], torch.device("cpu"))
+    return found
+
+
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_own_collate_gets_what_it_gets_without(p: Package, tmp_path: Path, where: str) -> None:
+    cached, plain = opened(p, Boxes(), where, tmp_path), Boxes()
+    for _ in range(2):
+        for sample, index in zip(cached.collate_fn(cached.__getitems__([5, 0, 8, 5])), [5, 0, 8, 5], strict=True):
+            expected = plain[index]
+            assert sample.keys() == expected.keys()
+            assert torch.equal(sample["image"], expected["image"])
+            assert type(sample["odd"]) is bool
+            assert type(sample["pair"][0]) is int
+            assert sample["pair"][1][0] == index / 3
+            assert torch.equal(sample["pair"][1][1], torch.tensor(index))
+
+
+def test_parts_of_any_type_and_size_are_kept(p: Package, tmp_path: Path) -> None:
+    kinds = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float16, torch.float64, torch.complex64]
+    samples = [
+        tuple((torch.arange(size) % 2 + number).to(kind) for size, kind in enumerate(kinds)) for number in range(9)
+    ]
+    for where in ("disk", "memory"):
+        cached = opened(p, samples, where, tmp_path / where)
+        for _ in range(2):
+            for indices in ([3], [8, 1, 1]):
+                found = cached.__getitems__(indices)
+                expected = tuple(torch.stack([samples[index][part] for index in indices]) for part in range(len(kinds)))
+                assert equal(found, expected)
+                assert [part.dtype for part in found] == kinds
+
+
+def write_images(folder: Path, count: int, start: int = 0) -> None:
+    for number in range(count):
+        target = folder / f"class{number % 2}"
+        target.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(256, (20, 20, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(number))
+        Image.fromarray(pixels.numpy()).save(target / f"{start + number}.jpg")
+
+
+@pytest.fixture(scope="module")
+def images(package: MakePackage) -> Package:
+    found: Package = package("resnet", "cache")
+    return found
+
+
+def train_images(p: Package, folder: Path, *more: str) -> None:
+    chosen = [f"--data.path={folder.parent}/images", "--data.size=16", "--train.micro_batch=8", "--cache.enabled=true"]
+    p.train_here(folder, *chosen, "--train.steps=3", f"--cache.folder={folder.parent}/cache", *more)
+
+
+def test_changed_config_or_files_make_a_new_file(images: Package, tmp_path: Path) -> None:
+    write_images(tmp_path / "images", 30)
+    found = []
+    for number, more in enumerate([(), (), ("--data.size=12",), ("--optim.lr=1e-3",), ()]):
+        if number == 4:
+            write_images(tmp_path / "images", 2, 100)
+        train_images(images, tmp_path / f"run{number}", *more)
+        found.append(len(list((tmp_path / "cache").iterdir())))
+    assert found == [2, 2, 4, 4, 6]
+
+
+def test_loader_workers_and_ranks_share_the_file(images: Package, tmp_path: Path) -> None:
+    write_images(tmp_path / "images", 40)
+    train_images(images, tmp_path / "without", "--cache.enabled=false")
+    train_images(images, tmp_path / "workers", "--loader.workers=2")
+    train_images(images, tmp_path / "again")
+    for name in ("workers", "again"):
+        assert equal(saved(tmp_path / name)["model"], saved(tmp_path / "without")["model"])
+
+
+def write_all(cached: Any, seed: int) -> None:
+    for _ in range(20):
+        order = torch.randperm(9, generator=torch.Generator().manual_seed(seed)).tolist()
+        for index in order:
+            assert cached.__getitems__([index])[0]["pair"][0] == index
+        seed += 1
+
+
+def test_processes_that_write_at_the_same_time_leave_whole_records(p: Package, tmp_path: Path) -> None:
+    cached = opened(p, Boxes(), "disk", tmp_path)
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=write_all, args=(cached, 100 * number)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    content = cached.file.read_bytes()
+    assert len(content) == 9 * cached.size
+    cached.source.dataset = None  # so that nothing can be decoded
+    assert [sample["pair"][0] for sample in cached.__getitems__([*range(9)])] == list(range(9))
+    cached.file.write_bytes(content[:-1])
+    with pytest.raises(TypeError):
+        cached.__getitems__([8])
+
+
+def test_full_disk_is_one_line(p: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left"):
+        p.train_here(tmp_path, *SIX, "--cache.enabled=true")
+
+
+def test_unreadable_sample_is_one_line(p: Package, tmp_path: Path) -> None:
+    for where in ("disk", "memory"):
+        chosen = ["--data.kind=unreadable", f"--cache.where={where}", "--train.steps=30"]
+        with pytest.raises(p.errors.UserError, match=r"cannot read images/17\.png"):
+            p.train_here(tmp_path / where, *chosen, "--cache.enabled=true")
+
+
+def test_samples_of_several_shapes_are_refused(p: Package, tmp_path: Path) -> None:
+    with pytest.raises(p.errors.UserError, match=r"needs samples of one shape, and sample \d+ differs from sample 0"):
+        p.train_here(tmp_path, *SIX, "--data.kind=collated", "--cache.enabled=true")

@@ -1,0 +1,74 @@
+"""Early stopping with a real metric, on two ranks, under an unreadable sample, and beside the best checkpoint."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine import MakePackage, Package, checkpoints, rows, saved
+
+OPTIONS = ["--early_stopping.enabled=true", "--train.eval_every=2", "--train.epochs=50", "--optim.lr=0.3"]
+"""The rate is so high that the validation loss stops falling early."""
+
+
+def first_stop(losses: list[float], patience: int, delta: float) -> int:
+    """Return the number of validations until the run ends: the definition, without a state."""
+    for count in range(1, len(losses) + 1):
+        best, since = float("inf"), 0
+        for loss in losses[:count]:
+            best, since = (loss, 0) if loss < best - delta else (best, since + 1)
+        if since >= patience:
+            return count
+    return len(losses)
+
+
+@pytest.mark.parametrize(("patience", "delta"), [(1, 0.0), (3, 0.0), (4, 0.05)])
+def test_run_ends_where_the_losses_of_the_whole_run_say(
+    tiny: MakePackage, tmp_path: Path, patience: int, delta: float
+) -> None:
+    p: Package = tiny("early-stopping")
+    p.train_here(tmp_path / "whole", *OPTIONS, "--early_stopping.enabled=false")
+    p.train_here(
+        tmp_path / "early", *OPTIONS, f"--early_stopping.patience={patience}", f"--early_stopping.min_delta={delta}"
+    )
+    whole, early = (rows(tmp_path / name, "val") for name in ("whole", "early"))
+    count = first_stop([row["loss"] for row in whole], patience, delta)
+    assert early == whole[:count]
+    assert count < len(whole)
+    assert saved(tmp_path / "early")["step"] == early[-1]["step"]
+    best = json.loads((tmp_path / "early/a/checkpoints/best.json").read_text())
+    assert best["value"] == min(row["loss"] for row in early)
+    assert any(folder.name.endswith(f"{best['step']:08d}") for folder in checkpoints(tmp_path / "early"))
+
+
+def test_two_ranks_end_at_the_same_step(tiny: MakePackage, tmp_path: Path) -> None:
+    p: Package = tiny("early-stopping")
+    options = [*OPTIONS, "--early_stopping.patience=2", "--train.micro_batch=4"]
+    p.train_here(tmp_path / "one", *options, "--train.accumulate=2")
+    done = p.finish(tmp_path / "two", *options, ranks=2)
+    assert done.stdout.count("early_stopping ends the run") == 1
+    assert [row["step"] for row in rows(tmp_path / "two")] == [row["step"] for row in rows(tmp_path / "one")]
+
+
+def test_unreadable_sample_does_not_count_a_validation_twice(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p: Package = tiny("early-stopping")
+    evaluate = p.train.evaluate
+
+    def constant(*arguments: Any) -> dict[str, float]:
+        return dict.fromkeys(evaluate(*arguments), 1.0)
+
+    monkeypatch.setattr(p.train, "evaluate", constant)
+    options = [*OPTIONS, "--train.eval_every=1", "--early_stopping.patience=6", "--train.micro_batch=4"]
+    with pytest.raises(p.errors.UserError, match="cannot read images/17.png"):
+        p.train_here(tmp_path, *options, "--data.kind=unreadable")
+    assert saved(tmp_path)["components"]["early_stopping"]["step"] == saved(tmp_path)["step"] < 7
+    p.train_here(tmp_path, *options, "--data.kind=samples")
+    assert rows(tmp_path, "val")[-1]["step"] == 7
+
+
+def test_metric_that_the_model_does_not_report_is_one_line(tiny: MakePackage, tmp_path: Path) -> None:
+    p: Package = tiny("early-stopping")
+    with pytest.raises(p.errors.UserError, match=r"^train.monitor is accuracy: the validation metrics are loss$"):
+        p.train_here(tmp_path, *OPTIONS, "--train.monitor=accuracy")

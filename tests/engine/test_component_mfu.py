@@ -1,0 +1,72 @@
+"""The FLOPs of a layer by hand; compiled, frozen and sharded models; the first step alone is wrapped."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine import MakePackage, rows
+
+ON = ["--train.steps=4", "--mfu.enabled=true"]
+
+
+def flops_of(p: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    """Train, and return the FLOPs of a step on one device."""
+    found = []
+    on_log = p.components.mfu.Mfu.on_log
+
+    def keep(mfu: Any, run: Any, row: dict[str, float]) -> None:
+        found.append(mfu.flops)
+        on_log(mfu, run, row)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(p.components.mfu.Mfu, "on_log", keep)
+        p.train_here(folder, *ON, *options)
+    assert len(set(found)) == 1
+    return int(found[0])
+
+
+@pytest.fixture
+def p(tiny: MakePackage) -> Any:
+    return tiny("mfu")
+
+
+def test_flops_are_those_by_hand(p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two FLOPs per weight and sample forward, as many for the gradients of the weights, and of the hidden layer."""
+    first, second, hidden = 4 * 8, 8 * 1, 8 * 1
+    by_hand = 2 * 16 * (2 * (first + second) + hidden)
+    assert flops_of(p, tmp_path / "one", monkeypatch) == by_hand
+    assert flops_of(p, tmp_path / "two", monkeypatch, "--train.accumulate=2") == 2 * by_hand
+
+
+def test_speed_does_not_count_validations(p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(p.components.mfu, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    flops = flops_of(p, tmp_path, monkeypatch, "--log.every=2", "--train.eval_every=2")
+    found = [row["tflops"] for row in rows(tmp_path, "train")]
+    assert found == [2 * flops / 1e12] * 2  # one tick from the beginning of a row to its end
+
+
+def test_random_numbers_are_those_without_it(p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a model that draws on the CPU while it is counted, and of one that is compiled."""
+    forward = p.model.Net.forward
+
+    def noisy(net: Any, inputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        return forward(net, inputs + torch.randn(inputs.shape), targets)
+
+    monkeypatch.setattr(p.model.Net, "forward", noisy)
+    p.train_here(tmp_path / "with", *ON)
+    p.train_here(tmp_path / "without", "--train.steps=4")
+    with_it = [{key: row[key] for key in row if key != "tflops"} for row in rows(tmp_path / "with")]
+    assert with_it == rows(tmp_path / "without")
+
+
+def test_compiled_model_is_counted_before_it_is_compiled(
+    p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda net, **options: calls.append(net))
+    plain = flops_of(p, tmp_path / "plain", monkeypatch)
+    assert flops_of(p, tmp_path / "compiled", monkeypatch, "--speed.compile=model") == plain
+    assert len(calls) == 1
