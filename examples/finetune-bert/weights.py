@@ -26,7 +26,7 @@ special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 tokenizer.train_from_iterator(
     [text for text, _ in rows], trainers.WordPieceTrainer(vocab_size=2048, special_tokens=special, show_progress=False)
 )
-tokenizer.post_processor = processors.BertProcessing(sep=("[SEP]", 3), cls=("[CLS]", 2))
+tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
 tokenizer.save(str(folder / "tokenizer.json"))
 torch.manual_seed(0)
 sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256}

@@ -20,6 +20,7 @@ BY_VALUE: dict[tuple[str, str], str] = {
 """Components that stand for one value of an option."""
 
 NOT_USED: dict[str, tuple[Any, ...]] = {
+    "data.cache": ("none",),
     "dist.strategy": ("ddp",),
     "optim.name": ("adamw",),
     "optim.schedule": ("onecycle",),

@@ -1,7 +1,6 @@
 """Options of DistributedDataParallel: synchronized BatchNorm, a static graph, gradients all-reduced in bf16."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -61,6 +60,9 @@ class DdpOptions(Component):
             self.cfg.refuse("static_graph", f"DDP does not support it with {steps}: set train.accumulate=1")
 
 
-def _all_reduce_in_bf16(group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Future[Tensor]:
+def _all_reduce_in_bf16(
+    group: dist.ProcessGroup | None,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch's annotations leave it out
+) -> torch.futures.Future[Tensor]:
     """Call torch's hook, which DDP refuses by its name where it does not know of support, such as with gloo."""
     return bf16_compress_hook(group, bucket)  # type: ignore[arg-type]

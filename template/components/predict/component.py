@@ -51,14 +51,14 @@ def predict(options: argparse.Namespace, world: World) -> None:
             order, _ = val_batches(len(names), cfg.train.micro_batch, world)
             prepare = data.Prepare(spec, cfg.data).to(world.device)
             batches = (prepare(it, False, torch.default_generator) for it in Loader(dataset, order, cfg.loader, world))
-            pairs, own = zip(names, predictions(model, batches), strict=True), bool(options.files)
-            table = (row for name, pair in pairs for row in rows(name, *pair, spec, own, folder))
+            found, own = zip(names, predictions(model, batches), strict=True), bool(options.files)
+            table = (row for name, pair in found for row in rows(name, *pair, spec, own, folder))
             with (folder / "predictions.csv").open("w", newline="", encoding="utf-8") as stream:
                 writer = csv.DictWriter(stream, list(first := next(table)))
                 writer.writeheader()
                 writer.writerow(first)
                 writer.writerows(table)
-            print(f"wrote {folder / 'predictions.csv'}")
+            print(f"wrote {stream.name}")
 
 
 def generate(model: Any, spec: Any, cfg: Any, options: argparse.Namespace, device: torch.device) -> str:
@@ -84,7 +84,7 @@ def save_grid(images: Tensor, file: Path) -> None:
     print(f"wrote {file}")
 
 
-def predictions(model: Any, batches: Iterable[Any]) -> Iterator[tuple[Tensor, ...]]:
+def predictions(model: Any, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the output and the target of each sample."""
     taken, known = signature(model.predict).parameters, signature(model.forward).parameters
     for batch in batches:
@@ -92,7 +92,8 @@ def predictions(model: Any, batches: Iterable[Any]) -> Iterator[tuple[Tensor, ..
         if not taken.keys() <= named.keys():
             raise UserError(f"`predict` of {type(model).__name__} must take inputs of `forward`, by the same names")
         outputs = model.predict(**{name: named.pop(name) for name in taken}).float().cpu()
-        yield from zip(outputs, *(target.cpu() for target in named.values()), strict=True)
+        (targets,) = named.values()
+        yield from zip(outputs, targets.cpu(), strict=True)
 
 
 def rows(name: str, output: Tensor, target: Tensor, spec: Any, own: bool, folder: Path) -> list[dict[str, Any]]:
@@ -148,10 +149,9 @@ def open_own(files: list[Path], spec: Any, cfg: Any) -> tuple[list[str], list[An
         return list(map(str, files)), [(F.pad(value, (0, 0, 0, spec.horizon)),) for value in values]
     frame = pd.concat(frames, ignore_index=True)
     if hasattr(spec, "tokenizer"):
-        encoded = import_module("tokenizers").Tokenizer.from_str(spec.tokenizer).encode_batch(list(frame[cfg.text]))
-        return [*map(str, range(len(frame)))], [
-            (torch.tensor(text.ids), sum(text.attention_mask), 0) for text in encoded
-        ]
+        texts = list(frame[cfg.text].astype(str))
+        encoded = import_module("tokenizers").Tokenizer.from_str(spec.tokenizer).encode_batch(texts)
+        return texts, [(torch.tensor(text.ids), sum(text.attention_mask), 0) for text in encoded]
     if hasattr(spec, "numeric"):
         return [*map(str, range(len(frame)))], list(zip(*_table(frame, spec, cfg), strict=True))
     raise UserError("components/predict.py reads no files for this data.py: add them to `open_own`")
@@ -184,9 +184,7 @@ def main(argv: list[str] | None = None) -> None:
     """Read the command line, and predict."""
     parser = argparse.ArgumentParser(description="Predict with a run's best weights.")
     parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
-    parser.add_argument(
-        "files", type=Path, nargs="*", help="images or their folders, tables, or texts; none: validation"
-    )
+    parser.add_argument("files", type=Path, nargs="*", help="images, folders of them, or tables; none: validation")
     parser.add_argument("--output", type=Path, help="folder to write; default: predictions, in that of the run")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps or xpu")
     parser.add_argument("--prompt", default="\n", help="text to continue")

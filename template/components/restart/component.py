@@ -111,21 +111,20 @@ class Supervisor:
         """Train to the end, and return the exit status; give up after so many restarts without a newer checkpoint."""
         in_vain = 0
         while True:
-            before, size = self._newest(), self._forward_size()
+            before = self._progress()
             codes = self._wait(self._start())
             self._show_stacks()
-            smaller = self._forward_size() != size
-            if not any(codes) or (WRONG in codes and not smaller):
+            after = self._progress()
+            if not any(codes) or (WRONG in codes and after[1] == before[1]):
                 return int(any(codes))
             if STOPPED in codes or self.asked:
                 return STOPPED
-            newest = self._newest()
-            in_vain = 0 if newest > before or smaller else in_vain + 1
+            in_vain = 0 if after != before else in_vain + 1
             ended = f"the ranks ended with status {', '.join(map(str, codes))}"
             if in_vain > most:
-                _tell(f"error: {ended}, and {most} restarts were in vain")
+                print(f"error: {ended}, and {most} restarts were in vain", file=sys.stderr)
                 return 1
-            _tell(f"restart: {ended}: {self.folder} starts again from step {newest:,}")
+            print(f"restart: {ended}: {self.folder} starts again from step {after[0]:,}", file=sys.stderr)
 
     def _start(self) -> list[subprocess.Popen[bytes]]:
         with socket.socket() as free:
@@ -156,21 +155,14 @@ class Supervisor:
     def _show_stacks(self) -> None:
         for file in sorted(self.folder.glob("stacks-rank-*.txt")):
             if stacks := file.read_text(encoding="utf-8"):
-                _tell(f"restart: {file.stem.removeprefix('stacks-')} hung\n{stacks}")
+                print(f"restart: {file.stem.removeprefix('stacks-')} hung\n{stacks}", file=sys.stderr)
             file.unlink()
 
-    def _newest(self) -> int:
-        found = self.folder.glob("checkpoints/step-*")
-        return max((int(folder.name.removeprefix("step-")) for folder in found), default=0)
-
-    def _forward_size(self) -> str:
-        """Return what the component `oom` has left for the next start."""
+    def _progress(self) -> tuple[int, str]:
+        """Return the step of the newest checkpoint, and what the component `oom` has left for the next start."""
+        steps = [int(folder.name.removeprefix("step-")) for folder in self.folder.glob("checkpoints/step-*")]
         file = self.folder / "oom.json"
-        return file.read_text(encoding="utf-8") if file.exists() else ""
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        return max(steps, default=0), file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 def main() -> None:

@@ -4,12 +4,24 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from ..components.restart import Supervisor
-from .support import at_step, equal, rows, run_program, state, train_here
+import pytest
 
-ON = ("--restart.enabled=true", "--restart.hang_seconds=1", "--train.steps=8", "--train.eval_every=2", "--run.keep=9")
+from ..components.restart import Supervisor
+from .support import at_step, equal, rows, state, train_here
+
+ON = ("--restart.enabled=true", "--restart.hang_seconds=3", "--train.steps=8", "--train.eval_every=2", "--run.keep=9")
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Restore the signal handlers of this process, in which the supervisor sets its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_training_does_not_change(tmp_path: Path) -> None:
@@ -20,28 +32,28 @@ def test_training_does_not_change(tmp_path: Path) -> None:
     assert not list((tmp_path / "on/first").glob("stacks-*")), "no hang, no file"
 
 
-def test_run_that_is_killed_and_hangs_is_restarted_to_the_same_end(tmp_path: Path) -> None:
+def test_run_that_is_killed_and_hangs_is_restarted_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], handlers: None
+) -> None:
     train_here(tmp_path / "whole", *ON, "--restart.hang_seconds=100")
-    run_program("test_restart", "supervise", tmp_path / "faulty")
-    assert equal(state(tmp_path / "faulty"), state(tmp_path / "whole"))
-    assert rows(tmp_path / "faulty", "train") == rows(tmp_path / "whole", "train")
-    assert rows(tmp_path / "faulty", "val") == rows(tmp_path / "whole", "val")
-    said = (tmp_path / "faulty/said.txt").read_text()
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folder = tmp_path / "faulty"
+    folder.mkdir()
+    supervisor = Supervisor(folder / "first", [], 1)
+    supervisor.command = [sys.executable, "-m", __name__, str(folder)]
+    assert supervisor.run(1) == 0
+    said = capfd.readouterr().err
     assert "the ranks ended with status -9" in said
     assert "starts again from step 2" in said
     assert "rank-0 hung" in said
     assert "in _sleep" in said
     assert "the ranks ended with status 1" in said
     assert "starts again from step 6" in said
-    assert not list((tmp_path / "faulty/first").glob("stacks-*"))
-
-
-def _supervise(folder: Path) -> int:
-    folder.mkdir()
-    sys.stderr = (folder / "said.txt").open("w")
-    supervisor = Supervisor(folder / "first", [], 1)
-    supervisor.command = [sys.executable, "-m", __spec__.name, "worker", str(folder)]
-    return supervisor.run(0)
+    assert not list(folder.glob("first/stacks-*"))
+    assert equal(state(folder), state(tmp_path / "whole"))
+    assert rows(folder, "train") == rows(tmp_path / "whole", "train")
+    assert rows(folder, "val") == rows(tmp_path / "whole", "val")
 
 
 def _sleep(_: object) -> None:
@@ -53,11 +65,9 @@ def _train(folder: Path) -> None:
     actions = [(3, lambda _: os.kill(os.getpid(), signal.SIGKILL)), (7, _sleep), (9, _sleep)]
     attempt = len(list(folder.glob("attempt-*")))
     (folder / f"attempt-{attempt}").touch()
-    with at_step(*actions[attempt]):
+    with at_step(*actions[min(attempt, 2)]):
         train_here(folder, *ON)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "supervise":
-        raise SystemExit(_supervise(Path(sys.argv[2])))
-    _train(Path(sys.argv[2]))
+    _train(Path(sys.argv[1]))

@@ -1,12 +1,12 @@
 """What the trackers share: which rows are sent, on which rank, and that no error of theirs ends a run."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,9 @@ class Tracker(Component):
 
     def __init__(self, cfg: Section, world: World) -> None:
         self.world, self.off = world, False
-        self.kept: dict[str, Any] | None = None
-        """Its name of this run and the last steps that were sent, as in the run's folder; None: not open."""
-        self.file = Path()
+        self.kept: dict[str, Any] = {}
+        """The tracker's own name of this run, and the last steps that were sent; `file` in the run's folder has it."""
+        self.file: FileIO | None = None
 
     def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
         """Begin or continue the tracked run of a folder: `kept` persists, such as its id, `about` is config.json."""
@@ -84,13 +84,15 @@ class Tracker(Component):
     def on_train_end(self, run: Run) -> None:
         error = sys.exception()
         with self._safely():
-            if self.kept is not None and not self.off:
+            if self.file is not None and not self.off:
                 self.close(error)
+        if self.file is not None:
+            self.file.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: a run may have another tracker than before. Each checkpoint calls it, so flush."""
         with self._safely():
-            if self.kept is not None and not self.off:
+            if self.file is not None and not self.off:
                 self.flush()
         return {}
 
@@ -98,21 +100,17 @@ class Tracker(Component):
         """Send a row, unless an earlier process has sent it: a resumed run repeats the steps after its checkpoint."""
         if self.off or self.world.rank > 0:
             return
-        if self.kept is None:  # not at the start of the training, when the folder is not locked yet
-            self.file = run.folder / f"tracker-{self.name}.json"
-            kept = _read(self.file)
-            self.open(run.folder.absolute(), kept, _read(run.folder / "config.json"))
-            self.kept = kept
+        if self.file is None:  # not at the start of the training, when the folder is not locked yet
+            file = run.folder / f"tracker-{self.name}.json"
+            self.kept = _read(file)
+            self.open(run.folder.absolute(), self.kept, _read(run.folder / "config.json"))
+            self.file = FileIO(file, "w")
         sent = self.kept.setdefault("sent", {})
         if row.step > sent.get(row.split, -1):
             sent[row.split] = row.step
-            self._keep()  # before it is sent: after a kill, it is rather missing than there twice
+            self.file.seek(0)
+            self.file.write(json.dumps(self.kept).encode())  # first: after a kill, a row is rather missing than twice
             self.send(row)
-
-    def _keep(self) -> None:
-        partial = self.file.with_name(f".{self.file.name}.partial")
-        partial.write_text(json.dumps(self.kept), encoding="utf-8")
-        os.replace(partial, self.file)
 
     @contextmanager
     def _safely(self) -> Iterator[None]:

@@ -1,0 +1,161 @@
+"""Predictions of each model: equal to what `predict` returns, in the units of the data, for own files as well."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from engine import MakePackage, Package
+from PIL import Image
+
+SHORT = ["--train.steps=2", "--train.eval_every=2", "--train.micro_batch=16"]
+
+
+def trained(package: MakePackage, folder: Path, model: str, *options: str) -> Package:
+    p: Package = package(model, "predict")
+    p.train_here(folder, *SHORT, *options)
+    return p
+
+
+def start(p: Package, folder: Path, *arguments: object) -> list[dict[str, str]]:
+    """Predict, and return the table, if one was written."""
+    p.components.__dict__.setdefault("predict", __import__(f"{p.name}.components.predict", fromlist=["main"]))
+    p.components.predict.main([str(folder / "a"), *map(str, arguments), "--device=cpu"])
+    file = folder / "a/predictions/predictions.csv"
+    return list(csv.DictReader(file.open())) if file.exists() else []
+
+
+def outputs(p: Package, folder: Path) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """Return the spec, and what the best weights predict for the validation set, with the targets."""
+    cfg, model, val_set, spec = p.evaluate.load_run(folder / "a", p.distributed.World(0, 1, torch.device("cpu")))
+    whole = val_set.__getitems__(list(range(len(val_set))))
+    *inputs, targets = p.data.Prepare(spec, cfg.data)(whole, False, torch.Generator())
+    with torch.inference_mode():
+        return spec, model.eval().predict(*inputs), targets
+
+
+@pytest.mark.parametrize("model", ["resnet", "bert", "mlp"])
+def test_table_has_the_probabilities(package: MakePackage, tmp_path: Path, model: str) -> None:
+    p = trained(package, tmp_path, model)
+    table = start(p, tmp_path)
+    spec, logits, targets = outputs(p, tmp_path)
+    found = torch.tensor([[float(row[f"p({name})"]) for name in spec.classes] for row in table])
+    torch.testing.assert_close(found, logits.softmax(1), rtol=1e-4, atol=1e-5)
+    assert [row["predicted"] for row in table] == [spec.classes[number] for number in logits.argmax(1)]
+    assert [row["label"] for row in table] == [spec.classes[number] for number in targets]
+
+
+def test_numbers_have_the_unit_of_the_table(package: MakePackage, tmp_path: Path) -> None:
+    p = trained(package, tmp_path, "mlp", "--data.builtin=diabetes")
+    table = start(p, tmp_path)
+    _, predicted, _ = outputs(p, tmp_path)
+    assert [float(row["predicted"]) for row in table] == pytest.approx(predicted.tolist(), rel=1e-4)
+    targets = [float(row["target"]) for row in table]
+    assert 25 <= min(targets) < max(targets) <= 346
+    assert targets == pytest.approx([round(target) for target in targets], abs=1e-3)
+
+
+def test_own_table_is_read_with_the_statistics_of_the_training(package: MakePackage, tmp_path: Path) -> None:
+    """The rows of the training file, in another order and without the target, have the same predictions."""
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": generator.normal(5, 2, 200), "kind": generator.choice(["a", "b", "c"], 200)})
+    frame["y"] = frame["x"] + (frame["kind"] == "a") * 3.5 + generator.normal(0, 0.1, 200)
+    frame.loc[::7, "x"] = np.nan
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    p = trained(package, tmp_path, "mlp", f"--data.path={tmp_path}/all.csv", "--data.target=y")
+    by_target = {round(float(row["target"]), 3): float(row["predicted"]) for row in start(p, tmp_path)}
+    new = frame[frame["y"].round(3).isin(by_target)].iloc[::-1]
+    new.drop(columns="y").to_csv(tmp_path / "new.csv", index=False)
+    table = start(p, tmp_path, tmp_path / "new.csv")
+    assert len(table) == len(new) == 40
+    assert "target" not in table[0]
+    expected = [by_target[target] for target in new["y"].round(3)]
+    assert [float(row["predicted"]) for row in table] == pytest.approx(expected, rel=1e-4)
+
+
+def test_forecasts_continue_the_series_in_its_unit(package: MakePackage, tmp_path: Path) -> None:
+    series = pd.DataFrame({"load": 100 + 7 * np.sin(np.arange(400) / 5), "wind": np.arange(400.0)})
+    series.to_csv(tmp_path / "series.csv", index=False)
+    sizes = ["--data.kind=series", f"--data.path={tmp_path}/series.csv", "--data.window=16", "--data.horizon=4"]
+    p = trained(package, tmp_path, "lstm", *sizes, "--optim.lr=1e-9")  # the forecast stays the last value
+    table = start(p, tmp_path)
+    assert len(table) == 4 * (80 + 16 - 16 - 4 + 1)
+    assert [float(table[0][f"{name} (true)"]) for name in series] == pytest.approx([*series.iloc[320]], rel=1e-5)
+    assert [float(table[3][name]) for name in series] == pytest.approx([*series.iloc[319]], rel=1e-5)
+    table = start(p, tmp_path, tmp_path / "series.csv")
+    assert [row["step"] for row in table] == ["1", "2", "3", "4"]
+    assert [float(table[3][name]) for name in series] == pytest.approx([*series.iloc[-1]], rel=1e-5)
+
+
+def test_masks_have_the_values_of_the_training_and_the_size_of_own_images(
+    package: MakePackage, tmp_path: Path
+) -> None:
+    p = trained(package, tmp_path, "unet")
+    table = start(p, tmp_path)
+    spec, logits, _ = outputs(p, tmp_path)
+    values = torch.tensor([int(name) for name in spec.classes])
+    for row, mask in zip(table[:5], logits.argmax(1), strict=False):
+        with Image.open(tmp_path / "a/predictions" / row["mask"]) as image:
+            assert torch.equal(torch.tensor(np.array(image)).long(), values[mask])
+    (tmp_path / "new").mkdir()
+    Image.new("RGB", (50, 20), "white").save(tmp_path / "new/wide.png")
+    (row,) = start(p, tmp_path, tmp_path / "new")
+    with Image.open(tmp_path / "a/predictions" / row["mask"]) as image:
+        assert image.size == (50, 20)
+
+
+@pytest.mark.parametrize("model", ["resnet", "vit"])
+def test_own_images_have_the_predictions_of_the_same_samples(
+    package: MakePackage, tmp_path: Path, model: str
+) -> None:
+    p = trained(package, tmp_path, model)
+    of_validation = start(p, tmp_path)[:3]
+    images, _ = p.data.load(p.data.DataConfig())[1].__getitems__([0, 1, 2])
+    for number, image in enumerate(images):
+        Image.fromarray(image[0].numpy()).save(tmp_path / f"{number}.png")
+    table = start(p, tmp_path, *(tmp_path / f"{number}.png" for number in range(3)))
+    for row, expected in zip(table, of_validation, strict=True):
+        for name in ("predicted", "p(0)", "p(9)"):
+            assert row[name] == expected[name]
+
+
+def test_own_texts_have_the_predictions_of_the_same_samples(package: MakePackage, tmp_path: Path) -> None:
+    rows = [{"text": f"the {kind} of number {number}", "label": kind} for number in range(40) for kind in ("cat", "dog")]
+    pd.DataFrame(rows).to_csv(tmp_path / "all.csv", index=False)
+    p = trained(package, tmp_path, "bert", f"--data.path={tmp_path}/all.csv", "--data.length=16")
+    of_training = start(p, tmp_path, tmp_path / "all.csv")
+    labels = {row["text"]: row["label"] for row in rows}
+    shares = {(labels[row["sample"]], row["p(cat)"]) for row in of_training}
+    assert len(of_training) == 80
+    validation = {(row["label"], row["p(cat)"]) for row in start(p, tmp_path)}
+    assert validation <= shares
+
+
+@pytest.mark.parametrize("model", ["vae", "diffusion"])
+def test_samples_are_a_grid(package: MakePackage, tmp_path: Path, model: str) -> None:
+    p = trained(package, tmp_path, model)
+    start(p, tmp_path, "--count=5")
+    with Image.open(tmp_path / "a/predictions/samples.png") as image:
+        assert image.size == (3 * 66, 2 * 66)
+        assert image.mode == "L"
+    with pytest.raises(SystemExit):
+        start(p, tmp_path, "photo.png")
+
+
+@pytest.mark.parametrize("model", ["gpt", "lstm"])
+def test_text_continues_the_prompt(
+    package: MakePackage, tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    p = trained(package, tmp_path, model)
+    capsys.readouterr()
+    start(p, tmp_path, "--prompt=import ", "--tokens=150", "--temperature=0")
+    said = capsys.readouterr().out
+    assert said.startswith("import ")
+    _, model_of_run, _, _ = p.evaluate.load_run(tmp_path / "a", p.distributed.World(0, 1, torch.device("cpu")))
+    tokens = list(b"import ")
+    for _ in range(5):
+        tokens.append(int(model_of_run.eval().predict(torch.tensor([tokens]))[0, -1].argmax()))
+    assert said.startswith(bytes(tokens).decode(errors="replace"))
