@@ -1,4 +1,4 @@
-"""Write scikit-learn's digits as JPEG files of several sizes, dark on light, into build/images/{train,val}/<digit>."""
+"""Write scikit-learn's digits from 0 to 4 as JPEG files of several sizes, dark on light, into build/images/{train,val}/<digit>."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-VALIDATION = 297
+VALIDATION = 181
 """Images that are not for training."""
 
 
@@ -21,7 +21,7 @@ def draw(levels: np.ndarray, random: np.random.Generator) -> Image.Image:
 
 def main() -> None:
     """Draw both splits."""
-    random, digits = np.random.default_rng(0), load_digits()
+    random, digits = np.random.default_rng(0), load_digits(n_class=5)
     for number, (levels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         folder = Path("build/images", "val" if number < VALIDATION else "train", str(label))
         folder.mkdir(parents=True, exist_ok=True)

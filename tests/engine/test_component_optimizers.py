@@ -15,15 +15,15 @@ NAMES = ["sgd", "adam", "muon", "lamb", "lars", "novograd"]
 
 
 class Net(nn.Module):
-    """One layer, and a matrix without weight decay."""
+    """One layer, and a matrix that is not to decay."""
 
-    no_weight_decay = ("table",)
+    no_weight_decay = ("table.0",)
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(16, 8, dtype=torch.float64)
-        self.blocks = nn.ModuleList([self.layer])
-        self.table = nn.Parameter(torch.randn(4, 4, dtype=torch.float64))
+        self.table = nn.ParameterList([torch.randn(4, 4, dtype=torch.float64)])
+        self.blocks = nn.ModuleList([self.layer, self.table])
 
 
 def make(p: Package, name: str, *more: str) -> tuple[Net, torch.optim.Optimizer]:
@@ -55,8 +55,9 @@ def lamb(w: Tensor, g: Tensor, decay: float, s: dict[str, Any], step: int) -> Te
     """You et al. 2019, algorithm 2, without the correction of the moments' bias: that of both is one factor."""
     s["m"] = BETA1 * s.get("m", 0) + (1 - BETA1) * g
     s["v"] = BETA2 * s.get("v", 0) + (1 - BETA2) * g**2
-    change: Tensor = s["m"] / (s["v"].sqrt() + EPS) + decay * w
-    return LR * w.norm() / change.norm() * change
+    change = s["m"] / (s["v"].sqrt() + EPS) + decay * w
+    found: Tensor = LR * w.norm() / change.norm() * change
+    return found
 
 
 def lars(w: Tensor, g: Tensor, decay: float, s: dict[str, Any], step: int) -> Tensor:
@@ -94,7 +95,7 @@ def test_muon_is_that_of_torch_and_adamw_updates_the_rest(package: MakePackage) 
     (net, optimizer), (other, _) = make(p, "muon"), make(p, "sgd")
     settings: dict[str, Any] = {"lr": LR, "weight_decay": DECAY, "momentum": BETA1, "nesterov": True}
     muon = torch.optim.Muon([other.layer.weight], adjust_lr_fn="match_rms_adamw", **settings)
-    rest = [other.layer.bias, other.table]
+    rest = [other.layer.bias, *other.table]
     adamw = torch.optim.AdamW(rest, lr=LR, weight_decay=0.0, betas=(BETA1, BETA2), eps=EPS)
     for step in range(6):
         for one, two in zip(net.parameters(), other.parameters(), strict=True):
@@ -111,12 +112,15 @@ def test_muon_is_that_of_torch_and_adamw_updates_the_rest(package: MakePackage) 
 
 def test_muon_without_any_other_parameter(package: MakePackage) -> None:
     """As with LoRA, which trains matrices only."""
-    p = package("mlp", "optimizers")
-    net, optimizer = make(p, "muon")
-    optimizer.param_groups[1:] = []
+    p, net = package("mlp", "optimizers"), Net()
+    net.layer.bias.requires_grad_(False)
+    net.table.requires_grad_(False)
+    cfg = p.options("--optimizers.name=muon")
+    optimizer = p.components.optimizers.Optimizers(cfg.optimizers, None).build_optimizer(net, cfg)
     net.layer.weight.grad = torch.ones_like(net.layer.weight)
     before = net.layer.weight.detach().clone()
     optimizer.step()
+    optimizer.load_state_dict(optimizer.state_dict())
     assert not torch.equal(net.layer.weight, before)
 
 

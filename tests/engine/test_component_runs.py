@@ -16,8 +16,9 @@ from warm import run_python
 
 COVER = covering(COMPONENTS, CLASSES)
 REFUSED = {
+    "streams": "needs an IterableDataset",
     "cuda-graphs": "needs a CUDA device",
-    "fp8": "needs a GPU",
+    "fp8": "needs a GPU with fp8",
     "fsdp": "needs several ranks",
 }
 """Components that this machine, or one process, cannot have, each with a part of its message."""
@@ -83,7 +84,7 @@ def test_pairs_of_components_train_together(package: MakePackage, tmp_path: Path
     p = package("mlp", *(name for name in MODULES if name in required or name in chosen))
     train_with(p, tmp_path, [name for name in chosen if name not in REFUSED])
     found = rows(tmp_path, "train")
-    assert found[-1]["loss"] < found[0]["loss"]
+    assert "lr-range-test" in chosen or found[-1]["loss"] < found[0]["loss"]
 
 
 @pytest.mark.slow

@@ -3,15 +3,17 @@
 import io
 import json
 import tarfile
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow as arrow
-import pyarrow.parquet as parquet
 import pytest
 import torch
 from engine import MakePackage, Package
+
+arrow: Any = import_module("pyarrow")
+parquet: Any = import_module("pyarrow.parquet")
 
 
 @pytest.fixture(scope="module")
@@ -141,9 +143,7 @@ def test_column_that_is_missing_is_one_line(p: Package, tmp_path: Path) -> None:
 
 
 def test_url_is_read_by_fsspec(p: Package, tmp_path: Path) -> None:
-    import fsspec
-
-    system = fsspec.filesystem("memory")
+    system = import_module("fsspec").filesystem("memory")
     for file in write(tmp_path, "tar"):
         system.pipe(f"/bucket/{file.name}", file.read_bytes())
     shards = read(p, "memory://bucket/*.tar", "tar")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -168,8 +169,8 @@ def train_until_killed(p: Package, folder: Path, chosen: list[str]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.default_generator
 
-    p.distributed.seed_batch = kill_or_seed  # type: ignore[method-assign]
-    p.train_here(folder / "killed", *chosen)
+    with mock.patch.object(p.distributed, "seed_batch", kill_or_seed):
+        p.train_here(folder / "killed", *chosen)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -193,12 +194,11 @@ def test_other_number_of_workers_has_the_same_samples(p: Package, tmp_path: Path
     chosen = options(shards, f"--data.kind={kind}", "--streams.readers=4")
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
     whole = notes(tmp_path / "whole")
-    for steps, workers in ((3, 2), (5, 0), (8, 4)):  # 4 workers warn on machines with fewer cores
-        chosen += [f"--train.steps={steps}", f"--loader.workers={min(workers, 2)}"]
+    for steps, workers in ((3, 2), (5, 0), (8, 1)):
+        chosen += [f"--train.steps={steps}", f"--loader.workers={workers}"]
         p.train_here(tmp_path / "parts", *chosen, noted(tmp_path / "parts"))
     assert notes(tmp_path / "parts") == whole
-    flat = [number for batch in whole for number in batch]
-    assert kind == "shards" or {*flat} <= {*range(50)} | {*range(100, 150)}
+    assert len({number for batch in whole for number in batch}) == 32  # of different readers
 
 
 def test_batches_that_were_only_prefetched_are_trained_on_after_a_resume(
@@ -246,9 +246,12 @@ def test_dataset_that_splits_itself_keeps_its_workers(p: Package, tmp_path: Path
         p.train_here(tmp_path, *chosen, "--train.steps=9", "--loader.workers=1")
 
 
-def test_readers_that_ranks_cannot_share_are_one_line(p: Package, tmp_path: Path, shards: str) -> None:
-    done = p.finish(tmp_path, *options(shards, "--streams.readers=3"), ranks=2, expect=1)
-    assert "3 readers (streams.readers) cannot be shared by 2 ranks: use a divisor" in done.stderr
+def test_readers_that_ranks_cannot_share_are_one_line(p: Package, shards: str) -> None:
+    cfg = p.options(*options(shards, "--streams.readers=3"))
+    world = p.distributed.World(0, 2, torch.device("cpu"))
+    stream = p.__getattr__("components.streams").Stream(range(9), cfg.streams, world)
+    with pytest.raises(p.errors.UserError, match=r"^3 readers \(streams\.readers\) cannot be shared by 2 ranks: use a"):
+        next(stream.batches(cfg.loader, 0, False))
 
 
 def test_damaged_shard_in_a_worker_is_one_line(p: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

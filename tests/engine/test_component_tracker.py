@@ -109,8 +109,11 @@ def test_steps_that_were_sent_before_are_not_sent_again(package: MakePackage, tm
         tracker, before = Recorder(None, run.world), len(sent)  # as after a kill
         run.step = step
         tracker.on_log(run, {"loss": 1.0})
+        tracker.on_train_end(run)
         assert (len(sent) > before) == new
     assert json.loads((tmp_path / "a/tracker-json.json").read_text()) == {"id": 0, "sent": {"train": 7}}
     (tmp_path / "a/tracker-json.json").write_text('{"id": 0, "se')
-    Recorder(None, run.world).on_log(run, {"loss": 1.0})
+    tracker = Recorder(None, run.world)
+    tracker.on_log(run, {"loss": 1.0})
+    tracker.on_train_end(run)
     assert sent[-1] == ("train", 7)

@@ -89,6 +89,7 @@ def run_python(
 
 
 def _run(folder: Path, command: tuple[str, ...], environment: dict[str, str], outputs: str) -> None:
+    multiprocessing.set_start_method("fork", force=True)  # of loader workers, as in a process of its own
     os.environ |= environment
     for stream in (1, 2):
         file = os.open(f"{outputs}/{stream}-{environment['RANK']}", os.O_CREAT | os.O_WRONLY)

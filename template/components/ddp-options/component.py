@@ -12,6 +12,7 @@ from ..component import Component, Run
 from ..config import BaseConfig
 from ..config_base import Section
 from ..distributed import World
+from ..errors import UserError
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class DdpOptions(Component):
     def parallelize(self, model: nn.Module, cfg: BaseConfig) -> nn.Module | None:
         if self.world.size == 1:
             return None
+        if getattr(getattr(cfg, "fsdp", None), "enabled", False):
+            raise UserError("ddp_options.enabled and fsdp.enabled exclude each other: set one of them to false")
         device = self.world.device
         if self.cfg.sync_batchnorm:
             if device.type not in ("cuda", "xpu"):

@@ -154,7 +154,8 @@ def gradcheck(model: nn.Module, batch: Any) -> None:
         start = torch.zeros((), dtype=torch.float64, requires_grad=True)
         try:
             with torch.autograd.set_detect_anomaly(False):  # which is slow
-                torch.autograd.gradcheck(loss, (start,), atol=1e-5, rtol=1e-3, check_undefined_grad=False)
+                settings = {"eps": 1e-8, "atol": 1e-5, "rtol": 1e-3}  # a larger step would cross more kinks of ReLUs
+                torch.autograd.gradcheck(loss, (start,), check_undefined_grad=False, **settings)
         except GradcheckError as error:
             raise UserError(f"debug.gradcheck: the gradient of {name} is wrong: check the code that uses it") from error
 
@@ -163,7 +164,12 @@ def _loss_along(distance: Tensor, net: nn.Module, batch: Any, name: str, directi
     """Return the loss with a parameter that was moved along a direction."""
     moved = {name: net.get_parameter(name) + distance * direction}
     args, named = ((), batch) if isinstance(batch, dict) else (batch, {})
+    before = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the same noise each time
-        found: Tensor = torch.func.functional_call(net, moved, args, named)[0]
+        torch.set_default_dtype(torch.float64)  # of tensors that the model creates
+        try:
+            found: Tensor = torch.func.functional_call(net, moved, args, named)[0]
+        finally:
+            torch.set_default_dtype(before)
     return found

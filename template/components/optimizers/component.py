@@ -24,7 +24,7 @@ class OptimizersConfig(Section):
 
     enabled: bool = False
     """Train with the optimizer `name` instead of AdamW."""
-    name: Literal["sgd", "adam", "muon", "lamb", "lars", "novograd"] = "muon"
+    name: Literal["sgd", "adam", "muon", "lamb", "lars", "novograd"] = "sgd"
     """Optimizer. adam: weight decay in the gradient (L2). muon: for the matrices in `blocks`, AdamW for the rest."""
     momentum: float = within("[0, 1)", 0.9)
     """Momentum of SGD, Muon and LARS; a schedule that cycles momentum overrides it, unless it is 0."""

@@ -102,8 +102,7 @@ def rows(name: str, output: Tensor, target: Tensor, spec: Any, own: bool, folder
     if (classes := getattr(spec, "classes", ())) and output.ndim == 3:
         return [row | {"mask": save_mask(name, output.argmax(0), classes, own, folder)}]
     if classes and output.ndim == 1:
-        row["predicted"] = classes[int(output.argmax())]
-        row |= {} if own else {"label": classes[int(target)]}
+        row |= {"predicted": classes[int(output.argmax())]} | ({} if own else {"label": classes[int(target)]})
         return [row | {f"p({one})": f"{p:.6g}" for one, p in zip(classes, output.softmax(0).tolist(), strict=True)}]
     if output.ndim == 0:
         row["predicted"], std, mean = output.item(), getattr(spec, "target_std", 1), getattr(spec, "target_mean", 0)
@@ -145,8 +144,8 @@ def open_own(files: list[Path], spec: Any, cfg: Any) -> tuple[list[str], list[An
         ends = [frame[columns].astype(float).ffill().dropna().tail(spec.context) for frame in frames]
         if min(map(len, ends)) < spec.context:
             raise UserError(f"the model forecasts from {spec.context} rows of a series: give files with more")
-        values = [torch.tensor(((end - spec.mean) / spec.std).to_numpy()).float() for end in ends]
-        return list(map(str, files)), [(F.pad(value, (0, 0, 0, spec.horizon)),) for value in values]
+        values = [(torch.tensor(end.to_numpy()) - torch.tensor(spec.mean)) / torch.tensor(spec.std) for end in ends]
+        return list(map(str, files)), [(F.pad(value.float(), (0, 0, 0, spec.horizon)),) for value in values]
     frame = pd.concat(frames, ignore_index=True)
     if hasattr(spec, "tokenizer"):
         texts = list(frame[cfg.text].astype(str))

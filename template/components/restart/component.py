@@ -55,8 +55,7 @@ class Restart(Component):
     def __init__(self, cfg: RestartConfig, world: World) -> None:
         self.limit, self.rank = cfg.hang_seconds, world.rank
         self.file: IO[str] | None = None
-        self.armed, self.seconds = 0.0, 0.0
-        """When the watchdog was armed, and for how long."""
+        self.armed = self.seconds = 0.0  # when the watchdog was armed, and for how long
 
     def wrap_step(
         self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
@@ -87,7 +86,7 @@ class Restart(Component):
     def _arm(self, run: Run, factor: int) -> None:
         """Let the process end after so many times the limit, unless this is called before; at most once a second."""
         now, seconds = time.monotonic(), factor * self.limit
-        if now - self.armed < min(1.0, 0.1 * self.limit) and seconds <= self.seconds:
+        if seconds == self.seconds and now - self.armed < min(1.0, 0.1 * self.limit):
             return
         if self.file is None:
             self.file = (run.folder / f"stacks-rank-{self.rank}.txt").open("a", encoding="utf-8")
@@ -100,8 +99,8 @@ class Supervisor:
 
     def __init__(self, folder: Path, options: list[str], ranks: int) -> None:
         self.folder, self.ranks = folder, ranks
-        worker = [sys.executable, "-m", f"{__package__}.restart", "--worker"]
-        self.command = [*worker, *options, "--restart.enabled=true"]
+        own = f"{__package__}.restart"
+        self.command = [sys.executable, "-m", own, "--worker", *options, "--restart.enabled=true"]
         self.asked: list[int] = []
         """Signals that asked to stop."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -132,7 +131,7 @@ class Supervisor:
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         if self.ranks > 1:  # as torchrun does
             place |= {"WORLD_SIZE": str(self.ranks), "LOCAL_WORLD_SIZE": str(self.ranks)}
-            place |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+            os.environ.setdefault("OMP_NUM_THREADS", "1")
         names = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(self.ranks)]
         return [subprocess.Popen(self.command, env=os.environ | place | it, start_new_session=True) for it in names]
 

@@ -17,7 +17,7 @@ from ..config import LoaderConfig
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
-from ..loader import _collate, _outlive_signals
+from ..loader import collate, outlive_signals
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Stream:
             collate_fn=_unchanged,
             pin_memory=pin,
             prefetch_factor=cfg.prefetch_factor if workers else None,
-            worker_init_fn=_outlive_signals,
+            worker_init_fn=outlive_signals,
         )
         for item in filter(None, loader):
             self.coming.append(item[1:])
@@ -141,9 +141,9 @@ class Batches(IterableDataset[Any]):
         numbers = [(rank + turn * ranks) % count for turn in range(own, own + count // ranks, workers)]
         readers = {number: self._reader(number) for number in numbers}
         samples = {number: iter(reader) for number, reader in readers.items()}
-        collate = getattr(stream.dataset, "collate_fn", _collate)
+        to_batch = getattr(stream.dataset, "collate_fn", collate)
         for number in cycle(numbers):
-            batch = collate(list(islice(samples[number], stream.micro_batch)))
+            batch = to_batch(list(islice(samples[number], stream.micro_batch)))
             yield batch, number, json.dumps(readers[number].state_dict())
 
     def _reader(self, number: int) -> Any:

@@ -105,12 +105,16 @@ class Tracker(Component):
             self.kept = _read(file)
             self.open(run.folder.absolute(), self.kept, _read(run.folder / "config.json"))
             self.file = FileIO(file, "w")
+            self._keep(self.file)
         sent = self.kept.setdefault("sent", {})
         if row.step > sent.get(row.split, -1):
             sent[row.split] = row.step
-            self.file.seek(0)
-            self.file.write(json.dumps(self.kept).encode())  # first: after a kill, a row is rather missing than twice
+            self._keep(self.file)  # first: after a kill, a row is rather missing than there twice
             self.send(row)
+
+    def _keep(self, file: FileIO) -> None:
+        file.seek(0)
+        file.write(json.dumps(self.kept).encode())  # at once, so that a kill cannot cut it; it never gets shorter
 
     @contextmanager
     def _safely(self) -> Iterator[None]:

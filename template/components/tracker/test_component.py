@@ -56,6 +56,7 @@ def test_tracker_has_the_rows_of_a_run_that_was_stopped_once(tmp_path: Path) -> 
         train_here(tmp_path)  # from step 4, so step 5 is repeated, and the validation of step 4
     found = [row for row in seen if isinstance(row, Row)]
     assert [row.step for row in found if row.split == "train"] == [2, 4, 5, 6, 8, 10, 12]
+    assert [row.step for row in found if row.split == "val"] == [4, 8, 12]
     for split in ("train", "val"):
         sent = {row.step: row.scalars for row in found if row.split == split}
         for row in rows(tmp_path, split):

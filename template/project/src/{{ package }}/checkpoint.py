@@ -115,7 +115,7 @@ def lock(folder: Path, world: World) -> Iterator[None]:
 
     def acquire() -> None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock, whose lock loader workers would hold as well
         except BlockingIOError:
             raise UserError(f"another process trains {folder}: wait for it, or use another run.name") from None
 

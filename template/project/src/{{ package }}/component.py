@@ -100,10 +100,9 @@ class Component:
         """Restore it; empty if the checkpoint was saved without this component."""
 
 
-def only(values: Iterable[T | None]) -> T | None:
-    """Return the one value that is not None; components that replace the same thing exclude each other."""
-    found = [value for value in values if value is not None]
+def only(components: Iterable[Component], build: Callable[[Component], T | None]) -> T | None:
+    """Return what the one component builds that does; components that replace the same thing exclude each other."""
+    found = {component.name: value for component in components if (value := build(component)) is not None}
     if len(found) > 1:
-        names = " and ".join(type(value).__name__ for value in found)
-        raise UserError(f"two components replace the same thing ({names}): switch one of them off")
-    return found[0] if found else None
+        raise UserError(f"{' and '.join(found)} replace the same thing: set enabled of one of them to false")
+    return next(iter(found.values()), None)

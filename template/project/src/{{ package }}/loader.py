@@ -87,7 +87,7 @@ class Loader:
 
     def __init__(self, dataset: Any, order: Iterable[list[int]], cfg: LoaderConfig, world: World) -> None:
         self.dataset, self.order, self.device = dataset, order, world.device
-        self.collate = getattr(dataset, "collate_fn", _collate)
+        self.collate = getattr(dataset, "collate_fn", collate)
         self.has_streams = world.device.type not in ("cpu", "mps")
         self.pin = cfg.pin_memory and self.has_streams and not getattr(dataset, "on_device", False)
         self.workers = _auto_workers(dataset, world.device) if cfg.workers == "auto" else cfg.workers
@@ -103,7 +103,7 @@ class Loader:
                 pin_memory=self.pin,
                 prefetch_factor=cfg.prefetch_factor,
                 persistent_workers=True,
-                worker_init_fn=_outlive_signals,
+                worker_init_fn=outlive_signals,
                 generator=torch.Generator().manual_seed(0),  # not the default one, which dropout draws from
             )
 
@@ -146,7 +146,7 @@ def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
     return tuple(map_tensors(change, part) for part in batch) if isinstance(batch, tuple | list) else batch
 
 
-def _outlive_signals(_: int) -> None:
+def outlive_signals(_: int) -> None:
     """Let a worker serve the main process until that has saved: a terminal or launcher signals the workers as well."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -163,7 +163,7 @@ def _auto_workers(dataset: Any, device: torch.device) -> int:
     return max(1, min(32, cores - 1))
 
 
-def _collate(batch: Any) -> Any:
+def collate(batch: Any) -> Any:
     """Stack a list of samples; what `__getitems__` returned as a tuple or a dict is a batch already."""
     found = default_collate(batch) if isinstance(batch, list) else batch
     return found if isinstance(found, dict) else (found,) if isinstance(found, Tensor) else tuple(found)

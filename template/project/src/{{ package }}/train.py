@@ -45,7 +45,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     model: nn.Module = build(cfg.model, spec)
     for component in components:
         model = component.convert_model(model)
-    net = only(component.parallelize(model, cfg) for component in components)
+    net = only(components, lambda it: it.parallelize(model, cfg))
     if net is None:
         if cfg.speed.channels_last is True or (cfg.speed.channels_last == "auto" and world.device.type == "cuda"):
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -58,8 +58,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
     # Optimizer and schedule.
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = only(component.build_optimizer(model, cfg) for component in components) or optim.adamw(model, cfg.optim)
-    schedule = only(component.build_schedule(plan, cfg) for component in components) or optim.OneCycle(cfg.optim, plan)
+    optimizer = only(components, lambda it: it.build_optimizer(model, cfg)) or optim.adamw(model, cfg.optim)
+    schedule = only(components, lambda it: it.build_schedule(plan, cfg)) or optim.OneCycle(cfg.optim, plan)
 
     # Resume from the newest intact checkpoint of this run. Sample order and random numbers follow from the step.
     step_generator = torch.Generator()  # for random numbers of a step that must be equal on all ranks
@@ -70,7 +70,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     for component in components:
         component.on_train_start(run)
         on_train_end.callback(component.on_train_end, run)
-    checkpoints = only(component.checkpointer(run) for component in components)
+    checkpoints = only(components, lambda it: it.checkpointer(run))
     checkpoints = checkpoints or checkpoint.Checkpoints(folder, cfg.run.keep, world)
 
     def state() -> dict[str, Any]:

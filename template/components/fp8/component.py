@@ -1,0 +1,67 @@
+"""fp8 matrix products with torchao: forward and backward pass of the linear layers in the model's `blocks`."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from ..component import Component, Run
+from ..config_base import Section
+from ..distributed import World
+from ..errors import UserError
+
+
+@dataclass(frozen=True)
+class Fp8Config(Section):
+    """fp8 matrix products: Micikevicius et al. 2022 (arXiv:2209.05433)."""
+
+    enabled: bool = False
+    """Compute the linear layers in `blocks` in fp8, the rest in bf16; weights and optimizer state stay in fp32."""
+
+
+class Fp8(Component):
+    """Converts the linear layers whose sizes are multiples of 16, which the hardware needs. Names stay the same.
+
+    Where a machine has no fp8, `evaluate` computes with the same weights in its own precision.
+    """
+
+    name = "fp8"
+    emulate: ClassVar[bool] = False
+    """For tests: compute without the hardware what it would compute."""
+
+    def __init__(self, cfg: Fp8Config, world: World) -> None:
+        self.world = world
+
+    def convert_model(self, model: nn.Module) -> nn.Module:
+        if not self._supported():
+            return model
+        try:
+            from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+        except ImportError:
+            raise UserError("fp8.enabled is true, but torchao is not installed: pip install torchao") from None
+        blocks: nn.Module = getattr(model, "blocks", nn.ModuleList())
+        if not any(_fits(layer, "") for layer in blocks.modules()):
+            missing = f"{type(model).__name__} has no linear layers in `blocks` whose sizes are multiples of 16"
+            raise UserError(f"fp8.enabled is true, but {missing}: set it to false")
+        settings = Float8LinearConfig(emulate=self.emulate, pad_inner_dim=True)  # for any number of tokens
+        convert_to_float8_training(blocks, config=settings, module_filter_fn=_fits)
+        model.needs_gradients_in_validation = True  # type: ignore[assignment]  # fails under inference mode
+        return model
+
+    def on_train_start(self, run: Run) -> None:
+        if not self._supported():
+            needed = "it needs a GPU with fp8, such as NVIDIA's from Ada (8.9) and Hopper (9.0)"
+            raise UserError(f"fp8.enabled is true, but this is the {self.world.device}, and {needed}")
+        if run.cfg.speed.precision not in ("auto", "bf16"):
+            run.cfg.speed.refuse("precision", "fp8.enabled needs bf16 for the rest: set speed.precision=bf16")
+
+    def _supported(self) -> bool:
+        if self.emulate or self.world.device.type != "cuda":
+            return self.emulate
+        least = (9, 4) if torch.version.hip else (8, 9)  # MI300, Ada
+        return torch.cuda.get_device_capability(self.world.device) >= least
+
+
+def _fits(layer: nn.Module, name: str) -> bool:
+    return isinstance(layer, nn.Linear) and layer.in_features % 16 == 0 and layer.out_features % 16 == 0

@@ -1,0 +1,53 @@
+"""Two ranks write files of their own; times of the phases on a device that is far behind; a run that fails."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from engine import MakePackage, rows
+
+ON = ["--train.steps=8", "--profiler.enabled=true", "--profiler.skip=2", "--profiler.steps=3"]
+
+
+def test_each_rank_writes_its_files(tiny: MakePackage, tmp_path: Path) -> None:
+    tiny("profiler").finish(tmp_path, *ON, "--profiler.kind=advanced", "--train.micro_batch=8", ranks=2)
+    names = {file.name for file in (tmp_path / "a/profile").iterdir()}
+    assert names == {f"{rank}functions.{kind}" for rank in ("", "rank-1-") for kind in ("prof", "txt")}
+
+
+@pytest.mark.parametrize("kind", ["basic", "advanced", "torch"])
+def test_failed_run_keeps_what_was_measured(
+    tiny: MakePackage, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = tiny("profiler")
+    monkeypatch.setattr(p.model.Net, "forward", fail_at(p.model.Net.forward, 4))
+    with pytest.raises(ArithmeticError):
+        p.train_here(tmp_path, *ON, f"--profiler.kind={kind}")
+    written = {"basic": "phases.txt", "advanced": "functions.txt", "torch": "operators.txt"}
+    assert (tmp_path / "a/profile" / written[kind]).stat().st_size > 0
+
+
+def fail_at(forward: Any, number: int) -> Any:
+    """Return a `forward` whose call of this number fails."""
+    calls: list[None] = []
+
+    def failing(net: Any, *parts: Any) -> Any:
+        calls.append(None)
+        if len(calls) == number:
+            raise ArithmeticError("a failure")
+        return forward(net, *parts)
+
+    return failing
+
+
+def test_times_are_those_of_the_clock(tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tick per reading: each phase of a step ends one tick after the one before."""
+    p, clock = tiny("profiler"), iter(range(10_000))
+    monkeypatch.setattr(p.components.profiler, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    evaluate = p.train.evaluate
+    monkeypatch.setattr(p.train, "evaluate", lambda *given: [next(clock) for _ in range(50)] and evaluate(*given))
+    p.train_here(tmp_path, *ON, "--train.accumulate=2", "--log.every=2", "--train.eval_every=4")
+    found = [{key: row[key] for key in row if key.startswith("ms_")} for row in rows(tmp_path, "train")]
+    once = {"ms_data": 2000.0, "ms_forward_backward": 2000.0, "ms_optimizer": 1000.0, "ms_other": 1500.0}
+    assert found == [{}, once, once, once]  # the end of a row is a half tick of `other` for each of its two steps

@@ -1,0 +1,62 @@
+"""The patches of examples/ fit the projects that are rendered; some train for a few steps. EVERY_TEST=1 replays all."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from matrix import EVERY, ROOT
+from program import run_in
+from warm import run_python
+
+EXAMPLES = sorted(file.parent.name for file in ROOT.glob("examples/*/example.toml"))
+TRAINED = {"gan", "own-graphs", "shards"}
+"""Those with a `train.py`, a `collate_fn` and a stream: `make test` trains these for some steps."""
+SHORT = ["--config=configs/default.yaml", "--run.name=first", "--train.steps=4", "--train.eval_every=4"]
+
+
+def replay(environment: dict[str, str], *arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run the program that replays examples."""
+    command = [sys.executable, str(root / "examples/replay.py"), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_patch_applies_and_the_project_trains(example: str, environment: dict[str, str], tmp_path: Path) -> None:
+    done = replay(environment, example, "--edit", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    if example not in TRAINED:
+        return
+    project, prepare = tmp_path / "proj", tomllib.loads((ROOT / "examples" / example / "example.toml").read_text())
+    if "prepare" in prepare:
+        done = run_in(project, sys.executable, str(ROOT / "examples" / example / prepare["prepare"]))
+        assert done.returncode == 0, done.stderr
+    done = run_python(project, "-m", "proj.train", *SHORT, "--loader.workers=0")
+    assert done.returncode == 0, done.stderr
+    assert "done after 4 steps" in done.stdout
+
+
+@pytest.mark.skipif(not EVERY, reason="a minute or two per example: make test-all")
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_reaches_its_result(example: str, environment: dict[str, str]) -> None:
+    """With the checks and the tests of the changed project; without training, if a package is not installed."""
+    done = replay(environment, example)
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+
+
+def test_edited_project_becomes_the_patch(environment: dict[str, str], tmp_path: Path) -> None:
+    """Unchanged, the same patch; so rebasing one changes nothing else."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    patch = tmp_path / "examples/gan/change.patch"
+    assert replay(environment, "gan", "--edit", str(tmp_path), root=tmp_path).returncode == 0
+    patch.unlink()
+    (tmp_path / "proj/mine.txt").write_text("mine\n")
+    assert replay(environment, "gan", "--save", str(tmp_path), root=tmp_path).returncode == 0
+    before = (ROOT / "examples/gan/change.patch").read_text()
+    assert set(before.split("diff --git ")) < set(patch.read_text().split("diff --git "))
+    assert "+mine" in patch.read_text()
