@@ -1,4 +1,4 @@
-"""Write scikit-learn's digits from 0 to 4 as JPEG files of several sizes, dark on light, into build/images/{train,val}/<digit>."""
+"""Write scikit-learn's digits from 0 to 4 as JPEG files of several sizes into build/images/{train,val}/<digit>."""
 
 from pathlib import Path
 

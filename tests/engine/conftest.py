@@ -1,6 +1,7 @@
 """The fixture `package`: rendered projects, each once per session."""
 
 import fcntl
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,12 @@ from pathlib import Path
 import pytest
 from engine import MakePackage, Package
 from program import Fastproj
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_trackers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what trackers write outside of a run's folder with the tests, before one of them is imported."""
+    os.environ |= {"TRACKIO_DIR": str(tmp_path_factory.mktemp("trackio")), "WANDB_SILENT": "true"}
 
 
 @pytest.fixture(scope="session")

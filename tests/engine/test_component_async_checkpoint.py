@@ -4,6 +4,7 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -84,7 +85,11 @@ def test_monitor_that_is_no_metric_is_refused_at_the_first_validation(tiny: Make
 def test_copy_shares_nothing_with_the_state_and_tied_weights_stay_tied(tiny: MakePackage) -> None:
     module = sys.modules[f"{tiny(NAME).components.__name__}.async_checkpoint"]
     weight = torch.randn(3, 4, 5, 6).to(memory_format=torch.channels_last)
-    state = {"model": {"a": weight, "b": weight.detach()}, "list": [weight[0], {"numbers": [1, 2]}], "pair": (1, 2.0)}
+    state: dict[str, Any] = {
+        "model": {"a": weight, "b": weight.detach()},
+        "list": [weight[0], {"numbers": [1, 2]}],
+        "pair": (1, 2.0),
+    }
     event, copied = module._copy_to_host(state, torch.device("cpu"))
     assert event is None
     assert equal(copied, state)

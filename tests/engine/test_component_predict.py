@@ -85,15 +85,13 @@ def test_forecasts_continue_the_series_in_its_unit(package: MakePackage, tmp_pat
     table = start(p, tmp_path)
     assert len(table) == 4 * (80 + 16 - 16 - 4 + 1)
     assert [float(table[0][f"{name} (true)"]) for name in series] == pytest.approx([*series.iloc[320]], rel=1e-5)
-    assert [float(table[3][name]) for name in series] == pytest.approx([*series.iloc[319]], rel=1e-5)
+    assert [float(table[3][f"{name}"]) for name in series] == pytest.approx([*series.iloc[319]], rel=1e-5)
     table = start(p, tmp_path, tmp_path / "series.csv")
     assert [row["step"] for row in table] == ["1", "2", "3", "4"]
-    assert [float(table[3][name]) for name in series] == pytest.approx([*series.iloc[-1]], rel=1e-5)
+    assert [float(table[3][f"{name}"]) for name in series] == pytest.approx([*series.iloc[-1]], rel=1e-5)
 
 
-def test_masks_have_the_values_of_the_training_and_the_size_of_own_images(
-    package: MakePackage, tmp_path: Path
-) -> None:
+def test_masks_have_the_values_of_the_training_and_the_size_of_own_images(package: MakePackage, tmp_path: Path) -> None:
     p = trained(package, tmp_path, "unet")
     table = start(p, tmp_path)
     spec, logits, _ = outputs(p, tmp_path)
@@ -109,9 +107,7 @@ def test_masks_have_the_values_of_the_training_and_the_size_of_own_images(
 
 
 @pytest.mark.parametrize("model", ["resnet", "vit"])
-def test_own_images_have_the_predictions_of_the_same_samples(
-    package: MakePackage, tmp_path: Path, model: str
-) -> None:
+def test_own_images_have_the_predictions_of_the_same_samples(package: MakePackage, tmp_path: Path, model: str) -> None:
     p = trained(package, tmp_path, model)
     of_validation = start(p, tmp_path)[:3]
     images, _ = p.data.load(p.data.DataConfig())[1].__getitems__([0, 1, 2])
@@ -124,7 +120,9 @@ def test_own_images_have_the_predictions_of_the_same_samples(
 
 
 def test_own_texts_have_the_predictions_of_the_same_samples(package: MakePackage, tmp_path: Path) -> None:
-    rows = [{"text": f"the {kind} of number {number}", "label": kind} for number in range(40) for kind in ("cat", "dog")]
+    rows = [
+        {"text": f"the {kind} of number {number}", "label": kind} for number in range(40) for kind in ("cat", "dog")
+    ]
     pd.DataFrame(rows).to_csv(tmp_path / "all.csv", index=False)
     p = trained(package, tmp_path, "bert", f"--data.path={tmp_path}/all.csv", "--data.length=16")
     of_training = start(p, tmp_path, tmp_path / "all.csv")

@@ -15,7 +15,7 @@ from warm import Started, start_python
 FIXED = ["--config=configs/default.yaml", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
 FIXED += ["--train.epochs=1", "--train.micro_batch=16", "--log.every=1", "--run.name=a"]
 """Options of all runs; later ones override them."""
-TIMES = {"seconds", "samples_per_second", "data_wait"}
+TIMES = {"seconds", "samples_per_second", "data_wait", "tflops", "mfu"}
 """What of a row of metrics differs between two equal runs."""
 TINY = Path(__file__).with_name("tiny")
 """A model and data with which the engine is tested."""
@@ -94,7 +94,7 @@ def saved(folder: Path, name: str = "a") -> dict[str, Any]:
 def rows(folder: Path, split: str = "", name: str = "a") -> list[dict[str, Any]]:
     """Return the rows of a run, without what depends on time."""
     found = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
-    return [{key: row[key] for key in row if key not in TIMES} for row in found if split in ("", row["split"])]
+    return [{key: row[key] for key in row if key not in TIMES and not key.startswith("ms_")} for row in found if split in ("", row["split"])]
 
 
 def equal(first: Any, second: Any) -> bool:

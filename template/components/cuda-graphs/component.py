@@ -99,7 +99,7 @@ class StepGraphs:
             rate.fill_(group["lr"])
             self.momentum.fill_(group["betas"][0])
         self.second.replay()
-        return self.grad_norm.clone()
+        return self.grad_norm
 
     def _capture(self, batch: Any, share: float) -> None:
         """Warm up on a side stream, restore what that changed, and capture; nothing of it counts as training."""

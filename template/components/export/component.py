@@ -3,13 +3,14 @@
 python -m <package>.components.export runs/first                # model.pt2, a program of torch.export
 python -m <package>.components.export runs/first --format onnx  # model.onnx
 
-The file has the model's `predict`, in fp32: it takes inputs as `Prepare` in data.py returns them, in batches of any size.
+The file has the model's `predict`, in fp32, for batches of any size of inputs as `Prepare` in data.py returns them.
 """
 
 import argparse
 import logging
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,7 +45,7 @@ def export(run: Path, kind: str, file: Path) -> float:
         with TemporaryDirectory(dir=file.parent) as folder:
             call = write(program, Path(folder, file.name))
             found = [call(_first(inputs, count)) for count in (1, 3)]
-            largest = max((one - other).abs().max().item() for one, other in zip(found, expected, strict=True))
+            largest: float = max((one - other).abs().max().item() for one, other in zip(found, expected, strict=True))
             if not all(torch.allclose(*pair, RTOL, ATOL) for pair in zip(found, expected, strict=True)):
                 raise UserError(f"the exported model differs by up to {largest:.2g}, so it is not kept")
             for part in Path(folder).iterdir():  # ONNX has the weights above 2 GB in files of their own
@@ -85,8 +86,7 @@ def _write_program(program: torch.export.ExportedProgram, file: Path) -> Callabl
 
 def _write_onnx(program: torch.export.ExportedProgram, file: Path) -> Callable[[dict[str, Tensor]], Tensor]:
     """Write an ONNX file, and return it as loaded by ONNX Runtime."""
-    import onnxruntime
-
+    onnxruntime = import_module("onnxruntime")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
         found = torch.onnx.export(program, verbose=False)

@@ -3,7 +3,6 @@
 import copy
 import re
 import sys
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +54,6 @@ class Mfu(Component):
         self.flops, self.peak, self.problem = 0, 0.0, ""
         self.fakes = FakeTensorMode()
         self.copy: nn.Module | None = None
-        self.begun = (0.0, 0)
-        """Time and step at the beginning of the next row."""
 
     def convert_model(self, model: nn.Module) -> nn.Module:
         try:
@@ -94,7 +91,7 @@ class Mfu(Component):
         if self.problem and run.world.rank == 0:
             why = self.problem.splitlines()[0][:150]
             print(f"warning: mfu counts no FLOPs, as the model does not run without data ({why})", file=sys.stderr)
-        self.copy, self.problem, self.begun = None, "", (time.perf_counter(), run.step)
+        self.copy, self.problem = None, ""
 
     def _fake(self, tensor: Tensor) -> Tensor:
         """Return a tensor without data, on the CPU: so all devices count the same operations."""
@@ -103,15 +100,10 @@ class Mfu(Component):
             return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
 
     def on_log(self, run: Run, row: dict[str, float]) -> None:
-        seconds, steps = time.perf_counter() - self.begun[0], run.step - self.begun[1]
         if self.flops:
-            row["tflops"] = self.flops * steps / seconds / 1e12
+            row["tflops"] = self.flops * row["samples_per_second"] / run.plan.global_batch / 1e12
             if self.peak:
                 row["mfu"] = row["tflops"] / self.peak
-        self.begun = (time.perf_counter(), run.step)
-
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
-        self.begun = (time.perf_counter(), run.step)
 
 
 def peak(device: str, precision_name: str) -> float:

@@ -43,7 +43,6 @@ class Recorder(Tracker):
 
 
 def recorded(*trackers: Tracker) -> AbstractContextManager[Any]:
-    """Train with these trackers, and with the components that are enabled."""
     return mock.patch.object(program, "build_components", lambda *given: [*build_components(*given), *trackers])
 
 

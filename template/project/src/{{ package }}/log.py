@@ -38,9 +38,8 @@ class Log:
 
     def first_lines(self, precision: str, peak_lr: float, samples: int, val_samples: int) -> None:
         """Print what is trained, on what, and for how long."""
-        run, plan = self.run, self.run.plan
+        run, plan, device = self.run, self.run.plan, f"{self.run.world.size} x {self.run.world.device.type}"
         parameters = sum(parameter.numel() for parameter in run.model.parameters())
-        device = f"{run.world.size} x {run.world.device.type}"
         self.print(
             f"{run.folder}: {type(run.model).__name__} with {parameters:,} parameters on {device}, {precision}",
             f"{samples:,} training samples, {val_samples:,} validation samples, {plan.total_steps:,} steps",
@@ -60,13 +59,16 @@ class Log:
         self.waited += time.perf_counter() - begin
         return batch
 
+    def speed(self) -> dict[str, float]:
+        """Return the speed since the last row, and the share of the time in which the loop waited for batches."""
+        seconds = time.perf_counter() - self.interval_start
+        samples = (self.run.step - self.interval_step) * self.run.plan.global_batch
+        return {"samples_per_second": round(samples / seconds, 1), "data_wait": round(self.waited / seconds, 4)}
+
     def train(self, row: dict[str, float]) -> None:
-        """Write a row of training metrics, with the share of the time in which the loop waited for batches."""
-        seconds, steps = time.perf_counter() - self.interval_start, self.run.step - self.interval_step
-        row["samples_per_second"] = round(steps * self.run.plan.global_batch / seconds, 1)
-        row["data_wait"] = round(self.waited / seconds, 4)
+        """Write a row of training metrics."""
         self.bar.set_postfix_str(f"loss {row['loss']:.4g}, {row['samples_per_second']:,.0f} samples/s", refresh=False)
-        self.bar.update(steps)
+        self.bar.update(self.run.step - self.bar.n)
         self.write("train", row, show=bool(self.bar.disable))
 
     def flush(self) -> None:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from . import checkpoint, data, distributed, loader, optim, precision
+from . import data, distributed, loader, optim, precision
+from .checkpoint import Checkpoints, lock
 from .component import ForwardBackward, OptimizerStep, Run, only
 from .components import Config, build_components
 from .config import parse
@@ -70,11 +71,9 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     for component in components:
         component.on_train_start(run)
         on_train_end.callback(component.on_train_end, run)
-    checkpoints = only(components, lambda it: it.checkpointer(run))
-    checkpoints = checkpoints or checkpoint.Checkpoints(folder, cfg.run.keep, world)
+    checkpoints = only(components, lambda it: it.checkpointer(run)) or Checkpoints(folder, cfg.run.keep, world)
 
-    def state() -> dict[str, Any]:
-        """Return the content of a checkpoint."""
+    def state() -> dict[str, Any]:  # the content of a checkpoint
         return {
             "step": run.step,
             "skipped": (skipped.item(), run.known_skipped),
@@ -123,7 +122,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         micro_step, update = component.wrap_step(run, micro_step, update)
 
     stop_requests = distributed.StopRequests(world, cfg.run.hours)
-    with checkpoint.lock(folder, world), closing(Log(run)) as log, closing(batches), stop_requests, on_train_end:
+    with lock(folder, world), closing(Log(run)) as log, closing(batches), stop_requests, on_train_end:
         log.first_lines(precision_name, schedule.peak, len(train_set), len(val_set))
 
         def validate() -> dict[str, float]:
@@ -159,7 +158,6 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             run.step += 1
             for component in components:
                 component.on_step_end(run)
-
             logs, validates = run.step % cfg.log.every == 0, plan.validates(run.step)
             stop = stop_requests.agreed(run.step)
             if logs or validates or stop:
@@ -170,7 +168,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                     raise UserError(f"{found} at step {run.step:,}: lower optim.lr")
                 if logs or validates:  # not at a stop, so that a resumed run repeats the uninterrupted one
                     run.known_skipped = int(row.get("skipped", run.known_skipped))
-                row["lr"] = lr
+                row |= {"lr": lr, **log.speed()}
                 for component in components:
                     component.on_log(run, row)
                 log.train(row)
