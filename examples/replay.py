@@ -177,10 +177,11 @@ def main() -> int:
         parser.error(f"no example {', '.join(sorted(unknown))}" if unknown else "give the name of one example")
     if args.edit or args.save:
         example = Example.read(args.names[0])
-        if args.save:
-            save(example, args.save / "proj")
-        else:
-            edit(example, args.edit, "--reject")
+        try:
+            save(example, args.save / "proj") if args.save else edit(example, args.edit, "--reject")
+        except ReplayError as error:
+            print(error, file=sys.stderr)
+            return 1
         return 0
     failed = 0
     print("| example | files | + | - | found | tests | seconds |\n|---|---|---|---|---|---|---|")

@@ -1,6 +1,7 @@
 """The fixture `package`: rendered projects, each once per session."""
 
 import fcntl
+import hashlib
 import os
 import sys
 from functools import cache
@@ -24,6 +25,8 @@ def package(fastproj: Fastproj, shared_folder: Path) -> MakePackage:
     @cache
     def render(model: str, *components: str) -> Package:
         output, name = shared_folder / "engine", "-".join([model, *components])
+        if len(name) > 60:
+            name = f"{model}-{len(components)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         output.mkdir(exist_ok=True)
         with open(output / f"{name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -30,7 +30,8 @@ class Mixed(nn.Module):
         x = self.norm(self.convolution(self.dropout(x)))
         heads = x.reshape(4, 2, -1, 4)
         mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=self.attention_dropout)
-        return self.dropout(mixed.reshape(x.shape)).tanh()
+        found: Tensor = self.dropout(mixed.reshape(x.shape)).tanh()
+        return found
 
 
 class Net(nn.Module):
@@ -102,7 +103,7 @@ def test_compiled_blocks_have_the_same_gradients(convert: Callable[..., nn.Modul
     torch.manual_seed(0)
     net = Net()
     for block in net.blocks:
-        block.cumulative.momentum = 0.1  # torch cannot compile None
+        setattr(block.get_submodule("cumulative"), "momentum", 0.1)  # noqa: B010  # torch cannot compile None
     expected = trained(copy.deepcopy(net))
     converted = convert(net, **options)
     for block in converted.get_submodule("blocks").children():

@@ -21,14 +21,14 @@ class Recorded(TorchDispatchMode):
     """A graph on the CPU: a replay repeats the operations, on the same tensors and numbers."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[Any, Any, Any, Any]] = []
         self.before: list[tuple[Tensor, Tensor]] = []
         self.replays = 0
 
     def __enter__(self) -> "Recorded":
         self.random = torch.get_rng_state()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -41,7 +41,7 @@ class Recorded(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         """Undo what the operations changed: a CUDA graph only records while it is captured."""
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch.set_rng_state(self.random)
         with torch.no_grad():
             for part, value in reversed(self.before):

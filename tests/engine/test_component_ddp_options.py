@@ -17,7 +17,7 @@ def test_gradients_are_averaged_in_bf16(package: MakePackage, tmp_path: Path) ->
     model(inputs).square().sum().backward()
     expected = [parameter.grad.bfloat16().float() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         cfg = p.components.ddp_options.DdpOptionsConfig(enabled=True, bf16_gradients=True)
         world = p.distributed.World(0, 2, torch.device("cpu"))

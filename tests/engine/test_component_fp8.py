@@ -26,15 +26,15 @@ def rounded(values: Tensor) -> Tensor:
 
 def test_products_are_those_of_rounded_factors(p: Package) -> None:
     torch.manual_seed(0)
-    net, inputs = nn.Module(), torch.randn(7, 32)
-    net.blocks = nn.Sequential(nn.Linear(32, 16, bias=False))
-    expected = rounded(inputs) @ rounded(net.blocks[0].weight.detach()).T
+    net, inputs, layer = nn.Module(), torch.randn(7, 32), nn.Linear(32, 16, bias=False)
+    net.blocks = nn.Sequential(layer)
+    expected = rounded(inputs) @ rounded(layer.weight.detach()).T
     module = p.components.fp8
     world = p.distributed.World(0, 1, torch.device("cpu"))
     module.Fp8(module.Fp8Config(enabled=True), world).convert_model(net)
     with torch.no_grad():
         torch.testing.assert_close(net.get_submodule("blocks")(inputs), expected, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(expected, inputs @ net.blocks[0].weight.T, rtol=1e-3)
+    assert not torch.allclose(expected, inputs @ layer.weight.T, rtol=1e-3)
 
 
 def test_resumed_run_ends_the_same(p: Package, tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def saved(folder: Path, name: str = "a") -> dict[str, Any]:
 def rows(folder: Path, split: str = "", name: str = "a") -> list[dict[str, Any]]:
     """Return the rows of a run, without what depends on time."""
     found = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
-    return [{key: row[key] for key in row if key not in TIMES and not key.startswith("ms_")} for row in found if split in ("", row["split"])]
+    kept = [row for row in found if split in ("", row["split"])]
+    return [{key: row[key] for key in row if key not in TIMES and not key.startswith("ms_")} for row in kept]
 
 
 def equal(first: Any, second: Any) -> bool:

@@ -36,10 +36,12 @@ class Ema(Component):
         """The average and the parameters, as lists of this rank's tensors, so that an update is one kernel."""
 
     def on_train_start(self, run: Run) -> None:
-        for name, parameter in run.model.named_parameters():
-            self.average[name] = parameter.detach().clone()
-            self.pairs[0].append(_local(self.average[name]))
+        copies = {parameter: parameter.detach().clone() for parameter in run.model.parameters()}
+        for parameter, average in copies.items():
+            self.pairs[0].append(_local(average))
             self.pairs[1].append(_local(parameter))
+        for name, parameter in run.model.named_parameters(remove_duplicate=False):  # a tied weight has two names
+            self.average[name] = copies[parameter]
 
     def on_step_end(self, run: Run) -> None:
         decay = min(self.decay, (1 + run.step) / (10 + run.step))
@@ -62,7 +64,10 @@ class Ema(Component):
         """Restore the average; a run that had none starts with its weights."""
         average, parameters = self.pairs
         saved = state.get("eval_weights")
-        _copy(parameters if saved is None else [_local(saved[name]) for name in self.average], average)
+        if saved is None:
+            _copy(parameters, average)
+        else:
+            _copy([_local(saved[name]) for name in self.average], [_local(it) for it in self.average.values()])
 
 
 @torch.no_grad()

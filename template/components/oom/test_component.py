@@ -108,17 +108,6 @@ def test_model_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
         train_here(tmp_path, *OOM, "--oom.smallest=4", "--run.name=second")
 
 
-def test_size_in_the_folder_of_the_run_is_where_it_starts(tmp_path: Path) -> None:
-    """A rank among several leaves it there, and all of them start again."""
-    with limited(6), at_step(2, ask_to_stop), pytest.raises(Stopped):
-        train_here(tmp_path, *OOM)
-    (tmp_path / "first/oom.json").write_text("3")
-    with limited(6) as built:
-        train_here(tmp_path, *OOM)
-    assert set(built[0].sizes) == {3}
-    assert state(tmp_path)["components"]["oom"] == {"size": 3}
-
-
 def test_loss_that_compares_samples_is_refused(tmp_path: Path) -> None:
     with limited(100, batch_coupled=True), pytest.raises(UserError, match="would change the loss of Limited"):
         train_here(tmp_path, *OOM)
