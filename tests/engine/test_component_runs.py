@@ -1,7 +1,6 @@
 """Each component, and each pair of components, trains and resumes; how fsdp and ema act."""
 
 import re
-from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,8 @@ def test_component_trains_and_survives_a_kill(package: MakePackage, tmp_path: Pa
     assert rows(tmp_path / "whole")[-1]["step"] == 6
     program = [str(PROGRAMS / "kill_at_step.py"), "5", p.name, *p.arguments(tmp_path / "killed", *options)]
     assert run_python(p.root, *program).returncode == -9
-    assert saved(tmp_path / "killed")["step"] == 3
+    if component != "async-checkpoint":  # which may still write
+        assert saved(tmp_path / "killed")["step"] == 3
     p.train_here(tmp_path / "killed", *options)
     assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
@@ -127,37 +127,3 @@ def test_average_can_be_added_to_a_run_and_removed_from_it(tiny: MakePackage, tm
     for number, enabled in enumerate(["false", "true", "false"], 1):
         p.train_here(tmp_path, f"--train.steps={3 * number}", f"--ema.enabled={enabled}")
     assert saved(tmp_path)["step"] == 9
-
-
-def out_of_memory(forward: Callable[..., Any], largest: int) -> Callable[..., Any]:
-    """Return a `forward` that fails for more samples."""
-
-    def limited(self: Any, inputs: torch.Tensor, targets: torch.Tensor) -> Any:
-        if self.training and len(inputs) > largest:
-            raise torch.OutOfMemoryError("out of memory")
-        return forward(self, inputs, targets)
-
-    return limited
-
-
-def test_smaller_forward_passes_train_the_same_batch(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    p, options = tiny("oom"), ["--train.steps=6", "--train.accumulate=2", "--model.dropout=0", "--oom.enabled=true"]
-    p.train_here(tmp_path / "whole", *options)
-    monkeypatch.setattr(p.model.Net, "forward", out_of_memory(p.model.Net.forward, 5))
-    p.train_here(tmp_path / "halved", *options)
-    for mine, other in zip(rows(tmp_path / "halved"), rows(tmp_path / "whole"), strict=True):
-        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
-    assert saved(tmp_path / "halved")["components"]["oom"] == {"size": 4}
-    p.train_here(tmp_path / "resumed", *options, "--train.steps=3", "--optim.lr=1e-3")
-    with pytest.raises(p.errors.UserError, match="out of memory with 8 samples"):
-        p.train_here(tmp_path / "small", *options, "--oom.smallest=7")
-
-
-@pytest.mark.parametrize(("component", "ranks"), [("fsdp", 1), ("oom", 2)])
-def test_component_that_cannot_act_is_one_line(
-    package: MakePackage, tmp_path: Path, component: str, ranks: int
-) -> None:
-    done = package("mlp", component).finish(tmp_path, f"--{component}.enabled=true", ranks=ranks, expect=1)
-    assert f"{component}.enabled" in done.stderr

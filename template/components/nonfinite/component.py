@@ -44,7 +44,8 @@ class Nonfinite(Component):
     def __init__(self, cfg: NonfiniteConfig, world: World) -> None:
         self.cfg, self.world = cfg, world
         self.row: dict[str, float] = {}
-        """The last row of metrics."""
+        """The model's metrics in the last row."""
+        self.names: list[str] = []
         self.snapshot: dict[str, Any] | None = None
         """What `rollback` restores, in host memory."""
         self.step = 0
@@ -79,6 +80,7 @@ class Nonfinite(Component):
                 _copy(buffers, before)
             metrics = forward_backward(batch, share, last)
             losses.append(metrics["loss"])
+            self.names = list(metrics)
             return {name: self._finite(name, *pair) for name, pair in metrics.items()}
 
         def checked() -> Tensor:
@@ -129,7 +131,7 @@ class Nonfinite(Component):
             self._take_snapshot(run)
         run.known_skipped = skipped
         row["skipped"] = float(skipped)
-        self.row = dict(row)
+        self.row = {name: row[name] for name in self.names}
 
     def _take_snapshot(self, run: Run) -> None:
         state = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}
