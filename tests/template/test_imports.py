@@ -5,11 +5,20 @@ import re
 from pathlib import Path
 
 import pytest
-from matrix import FRAMEWORKS, MODELS, PROJECTS, TEMPLATE
+from matrix import COMPONENTS, FRAMEWORKS, MODELS, MODULES, PROJECTS, TEMPLATE, module_of
 from program import Project
 
 ONLY_CUDA = re.compile(r"\btorch\.(cuda|backends\.cu\w+)\b|from torch(\.backends)? import .*\b(cuda|cudnn)\b")
-MAY_USE_CUDA = {"precision.py": "TF32, cuDNN's autotuner, compute capability"}
+MAY_USE_CUDA = {
+    "precision.py": "TF32, cuDNN's autotuner, compute capability",
+    "cuda-graphs": "graphs",
+    "debug": "its report of synchronization",
+    "fp8": "compute capability",
+    "mfu": "the name of the GPU",
+    "profiler": "ranges for nsys",
+}
+STARTS_TRAINING = "components.restart"
+"""Its `main` starts the training, and so imports what is above it."""
 OF_OWNERS = {"model": {"config_base", "data", "errors"}, "data": {"config_base", "errors"}}
 """What the files that users replace may import."""
 
@@ -64,6 +73,7 @@ PLACES = [(*pair, "cpu") for pair in PROJECTS] + [(FRAMEWORKS[0], MODELS[0], "no
 @pytest.mark.parametrize(("framework", "model", "hardware"), PLACES)
 def test_imports_go_one_way(project: Project, framework: str, model: str, hardware: str) -> None:
     graph = imports(project(framework, model, hardware) / "src/proj")
+    graph[STARTS_TRAINING] = graph.get(STARTS_TRAINING, set()) - {"components", "train"}
     assert cycles(graph) == []
     assert graph["model"] <= OF_OWNERS["model"]
     assert graph["data"] <= OF_OWNERS["data"]
@@ -90,10 +100,20 @@ def test_upward_imports_and_cycles_are_found(tmp_path: Path) -> None:
     assert cycles(graph) == [["components.show", "data", "components.show"], ["data", "components.show", "data"]]
 
 
+@pytest.mark.parametrize("component", MODULES)
+def test_component_imports_no_other_one_that_it_does_not_require(component: str) -> None:
+    """Nor does its test, as each of them can be alone in a project."""
+    folder, others = TEMPLATE / "components" / component, r"^\s*from (?:\.|\.\.components\.)(\w+) import"
+    text = "".join((folder / name).read_text() for name in ("component.py", "test_component.py"))
+    required = {component, *COMPONENTS[component].get("requires", [])}
+    assert {*re.findall(others, text, re.MULTILINE)} <= {module_of(name) for name in required} | {"support"}
+
+
 def test_only_few_files_use_what_only_cuda_has() -> None:
     """All others use torch.accelerator, torch.Stream and torch.get_device_module."""
     files = [file for file in TEMPLATE.rglob("*") if {".py", ".jinja"} & {file.suffix} and "test" not in file.name]
-    found = {file.name for file in files if "tests" not in file.parts and _uses_cuda(file)}
+    found = {file for file in files if "tests" not in file.parts and _uses_cuda(file)}
+    found = {file.parent.name if file.name == "component.py" else file.name for file in found}
     assert found == MAY_USE_CUDA.keys()
 
 

@@ -11,14 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from ..checkpoint import Checkpoints
 from ..component import Component, Run
@@ -51,12 +43,14 @@ class Fsdp(Component):
         """Shard the model, which every rank has built on the CPU; one block at a time is whole on the device."""
         if self.world.size == 1:
             raise UserError("fsdp.enabled needs several ranks: start with torchrun --nproc-per-node 2")
+        from torch.distributed.device_mesh import init_device_mesh  # here, as these imports take a second
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
         mesh = init_device_mesh(self.world.device.type, (self.world.size,))
         dtype = torch.bfloat16 if self.cfg.bf16 else None
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for module in [*getattr(model, "blocks", []), model]:
             fully_shard(module, mesh=mesh, mp_policy=policy)
-        assert isinstance(model, FSDPModule)
         model.no_sync = partial(_no_sync, model)  # type: ignore[assignment]
         # Weights that were gathered under inference mode cannot be trained.
         model.needs_gradients_in_validation = True  # type: ignore[assignment]
@@ -66,15 +60,15 @@ class Fsdp(Component):
     def eval_weights(self, run: Run) -> Iterator[None]:
         """Gather the root's weights anew after a validation, which may have had others."""
         yield
-        assert isinstance(run.model, FSDPModule)
-        run.model.reshard()
+        sharded: Any = run.model
+        sharded.reshard()
 
     def checkpointer(self, run: Run) -> "ShardedCheckpoints":
         return ShardedCheckpoints(run)
 
 
 @contextmanager
-def _no_sync(model: FSDPModule) -> Iterator[None]:
+def _no_sync(model: Any) -> Iterator[None]:
     model.set_requires_gradient_sync(False)
     yield
     model.set_requires_gradient_sync(True)
@@ -92,6 +86,8 @@ class ShardedCheckpoints(Checkpoints):
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write the shards and the whole weights."""
+        from torch.distributed.checkpoint import state_dict_saver
+
         for buffer in self.run.model.buffers():  # such as BatchNorm's running statistics
             dist.broadcast(buffer, src=0)
         self.world.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -101,6 +97,9 @@ class ShardedCheckpoints(Checkpoints):
 
     def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state with this rank's shards."""
+        from torch.distributed.checkpoint import state_dict_loader
+        from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
+
         if not (folder / ".metadata").exists():
             raise UserError(f"{folder} was saved without fsdp: use another run.name, or fsdp.enabled=false")
         loaded = state | self._shards()
@@ -109,6 +108,8 @@ class ShardedCheckpoints(Checkpoints):
         return loaded | {"optimizer": self.run.optimizer.state_dict()}
 
     def _shards(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+
         model = get_model_state_dict(self.run.model)  # first, as it reshards what a validation has gathered
         return {"model": model, "optimizer": get_optimizer_state_dict(self.run.model, self.run.optimizer)}
 
