@@ -170,7 +170,7 @@ def test_two_ranks_equal_one(tiny: MakePackage, tmp_path: Path, name: str) -> No
 def test_other_optimizer_than_that_of_the_checkpoint_is_one_line(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "optimizers")
     p.train_here(tmp_path, "--train.steps=2")
-    with pytest.raises(p.errors.UserError, match="was saved with AdamW, not MuonAndAdamW"):
+    with pytest.raises(p.errors.UserError, match="was saved with AdamW, not SGD"):
         p.train_here(tmp_path, "--train.steps=4", "--optimizers.enabled=true")
 
 
@@ -183,7 +183,7 @@ def test_missing_package_is_one_line(package: MakePackage, monkeypatch: pytest.M
 
 def test_sharded_weights_are_refused(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "optimizers", "fsdp")
-    options = ["--optimizers.enabled=true", "--fsdp.enabled=true", "--train.steps=2"]
+    options = ["--optimizers.enabled=true", "--optimizers.name=muon", "--fsdp.enabled=true", "--train.steps=2"]
     done = p.finish(tmp_path, *options, ranks=2, expect=1)
     assert "optimizers.name is muon: it needs whole weights, which fsdp divides: use sgd or adam" in done.stderr
     p.finish(tmp_path, *options, "--optimizers.name=sgd", ranks=2)

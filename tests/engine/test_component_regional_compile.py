@@ -72,7 +72,7 @@ def test_equal_blocks_are_compiled_once(p: Package) -> None:
 
 def test_many_kinds_of_blocks_are_all_compiled(p: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     """By default, torch runs a function in eager mode, or fails, after it compiled it eight times."""
-    monkeypatch.setattr(torch.compiler.config, "recompile_limit", 8)
+    torch.compiler.config.recompile_limit = 8
     assert compilations(p, Net(*range(1, 13))) == 12 * 3
 
 

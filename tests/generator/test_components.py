@@ -67,7 +67,10 @@ def check_added(component: str, new: set[str], output: str) -> None:
     """Check the files of an added component, and what `add` says about them."""
     module = module_of(component)
     if component in MODULES:
-        assert new == {f"src/proj/components/{module}.py", f"src/proj/tests/test_{module}.py"}
+        modules = [module, *map(module_of, COMPONENTS[component].get("requires", []))]
+        files = {file for it in modules for file in (f"src/proj/components/{it}.py", f"src/proj/tests/test_{it}.py")}
+        assert new <= files
+        assert f"src/proj/components/{module}.py" in new
         kind = COMPONENTS[component].get("kind")
         assert (f"--{module}.enabled true" in output) == (kind is None)
         assert (f"  components/{module}.py; its first lines say how" in output) == (kind == "command")

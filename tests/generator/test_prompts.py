@@ -15,7 +15,8 @@ from program import Fastproj
 from updating import MakeProject, read_answers
 
 DOWN, ENTER, CLEAR, BACKSPACE, CTRL_C, CTRL_D = "\x1b[B", "\r", "\x15", "\x7f", "\x03", "\x04"
-FIRST = next(iter(COMPONENTS))
+FIRST = next(name for name, entry in COMPONENTS.items() if "requires" not in entry)
+PLACES = {name: place for place, name in enumerate(COMPONENTS)}
 ASKED = [name for name, entry in QUESTIONS.items() if "help" in entry and name != "project_name"]
 # Invalid answers, each with the message about it, and the keys of a valid one.
 ANSWERS: dict[str, tuple[dict[str, str], str]] = {
@@ -24,7 +25,7 @@ ANSWERS: dict[str, tuple[dict[str, str], str]] = {
     "tensor_cores": ({"int4": "nothing matches"}, "hopper"),
     "framework": ({}, ""),
     "model": ({}, "decoder"),
-    "components": ({}, " " + DOWN * list(COMPONENTS).index("update-workflow") + " "),
+    "components": ({}, DOWN * PLACES[FIRST] + " " + DOWN * (PLACES["update-workflow"] - PLACES[FIRST]) + " "),
     "author": ({"x" * 101: "at most 100 characters"}, ""),
     "licence": ({}, "bsd"),
     "update_source": ({"http://x": "full commit hash, or"}, UPDATE_SOURCE),
@@ -146,7 +147,7 @@ def test_answers_are_changed_before_anything_is_written(environment: dict[str, s
     terminal.expect_exact("tensor_cores  bf16")
     terminal.send("comp" + ENTER)
     terminal.expect_exact(lines("components")[0])
-    terminal.send(" " + ENTER)
+    terminal.send(DOWN * PLACES[FIRST] + " " + ENTER)
     terminal.expect_exact(f"components    {FIRST}")
     terminal.send(ENTER)
     status, output = finish(terminal)

@@ -153,13 +153,13 @@ def test_components_that_the_config_uses_are_added(
     result = fastproj("update", "--yes", cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
-    assert found["components"] == ["fsdp", "ema", "slurm", "moved-options"]
+    assert found["components"] == ["fsdp", "ema", "early-stopping", "slurm", "moved-options"]
     assert "launchers" not in found
     assert (folder / PACKAGE / "components/ema.py").exists()
     uses = [line.split(None, 1)[1] for line in result.stdout.splitlines() if line.startswith("  option")]
     assert uses == [
         "train.ema: needs the component ema, which is added",
-        "train.patience: needs the component early-stopping, which does not exist yet; stay at v0.3.0 if you need it",
+        "train.patience: needs the component early-stopping, which is added",
         "dist.strategy: needs the component fsdp, which is added",
     ]
 

@@ -27,7 +27,8 @@ SECTIONS = "|".join(["run", "data", "model", "train", "loader", "optim", "speed"
 
 PACKAGE = ROOT / "template/project/src/{{ package }}"
 NOT_KEYS = (
-    {"model.blocks", "model.safetensors"}
+    {"model.blocks", "model.ignored", "model.safetensors", "lr_range_test.json", "lr_range_test.png"}
+    | {"metrics.jsonl", "mlflow.db", "mlflow-skinny"}
     | {
         f"{file.stem}.{name}"
         for file in [

@@ -12,7 +12,7 @@ FIXED = ["--config=configs/default.yaml", "--speed.precision=fp32", "--speed.com
 FIXED += ["--train.steps=2", "--train.eval_every=2", "--log.every=1", "--loader.workers=0"]
 VARIANTS: list[list[str]] = [[], ["--train.accumulate=2", "--optim.clip_value=0.1", "--optim.set_to_none=false"]]
 """Options of the engine, beside the defaults."""
-NEED_MORE = {"fsdp": "several ranks"}
+NEED_MORE = {"fsdp": "several ranks", "streams": "an IterableDataset", "fp8": "a GPU", "cuda-graphs": "a GPU"}
 """Components that cannot act in one process on a device without values."""
 
 
