@@ -1,6 +1,7 @@
 """`fastproj add`, `remove` and `components`, with the components of the real template."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +81,7 @@ def check_added(component: str, new: set[str], output: str) -> None:
         assert f"  {file}; its first lines say how" in output
     for file in new:
         assert f"  added     {file}\n" in output
-    assert f"git commit -m 'Add {component}'" in output
+    assert re.search(rf"git commit -m 'Add ([\w-]+, )?{component}'", output)
 
 
 @pytest.mark.skipif(not EVERY, reason="each once more, alone: set EVERY_TEST=1")

@@ -39,8 +39,10 @@ def indexes(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders in place of PyPI, whose torch requires CUDA's libraries on Linux, and of PyTorch's builds for CPUs."""
     folder = tmp_path_factory.mktemp("indexes")
     versions: dict[str, str] = {canonicalize_name(name): version for name, version in VERSIONS.items()}
-    declared = tomllib.loads((project(FRAMEWORKS[0], MODELS[0]) / "pyproject.toml").read_text())
-    wanted = [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]
+    wanted: list[str] = []
+    for hardware in ("cpu", "nodes"):
+        declared = tomllib.loads((project(FRAMEWORKS[0], MODELS[0], hardware) / "pyproject.toml").read_text())
+        wanted += [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]
     for name in {canonicalize_name(Requirement(it).name) for it in wanted} - {"torch"}:
         add_wheel(folder / "pypi", name.replace("-", "_"), versions[name])
     add_wheel(folder / "pypi", "torch", versions["torch"], ['cuda-toolkit; platform_system == "Linux"'])

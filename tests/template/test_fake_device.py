@@ -12,8 +12,18 @@ FIXED = ["--config=configs/default.yaml", "--speed.precision=fp32", "--speed.com
 FIXED += ["--train.steps=2", "--train.eval_every=2", "--log.every=1", "--loader.workers=0"]
 VARIANTS: list[list[str]] = [[], ["--train.accumulate=2", "--optim.clip_value=0.1", "--optim.set_to_none=false"]]
 """Options of the engine, beside the defaults."""
-NEED_MORE = {"fsdp": "several ranks", "streams": "an IterableDataset", "fp8": "a GPU", "cuda-graphs": "a GPU"}
-"""Components that cannot act in one process on a device without values."""
+NEED_MORE = {
+    "async-checkpoint": "events",
+    "cache": "values to compare, when it is filled",
+    "cuda-graphs": "a GPU",
+    "fp8": "a GPU",
+    "fsdp": "several ranks",
+    "metrics": "values, in a validation",
+    "nonfinite": "values, at a row of metrics",
+    "regional-compile": "a device that torch compiles for",
+    "streams": "an IterableDataset",
+}
+"""Components that cannot act in one process on a device without values, with what they need."""
 
 
 def _run(folder: Path, runs: Path, variants: list[list[str]], fault: str = "") -> str:

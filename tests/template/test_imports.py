@@ -112,8 +112,8 @@ def test_component_imports_no_other_one_that_it_does_not_require(component: str)
 def test_only_few_files_use_what_only_cuda_has() -> None:
     """All others use torch.accelerator, torch.Stream and torch.get_device_module."""
     files = [file for file in TEMPLATE.rglob("*") if {".py", ".jinja"} & {file.suffix} and "test" not in file.name]
-    found = {file for file in files if "tests" not in file.parts and _uses_cuda(file)}
-    found = {file.parent.name if file.name == "component.py" else file.name for file in found}
+    using = [file for file in files if "tests" not in file.parts and _uses_cuda(file)]
+    found = {file.parent.name if file.name == "component.py" else file.name for file in using}
     assert found == MAY_USE_CUDA.keys()
 
 

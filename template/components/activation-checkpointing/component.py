@@ -1,4 +1,4 @@
-"""Activation checkpointing: less memory for one more forward pass of the blocks, or of what is cheap in them."""
+"""Activation checkpointing: less memory, because the backward pass recomputes activations of the blocks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,14 +26,14 @@ class ActivationCheckpointingConfig(Section):
     """Activation checkpointing: Chen et al. 2016 (arXiv:1604.06174)."""
 
     enabled: bool = False
-    """Keep only the inputs of the model's `blocks`, and recompute what is inside during the backward pass."""
+    """Keep only the inputs of the model's `blocks`, and recompute their activations in the backward pass."""
     mode: Literal["blocks", "ops", "budget"] = "blocks"
-    """blocks: recompute all of a block; ops: keep the results of matrix products, convolutions and attention; budget:
-    the compiler chooses what to keep."""
+    """blocks: recompute whole blocks; ops: keep the results of matrix products, convolutions and attention; budget:
+    torch's compiler chooses what to keep."""
     every: int = within("[1, inf)", 1)
-    """blocks, ops: checkpoint the first of every so many blocks; 1 for all."""
+    """blocks, ops: checkpoint every n-th block, starting with the first; 1 for all blocks."""
     budget: float = within("[0, 1]", 0.5)
-    """budget: activation memory, from 0, as little as possible, to 1, what the compiler keeps by default."""
+    """budget: share of the activation memory to use; 0: as little as possible, 1: the compiler's default."""
 
 
 class ActivationCheckpointing(Component):

@@ -1,4 +1,4 @@
-"""Checkpoints that a thread writes while training goes on, from a copy of the state in host memory."""
+"""Checkpoints that a background thread writes during the training, from a copy of the state in host memory."""
 
 import copy
 import sys
@@ -22,10 +22,10 @@ from ..loader import map_tensors
 
 @dataclass(frozen=True)
 class AsyncCheckpointConfig(Section):
-    """Checkpoints that are written while training goes on."""
+    """Checkpoints that a background thread writes during the training."""
 
     enabled: bool = False
-    """Copy the state to host memory and let a thread write it; the last checkpoint is awaited."""
+    """Copy the state to host memory and let a thread write it; the run waits for the last checkpoint."""
 
 
 class AsyncCheckpoint(Component):
@@ -53,7 +53,7 @@ class AsyncCheckpoint(Component):
 
 
 class AsyncCheckpoints(Checkpoints):
-    """Writes one checkpoint at a time. The thread takes part in no communication: that would disturb the training's."""
+    """Writes one checkpoint at a time. The thread does not communicate with other ranks."""
 
     def __init__(self, run_folder: Path, keep: int, world: World) -> None:
         super().__init__(run_folder, keep, world)

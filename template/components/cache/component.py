@@ -1,4 +1,4 @@
-"""Decoded samples, kept on disk, in memory or in GPU memory, so that each is decoded once."""
+"""Decoded samples on disk, in host memory or in GPU memory: each sample is decoded once."""
 
 import os
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from ..loader import Loader, map_tensors
 
 @dataclass(frozen=True)
 class CacheConfig(Section):
-    """Decoded samples, kept."""
+    """A cache of decoded samples."""
 
     enabled: bool = False
     """Keep the samples of both sets as the dataset returns them, before augmentation."""
     where: Literal["disk", "device", "memory"] = "disk"
-    """disk: files, for all runs and ranks; device: GPU memory; memory: of the host. Those two are read at the start."""
+    """disk: files, for all runs and ranks; device: GPU memory; memory: host memory. Both are filled at the start."""
     folder: Path | None = None
     """Folder of the files; null: `.cache` in `run.dir`."""
     max_gb: float = within("(0, inf)", 8.0)

@@ -1,4 +1,4 @@
-"""Debugging tools. Each slows training down, so all are off until they are asked for."""
+"""Debugging tools. Each slows the training down, so all are off by default."""
 
 import copy
 import os
@@ -30,7 +30,7 @@ class DebugConfig(Section):
     nan: bool = False
     """Stop at the first module whose output or gradient is not finite, and name it."""
     anomaly: bool = False
-    """Show the forward operation whose backward pass fails or gives NaN (torch.autograd's anomaly detection)."""
+    """Show the forward operation whose backward pass fails or returns NaN (torch.autograd's anomaly detection)."""
     gradcheck: bool = False
     """Before training, compare the gradient of each parameter with finite differences, in float64 on the CPU."""
     deterministic: bool = False

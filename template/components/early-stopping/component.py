@@ -22,7 +22,7 @@ class EarlyStoppingConfig(Section):
     patience: int = within("[1, inf)", 5)
     """Validations in a row without improvement after which the run ends."""
     min_delta: float = within("[0, inf)", 0.0)
-    """Smallest change of the metric that is an improvement, in its unit."""
+    """Smallest change of the metric that counts as an improvement, in its unit."""
 
 
 class EarlyStopping(Component):

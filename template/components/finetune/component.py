@@ -23,20 +23,20 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 @dataclass(frozen=True)
 class FinetuneConfig(Section):
-    """Pretrained weights, and what is trained at which rate."""
+    """Pretrained weights, frozen parameters, and learning rates by layer."""
 
     enabled: bool = False
     """Start from `weights`, and apply the other options."""
     weights: Path | None = None
     """Safetensors or torch file, folder of Hugging Face weights, or folder of a run; null: random weights."""
     strip_prefix: str = ""
-    """Beginning of names in the file to leave out, such as `module.`."""
+    """Prefix to remove from names in the file, such as `module.`."""
     add_prefix: str = ""
-    """What to put in front of names in the file, such as `bert.`."""
+    """Prefix to add to names in the file, such as `bert.`."""
     freeze: tuple[str, ...] = ()
-    """Modules or parameters not to train, as glob patterns; a later one with `!` excepts: ["*", "!head"]."""
+    """Modules or parameters not to train, as glob patterns; a later pattern with `!` excludes: ["*", "!head"]."""
     unfreeze_at: int | None = within("[1, inf)", None)
-    """Optimizer step from which on everything is trained; null for never."""
+    """Optimizer step at which all parameters become trainable; null: never."""
     lr_decay: float = within("(0, 1]", 1.0)
     """Learning rate of each of the model's `blocks` as a multiple of the next one's (arXiv:1801.06146, section 3.2)."""
 
@@ -56,7 +56,7 @@ class Finetune(Component):
         names = [name for name, _ in model.named_parameters()]
         self.frozen = matched(self.cfg.freeze, names)
         if len(self.frozen) == len(names):
-            self.cfg.refuse("freeze", 'nothing is left to train: except a part, such as "!head"')
+            self.cfg.refuse("freeze", 'nothing is left to train: exclude a part, such as "!head"')
         for name in self.frozen if self.cfg.unfreeze_at is None else ():
             model.get_parameter(name).requires_grad_(False)
         return model

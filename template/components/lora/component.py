@@ -22,7 +22,7 @@ class LoraConfig(Section):
     """Low-rank adapters."""
 
     enabled: bool = False
-    """Train adapters of the layers in `target`, and what is in `train`; freeze all else."""
+    """Train adapters of the layers in `target`, and the modules in `train`; freeze all other parameters."""
     target: tuple[str, ...] = ()
     """Linear layers and convolutions to adapt, as glob patterns of module names; empty: all of them."""
     rank: int = within("[1, 65536]", 8)

@@ -33,7 +33,7 @@ DIVERGED = 4.0
 
 @dataclass(frozen=True)
 class LrRangeTestConfig(Section):
-    """A short run that finds the learning rate instead of training a model; some 200 steps."""
+    """A short run, of about 200 steps, that finds the learning rate instead of training a model."""
 
     enabled: bool = False
     """Raise the learning rate exponentially over `train.steps`; write lr_range_test.png and lr_range_test.json."""

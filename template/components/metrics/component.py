@@ -1,4 +1,4 @@
-"""Validation metrics that are no means over samples, such as AUROC and F1, computed by torchmetrics."""
+"""Dataset-level validation metrics such as AUROC and F1, computed by torchmetrics."""
 
 import warnings
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ RANKED = {"auroc", "average_precision"}
 
 @dataclass(frozen=True)
 class MetricsConfig(Section):
-    """Validation metrics that are no means over samples."""
+    """Dataset-level validation metrics such as AUROC and F1."""
 
     enabled: bool = False
     """Add them to the validation results; this runs the model's `predict` on each validation batch."""
@@ -70,7 +70,7 @@ class Metrics(Component):
         if unknown := [name for name in names if name not in known]:
             raise UserError(f"metrics.names has {unknown[0]}, which is none of {', '.join(known)}")
         if len({name in REGRESSION for name in names}) != 1:
-            raise UserError("metrics.names must have metrics of classes, or metrics of numbers; not both, not none")
+            raise UserError("metrics.names must have metrics of classes, or metrics of numbers, not both or none")
         inputs, rest = _parameters(run.model)
         if not inputs or len(rest) != 1:
             name = type(run.model).__name__

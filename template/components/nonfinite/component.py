@@ -1,4 +1,4 @@
-"""Steps whose gradient is not finite, or whose loss is a spike, are skipped; or the weights go back to earlier ones."""
+"""Skip steps whose gradient is not finite or whose loss is a spike, or also restore the weights of a validation."""
 
 import sys
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from ..metrics import Metrics
 WEIGHT, LEAST = 0.02, 20
 """Weight of a step in the running mean of the loss, and the steps before a spike is looked for."""
 HARDLY = 1e-12
-"""Count of a metric that stands for one that is not finite, so that a row with no other has a number."""
+"""Count of a metric that replaces one that is not finite, so that a row with no other has a number."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class NonfiniteConfig(Section):
     enabled: bool = False
     """Skip steps whose gradient is not finite."""
     action: Literal["skip", "rollback"] = "skip"
-    """rollback: also restore weights and optimizer as of the last validation, at the next row of metrics."""
+    """rollback: also restore the weights and the optimizer state of the last validation, at the next row of metrics."""
     spike: float | None = within("(1, inf)", None)
-    """Treat a step like one that is not finite if its loss is above so many running means; null for off."""
+    """Also skip a step whose loss is above this multiple of the running mean; null: off."""
     limit: int = within("[1, inf)", 20)
-    """Skipped steps in succession after which the run ends, at the next row of metrics."""
+    """Number of skipped steps in a row after which the run ends, at the next row of metrics."""
 
 
 class Nonfinite(Component):

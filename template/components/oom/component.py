@@ -27,7 +27,7 @@ MicroBatch = tuple[Any, float, bool]
 
 @dataclass(frozen=True)
 class OomConfig(Section):
-    """What to do when memory runs out."""
+    """Smaller forward passes when the device runs out of memory."""
 
     enabled: bool = False
     """Halve the forward passes until they fit; the global batch stays the same."""

@@ -1,4 +1,4 @@
-"""Predictions or samples of a trained run, by what its model and its data offer: a CSV file, PNG files, or text.
+"""Predictions or samples of a trained run: a CSV file, PNG files or text, depending on its model and its data.
 
 python -m <package>.components.predict runs/first                     # predictions of its validation set, or samples
 python -m <package>.components.predict runs/first new.csv more.csv    # of your own files
@@ -183,14 +183,14 @@ def main(argv: list[str] | None = None) -> None:
     """Read the command line, and predict."""
     parser = argparse.ArgumentParser(description="Predict with a run's best weights.")
     parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
-    parser.add_argument("files", type=Path, nargs="*", help="images, folders of them, or tables; none: validation")
-    parser.add_argument("--output", type=Path, help="folder to write; default: predictions, in that of the run")
+    parser.add_argument("files", type=Path, nargs="*", help="images, folders or tables; default: the validation set")
+    parser.add_argument("--output", type=Path, help="output folder; default: predictions/ in the run's folder")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps or xpu")
     parser.add_argument("--prompt", default="\n", help="text to continue")
     parser.add_argument("--tokens", type=int, default=200, help="tokens to add to the prompt")
-    parser.add_argument("--temperature", type=float, default=0.8, help="of the sampled tokens; 0: the most likely ones")
+    parser.add_argument("--temperature", type=float, default=0.8, help="of the sampling; 0: the most likely token")
     parser.add_argument("--count", type=int, default=64, help="images to sample")
-    parser.add_argument("--seed", type=int, default=0, help="of the samples")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling")
     options = parser.parse_args(argv)
     with one_line():
         predict(options, World(0, 1, find_device(options.device)))

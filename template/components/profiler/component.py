@@ -33,7 +33,7 @@ class ProfilerConfig(Section):
     kind: Literal["basic", "advanced", "torch", "nvtx"] = "basic"
     """basic: phases of all steps; advanced: Python functions; torch: operators and memory; nvtx: ranges for nsys."""
     skip: int = within("[1, inf)", 10)
-    """First optimizer steps of this process, which are slower, not to measure."""
+    """Optimizer steps at the start of this process that are not measured, because they are slower."""
     steps: int = within("[1, 1000]", 5)
     """Optimizer steps to record; `basic` measures all steps after the skipped ones."""
 

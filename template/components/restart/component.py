@@ -1,4 +1,4 @@
-"""Restarts a run that was killed, failed or hangs, from its newest checkpoint.
+"""Restarts a run that was killed, failed or hung, from its newest checkpoint.
 
 python -m <package>.components.restart --nproc-per-node 4 -- --config configs/default.yaml --run.name first
 
@@ -39,12 +39,12 @@ warnings.filterwarnings("ignore", "'.*components.restart' found in sys.modules",
 
 @dataclass(frozen=True)
 class RestartConfig(Section):
-    """A run that hangs."""
+    """A watchdog that ends a process that hangs."""
 
     enabled: bool = False
-    """End a process that hangs, with the stacks of its threads in `stacks-rank-<rank>.txt` in the run's folder."""
+    """End a process that hangs, and write the stacks of its threads to `stacks-rank-<rank>.txt` in the run's folder."""
     hang_seconds: float = within("(0, inf)", 600.0)
-    """Seconds without progress that are a hang; four times as many in a first step, a checkpoint or a validation."""
+    """Seconds without progress that count as a hang; four times as many in a first step, checkpoint or validation."""
 
 
 class Restart(Component):
@@ -121,7 +121,7 @@ class Supervisor:
             in_vain = 0 if after != before else in_vain + 1
             ended = f"the ranks ended with status {', '.join(map(str, codes))}"
             if in_vain > most:
-                print(f"error: {ended}, and {most} restarts were in vain", file=sys.stderr)
+                print(f"error: {ended}, and {most} restarts brought no newer checkpoint", file=sys.stderr)
                 return 1
             print(f"restart: {ended}: {self.folder} starts again from step {after[0]:,}", file=sys.stderr)
 
@@ -168,10 +168,10 @@ def main() -> None:
     """Start the supervisor; or, as `--worker`, a rank."""
     if sys.argv[1:2] == ["--worker"]:
         _train(sys.argv[2:])
-    parser = argparse.ArgumentParser(description="Train, and restart the run when it was killed, fails or hangs.")
-    parser.add_argument("--max-restarts", type=int, default=3, help="restarts in succession without a newer checkpoint")
+    parser = argparse.ArgumentParser(description="Train, and restart the run when it is killed, fails or hangs.")
+    parser.add_argument("--max-restarts", type=int, default=3, help="restarts in a row without a newer checkpoint")
     parser.add_argument("--nproc-per-node", type=int, default=1, help="ranks on this machine")
-    parser.add_argument("options", nargs="*", help="after --: options of the training, with --run.name")
+    parser.add_argument("options", nargs="*", help="after --: options of the training command; --run.name is required")
     given = parser.parse_args()
     with one_line():
         from ..components import Config  # imports this module

@@ -1,4 +1,4 @@
-"""Training on an IterableDataset of any length: several loader workers, and resume with the next sample."""
+"""Training on an IterableDataset of any length: several loader workers, and resume at the next sample."""
 
 import json
 import math
@@ -29,8 +29,8 @@ class StreamsConfig(Section):
     epoch_samples: int | None = within("[1, inf)", None)
     """Samples of all ranks that count as one epoch; null: the `len` of the dataset."""
     readers: int | None = within("[1, inf)", None)
-    """Parts that are read at the same time; null: ranks x loader workers at the start of the run, which keeps it. The
-    same samples follow on any number of ranks, and of loader workers, that divides it."""
+    """Parts that are read at the same time; null: ranks x loader workers at the start of the run, which keeps it. Any
+    number of ranks and of loader workers that divides it has the same samples in each step."""
     split: Literal["samples", "dataset"] = "samples"
     """samples: each reader takes every n-th sample of a dataset that is not one of shards; dataset: the dataset itself
     gives each rank and worker its own, as those of Hugging Face do."""
@@ -101,7 +101,7 @@ class Stream:
         return self.cfg.epoch_samples or len(self.dataset)
 
     def batches(self, cfg: LoaderConfig, workers: int, pin: bool) -> Iterator[Any]:
-        """Yield the batches of this rank without end."""
+        """Yield the batches of this rank; the iterator never ends."""
         ranks, most = self.world.size, max(workers, 1)
         self.states = self.states or [""] * (self.cfg.readers or ranks * most)
         readers = len(self.states)

@@ -1,4 +1,4 @@
-"""What the trackers share: which rows are sent, on which rank, and that no error of theirs ends a run."""
+"""The base class of the trackers: which rows are sent, on which rank; an error of a tracker does not end the run."""
 
 import json
 import sys
