@@ -75,6 +75,12 @@ def test_base_weights_are_loaded_and_merged_ones_go_on(tiny: MakePackage, tmp_pa
     assert loss == pytest.approx(rows(tmp_path / "lora", "val")[-1]["loss"], rel=1e-5)
 
 
+def test_nothing_left_to_adapt_is_one_line(tiny: MakePackage, tmp_path: Path) -> None:
+    p = tiny("lora")
+    with pytest.raises(p.errors.UserError, match=r"^lora.train is .*: it has all layers to adapt: name fewer"):
+        p.train_here(tmp_path, *ON, '--lora.train=["layers"]')
+
+
 def test_two_ranks_train_as_one_process(tiny: MakePackage, tmp_path: Path) -> None:
     p, options = tiny("lora"), [*ON, "--train.global_batch=16", "--optim.eps=1e-4", "--model.dropout=0"]
     p.train_here(tmp_path / "one", *options, "--train.micro_batch=8")

@@ -60,14 +60,25 @@ def test_loss_that_is_not_finite_ends_the_test_with_its_results(
 
     nan_at_a_high_rate.calls = 0  # type: ignore[attr-defined]
     monkeypatch.setattr(p.train, "call", nan_at_a_high_rate)
-    options = [*TEST, f"--log.every={every}"]
-    if every == 1:
-        with pytest.raises(p.errors.UserError, match="the loss is nan"):
-            p.train_here(tmp_path, *options)
-    else:
-        p.train_here(tmp_path, *options)
+    p.train_here(tmp_path, *TEST, f"--log.every={every}")
     assert len(results(tmp_path)["losses"]) == 30
     assert (tmp_path / "a/lr_range_test.png").exists()
+
+
+def test_gradients_that_overflow_are_no_error(
+    package: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = package("mlp", "lr-range-test")
+    clip = p.train.optim.clip
+
+    def overflowing(parameters: Any, *limits: Any) -> Any:
+        overflowing.calls += 1  # type: ignore[attr-defined]
+        return clip(parameters, *limits) * (math.inf if overflowing.calls == 30 else 1)  # type: ignore[attr-defined]
+
+    overflowing.calls = 0  # type: ignore[attr-defined]
+    monkeypatch.setattr(p.train.optim, "clip", overflowing)
+    p.train_here(tmp_path, *TEST, "--log.every=1")
+    assert len(results(tmp_path)["losses"]) > 30
 
 
 def test_two_ranks_agree(tiny: MakePackage, tmp_path: Path) -> None:

@@ -72,6 +72,23 @@ def test_checkpoint_that_appears_late_gets_its_file(
         assert equal(weights, dict(torch.load(folder / "state.pt", weights_only=True)["model"]))
 
 
+def test_checkpoint_that_the_coming_one_replaces_gets_no_file(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of `async-checkpoint` could not delete its folder: a file might appear in it meanwhile."""
+    p = tiny("safetensors")
+    p.train_here(tmp_path, *SIX, "--train.steps=3", "--safetensors.enabled=false")
+    [only] = checkpoints(tmp_path)
+    for best, expected in ((99, []), (3, [only])):
+        (tmp_path / "a/checkpoints/best.json").write_text(f'{{"step": {best}, "value": 0}}')
+        with monkeypatch.context() as patch:
+            patch.setattr(p.checkpoint.Checkpoints, "save", lambda own, state: None)  # it is not complete yet
+            patch.setattr(p.components.safetensors.Safetensors, "on_train_end", lambda own, run: None)
+            p.train_here(tmp_path, *SIX, "--train.steps=4", "--train.eval_every=4", "--run.keep=1")
+        assert [file.parent for file in only.parent.rglob("weights.safetensors")] == expected
+    p.train_here(tmp_path, *SIX, "--train.steps=4", "--train.eval_every=4", "--run.keep=1")
+
+
 def test_checkpoint_that_is_replaced_meanwhile_is_no_error(
     tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

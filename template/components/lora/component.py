@@ -51,6 +51,8 @@ class Lora(Component):
         names = [name for name, _ in model.named_parameters()]
         trained = {id(model.get_parameter(name)) for name in _matched(self.cfg.train, names, "lora.train")}
         layers = [name for name in self._layers(model) if id(model.get_parameter(f"{name}.weight")) not in trained]
+        if not layers:
+            self.cfg.refuse("train", "it has all layers to adapt: name fewer, or set lora.enabled=false")
         targets = "|".join(map(re.escape, layers))  # a pattern, as peft takes a name for that of every layer's end
         options = {"r": self.cfg.rank, "lora_alpha": self.cfg.alpha, "lora_dropout": self.cfg.dropout}
         peft.inject_adapter_in_model(peft.LoraConfig(target_modules=targets, **options), model)

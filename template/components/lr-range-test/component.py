@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from ..checkpoint import write_text
@@ -77,10 +78,11 @@ class LrRangeTest(Component):
     ) -> tuple[ForwardBackward, OptimizerStep]:
         def noting_loss(batch: Any, share: float, last: bool) -> Metrics:
             metrics = forward_backward(batch, share, last)
-            self.meter.add({"loss": metrics["loss"]})
-            return metrics
+            loss, count = metrics["loss"]
+            self.meter.add({"loss": (loss, count)})
+            return {**metrics, "loss": (_finite(loss), count)}
 
-        return noting_loss, step
+        return noting_loss, lambda: _finite(step())
 
     def on_step_end(self, run: Run) -> None:
         """Add a point; waits for the device."""
@@ -169,6 +171,11 @@ def draw(file: Path, rates: list[float], losses: list[float], smoothed: list[flo
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(file, dpi=120)
+
+
+def _finite(value: Tensor) -> Tensor:
+    """Return a number for NaN, which would end the run with an error: here it is how the test ends."""
+    return value.nan_to_num(nan=torch.finfo(value.dtype).max)
 
 
 def _diverged(smoothed: list[float]) -> bool:

@@ -1,5 +1,6 @@
 """The weights of each checkpoint as a safetensors file, which other programs read without executing anything in it."""
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +33,14 @@ class Safetensors(Component):
     def __init__(self, cfg: SafetensorsConfig, world: World) -> None: ...
 
     def on_validation(self, run: Run, results: dict[str, float]) -> None:
-        run.world.on_main(lambda: _write_missing(run))
+        run.world.on_main(lambda: _write_missing(run, f"step-{run.step:08d}"))
 
     def on_train_end(self, run: Run) -> None:
         if run.world.rank == 0:  # the others may have ended with an error, and would not answer
             _write_missing(run)
 
 
-def _write_missing(run: Run) -> None:
+def _write_missing(run: Run, coming: str | None = None) -> None:
     from safetensors import SafetensorError
 
     # A tied weight is written once, under its first name; `safetensors.torch.load_model` restores the others.
@@ -47,13 +48,22 @@ def _write_missing(run: Run) -> None:
     names = {name: first[id(value)] for name, value in run.model.named_parameters(remove_duplicate=False)}
     aliases = {name: kept for name, kept in names.items() if name != kept}
     metadata = {"format": "pt", "model": type(run.model).__name__} | aliases
-    for folder in sorted((run.folder / "checkpoints").glob("step-*")):  # a folder has this name once it is complete
+    for folder in _kept(run.folder / "checkpoints", run.cfg.run.keep, coming):
         try:
             if not (folder / FILE).exists():
                 _write(folder, metadata | {"step": str(int(folder.name[5:]))})
         except (SafetensorError, OSError) as error:
             if folder.exists():  # else a newer checkpoint, which was being written meanwhile, has replaced it
                 raise UserError(f"cannot write {folder / FILE}: {error}") from error
+
+
+def _kept(checkpoints: Path, keep: int, coming: str | None) -> list[Path]:
+    """Return the complete checkpoints, without those that will be deleted when the coming one is complete."""
+    there = {folder.name for folder in checkpoints.glob("step-*")}  # a folder has this name once it is complete
+    best = checkpoints / "best.json"
+    kept = {f"step-{json.loads(best.read_text(encoding='utf-8'))['step']:08d}"} if best.exists() else set[str]()
+    kept |= {*sorted(there | {coming} if coming else there)[-keep:]}
+    return [checkpoints / name for name in sorted(there & kept)]
 
 
 def _write(folder: Path, metadata: dict[str, str]) -> None:
