@@ -124,6 +124,15 @@ def test_average_starts_with_the_loaded_weights(tiny: MakePackage, tmp_path: Pat
     torch.testing.assert_close(average, {name: weights[name] for name in average}, rtol=0, atol=1e-7)
 
 
+def test_resumed_run_says_that_it_keeps_its_own_weights(
+    tiny: MakePackage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    p, options = tiny("finetune"), ["--finetune.enabled=true", f"--finetune.weights={tmp_path / 'no-file'}"]
+    p.train_here(tmp_path, "--train.steps=2")
+    p.train_here(tmp_path, "--train.steps=3", *options)
+    assert "finetune: resumed, nothing is loaded\n" in capsys.readouterr().out
+
+
 def test_update_until_the_step_is_that_of_frozen_parameters(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("finetune")
     p.train_here(tmp_path / "frozen", *SIX, *TINY, *FROZEN, "--optim.clip=0.1")

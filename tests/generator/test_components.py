@@ -17,6 +17,11 @@ from updating import commit, git, project_state, read_answers, read_files
 MakeNew = Callable[[], Path]
 
 
+KINDS = ("launch", "workflow", "config", "kind", "requires")
+ONE_OF_EACH_KIND = ["ema", *(next(name for name in reversed(COMPONENTS) if kind in COMPONENTS[name]) for kind in KINDS)]
+"""A class, a launch file, a workflow, a config, a command, and a component that requires another one."""
+
+
 @pytest.fixture(scope="session")
 def rendered(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project without components."""
@@ -48,12 +53,14 @@ def test_each_is_added_as_if_the_project_had_been_created_with_it_and_removed_to
 ) -> None:
     folder = make_new()
     without = read_files(folder)
-    for component in reversed(COMPONENTS):
+    for component in ONE_OF_EACH_KIND:
         before = read_files(folder)
         result = fastproj("add", component, *source_of(component), cwd=folder)
         assert result.returncode == 0, result.stdout + result.stderr
         check_added(component, read_files(folder).keys() - before.keys(), result.stdout)
         commit(folder)
+    assert fastproj("add", *reversed(COMPONENTS), cwd=folder).returncode == 0
+    commit(folder)
     (tmp_path / "all").mkdir()
     answers = ["--model=mlp", f"--components={','.join(COMPONENTS)}", f"--update-source={UPDATE_SOURCE}"]
     assert fastproj("new", "proj", "--yes", *answers, cwd=tmp_path / "all").returncode == 0

@@ -65,9 +65,9 @@ class Finetune(Component):
         """Load the weights, unless the run is resumed, which needs no file; and divide the optimizer's groups."""
         if self.cfg.unfreeze_at and getattr(getattr(run.cfg, "cuda_graphs", None), "enabled", False):
             self.cfg.refuse("unfreeze_at", "a CUDA graph repeats the first steps: set cuda_graphs.enabled=false")
-        checkpoint = str(newest(run.folder / "checkpoints") or "") if run.world.rank == 0 else ""
-        if self.cfg.weights is not None and not run.world.broadcast(checkpoint):
-            found = load(run.model, self.cfg.weights, self.cfg)
+        resumed = run.world.broadcast(str(newest(run.folder / "checkpoints") or "") if run.world.rank == 0 else "")
+        if self.cfg.weights is not None:
+            found = "finetune: resumed, nothing is loaded" if resumed else load(run.model, self.cfg.weights, self.cfg)
             run.world.on_main(lambda: print(found))
         if self.cfg.lr_decay != 1:
             scale_rates(run.optimizer, run.model, self.cfg.lr_decay)
