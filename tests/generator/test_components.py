@@ -99,9 +99,10 @@ def test_add_then_remove_restores_the_project_to_the_byte(
     folder = make_new()
     before = read_files(folder)
     assert fastproj("add", component, *source_of(component), cwd=folder).returncode == 0
-    assert read_answers(folder)["components"] == [component]
+    added = read_answers(folder)["components"]
+    assert {*added} == {component, *COMPONENTS[component].get("requires", [])}
     commit(folder)
-    assert fastproj("remove", component, cwd=folder).returncode == 0
+    assert fastproj("remove", *added, cwd=folder).returncode == 0
     assert read_files(folder) == before
 
 
