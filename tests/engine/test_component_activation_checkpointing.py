@@ -112,6 +112,17 @@ def test_compiled_blocks_have_the_same_gradients(convert: Callable[..., nn.Modul
     torch.testing.assert_close(found, expected)
 
 
+def test_blocks_with_an_lstm_work_where_it_writes_into_products(convert: Callable[..., nn.Module]) -> None:
+    """As in float64, or in a build of torch without oneDNN."""
+    net = nn.Sequential()
+    net.blocks = nn.ModuleList([nn.LSTM(8, 8)])
+    inputs, gradients = torch.randn(4, 3, 8, dtype=torch.float64), []
+    for model in (copy.deepcopy(net), convert(net, mode="ops")):
+        model.double().get_submodule("blocks.0")(inputs)[0].sum().backward()
+        gradients.append({name: weight.grad for name, weight in model.named_parameters()})
+    assert equal(*gradients)
+
+
 def test_evaluation_with_gradients_keeps_the_statistics(convert: Callable[..., nn.Module]) -> None:
     net = convert(Net()).eval()
     before = {name: value.clone() for name, value in net.named_buffers()}

@@ -150,6 +150,8 @@ def test_text_continues_the_prompt(
 ) -> None:
     p = trained(package, tmp_path, model)
     capsys.readouterr()
+    start(p, tmp_path, "--prompt=", "--tokens=1")
+    capsys.readouterr()
     start(p, tmp_path, "--prompt=import ", "--tokens=150", "--temperature=0")
     said = capsys.readouterr().out
     assert said.startswith("import ")
@@ -158,3 +160,23 @@ def test_text_continues_the_prompt(
     for _ in range(5):
         tokens.append(int(model_of_run.eval().predict(torch.tensor([tokens]))[0, -1].argmax()))
     assert said.startswith(bytes(tokens).decode(errors="replace"))
+
+
+@pytest.mark.parametrize("change", ["no column", "no rows", "separators at the end of rows"])
+def test_own_table_with_defects(
+    package: MakePackage, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    p = trained(package, tmp_path, "mlp")
+    frame = pd.DataFrame({str(number): np.arange(3.0) + number for number in range(30)})
+    frame.to_parquet(tmp_path / "new.PARQUET")
+    expected = start(p, tmp_path, tmp_path / "new.PARQUET")
+    text = frame.drop(columns="3" if change == "no column" else []).head(0 if change == "no rows" else 3)
+    lines = text.to_csv(index=False).splitlines()
+    (tmp_path / "new.csv").write_text("\n".join([lines[0], *(f"{line}," for line in lines[1:])]))
+    if change.startswith("no"):
+        with pytest.raises(SystemExit):
+            start(p, tmp_path, tmp_path / "new.csv")
+        why = "no column '3'" if change == "no column" else "no samples"
+        assert capsys.readouterr().err == f"error: cannot read {tmp_path}/new.csv: {why}\n"
+    else:
+        assert start(p, tmp_path, tmp_path / "new.csv") == expected

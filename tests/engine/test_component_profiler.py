@@ -1,6 +1,7 @@
 """Two ranks write files of their own; times of the phases on a device that is far behind; a run that fails."""
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,4 +53,18 @@ def test_times_are_those_of_the_clock(tiny: MakePackage, tmp_path: Path, monkeyp
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
     found = [{key: row[key] for key in row if key.startswith("ms_")} for row in lines if row["split"] == "train"]
     once = {"ms_data": 2000.0, "ms_forward_backward": 2000.0, "ms_optimizer": 1000.0, "ms_other": 1500.0}
-    assert found == [{}, once, once, once]  # the end of a row is a half tick of `other` for each of its two steps
+    first = once | {"ms_other": 2000.0}  # of one step
+    assert found == [{}, first, once, once]  # the end of a row is a half tick of `other` for each of its two steps
+
+
+@pytest.mark.parametrize("skip", [1, 2, 3])
+def test_start_of_a_tracker_is_not_measured(tiny: MakePackage, tmp_path: Path, skip: int) -> None:
+    p = tiny("profiler", "tracker", "tensorboard")
+    tensorboard = p.components.tensorboard.Tensorboard
+    with pytest.MonkeyPatch.context() as patch:
+        begin = tensorboard.open
+        patch.setattr(tensorboard, "open", lambda *given: time.sleep(0.5) or begin(*given))  # type: ignore[func-returns-value]
+        more = [f"--profiler.skip={skip}", "--log.every=2", "--tensorboard.enabled=true"]
+        p.train_here(tmp_path, *ON, *more)
+    lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
+    assert max(row["ms_data"] for row in lines if "ms_data" in row) < 100

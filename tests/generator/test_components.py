@@ -99,7 +99,7 @@ def test_add_then_remove_restores_the_project_to_the_byte(
     folder = make_new()
     before = read_files(folder)
     assert fastproj("add", component, *source_of(component), cwd=folder).returncode == 0
-    added = read_answers(folder)["components"]
+    added: list[str] = read_answers(folder)["components"]  # type: ignore[assignment]
     assert {*added} == {component, *COMPONENTS[component].get("requires", [])}
     commit(folder)
     assert fastproj("remove", *added, cwd=folder).returncode == 0

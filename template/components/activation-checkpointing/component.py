@@ -28,8 +28,8 @@ class ActivationCheckpointingConfig(Section):
     enabled: bool = False
     """Keep only the inputs of the model's `blocks`, and recompute their activations in the backward pass."""
     mode: Literal["blocks", "ops", "budget"] = "blocks"
-    """blocks: recompute whole blocks; ops: keep the results of matrix products, convolutions and attention; budget:
-    torch's compiler chooses what to keep."""
+    """blocks: recompute whole blocks; ops: keep the results of matrix products, convolutions and attention, but
+    recompute blocks with an LSTM or GRU; budget: torch's compiler chooses what to keep."""
     every: int = within("[1, inf)", 1)
     """blocks, ops: checkpoint every n-th block, starting with the first; 1 for all blocks."""
     budget: float = within("[0, 1]", 0.5)
@@ -54,7 +54,8 @@ class ActivationCheckpointing(Component):
             missing = f"activation_checkpointing.enabled is true, but {type(model).__name__} has no `blocks`"
             raise UserError(f"{missing}: put its repeated layers into self.blocks = nn.ModuleList(...) in model.py")
         for block in blocks[:: self.cfg.every]:
-            block.forward = partial(_checkpointed, block, block.forward, self.cfg.mode == "ops")
+            recurrent = any(isinstance(module, nn.RNNBase) for module in block.modules())  # writes into products
+            block.forward = partial(_checkpointed, block, block.forward, self.cfg.mode == "ops" and not recurrent)
         return model
 
     def on_train_start(self, run: Run) -> None:

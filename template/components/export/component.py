@@ -42,6 +42,7 @@ def export(run: Path, kind: str, file: Path) -> float:
     with warnings.catch_warnings(action="ignore"):  # of torch about its own calls
         program = _trace(model, _first(inputs, 2))
         write = _write_onnx if kind == "onnx" else _write_program
+        file.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=file.parent) as folder:
             call = write(program, Path(folder, file.name))
             found = [call(_first(inputs, count)) for count in (1, 3)]

@@ -33,8 +33,7 @@ def predict(options: argparse.Namespace, world: World) -> None:
     writes_text = getattr(spec, "vocabulary", 0) and not hasattr(spec, "classes")
     if options.files and (writes_text or hasattr(model, "sample")):
         raise UserError(f"{type(net).__name__} reads no files, but {options.files[0]} is given: leave it out")
-    folder: Path = options.output or options.run / "predictions"
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder := options.output or options.run / "predictions").mkdir(parents=True, exist_ok=True)
     with precision.setup(cfg.speed, world.device)[1]():
         if writes_text:
             print(options.prompt + generate(model, spec, cfg.data, options, world.device))
@@ -46,8 +45,11 @@ def predict(options: argparse.Namespace, world: World) -> None:
             if options.files:
                 try:
                     names, dataset = open_own(options.files, spec, cfg.data)
+                    if not names:
+                        raise ValueError("no samples")
                 except (OSError, ValueError, KeyError) as error:
-                    raise UserError(f"cannot read {', '.join(map(str, options.files))}: {error}") from error
+                    why = f"no column {error}" if isinstance(error, KeyError) else error
+                    raise UserError(f"cannot read {', '.join(map(str, options.files))}: {why}") from error
             order, _ = val_batches(len(names), cfg.train.micro_batch, world)
             prepare = data.Prepare(spec, cfg.data).to(world.device)
             batches = (prepare(it, False, torch.default_generator) for it in Loader(dataset, order, cfg.loader, world))
@@ -56,8 +58,7 @@ def predict(options: argparse.Namespace, world: World) -> None:
             with (folder / "predictions.csv").open("w", newline="", encoding="utf-8") as stream:
                 writer = csv.DictWriter(stream, list(first := next(table)))
                 writer.writeheader()
-                writer.writerow(first)
-                writer.writerows(table)
+                writer.writerows([first, *table])
             print(f"wrote {stream.name}")
 
 
@@ -124,8 +125,7 @@ def save_mask(name: str, mask: Tensor, classes: tuple[str, ...], own: bool, fold
     if own:
         with pil.open(name) as opened:
             image = image.resize(ops.exif_transpose(opened).size, pil.Resampling.NEAREST)
-    file = folder / f"{name.strip('/').replace('/', '_')}.png"
-    image.save(file)
+    image.save(file := folder / f"{name.strip('/').replace('/', '_')}.png")
     return file.name
 
 
@@ -137,9 +137,10 @@ def open_own(files: list[Path], spec: Any, cfg: Any) -> tuple[list[str], list[An
         images = [path for path in inner if path in files or path.suffix.lower() in known]
         return list(map(str, images)), [(_image(file, spec), 0) for file in images]
     pd = import_module("pandas")
-    comma = {"sep": ";", "decimal": ","} if getattr(cfg, "decimal", "point") == "comma" else {}
+    comma: dict[str, Any] = {"sep": ";", "decimal": ","} if getattr(cfg, "decimal", "point") == "comma" else {}
+    comma |= {"index_col": False} if hasattr(spec, "numeric") else {}  # as data.py: separators may end the rows
     options = {"dtype": str, "keep_default_na": False} if hasattr(spec, "tokenizer") else {"na_values": "?", **comma}
-    frames = [pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file, **options) for file in files]
+    frames = [pd.read_parquet(it) if it.suffix.lower() == ".parquet" else pd.read_csv(it, **options) for it in files]
     if columns := list(getattr(spec, "columns", ())):
         ends = [frame[columns].astype(float).ffill().dropna().tail(spec.context) for frame in frames]
         if min(map(len, ends)) < spec.context:
@@ -166,12 +167,11 @@ def _image(file: Path, spec: Any) -> Tensor:
 
 
 def _table(frame: Any, spec: Any, cfg: Any) -> list[Tensor]:
-    convert, gap = data.__dict__["convert"], " is missing"
+    convert, index, gap = data.__dict__["convert"], import_module("pandas").Index, " is missing"
     cfg = replace(cfg, categorical=tuple(spec.categories))
     codes, numbers = torch.zeros(len(frame), len(spec.categories)).long(), torch.zeros(len(frame), len(spec.numeric))
     for place, (name, known) in enumerate(spec.categories.items()):
-        numbered = {value: number for number, value in enumerate(known, 1)}
-        codes[:, place] = torch.tensor(convert(frame[name], cfg).map(numbered).fillna(0).to_numpy("int64"))
+        codes[:, place] = torch.tensor(index(known).get_indexer(convert(frame[name], cfg)) + 1)
     for place, name in enumerate(spec.numeric):
         source = name.removesuffix(gap) if name.removesuffix(gap) in spec.numeric else name
         column = convert(frame[source], cfg)
@@ -186,7 +186,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("files", type=Path, nargs="*", help="images, folders or tables; default: the validation set")
     parser.add_argument("--output", type=Path, help="output folder; default: predictions/ in the run's folder")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps or xpu")
-    parser.add_argument("--prompt", default="\n", help="text to continue")
+    parser.add_argument("--prompt", default="\n", type=lambda text: text or "\n", help="text to continue")
     parser.add_argument("--tokens", type=int, default=200, help="tokens to add to the prompt")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the sampling; 0: the most likely token")
     parser.add_argument("--count", type=int, default=64, help="images to sample")

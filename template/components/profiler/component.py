@@ -45,9 +45,8 @@ class Profiler(Component):
 
     def __init__(self, cfg: ProfilerConfig, world: World) -> None:
         self.cfg, self.world, self.folder = cfg, world, Path()
-        self.done = 0  # steps of this process
-        self.phases = Phases(world.device)
-        self.recording = ExitStack()
+        self.done, self.first_row = 0, True  # steps of this process, and whether it has logged none
+        self.phases, self.recording = Phases(world.device), ExitStack()
 
     def on_train_start(self, run: Run) -> None:
         self.folder = run.folder / "profile"
@@ -76,7 +75,7 @@ class Profiler(Component):
     def on_step_end(self, run: Run) -> None:
         self.done += 1
         self.phases.steps += bool(self.phases.marks)
-        if self.done == self.cfg.skip and self.cfg.kind == "basic":
+        if self.cfg.kind == "basic" and self.done >= self.cfg.skip and not self.phases.marks:
             self.phases.begin()
         elif self.done == self.cfg.skip:
             kinds = {"advanced": self._functions, "torch": self._operators, "nvtx": self._ranges}
@@ -87,6 +86,8 @@ class Profiler(Component):
     def on_log(self, run: Run, row: dict[str, float]) -> None:
         if self.phases.steps > 0:
             row |= self.phases.read()
+        if self.first_row:  # a tracker starts with it, which may take seconds: measure from the next step on
+            self.phases.marks, self.first_row = [], False
 
     def on_validation(self, run: Run, results: dict[str, float]) -> None:
         if self.phases.marks:
@@ -100,10 +101,8 @@ class Profiler(Component):
     @contextmanager
     def _functions(self) -> Iterator[None]:
         """Record Python functions of the main thread; pstats and snakeviz read functions.prof."""
-        functions = cProfile.Profile()
-        functions.enable()
-        yield
-        functions.disable()
+        with cProfile.Profile() as functions:
+            yield
         functions.dump_stats(self._file("functions.prof"))
         text = io.StringIO()
         pstats.Stats(functions, stream=text).sort_stats("tottime").print_stats(60)
