@@ -19,7 +19,7 @@ def test_exported_file_computes_what_the_model_computes(
 ) -> None:
     p = package(model, "export")
     p.train_here(tmp_path, "--train.steps=2", "--train.micro_batch=8")
-    file = tmp_path / "exported.model"
+    file = tmp_path / "new/exported.model"  # in a folder that does not exist yet
     difference = import_module(f"{p.name}.components.export").export(tmp_path / "a", kind, file)
     assert 0 <= difference < 1e-4
     cfg, net, val_set, spec = p.evaluate.load_run(tmp_path / "a", p.distributed.World(0, 1, torch.device("cpu")))
