@@ -31,7 +31,6 @@ def suits(model: nn.Module) -> bool:
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torchao")
     monkeypatch.setattr(Fp8, "emulate", True)
 
 

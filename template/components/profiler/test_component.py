@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import pstats
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from .. import data
+from ..distributed import World, find_device
 from ..errors import UserError
 from .support import equal, rows, state, train_here
 
@@ -86,8 +88,8 @@ def test_ranges_need_cuda(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not (torch.cuda.is_available() or os.environ.get("REQUIRE_GPU")), reason="there is no CUDA device")
 @pytest.mark.parametrize("kind", ["basic", "torch", "nvtx"])
 def test_profilers_run_on_a_gpu(tmp_path: Path, kind: str) -> None:
-    train_here(tmp_path, *ON, f"--profiler.kind={kind}", "--run.device=cuda")
+    train_here(tmp_path, *ON, f"--profiler.kind={kind}", world=World(0, 1, find_device("cuda")))
     assert ("ms_data" in rows(tmp_path, "train")[-1]) == (kind == "basic")

@@ -1,4 +1,4 @@
-"""Each schedule has its shape, trains, and goes on where a stopped run was."""
+"""Each schedule has its shape, trains, and continues when a stopped run is resumed."""
 
 from pathlib import Path
 from typing import Any
