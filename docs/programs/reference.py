@@ -18,7 +18,8 @@ from jinja2 import Template
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference"
-PACKAGE = ROOT / "template/project/src/{{ package }}"
+PACKAGE = ROOT / "template/frameworks/pytorch"
+SHARED = ROOT / "template/project/src/{{ package }}"
 README = ROOT / "README.md"
 COMPONENTS = ROOT / "docs/components.md"
 SHOWN_MODEL, SHOWN_DATA = "resnet", "images"
@@ -42,12 +43,16 @@ def files() -> dict[Path, str]:
 def readme() -> str:
     """Return README.md with the current list of modules and their lines."""
     own = {"model.py": f"models/{SHOWN_MODEL}/model.py", "data.py": f"data/{SHOWN_DATA}/data.py"}
-    found = dict(
-        re.findall(r"^  (\w+\.py) +(.*)$", (ROOT / "template/project/README.md.jinja").read_text(), re.MULTILINE)
-    )
-    sizes = {name: _lines(ROOT / "template" / own[name] if name in own else PACKAGE / name) for name in found}
-    registry = Template((PACKAGE / "components/__init__.py.jinja").read_text()).render(component_classes=[])
-    tests = [*PACKAGE.glob("tests/*.py"), ROOT / f"template/models/{SHOWN_MODEL}/test_model.py"]
+    found = dict(re.findall(r"^  (\w+\.py) +(.*)$", (PACKAGE / "README.md").read_text(), re.MULTILINE))
+    shared = {file.name: file for folder in (SHARED, PACKAGE) for file in folder.glob("*.py")}
+    sizes = {name: _lines(ROOT / "template" / own[name] if name in own else shared[name]) for name in found}
+    (source,) = SHARED.glob("components/*__init__*")
+    registry = Template(source.read_text()).render(component_classes=[])
+    tests = [
+        *SHARED.glob("tests/*.py"),
+        *PACKAGE.glob("tests/*.py"),
+        ROOT / f"template/models/{SHOWN_MODEL}/test_model.py",
+    ]
     tests.append(ROOT / f"template/data/{SHOWN_DATA}/test_data.py")
     rows = [f"{name:16} {sizes[name]:5,}  {text}" for name, text in found.items()]
     rows.append(f"{'components/':16} {len(registry.splitlines()):5,}  what `fastproj add` brought; nothing by default")

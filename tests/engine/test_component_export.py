@@ -22,7 +22,7 @@ def test_exported_file_computes_what_the_model_computes(
     file = tmp_path / "new/exported.model"  # in a folder that does not exist yet
     difference = import_module(f"{p.name}.components.export").export(tmp_path / "a", kind, file)
     assert 0 <= difference < 1e-4
-    cfg, net, val_set, spec = p.evaluate.load_run(tmp_path / "a", p.distributed.World(0, 1, torch.device("cpu")))
+    cfg, net, val_set, spec = p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
     whole = val_set.__getitems__(list(range(7)))
     *inputs, _ = p.data.Prepare(spec, cfg.data)(whole, False, torch.Generator())
     with torch.no_grad():

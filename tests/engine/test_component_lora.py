@@ -21,7 +21,7 @@ def test_merged_weight_is_the_sum_with_the_scaled_product(tiny: MakePackage, tmp
     p.train_here(tmp_path, *ON)
     weights = p.checkpoint.load_weights(tmp_path / "a")
     world = p.distributed.World(0, 1, torch.device("cpu"))
-    _, net, _, _ = p.evaluate.load_run(tmp_path / "a", world)
+    _, net, _, _ = p.evaluate.load_run(tmp_path / "a", world.device)
     found = p.components.lora.merged(net).state_dict()
     start = start_of(p)
     assert found.keys() == start.keys()
@@ -64,7 +64,7 @@ def test_base_weights_are_loaded_and_merged_ones_go_on(tiny: MakePackage, tmp_pa
     with pytest.raises(p.errors.UserError, match="merge its LoRA adapters first, or set lora.enabled=true"):
         p.train_here(tmp_path / "refused", *other)
     world = p.distributed.World(0, 1, torch.device("cpu"))
-    _, net, _, _ = p.evaluate.load_run(tmp_path / "lora/a", world)
+    _, net, _, _ = p.evaluate.load_run(tmp_path / "lora/a", world.device)
     torch.save(p.components.lora.merged(net).state_dict(), tmp_path / "merged.pt")
     p.train_here(tmp_path / "on", *other, f"--finetune.weights={tmp_path / 'merged.pt'}", "--optim.lr=1e-12")
     assert rows(tmp_path / "on", "val")[0]["loss"] == pytest.approx(

@@ -20,7 +20,7 @@ ALL = [*ON, f"--metrics.names={NAMES}", "--train.monitor=auroc", "--train.monito
 
 def outputs(p: Package, folder: Path) -> tuple[Any, Any]:
     """Return what the run's best weights predict for the validation set, and its targets."""
-    cfg, model, val_set, spec = p.evaluate.load_run(folder / "a", p.distributed.World(0, 1, torch.device("cpu")))
+    cfg, model, val_set, spec = p.evaluate.load_run(folder / "a", torch.device("cpu"))
     whole = val_set.__getitems__(list(range(len(val_set))))
     *inputs, targets = p.data.Prepare(spec, cfg.data)(whole, False, torch.Generator())
     with torch.inference_mode():

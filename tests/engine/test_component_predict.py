@@ -31,7 +31,7 @@ def start(p: Package, folder: Path, *arguments: object) -> list[dict[str, str]]:
 
 def outputs(p: Package, folder: Path) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """Return the spec, and what the best weights predict for the validation set, with the targets."""
-    cfg, model, val_set, spec = p.evaluate.load_run(folder / "a", p.distributed.World(0, 1, torch.device("cpu")))
+    cfg, model, val_set, spec = p.evaluate.load_run(folder / "a", torch.device("cpu"))
     whole = val_set.__getitems__(list(range(len(val_set))))
     *inputs, targets = p.data.Prepare(spec, cfg.data)(whole, False, torch.Generator())
     with torch.inference_mode():
@@ -155,7 +155,7 @@ def test_text_continues_the_prompt(
     start(p, tmp_path, "--prompt=import ", "--tokens=150", "--temperature=0")
     said = capsys.readouterr().out
     assert said.startswith("import ")
-    _, model_of_run, _, _ = p.evaluate.load_run(tmp_path / "a", p.distributed.World(0, 1, torch.device("cpu")))
+    _, model_of_run, _, _ = p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
     tokens = list(b"import ")
     for _ in range(5):
         tokens.append(int(model_of_run.eval().predict(torch.tensor([tokens]))[0, -1].argmax()))

@@ -25,7 +25,8 @@ PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if file.name not
 SECTIONS = "|".join(["run", "data", "model", "train", "loader", "optim", "speed", "log", *map(module_of, MODULES)])
 
 
-PACKAGE = ROOT / "template/project/src/{{ package }}"
+PACKAGE = ROOT / "template/frameworks/pytorch"
+SHARED = ROOT / "template/project/src/{{ package }}"
 NOT_KEYS = (
     {"model.blocks", "model.ignored", "model.safetensors", "lr_range_test.json", "lr_range_test.png"}
     | {"metrics.jsonl", "mlflow.db", "mlflow-skinny"}
@@ -33,6 +34,7 @@ NOT_KEYS = (
         f"{file.stem}.{name}"
         for file in [
             *PACKAGE.glob("*.py"),
+            *SHARED.glob("*.py"),
             *ROOT.glob("template/data/*/data.py"),
             *ROOT.glob("template/models/*/model.py"),
         ]

@@ -24,19 +24,23 @@ from matrix import (
     MODELS,
     MODULES,
     PROJECTS,
+    QUESTIONS,
     ROOT,
     TEMPLATE,
     module_of,
 )
 from program import Fastproj, Project, run_in
 
+FRAMEWORK_FILES = {name: entry["files"] for name, entry in QUESTIONS["frameworks"]["default"].items()}
 REGISTRY = "src/proj/components/__init__.py"
 
 
-def python_parts(model: str, modules: list[str]) -> dict[str, Path]:
+def python_parts(framework: str, model: str, modules: list[str]) -> dict[str, Path]:
     """Return the part of the template that each rendered Python file must equal, by its place."""
     data, skeleton = ENTRIES[model]["data"], TEMPLATE / "project"
     parts = {str(file.relative_to(skeleton)).replace("{{ package }}", "proj"): file for file in skeleton.rglob("*.py")}
+    for origin, names in FRAMEWORK_FILES[framework].items():
+        parts |= {f"src/proj/{name}.py": TEMPLATE / f"frameworks/{origin}/{name}.py" for name in names}
     for name in modules:
         folder = TEMPLATE / "components" / name
         parts[f"src/proj/components/{module_of(name)}.py"] = folder / "component.py"
@@ -57,6 +61,10 @@ def parts_on_disk(folder: str) -> dict[str, set[str]]:
 
 def test_parts_on_disk_match_the_choices() -> None:
     assert parts_on_disk("models") == {name: {"model.py", "default.yaml", "test_model.py"} for name in MODELS}
+    listed = [(origin, name) for it in FRAMEWORK_FILES.values() for origin, names in it.items() for name in names]
+    folders = [TEMPLATE / "frameworks" / name for name in FRAMEWORKS]
+    on_disk = {(it.name, str(file.relative_to(it).with_suffix(""))) for it in folders for file in it.rglob("*.py")}
+    assert on_disk == set(listed)
     kinds = {entry["data"] for entry in ENTRIES.values()}
     assert parts_on_disk("data") == {name: {"data.py", "test_data.py", "requirements"} for name in kinds}
     assert parts_on_disk("components") == {
@@ -94,7 +102,7 @@ def test_rendering_is_complete_and_clean(project: Project, framework: str, model
     python = {str(file.relative_to(folder)): file.read_bytes() for file in files if file.suffix == ".py"}
     registry = python.pop(REGISTRY).decode()
     modules, classes = (MODULES, CLASSES) if hardware == "nodes" else ([], [])
-    assert python == {place: part.read_bytes() for place, part in python_parts(model, modules).items()}
+    assert python == {place: part.read_bytes() for place, part in python_parts(framework, model, modules).items()}
     assert fields_of_config(registry) == [module_of(name) for name in classes]
     if not modules:
         assert len(files) <= 45

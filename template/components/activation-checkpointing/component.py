@@ -11,10 +11,11 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 from torch.utils.flop_counter import flop_registry
 
-from ..component import Component, Run
+from ..component import Component
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
+from ..log import Run
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 """Of the forward pass and of the recomputation."""

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import Checkpoints
-from ..component import Component, Run
+from ..component import Component
 from ..config_base import Section
 from ..distributed import World
 from ..errors import Stopped, UserError
 from ..loader import map_tensors
+from ..log import Run
 
 
 @dataclass(frozen=True)

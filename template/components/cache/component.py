@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from .. import data
-from ..component import Component, Run
+from ..component import Component
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
 from ..loader import Loader, map_tensors
+from ..log import Run
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from ..component import Run
 from ..components.cuda_graphs import CudaGraphs, CudaGraphsConfig, adamw_step
 from ..distributed import World, find_device
 from ..errors import UserError
 from ..loader import BatchPlan
+from ..log import Run
 from ..optim import adamw
 from .support import config, rows, train_here
 

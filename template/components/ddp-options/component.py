@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ..component import Component, Run
+from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section
 from ..distributed import World
 from ..errors import UserError
+from ..log import Run
 
 
 @dataclass(frozen=True)

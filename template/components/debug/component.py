@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from .. import precision
-from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..component import Component, ForwardBackward, OptimizerStep
 from ..config_base import Section
 from ..distributed import World
 from ..errors import UserError
 from ..loader import map_tensors
+from ..log import Run
 from ..metrics import Metrics, call
 
 WARMUP = 3

@@ -7,10 +7,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..component import Component, Run
+from ..component import Component
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
+from ..log import Run
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from ..component import Component, Run
+from ..component import Component
 from ..config_base import Section, within
 from ..distributed import World
+from ..log import Run
 
 
 @dataclass(frozen=True)

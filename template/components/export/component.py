@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from .. import data
-from ..distributed import World
 from ..errors import UserError, one_line
 from ..evaluate import load_run
-from ..loader import Loader
+from ..loader import load_batch
 
 RTOL, ATOL = 1e-3, 1e-4
 """Largest relative and absolute difference: ONNX Runtime adds in another order."""
@@ -32,11 +31,10 @@ RTOL, ATOL = 1e-3, 1e-4
 @torch.no_grad()
 def export(run: Path, kind: str, file: Path) -> float:
     """Write the model of a run, and return the largest difference of its outputs on validation samples."""
-    world = World(0, 1, torch.device("cpu"))
-    cfg, net, val_set, spec = load_run(run, world)
+    cfg, net, val_set, spec = load_run(run, torch.device("cpu"))
     model: Any = net.eval()
-    loaded = next(iter(Loader(val_set, [[0, 1, 2]], cfg.loader, world)))
-    inputs = _inputs(model, data.Prepare(spec, cfg.data)(loaded, False, torch.default_generator))
+    batch = data.Prepare(spec, cfg.data)(load_batch(val_set, [0, 1, 2]), False, torch.default_generator)
+    inputs = _inputs(model, batch)
     expected = [model.predict(**_first(inputs, count)) for count in (1, 3)]
     model.forward = model.predict
     with warnings.catch_warnings(action="ignore"):  # of torch about its own calls

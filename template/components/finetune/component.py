@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import load_weights, newest
-from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..component import Component, ForwardBackward, OptimizerStep
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
+from ..log import Run
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 

@@ -6,10 +6,11 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from ..component import Component, Run
+from ..component import Component
 from ..config_base import Section
 from ..distributed import World
 from ..errors import UserError
+from ..log import Run
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..checkpoint import Checkpoints
-from ..component import Component, Run
+from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section
 from ..distributed import World
 from ..errors import UserError
 from ..loader import map_tensors
+from ..log import Run
 
 
 @dataclass(frozen=True)

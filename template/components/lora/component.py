@@ -8,10 +8,11 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..component import Component, ForwardBackward, OptimizerStep
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
+from ..log import Run
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)

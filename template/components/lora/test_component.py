@@ -48,7 +48,7 @@ def test_evaluation_has_the_adapters_and_merged_weights_compute_the_same(run: Pa
     best = min(rows(run, "val"), key=lambda row: row["loss"])
     with few_samples():
         assert evaluate_run(run / "first", CPU)["loss"] == best["loss"]
-        cfg, net, val_set, spec = load_run(run / "first", CPU)
+        cfg, net, val_set, spec = load_run(run / "first", CPU.device)
     plain = build(cfg.model, spec).eval()
     samples = next(iter(loader.Loader(val_set, [[0, 1, 2, 3]], cfg.loader, CPU)))
     batch = data.Prepare(spec, cfg.data)(samples, False, torch.Generator().manual_seed(0))

@@ -15,12 +15,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..checkpoint import write_text
-from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..component import Component, ForwardBackward, OptimizerStep
 from ..config import BaseConfig
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
 from ..loader import BatchPlan
+from ..log import Run
 from ..metrics import Meter, Metrics
 from ..optim import OneCycle
 

@@ -11,11 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..component import Component, Run
+from ..component import Component
 from ..config_base import Section
 from ..distributed import World
 from ..errors import UserError
 from ..loader import val_batches
+from ..log import Run
 
 AVERAGED = {
     "auroc": "AUROC",

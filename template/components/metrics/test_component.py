@@ -22,7 +22,7 @@ BEST = ("--train.monitor=f1", "--train.monitor_mode=max")
 @few_samples()
 def outputs(folder: Path) -> tuple[Tensor, Tensor]:
     """Return what the best weights predict for all validation samples, and the targets."""
-    cfg, model, val_set, spec = load_run(folder / "first", CPU)
+    cfg, model, val_set, spec = load_run(folder / "first", CPU.device)
     whole: Any = val_set.__getitems__(list(range(len(val_set))))
     *_, targets = batch = data.Prepare(spec, cfg.data)(whole, False, torch.default_generator)
     with torch.inference_mode():

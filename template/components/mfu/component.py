@@ -13,10 +13,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import precision
-from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..component import Component, ForwardBackward, OptimizerStep
 from ..config_base import Section
 from ..distributed import World
 from ..loader import map_tensors
+from ..log import Run
 from ..metrics import Metrics, call
 
 # Peak of dense matrix products in bf16 or fp16 with fp32 accumulation, in TFLOP/s, from the vendors' data sheets, by

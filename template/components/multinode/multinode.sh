@@ -13,7 +13,8 @@ python=${PYTHON:-$python}
 : "${MASTER_ADDR:?set MASTER_ADDR to the address of machine 0}"
 
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+nodes=${NODES:-{{ nodes }}} processes=${PROCESSES:-{{ [gpus, 1] | max }}}
 exec "$python" -m torch.distributed.run \
-  --nnodes "${NODES:-{{ nodes }}}" --node-rank "$NODE_RANK" --nproc-per-node "${PROCESSES:-{{ [gpus, 1] | max }}}" \
+  --nnodes "$nodes" --node-rank "$NODE_RANK" --nproc-per-node "$processes" \
   --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-29500}" \
-  -m {{ package }}.train --config configs/default.yaml "$@"
+  -m {{ package }}.train {{ frameworks[framework].torchrun }} "$@"

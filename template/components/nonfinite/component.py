@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from .. import optim, precision
-from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..component import Component, ForwardBackward, OptimizerStep
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
 from ..loader import map_tensors
+from ..log import Run
 from ..metrics import Metrics
 
 WEIGHT, LEAST = 0.02, 20

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import write_text
-from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..component import Component, ForwardBackward, OptimizerStep
 from ..config_base import Section, within
 from ..distributed import World, seed_batch
 from ..errors import UserError
 from ..loader import map_tensors
+from ..log import Run
 from ..metrics import Metrics
 
 FILE = "oom.json"

@@ -7,7 +7,7 @@ python -m <package>.components.predict runs/first --prompt "import "  # text fro
 
 import argparse
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from inspect import signature
@@ -18,53 +18,48 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import data, precision
-from ..distributed import World, find_device
+from .. import data
 from ..errors import UserError, one_line
 from ..evaluate import load_run
-from ..loader import Loader, val_batches
+from ..loader import load_batch
 
 
 @torch.no_grad()
-def predict(options: argparse.Namespace, world: World) -> None:
-    """Write the predictions of a run's best weights."""
-    cfg, net, dataset, spec = load_run(options.run, world)
+def predict(options: argparse.Namespace) -> None:
+    """Write the predictions of a run's best weights, in fp32."""
+    cfg, net, dataset, spec = load_run(options.run, options.device)
     model: Any = net.eval()
     writes_text = getattr(spec, "vocabulary", 0) and not hasattr(spec, "classes")
     if options.files and (writes_text or hasattr(model, "sample")):
         raise UserError(f"{type(net).__name__} reads no files, but {options.files[0]} is given: leave it out")
     (folder := options.output or options.run / "predictions").mkdir(parents=True, exist_ok=True)
-    with precision.setup(cfg.speed, world.device)[1]():
-        if writes_text:
-            print(options.prompt + generate(model, spec, cfg.data, options, world.device))
-        elif hasattr(model, "sample"):
-            images = model.sample(options.count, torch.Generator(world.device).manual_seed(options.seed))
-            save_grid(images, folder / "samples.png")
-        else:
-            names = [f"{number:05}" for number in range(len(dataset))]
-            if options.files:
-                try:
-                    names, dataset = open_own(options.files, spec, cfg.data)
-                    if not names:
-                        raise ValueError("no samples")
-                except (OSError, ValueError, KeyError) as error:
-                    why = f"no column {error}" if isinstance(error, KeyError) else error
-                    raise UserError(f"cannot read {', '.join(map(str, options.files))}: {why}") from error
-            order, _ = val_batches(len(names), cfg.train.micro_batch, world)
-            prepare = data.Prepare(spec, cfg.data).to(world.device)
-            batches = (prepare(it, False, torch.default_generator) for it in Loader(dataset, order, cfg.loader, world))
-            found, own = zip(names, predictions(model, batches), strict=True), bool(options.files)
-            table = (row for name, pair in found for row in rows(name, *pair, spec, own, folder))
-            with (folder / "predictions.csv").open("w", newline="", encoding="utf-8") as stream:
-                writer = csv.DictWriter(stream, list(first := next(table)))
-                writer.writeheader()
-                writer.writerows([first, *table])
-            print(f"wrote {stream.name}")
+    if writes_text:
+        print(options.prompt + generate(model, spec, cfg.data, options))
+    elif hasattr(model, "sample"):
+        generator = torch.Generator(next(net.parameters()).device).manual_seed(options.seed)
+        save_grid(model.sample(options.count, generator), folder / "samples.png")
+    else:
+        names = [f"{number:05}" for number in range(len(dataset))]
+        if options.files:
+            try:
+                names, dataset = open_own(options.files, spec, cfg.data)
+                if not names:
+                    raise ValueError("no samples")
+            except (OSError, ValueError, KeyError) as error:
+                why = f"no column {error}" if isinstance(error, KeyError) else error
+                raise UserError(f"cannot read {', '.join(map(str, options.files))}: {why}") from error
+        found = zip(names, predictions(model, dataset, data.Prepare(spec, cfg.data), options.batch), strict=True)
+        table = (row for name, pair in found for row in rows(name, *pair, spec, bool(options.files), folder))
+        with (folder / "predictions.csv").open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, first := next(table))
+            writer.writeheader()
+            writer.writerows([first, *table])
+        print(f"wrote {stream.name}")
 
 
-def generate(model: Any, spec: Any, cfg: Any, options: argparse.Namespace, device: torch.device) -> str:
+def generate(model: Any, spec: Any, cfg: Any, options: argparse.Namespace) -> str:
     """Continue the prompt, one token at a time; the oldest tokens leave a full context."""
-    name = getattr(cfg, "tokenizer", "bytes")
+    name, device = getattr(cfg, "tokenizer", "bytes"), next(model.parameters()).device
     known = None if name == "bytes" else import_module("tokenizers").Tokenizer.from_file(name)
     tokens = known.encode(options.prompt, add_special_tokens=False).ids if known else list(options.prompt.encode())
     first, generator = len(tokens), torch.Generator().manual_seed(options.seed)
@@ -85,14 +80,17 @@ def save_grid(images: Tensor, file: Path) -> None:
     print(f"wrote {file}")
 
 
-def predictions(model: Any, batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the output and the target of each sample."""
+def predictions(model: Any, dataset: Any, prepare: Any, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the output and the target of each sample, from batches of this size."""
     taken, known = signature(model.predict).parameters, signature(model.forward).parameters
-    for batch in batches:
+    device = next(model.parameters()).device
+    for begin in range(0, len(dataset), size):
+        loaded = load_batch(dataset, [*range(len(dataset))[begin : begin + size]])
+        batch = prepare(loaded, False, torch.default_generator)
         named = batch if isinstance(batch, dict) else dict(zip(known, batch, strict=False))
         if not taken.keys() <= named.keys():
             raise UserError(f"`predict` of {type(model).__name__} must take inputs of `forward`, by the same names")
-        outputs = model.predict(**{name: named.pop(name) for name in taken}).float().cpu()
+        outputs = model.predict(**{name: named.pop(name).to(device) for name in taken}).float().cpu()
         (targets,) = named.values()
         yield from zip(outputs, targets.cpu(), strict=True)
 
@@ -185,15 +183,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
     parser.add_argument("files", type=Path, nargs="*", help="images, folders or tables; default: the validation set")
     parser.add_argument("--output", type=Path, help="output folder; default: predictions/ in the run's folder")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps or xpu")
+    found = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    parser.add_argument("--device", default=found, type=torch.device, help="cpu, cuda, mps or xpu")
+    parser.add_argument("--batch", type=int, default=64, help="samples per forward pass")
     parser.add_argument("--prompt", default="\n", type=lambda text: text or "\n", help="text to continue")
     parser.add_argument("--tokens", type=int, default=200, help="tokens to add to the prompt")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the sampling; 0: the most likely token")
     parser.add_argument("--count", type=int, default=64, help="images to sample")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sampling")
-    options = parser.parse_args(argv)
     with one_line():
-        predict(options, World(0, 1, find_device(options.device)))
+        predict(parser.parse_args(argv))
 
 
 if __name__ == "__main__":

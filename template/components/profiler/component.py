@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, record_function
 
-from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..component import Component, ForwardBackward, OptimizerStep
 from ..config_base import Section, within
 from ..distributed import World
+from ..log import Run
 from ..metrics import Metrics
 
 PHASES = ("data", "forward_backward", "optimizer", "other")

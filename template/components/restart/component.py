@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..component import Component, ForwardBackward, OptimizerStep, Run
+from ..component import Component, ForwardBackward, OptimizerStep
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError, one_line
+from ..log import Run
 from ..metrics import Metrics
 
 STOPPED, WRONG = 75, 64

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..component import Component, Run
+from ..component import Component
 from ..config_base import Section
 from ..distributed import World
 from ..errors import UserError
+from ..log import Run
 
 FILE = "weights.safetensors"
 

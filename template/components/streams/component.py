@@ -12,12 +12,13 @@ from typing import Any, Literal
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ..component import Component, Run
+from ..component import Component
 from ..config import LoaderConfig
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
 from ..loader import collate, outlive_signals
+from ..log import Run
 
 
 @dataclass(frozen=True)

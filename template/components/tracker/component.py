@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..component import Component, Run
+from ..component import Component
 from ..config_base import Section
 from ..distributed import World
 from ..errors import UserError
+from ..log import Run
 
 PROJECT = __name__.split(".")[0]
 """The name of the project, under which a tracker has its runs."""

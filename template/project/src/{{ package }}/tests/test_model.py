@@ -6,13 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from .. import data
-from ..config import LoaderConfig
-from ..data import DataConfig
-from ..loader import Loader
+from ..data import DataConfig, Prepare
+from ..loader import load_batch
 from ..metrics import call
 from ..model import ModelConfig, build
-from .support import CPU, load_all
+from .support import load_all
 
 Built = tuple[nn.Module, Any]
 """A model, and a prepared batch of 8 samples."""
@@ -22,8 +20,8 @@ Built = tuple[nn.Module, Any]
 def built() -> Built:
     train_set, _, spec = load_all(DataConfig())
     torch.manual_seed(0)
-    loaded = next(iter(Loader(train_set, [list(range(8))], LoaderConfig(workers=0), CPU)))
-    return build(ModelConfig(), spec), data.Prepare(spec, DataConfig())(loaded, False, torch.default_generator)
+    batch = Prepare(spec, DataConfig())(load_batch(train_set, list(range(8))), False, torch.default_generator)
+    return build(ModelConfig(), spec), batch
 
 
 def train_step(built: Built, optimizer: torch.optim.Optimizer) -> float:

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -11,35 +9,15 @@ from torch import Tensor, nn
 
 from .checkpoint import Checkpoints
 from .config import BaseConfig
-from .distributed import World
 from .errors import UserError
 from .loader import BatchPlan
+from .log import Run
 from .metrics import Metrics
 from .optim import OneCycle
 
 ForwardBackward = Callable[[Any, float, bool], Metrics]  # of a batch, its share of the loss, whether it is the last
 OptimizerStep = Callable[[], Tensor]  # returns the norm of the gradients before clipping
 T = TypeVar("T")
-
-
-@dataclass
-class Run:
-    """What components may read while the model trains; `step` counts optimizer steps."""
-
-    cfg: BaseConfig
-    world: World
-    folder: Path
-    plan: BatchPlan
-    model: nn.Module
-    """The module whose weights and names a checkpoint has; `net` in train.py is this one, or DDP around it."""
-    optimizer: torch.optim.Optimizer
-    step_generator: torch.Generator
-    """Random numbers of a step that are equal on all ranks."""
-    step: int = 0
-    known_skipped: int = 0
-    """Steps that were skipped, by fp16 as of the last row of metrics; the schedule does not count them."""
-    finished: bool = False
-    """Set to end the training after this step."""
 
 
 class Component:

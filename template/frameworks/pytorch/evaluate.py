@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
 
 from . import checkpoint, data, distributed, errors, loader, precision
 from .components import Config, build_components
@@ -15,7 +15,7 @@ from .metrics import evaluate
 from .model import build
 
 
-def load_run(folder: Path, world: World) -> tuple[Config, nn.Module, Any, Any]:
+def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
     """Return a run's config, its model with the best weights, its validation set, and the spec of its data."""
     try:
         saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -23,16 +23,16 @@ def load_run(folder: Path, world: World) -> tuple[Config, nn.Module, Any, Any]:
         raise errors.UserError(f"{folder} is not the folder of a run: it has no config.json") from None
     cfg = parse(Config, saved=saved.get("config", saved))  # without "config": until version 0.3
     _, val_set, spec = data.load(cfg.data)
-    net: nn.Module = build(cfg.model, spec)
-    for component in build_components(cfg, world):
+    net: torch.nn.Module = build(cfg.model, spec)
+    for component in build_components(cfg, World(0, 1, device)):
         net = component.convert_model(net)
     net.load_state_dict(checkpoint.load_weights(folder))
-    return cfg, net.to(world.device), val_set, spec
+    return cfg, net.to(device), val_set, spec
 
 
 def evaluate_run(folder: Path, world: World) -> dict[str, float]:
     """Return the validation metrics of a run's best weights."""
-    cfg, net, val_set, spec = load_run(folder, world)
+    cfg, net, val_set, spec = load_run(folder, world.device)
     _, autocast, _ = precision.setup(cfg.speed, world.device)
     order, counted = loader.val_batches(len(val_set), cfg.train.micro_batch, world)
     batches = loader.Loader(val_set, order, cfg.loader, world)

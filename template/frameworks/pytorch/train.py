@@ -16,12 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import data, distributed, loader, optim, precision
 from .checkpoint import Checkpoints, lock
-from .component import ForwardBackward, OptimizerStep, Run, only
+from .component import ForwardBackward, OptimizerStep, only
 from .components import Config, build_components
 from .config import parse
 from .distributed import World
 from .errors import Stopped, UserError, one_line
-from .log import Log
+from .log import Log, Run
 from .metrics import Meter, Metrics, call, evaluate
 from .model import build
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,27 @@ import torch
 from tqdm import tqdm
 
 from .checkpoint import write_text
-from .component import Run
+from .config import BaseConfig
+from .distributed import World
+from .loader import BatchPlan
+
+
+@dataclass
+class Run:
+    """What the log and components read while the model trains; `step` counts optimizer steps."""
+
+    cfg: BaseConfig
+    world: World
+    folder: Path
+    plan: BatchPlan
+    model: torch.nn.Module
+    """The module whose weights and names a checkpoint has; `net` in train.py is this one, or DDP around it."""
+    optimizer: torch.optim.Optimizer
+    step_generator: torch.Generator  # for random numbers of a step that are equal on all ranks
+    step: int = 0
+    known_skipped: int = 0
+    """Steps that were skipped, by fp16 as of the last row of metrics; the schedule does not count them."""
+    finished: bool = False  # set to end the training after this step
 
 
 class Log:
