@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -63,7 +64,8 @@ class TrainLoader(DataLoader[Any]):
 def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> list[list[int]]:
     """Split each sample once over the ranks, in equally many batches per rank, as collectives need."""
     own, count = range(rank, samples, ranks), math.ceil(samples / (ranks * batch_size))
-    return [list(own[part::count]) for part in range(count)]
+    ends = [len(own) * part // count for part in range(count + 1)]
+    return [list(own[begin:end]) for begin, end in pairwise(ends)]
 
 
 def auto_workers(dataset: Any) -> int:

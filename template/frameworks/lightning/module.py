@@ -1,6 +1,7 @@
 """The LightningModule around model.py: loss, metrics, AdamW and 1cycle."""
 
 import math
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -76,7 +77,10 @@ class Model(LightningModule):
         self.train_means, self.val_means = Means(), Means()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss, metrics = call(self.net, self.prepare(batch, True, self.seed_batch(batch_idx)))
+        """Return the loss. Random numbers follow from the step: a resumed run draws the same ones."""
+        micro = batch_idx % self.trainer.accumulate_grad_batches * self.trainer.world_size + self.global_rank
+        generator = self.seeded((self.seed * 1_000_003 + self.global_step) * 65_537 + micro)
+        loss, metrics = call(self.net, self.prepare(batch, True, generator))
         self.train_means.add(metrics)
         return loss
 
@@ -92,7 +96,7 @@ class Model(LightningModule):
             self.log_dict({f"train/{name}": value for name, value in means.items()})
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        _, metrics = call(self.net, self.prepare(batch, False, self.seed_batch(batch_idx)))
+        _, metrics = call(self.net, self.prepare(batch, False, self.seeded(batch_idx)))
         self.val_means.add(metrics)
 
     def on_validation_epoch_end(self) -> None:
@@ -108,9 +112,13 @@ class Model(LightningModule):
         self.log_dict({f"test/{name}": value for name, value in means.items()})
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the network's predictions for a batch, whose last part is the target."""
-        inputs = self.prepare(batch, False, self.seed_batch(batch_idx))
-        found: Tensor = self.net.predict(*inputs[:-1])  # type: ignore[operator]
+        """Return the network's predictions for a batch."""
+        net: Any = self.net
+        inputs = self.prepare(batch, False, self.seeded(batch_idx))
+        named = (
+            inputs if isinstance(inputs, dict) else dict(zip(signature(net.forward).parameters, inputs, strict=False))
+        )
+        found: Tensor = net.predict(**{name: named[name] for name in signature(net.predict).parameters})
         return found
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
@@ -120,7 +128,8 @@ class Model(LightningModule):
         rest = [parameter for name, parameter in trained if parameter.ndim < 2 or name in exempt]
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
         fused = self.adamw["fused"] and self.trainer.precision != "16-mixed"  # a fused one unscales after the clipping
-        batch = self.trainer.world_size * self.trainer.accumulate_grad_batches * self.trainer.datamodule.batch_size  # type: ignore[attr-defined]
+        trainer: Any = self.trainer
+        batch = trainer.world_size * trainer.accumulate_grad_batches * trainer.datamodule.batch_size
         scale = {"none": 1.0, "sqrt": math.sqrt(batch / self.base_batch), "linear": batch / self.base_batch}
         lr = self.lr * scale[self.lr_scaling]
         optimizer = torch.optim.AdamW([it for it in groups if it["params"]], lr=lr, **{**self.adamw, "fused": fused})
@@ -144,13 +153,8 @@ class Model(LightningModule):
         else:
             nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
-    def seed_batch(self, batch_idx: int) -> torch.Generator:
-        """Seed the device's default generator for one micro-batch, and return it.
-
-        So augmentation and dropout do not depend on the number of ranks, and a resumed run draws the same numbers.
-        """
-        world, micro = self.trainer.world_size, batch_idx % self.trainer.accumulate_grad_batches
-        number = (self.seed * 1_000_003 + self.global_step) * 65_537 + micro * world + self.global_rank
+    def seeded(self, number: int) -> torch.Generator:
+        """Seed the device's default generator, from which dropout draws as well, and return it."""
         if self.device.type == "cpu":
             return torch.default_generator.manual_seed(number % 2**63)
         if self.device.index is None:  # mps, whose default generator is not public
