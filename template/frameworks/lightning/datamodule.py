@@ -1,15 +1,15 @@
 """The LightningDataModule around data.py."""
 
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import DataLoader
 
 from . import data
 from .errors import UserError
-from .loader import TrainLoader, TrainSampler, auto_workers, collate, even_batches
+from .loader import TrainLoader, TrainSampler, collate, even_batches
 
 
 class Data(LightningDataModule):
@@ -19,8 +19,7 @@ class Data(LightningDataModule):
         self,
         source: data.DataConfig,
         batch_size: int = 128,
-        workers: int | Literal["auto"] = "auto",
-        prefetch_factor: int = 2,
+        workers: int = 0,
         pin_memory: bool = True,
         seed: int = 0,
     ) -> None:
@@ -29,16 +28,13 @@ class Data(LightningDataModule):
         Args:
             source: The options of data.py.
             batch_size: Samples per forward pass and rank.
-            workers: Loader processes per rank. auto: 0 for data in memory, else the cores per rank minus one.
-            prefetch_factor: Batches prefetched per worker.
+            workers: Loader processes per rank. 0 for data in memory; about 4 per GPU for files.
             pin_memory: Use page-locked host memory, so that copies to a GPU are asynchronous.
             seed: Seed of the sample order; it is `seed_everything`.
         """
         super().__init__()
-        self.source, self.batch_size, self.workers, self.seed = source, batch_size, workers, seed
-        self.prefetch_factor, self.pin_memory = prefetch_factor, pin_memory
-        self.first = 0
-        """Batches of the epoch that were trained before this run was resumed."""
+        self.source, self.batch_size, self.workers, self.pin_memory = source, batch_size, workers, pin_memory
+        self.seed, self.first = seed, 0  # first: batches of the epoch that were trained before a resumed run
 
     @cached_property
     def splits(self) -> tuple[Any, Any, data.Spec]:
@@ -56,8 +52,7 @@ class Data(LightningDataModule):
         return data.Prepare(self.spec, self.source)
 
     def train_dataloader(self) -> DataLoader[Any]:
-        samples, trainer = self.splits[0], self.trainer
-        assert trainer is not None
+        samples, trainer = self.splits[0], cast("Trainer", self.trainer)
         ranks, rank, accumulate = trainer.world_size, trainer.global_rank, trainer.accumulate_grad_batches
         if (needed := self.batch_size * accumulate * ranks) > len(samples):
             too_large = f"the global batch of {needed} samples is larger than the training set of {len(samples)}"
@@ -69,20 +64,15 @@ class Data(LightningDataModule):
 
     def state_dict(self) -> dict[str, int]:
         """Return the position in the epoch, which Lightning keeps in each checkpoint."""
-        trainer = self.trainer
-        assert trainer is not None
-        progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-        return {"batches": int(progress.processed % trainer.num_training_batches)}
+        trainer: Any = self.trainer
+        return {"batches": trainer.fit_loop.epoch_loop.batch_progress.current.processed % trainer.num_training_batches}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Keep the position for `train_dataloader`, which Lightning calls later."""
         self.first = state["batches"]
 
     def val_dataloader(self) -> DataLoader[Any]:
-        samples, trainer = self.splits[1], self.trainer
-        assert trainer is not None
-        if len(samples) < trainer.world_size:
-            raise UserError(f"there are only {len(samples)} validation samples for {trainer.world_size} ranks")
+        samples, trainer = self.splits[1], cast("Trainer", self.trainer)
         order = even_batches(len(samples), self.batch_size, trainer.world_size, trainer.global_rank)
         return DataLoader(samples, batch_sampler=order, **self.options(samples))
 
@@ -90,7 +80,6 @@ class Data(LightningDataModule):
 
     def options(self, samples: Any) -> dict[str, Any]:
         """Return the options of every loader."""
-        workers = auto_workers(samples) if self.workers == "auto" else self.workers
-        found = {"num_workers": workers, "collate_fn": getattr(samples, "collate_fn", collate)}
-        found["pin_memory"] = self.pin_memory and torch.accelerator.is_available()
-        return found | ({"prefetch_factor": self.prefetch_factor, "persistent_workers": True} if workers else {})
+        pin = self.pin_memory and torch.accelerator.is_available()
+        made = {"collate_fn": getattr(samples, "collate_fn", collate), "persistent_workers": self.workers > 0}
+        return {"num_workers": self.workers, "pin_memory": pin, **made}

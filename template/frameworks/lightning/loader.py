@@ -1,7 +1,6 @@
 """Sample order, and a DataLoader that continues with the next sample after a restart."""
 
 import math
-import os
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Sampler, default_collate
 
 
 class TrainSampler(Sampler[int]):
@@ -40,10 +39,8 @@ class TrainSampler(Sampler[int]):
 class TrainLoader(DataLoader[Any]):
     """A DataLoader that may begin within an epoch, and measures how long the loop waits for its batches."""
 
-    first = 0
-    """Batches to skip in the first epoch."""
-    waited = 0.0
-    """Seconds, since the loop began."""
+    first = 0  # batches to skip in the first epoch
+    waited = 0.0  # seconds
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         begin = time.perf_counter()
@@ -66,14 +63,6 @@ def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> list[l
     own, count = range(rank, samples, ranks), math.ceil(samples / (ranks * batch_size))
     ends = [len(own) * part // count for part in range(count + 1)]
     return [list(own[begin:end]) for begin, end in pairwise(ends)]
-
-
-def auto_workers(dataset: Any) -> int:
-    """Return 0 for data in memory, else the cores per rank minus one, at most 32."""
-    if getattr(dataset, "in_memory", isinstance(dataset, TensorDataset)):
-        return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(32, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1))
 
 
 def load_batch(dataset: Any, indices: list[int]) -> Any:

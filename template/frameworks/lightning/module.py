@@ -27,14 +27,10 @@ class Model(LightningModule):
         prepare: Prepare,
         lr: float = 1e-3,
         lr_scaling: Literal["none", "sqrt", "linear"] = "none",
-        base_batch: int = 128,
         weight_decay: float = 0.01,
-        beta1: float = 0.9,
         beta2: float = 0.999,
-        fused: bool = True,
         pct_start: float = 0.3,
         div_factor: float = 10.0,
-        final_div_factor: float = 1e4,
         compile_mode: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off",
         channels_last: bool = False,
         matmul_precision: Literal["highest", "high", "medium"] = "high",
@@ -47,26 +43,20 @@ class Model(LightningModule):
             spec: Shapes and statistics of the data; from the data module.
             prepare: Converts, normalizes and augments a batch on the device; from the data module.
             lr: Peak learning rate.
-            lr_scaling: Multiply `lr` by (the square root of) the global batch divided by `base_batch`.
-            base_batch: Global batch, in samples, that `lr` was tuned for; used by `lr_scaling` only.
+            lr_scaling: Multiply `lr` by (the square root of) the micro-batches per step: ranks x accumulated ones.
             weight_decay: Decoupled weight decay of matrices and convolutions; none for biases and norms.
-            beta1: AdamW's beta1; 1cycle moves it between 0.85 and 0.95.
-            beta2: AdamW's beta2.
-            fused: Update all parameters in one kernel.
+            beta2: AdamW's beta2; 1cycle moves beta1 between 0.85 and 0.95.
             pct_start: 1cycle: fraction of the steps in which the learning rate rises.
             div_factor: 1cycle: peak learning rate divided by the initial one.
-            final_div_factor: 1cycle: initial learning rate divided by the final one.
             compile_mode: Mode of torch.compile for the network.
             channels_last: Keep convolution weights and activations in NHWC, which Tensor Cores prefer.
             matmul_precision: Precision of fp32 matrix products; high: TF32 on GPUs that have it.
             seed: Seed of dropout and augmentation; it is `seed_everything`.
         """
         super().__init__()
-        self.lr, self.lr_scaling, self.base_batch = lr, lr_scaling, base_batch  # `lr` is an attribute for lr_find
-        self.adamw: dict[str, Any] = {"weight_decay": weight_decay, "betas": (beta1, beta2), "fused": fused}
-        self.schedule: dict[str, Any] = {"pct_start": pct_start, "div_factor": div_factor}
-        self.schedule["final_div_factor"] = final_div_factor
-        self.seed = seed
+        self.lr, self.lr_scaling, self.seed = lr, lr_scaling, seed  # lr_find sets `lr`
+        self.adamw: dict[str, Any] = {"weight_decay": weight_decay, "betas": (0.9, beta2)}
+        self.cycle: dict[str, Any] = {"pct_start": pct_start, "div_factor": div_factor}
         torch.set_float32_matmul_precision(matmul_precision)
         self.net: nn.Module = build(net, spec)
         if channels_last:
@@ -99,26 +89,24 @@ class Model(LightningModule):
         _, metrics = call(self.net, self.prepare(batch, False, self.seeded(batch_idx)))
         self.val_means.add(metrics)
 
-    def on_validation_epoch_end(self) -> None:
+    def on_validation_epoch_end(self, split: str = "val") -> None:
         """Log sums over counts of all ranks; `self.log(..., sync_dist=True)` gives means of the means of batches."""
         means = self.val_means.read(self.all_gather)
-        self.log_dict({f"val/{name}": value for name, value in means.items()}, prog_bar=True)
+        self.log_dict({f"{split}/{name}": value for name, value in means.items()}, prog_bar=True)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         self.validation_step(batch, batch_idx)
 
     def on_test_epoch_end(self) -> None:
-        means = self.val_means.read(self.all_gather)
-        self.log_dict({f"test/{name}": value for name, value in means.items()})
+        self.on_validation_epoch_end("test")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the network's predictions for a batch."""
         net: Any = self.net
         inputs = self.prepare(batch, False, self.seeded(batch_idx))
-        named = (
-            inputs if isinstance(inputs, dict) else dict(zip(signature(net.forward).parameters, inputs, strict=False))
-        )
-        found: Tensor = net.predict(**{name: named[name] for name in signature(net.predict).parameters})
+        if not isinstance(inputs, dict):
+            inputs = dict(zip(signature(net.forward).parameters, inputs, strict=False))
+        found: Tensor = net.predict(**{name: inputs[name] for name in signature(net.predict).parameters})
         return found
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
@@ -127,20 +115,17 @@ class Model(LightningModule):
         decayed = [parameter for name, parameter in trained if parameter.ndim >= 2 and name not in exempt]
         rest = [parameter for name, parameter in trained if parameter.ndim < 2 or name in exempt]
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
-        fused = self.adamw["fused"] and self.trainer.precision != "16-mixed"  # a fused one unscales after the clipping
-        trainer: Any = self.trainer
-        batch = trainer.world_size * trainer.accumulate_grad_batches * trainer.datamodule.batch_size
-        scale = {"none": 1.0, "sqrt": math.sqrt(batch / self.base_batch), "linear": batch / self.base_batch}
-        lr = self.lr * scale[self.lr_scaling]
-        optimizer = torch.optim.AdamW([it for it in groups if it["params"]], lr=lr, **{**self.adamw, "fused": fused})
+        ratio = self.trainer.world_size * self.trainer.accumulate_grad_batches
+        lr = self.lr * {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[self.lr_scaling]
+        fused = self.trainer.precision != "16-mixed"  # there, a fused optimizer unscales after the clipping
+        optimizer = torch.optim.AdamW([it for it in groups if it["params"]], lr=lr, fused=fused, **self.adamw)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.one_cycle(optimizer), "interval": "step"}}
 
     def one_cycle(self, optimizer: Optimizer) -> OneCycleLR:
         """Return the 1cycle schedule up to the optimizer's rates: Smith and Topin 2018 (arXiv:1708.07120)."""
-        rates = [group["lr"] for group in optimizer.param_groups]
-        steps, has_momentum = int(self.trainer.estimated_stepping_batches), "betas" in optimizer.defaults
-        has_momentum |= bool(optimizer.defaults.get("momentum"))
-        return OneCycleLR(optimizer, rates, total_steps=steps, cycle_momentum=has_momentum, **self.schedule)
+        rates, steps = [group["lr"] for group in optimizer.param_groups], int(self.trainer.estimated_stepping_batches)
+        has_momentum = "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum"))
+        return OneCycleLR(optimizer, rates, total_steps=steps, cycle_momentum=has_momentum, **self.cycle)
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None

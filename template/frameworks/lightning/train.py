@@ -9,7 +9,6 @@ import warnings
 from typing import Any
 
 from jsonargparse import set_parsing_settings
-from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from torch.optim import Optimizer
 
@@ -29,14 +28,11 @@ class CLI(LightningCLI):
         parser.link_arguments("seed_everything", "model.seed")
 
     @staticmethod
-    def configure_optimizers(
-        lightning_module: LightningModule, optimizer: Optimizer, lr_scheduler: Any = None
-    ) -> dict[str, Any]:
+    def configure_optimizers(lightning_module: Any, optimizer: Optimizer, lr_scheduler: Any = None) -> dict[str, Any]:
         """Use what `--optimizer` and `--lr_scheduler` name; without the latter, 1cycle up to the optimizer's rate."""
-        assert isinstance(lightning_module, Model)
         schedule = lr_scheduler or lightning_module.one_cycle(optimizer)
-        found = {"scheduler": schedule, "interval": "step", "monitor": getattr(schedule, "monitor", None)}
-        return {"optimizer": optimizer, "lr_scheduler": found}
+        monitor = getattr(schedule, "monitor", None)  # of ReduceLROnPlateau
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step", "monitor": monitor}}
 
 
 def main() -> None:
@@ -44,6 +40,7 @@ def main() -> None:
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     warnings.filterwarnings("ignore", ".*does not have many workers")  # data in memory is fastest without
     warnings.filterwarnings("ignore", ".*is smaller than the logging interval")  # which counts steps over epochs
+    warnings.filterwarnings("ignore", "The dirpath has changed")  # if a run is validated
     with one_line():
         CLI(
             Model,
