@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,20 @@ HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
     "gpu": ["--gpus", "1", "--tensor-cores", "fp16"],
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--components", "slurm"],
-    "nodes": [
-        *("--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2"),
-        *("--components", ",".join(COMPONENTS), f"--update-source={UPDATE_SOURCE}"),
-    ],
+    "nodes": ["--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2", f"--update-source={UPDATE_SOURCE}"],
 }
-"""Machines, with components: none, the default, one, all."""
+"""Machines; `answers` adds the components: none, the default, one, all."""
+
+
+def offered(framework: str, components: Iterable[str] = COMPONENTS) -> list[str]:
+    """Return the components that work with a framework."""
+    return [name for name in components if framework in COMPONENTS[name].get("frameworks", [framework])]
+
+
+def answers(framework: str, hardware: str) -> list[str]:
+    """Return the options of `fastproj new` for a machine."""
+    components = ["--components", ",".join(offered(framework))] if hardware == "nodes" else []
+    return ["--framework", framework, *HARDWARE[hardware], *components]
 
 
 GPUS = [hardware for hardware in HARDWARE if hardware != "cpu"]
