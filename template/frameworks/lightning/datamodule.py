@@ -46,11 +46,6 @@ class Data(LightningDataModule):
         """What the model needs to know; linked to `model.spec`."""
         return self.splits[2]
 
-    @property
-    def prepare(self) -> data.Prepare:
-        """What happens to a batch on the device; linked to `model.prepare`."""
-        return data.Prepare(self.spec, self.source)
-
     def train_dataloader(self) -> DataLoader[Any]:
         samples, trainer = self.splits[0], cast("Trainer", self.trainer)
         ranks, rank, accumulate = trainer.world_size, trainer.global_rank, trainer.accumulate_grad_batches

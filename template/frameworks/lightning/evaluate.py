@@ -13,11 +13,7 @@ from .model import ModelConfig, build
 
 
 def load_run(folder: Path, device: torch.device) -> tuple[Namespace, torch.nn.Module, Any, Any]:
-    """Return a run's options `data` and `model`, its network with the best weights, its validation set, and the spec.
-
-    Raises:
-        UserError: the folder has no config.yaml or no checkpoints/best.ckpt.
-    """
+    """Return a run's options `data` and `model`, its network with the best weights, its validation set and spec."""
     try:
         saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         found = torch.load(folder / "checkpoints/best.ckpt", map_location="cpu", weights_only=True)["state_dict"]

@@ -1,8 +1,8 @@
 """The record of a run: metrics.jsonl, a row of metrics per line, and config.json, its options, versions and commit."""
 
+import gc
 import json
 import math
-import platform
 import subprocess
 import sys
 import time
@@ -36,9 +36,10 @@ class MetricsLog(Callback):
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         self.file, self.started, self.last_step = folder / "metrics.jsonl", time.perf_counter(), trainer.global_step
         self.begin, self.waited = self.started, 0.0
+        gc.freeze()  # the garbage collector skips what exists now
         if trainer.is_global_zero:
             config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-            versions = {name: version(name) for name in ("lightning", "torch")} | {"python": platform.python_version()}
+            versions = {name: version(name) for name in ("lightning", "torch")} | {"python": sys.version.split()[0]}
             record = {"config": config, "versions": versions, "commit": _commit(), "command": sys.argv}
             (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []

@@ -12,31 +12,41 @@ class, give the mean over the entries that have a count."""
 
 
 class Means:
-    """Adds up the metrics of batches; nothing waits for the device."""
+    """Collects the metrics of batches; nothing waits for the device."""
 
     def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
+        self.batches: list[Metrics] = []
 
     def add(self, metrics: Metrics) -> None:
         """Add the metrics of one batch."""
-        device = metrics["loss"][0].device
-        dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64  # some have no float64
-        for name, pair in metrics.items():
-            found = [
-                it.detach().to(dtype) if isinstance(it, Tensor) else torch.full((), it, dtype=dtype) for it in pair
-            ]
-            added = torch.stack(torch.broadcast_tensors(*(it.to(device, non_blocking=True) for it in found)))
-            self.sums[name] = self.sums[name] + added if name in self.sums else added
+        self.batches.append(metrics)
+        if len(self.batches) == 1000:
+            self.batches = [self.totals()]
+
+    def totals(self) -> dict[str, tuple[Tensor, ...]]:
+        """Return the sum and the count of each metric over the batches."""
+        device = self.batches[0]["loss"][0].device
+        columns = {name: zip(*(batch[name] for batch in self.batches), strict=True) for name in sorted(self.batches[0])}
+        return {name: tuple(_add_up(values, device) for values in pair) for name, pair in columns.items()}
 
     def read(self, all_gather: Callable[[Tensor], Any]) -> dict[str, Tensor]:
         """Return the means over all ranks since the last call, on the device."""
         means = {}
-        for name, sums in sorted(self.sums.items()):
+        for name, pair in self.totals().items():
+            sums = torch.stack(torch.broadcast_tensors(*pair))
             total, count = all_gather(sums).view(-1, *sums.shape).sum(0)
             counted = count != 0
             means[name] = (total / count).where(counted, 0).sum() / counted.sum()
-        self.sums = {}
+        self.batches = []
         return means
+
+
+def _add_up(values: tuple[Tensor | float, ...], device: torch.device) -> Tensor:
+    dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64  # some have no float64
+    tensors = [value.detach() for value in values if isinstance(value, Tensor)]
+    plain = sum(value for value in values if not isinstance(value, Tensor))
+    start = torch.full((), plain, dtype=dtype, device=device)
+    return torch.stack(tensors).to(dtype).sum(0) + start if tensors else start
 
 
 def call(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
-from .data import Prepare, Spec
+from .data import DataConfig, Prepare, Spec
 from .metrics import Means, call
 from .model import ModelConfig, build
 
@@ -24,7 +24,7 @@ class Model(LightningModule):
         self,
         net: ModelConfig,
         spec: Spec,
-        prepare: Prepare,
+        source: DataConfig,
         lr: float = 1e-3,
         lr_scaling: Literal["none", "sqrt", "linear"] = "none",
         weight_decay: float = 0.01,
@@ -41,7 +41,7 @@ class Model(LightningModule):
         Args:
             net: Architecture and regularization: the options of model.py.
             spec: Shapes and statistics of the data; from the data module.
-            prepare: Converts, normalizes and augments a batch on the device; from the data module.
+            source: The options of data.py; from the data module.
             lr: Peak learning rate.
             lr_scaling: Multiply `lr` by (the square root of) the micro-batches per step: ranks x accumulated ones.
             weight_decay: Decoupled weight decay of matrices and convolutions; none for biases and norms.
@@ -63,7 +63,7 @@ class Model(LightningModule):
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compile_mode != "off":
             self.net.compile(dynamic=False, mode=compile_mode)  # in place: the names of parameters stay the same
-        self.prepare = prepare
+        self.prepare = Prepare(spec, source)  # on the device
         self.train_means, self.val_means = Means(), Means()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:

@@ -23,7 +23,7 @@ class CLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("data.spec", "model.spec", apply_on="instantiate")
-        parser.link_arguments("data.prepare", "model.prepare", apply_on="instantiate")
+        parser.link_arguments("data.source", "model.source", apply_on="instantiate")
         parser.link_arguments("seed_everything", "data.seed")
         parser.link_arguments("seed_everything", "model.seed")
 
@@ -38,9 +38,8 @@ class CLI(LightningCLI):
 def main() -> None:
     """Run the subcommand of the command line."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    warnings.filterwarnings("ignore", ".*does not have many workers")  # data in memory is fastest without
-    warnings.filterwarnings("ignore", ".*is smaller than the logging interval")  # which counts steps over epochs
-    warnings.filterwarnings("ignore", "The dirpath has changed")  # if a run is validated
+    for expected in ("does not have many workers", "is smaller than the logging interval", "The dirpath has changed"):
+        warnings.filterwarnings("ignore", f".*{expected}")  # data in memory; rows over epochs; `validate` of a run
     with one_line():
         CLI(
             Model,

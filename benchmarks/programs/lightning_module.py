@@ -1,0 +1,94 @@
+"""Train a LightningModule written by hand, with the network, data and recipe of the rendered Lightning project `proj`.
+
+python lightning_module.py STEPS EVERY BATCH WIDTH
+
+Prints the microseconds per step of each block of EVERY steps. The module does what Lightning's documentation shows: it
+returns the loss, logs it every EVERY steps, and configures AdamW and OneCycleLR. Data, batches, callbacks and logger
+are those of the rendered project.
+"""
+
+import importlib
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+
+class ByHand(LightningModule):
+    """The network of model.py."""
+
+    def __init__(self, net: torch.nn.Module, prepare: Any, lr: float) -> None:
+        super().__init__()
+        self.net, self.prepare, self.lr = net, prepare, lr
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """Return the loss, and log it every few steps."""
+        loss, _ = self.net(*self.prepare(batch, True, torch.default_generator))
+        trainer: Any = self.trainer
+        if (self.global_step + 1) % trainer.log_every_n_steps == 0:
+            self.log("train/loss", loss, prog_bar=True)
+        found: torch.Tensor = loss
+        return found
+
+    def configure_optimizers(self) -> Any:
+        """Return AdamW and OneCycleLR."""
+        decayed = [parameter for parameter in self.net.parameters() if parameter.ndim >= 2]
+        rest = [parameter for parameter in self.net.parameters() if parameter.ndim < 2]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=self.lr, weight_decay=0.5, fused=True)
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=steps, div_factor=10)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Clock(Callback):
+    """Measures blocks of steps."""
+
+    def __init__(self, every: int) -> None:
+        self.every, self.times, self.begin = every, list[float](), 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock."""
+        self.begin = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Note the time of a block."""
+        if trainer.global_step % self.every == 0:
+            now = time.perf_counter()
+            self.times.append((now - self.begin) / self.every * 1e6)
+            self.begin = now
+
+
+def main() -> None:
+    """Train, and print the times."""
+    steps, every, batch, width = map(int, sys.argv[1:])
+    data, model, datamodule = (importlib.import_module(f"proj.{name}") for name in ("data", "model", "datamodule"))
+    seed_everything(0, verbose=False)
+    samples = datamodule.Data(data.DataConfig(), batch_size=batch)
+    net = model.build(model.ModelConfig(width=width, depth=1, dropout=0.5), samples.spec)
+    clock = Clock(every)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=steps,
+        gradient_clip_val=1.0,
+        log_every_n_steps=every,
+        val_check_interval=100_000,
+        check_val_every_n_epoch=None,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=CSVLogger("runs", "", "hand"),
+        callbacks=[clock, LearningRateMonitor(), ModelCheckpoint(every_n_train_steps=100_000)],
+    )
+    trainer.fit(ByHand(net, data.Prepare(samples.spec, samples.source), 1e-4), samples)
+    print(json.dumps(clock.times))
+
+
+if __name__ == "__main__":
+    main()
