@@ -67,11 +67,12 @@ def components() -> str:
     """Return docs/components.md with the current list of components."""
     table = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
     folders = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
-    rows = ["<!-- components -->", "| name | what it brings | file |", "|---|---|---|"]
+    rows = ["<!-- components -->", "| name | what it brings | frameworks | file |", "|---|---|---|---|"]
     for name, entry in table.items():
         files = [f"{folder}/{entry[kind]}" for kind, folder in folders.items() if kind in entry]
         file = files[0] if files else f"components/{name.replace('-', '_')}.py"
-        rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | `{file}` |")
+        works = ", ".join(entry.get("frameworks", ["all"]))
+        rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | {works} | `{file}` |")
     block = "\n".join([*rows, "<!-- end of components -->"])
     page = COMPONENTS.read_text()
     return re.sub("<!-- components -->.*<!-- end of components -->", lambda _: block, page, flags=re.DOTALL)
