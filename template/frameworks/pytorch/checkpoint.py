@@ -77,9 +77,11 @@ class Checkpoints:
                 shutil.rmtree(old)
 
 
-def newest(folder: Path) -> Path | None:
-    """Return the newest intact checkpoint in a folder."""
-    return next(filter(_is_intact, sorted(folder.glob("step-*"), reverse=True)), None)
+def newest(folder: Path, best_first: bool = False) -> Path | None:
+    """Return the newest intact checkpoint in a folder, or that of the best validation if it is intact."""
+    best = f"step-{_best(folder).get('step', 0):08d}" if best_first else ""
+    found = sorted(folder.glob("step-*"), key=lambda it: (it.name == best, it.name), reverse=True)
+    return next(filter(_is_intact, found), None)
 
 
 def _is_intact(folder: Path) -> bool:
@@ -94,19 +96,11 @@ def _is_intact(folder: Path) -> bool:
     return False
 
 
-def best_checkpoint(run_folder: Path) -> Path:
-    """Return the intact checkpoint of the best validation of a run, or else its newest intact one."""
-    folder = run_folder / "checkpoints"
-    best = folder / f"step-{_best(folder).get('step', 0):08d}"
-    found = best if best.exists() and _is_intact(best) else newest(folder)
-    if found is None:
-        raise UserError(f"{run_folder} has no checkpoint: give the folder of a run, such as runs/first")
-    return found
-
-
 def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
     """Return the model's weights at the best validation of a run; averaged ones, if the run validated with those."""
-    found = best_checkpoint(Path(run_folder))
+    found = newest(Path(run_folder) / "checkpoints", best_first=True)
+    if found is None:
+        raise UserError(f"{run_folder} has no checkpoint: give the folder of a run, such as runs/first")
     exported = found / "weights.pt"  # of a checkpoint in shards
     state = torch.load(exported if exported.exists() else found / "state.pt", map_location="cpu", weights_only=True)
     weights: dict[str, Tensor] = state["model"] | state.get("ema", {})  # ema: until version 0.3

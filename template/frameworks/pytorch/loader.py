@@ -94,21 +94,17 @@ class Loader:
         if hasattr(dataset, "batches"):
             self.loader = dataset.batches(cfg, self.workers, self.pin)
         elif self.workers > 0:
-            self.loader = self.torch_loader(cfg.prefetch_factor)
-
-    def torch_loader(self, prefetch_factor: int) -> DataLoader[Any]:
-        """Return torch's loader of these batches, on the CPU; without workers, it loads them in this process."""
-        return DataLoader(
-            self.dataset,
-            batch_sampler=self.order,
-            num_workers=self.workers,
-            collate_fn=getattr(self.dataset, "collate_fn", collate),
-            pin_memory=self.pin,
-            prefetch_factor=prefetch_factor if self.workers else None,
-            persistent_workers=self.workers > 0,
-            worker_init_fn=outlive_signals,
-            generator=torch.Generator().manual_seed(0),  # not the default one, which dropout draws from
-        )
+            self.loader = DataLoader(
+                dataset,
+                batch_sampler=order,
+                num_workers=self.workers,
+                collate_fn=getattr(dataset, "collate_fn", collate),
+                pin_memory=self.pin,
+                prefetch_factor=cfg.prefetch_factor,
+                persistent_workers=True,
+                worker_init_fn=outlive_signals,
+                generator=torch.Generator().manual_seed(0),  # not the default one, which dropout draws from
+            )
 
     def __iter__(self) -> Generator[Any, None, None]:
         here = (load_batch(self.dataset, indices) for indices in self.order)

@@ -1,8 +1,6 @@
 """AdamW with its parameter groups, gradient clipping, and the 1cycle schedule."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -72,14 +70,7 @@ def load_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Load the optimizer's state of a checkpoint but keep its hyperparameters, which are those of the config."""
     if (name := type(optimizer).__name__) != saved["optimizer_class"]:
         raise UserError(f"the checkpoint was saved with {saved['optimizer_class']}, not {name}: use another run.name")
-    with kept_settings(optimizer):
-        optimizer.load_state_dict(saved["optimizer"])
-
-
-@contextmanager
-def kept_settings(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Restore the hyperparameters, which are those of the config, after the context has loaded the optimizer's state."""
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    yield
+    optimizer.load_state_dict(saved["optimizer"])
     for group, kept in zip(optimizer.param_groups, settings, strict=True):
         group.update(kept)
