@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs, DistributedType, DynamoBackend
@@ -111,15 +112,18 @@ class Checkpoints(checkpoint.Checkpoints):
     def __init__(self, run_folder: Path, keep: int, world: World, accelerator: Accelerator, net: nn.Module) -> None:
         super().__init__(run_folder, keep, world)
         self.accelerator, self.net = accelerator, net
+        self.is_sharded = accelerator.distributed_type == DistributedType.FSDP
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write the files of all ranks, and flush them to disk; an error of one rank is one of all."""
         super().write(folder, state | {"components": {}})
         problem = ""
         try:
+            if self.is_sharded:  # the whole weights, in one file beside the shards
+                for buffer in self.net.buffers():  # such as BatchNorm's running statistics
+                    dist.broadcast(buffer, src=0)
+                self.accelerator.save_model(self.net, str(folder), max_shard_size="1000TB")
             self.accelerator.save_state(str(folder))
-            if self.accelerator.distributed_type == DistributedType.FSDP:  # the whole weights, beside the shards
-                self.accelerator.save_model(self.net, str(folder), max_shard_size="1PB")
         except (OSError, RuntimeError, SafetensorError) as error:  # such as a full disk
             problem = (str(error) or type(error).__name__).splitlines()[0]
         if self.world.all_reduce(torch.tensor(float(bool(problem)))):
