@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from history import Repository, installed, program_in
-from matrix import HARDWARE
+from matrix import answers
 from program import PROGRAMS, Fastproj, Project, run_fastproj
 from updating import VERSIONS, MakeProject, build, commit, git
 
@@ -100,8 +100,8 @@ def project(fastproj: Fastproj, shared_folder: Path) -> Project:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not output.exists():
                 output.mkdir()
-                answers = ["--framework", framework, "--model", model, *HARDWARE[hardware]]
-                result = fastproj("new", "proj", *answers, "--yes", "--output", str(output))
+                options = [*answers(framework, hardware), "--model", model, "--yes", "--output", str(output)]
+                result = fastproj("new", "proj", *options)
                 assert result.returncode == 0, result.stderr
         return output / "proj"
 

@@ -17,6 +17,7 @@ from matrix import (
     ALL,
     CLASSES,
     COMPONENTS,
+    ENGINE_MODEL,
     ENTRIES,
     EVERY,
     FRAMEWORKS,
@@ -27,11 +28,13 @@ from matrix import (
     QUESTIONS,
     ROOT,
     TEMPLATE,
+    components_of,
     module_of,
 )
 from program import Fastproj, Project, run_in
 
-FRAMEWORK_FILES = {name: entry["files"] for name, entry in QUESTIONS["frameworks"]["default"].items()}
+ABOUT_FRAMEWORKS = QUESTIONS["frameworks"]["default"]
+FRAMEWORK_FILES = {name: entry["files"] for name, entry in ABOUT_FRAMEWORKS.items()}
 REGISTRY = "src/proj/components/__init__.py"
 
 
@@ -100,10 +103,14 @@ def test_rendering_is_complete_and_clean(project: Project, framework: str, model
         assert not re.search(tags, text), f"{file} has Jinja left"
         assert str(ROOT) not in text
     python = {str(file.relative_to(folder)): file.read_bytes() for file in files if file.suffix == ".py"}
-    registry = python.pop(REGISTRY).decode()
-    modules, classes = (MODULES, CLASSES) if hardware == "nodes" else ([], [])
+    registry = python.pop(REGISTRY, b"").decode()
+    chosen = components_of(framework) if hardware == "nodes" else []
+    modules = [name for name in chosen if name in MODULES]
     assert python == {place: part.read_bytes() for place, part in python_parts(framework, model, modules).items()}
-    assert fields_of_config(registry) == [module_of(name) for name in classes]
+    if "registry" in ABOUT_FRAMEWORKS[framework]:
+        assert fields_of_config(registry) == [module_of(name) for name in chosen if name in CLASSES]
+    else:
+        assert len(registry.splitlines()) == (1 if modules else 0)
     if not modules:
         assert len(files) <= 45
 
@@ -114,8 +121,9 @@ def fields_of_config(registry: str) -> list[str]:
     return [str(node.target.id) for node in config.body if isinstance(node, ast.AnnAssign)]  # type: ignore[union-attr]
 
 
-def test_readme_is_short_and_names_every_module(project: Project) -> None:
-    folder = project(FRAMEWORKS[0], MODELS[0])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_readme_is_short_and_names_every_module(project: Project, framework: str) -> None:
+    folder = project(framework, ENGINE_MODEL)
     readme = (folder / "README.md").read_text()
     assert len(readme.splitlines()) <= 90
     modules = {file.name for file in (folder / "src/proj").glob("*.py")} - {"__init__.py"}
@@ -131,7 +139,7 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
         tomllib.loads((folder / "pyproject.toml").read_text())
         yamls = [*folder.rglob("*.yml"), *folder.rglob("*.yaml")]
         of_components = {"cpu": 0, "gpu": 1, "gpus": 0, "nodes": 3}[hardware]
-        assert len(yamls) == of_components + 6
+        assert len(yamls) == of_components + 6 + ("config" in ABOUT_FRAMEWORKS[framework])
         scripts = [*(folder / "launch").iterdir()]
         assert all(script.stat().st_mode & 0o111 for script in scripts)
         for kind, files in (("yaml", yamls), ("scripts", scripts)):

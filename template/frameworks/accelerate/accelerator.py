@@ -13,7 +13,6 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs, DistributedType, DynamoBackend
 from safetensors import SafetensorError
-from torch import nn
 from torch.utils.data import DataLoader
 
 from . import checkpoint, loader, precision
@@ -52,23 +51,20 @@ def create(cfg: Config, world: World, plan: BatchPlan, folder: Path) -> tuple[Ac
     name, _, _ = precision.setup(speed, world.device)
     if name == "fp16" and world.device.type == "cpu":
         speed.refuse("precision", "Accelerate has fp16 on GPUs only: use bf16")
-    try:
-        accelerator = Accelerator(
-            cpu=world.device.type == "cpu",
-            mixed_precision=name if name in ("bf16", "fp16") else "no",
-            gradient_accumulation_steps=plan.accumulate,
-            dataloader_config=DataLoaderConfiguration(non_blocking=True),
-            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
-            log_with=cfg.accelerate.tracker,
-            project_dir=folder,
-        )
-    except ValueError as error:  # such as another precision than that of an earlier run in this process
-        raise UserError(" ".join(str(error).split())) from error
-    is_sharded = accelerator.distributed_type == DistributedType.FSDP
+    accelerator = Accelerator(
+        cpu=world.device.type == "cpu",
+        mixed_precision=name if name in ("bf16", "fp16") else "no",
+        gradient_accumulation_steps=plan.accumulate,
+        dataloader_config=DataLoaderConfiguration(non_blocking=True),
+        kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+        log_with=cfg.accelerate.tracker,
+        project_dir=folder,
+    )
+    if is_sharded := accelerator.distributed_type == DistributedType.FSDP:
+        # It would untie shared weights, and saves no memory, as each rank builds the model.
+        accelerator.state.fsdp_plugin.cpu_ram_efficient_loading = False
     if accelerator.device.type != world.device.type:
         cfg.run.refuse("device", f"Accelerate is configured for {accelerator.device.type}")
-    if accelerator.gradient_accumulation_steps != plan.accumulate:
-        raise UserError("gradient_accumulation_steps of Accelerate differ from train.accumulate: leave them out")
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         raise UserError("dynamo_backend of Accelerate is set: use speed.compile instead")
     if os.environ.get("ACCELERATE_USE_FSDP") == "true" and not is_sharded:
@@ -88,10 +84,7 @@ def torch_loader(dataset: Any, order: "GlobalBatches", cfg: LoaderConfig, world:
 
 
 class GlobalBatches:
-    """A batch sampler with the micro-batches of all ranks, from `first_step` to the end of the run.
-
-    Accelerate deals them out in turn, so a step has the same samples on any number of ranks.
-    """
+    """A batch sampler of the micro-batches of all ranks, to the end of the run; Accelerate deals them out in turn."""
 
     drop_last = True  # there are whole global batches only
 
@@ -109,10 +102,12 @@ class GlobalBatches:
 class Checkpoints(checkpoint.Checkpoints):
     """Checkpoints of `accelerator.save_state`, beside `state.pt` with the counters of the run."""
 
-    def __init__(self, run_folder: Path, keep: int, world: World, accelerator: Accelerator, net: nn.Module) -> None:
+    def __init__(self, run_folder: Path, keep: int, world: World, accelerator: Accelerator, net: Any) -> None:
         super().__init__(run_folder, keep, world)
         self.accelerator, self.net = accelerator, net
-        self.is_sharded = accelerator.distributed_type == DistributedType.FSDP
+        if is_sharded := accelerator.distributed_type == DistributedType.FSDP:
+            net.needs_gradients_in_validation = True  # weights that inference mode has gathered cannot be trained
+        self.is_sharded = is_sharded
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write the files of all ranks, and flush them to disk; an error of one rank is one of all."""

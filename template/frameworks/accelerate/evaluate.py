@@ -27,7 +27,9 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     net: torch.nn.Module = build(cfg.model, spec)
     if (found := checkpoint.newest(folder / "checkpoints", best_first=True)) is None:
         raise errors.UserError(f"{folder} has no checkpoint: give the folder of a run, such as runs/first")
-    load_model(net, found / "model.safetensors")
+    missing, extra = load_model(net, found / "model.safetensors", strict=False)
+    if missing or {*extra} - net.state_dict().keys():  # `extra` has the second names of shared weights, too
+        raise errors.UserError(f"{found} has other weights than model.py")
     return cfg, net.to(device), val_set, spec
 
 

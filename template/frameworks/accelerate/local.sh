@@ -18,6 +18,10 @@ launch=()  # one process needs no launcher, and then keeps its exit status
 if [ "$processes" != 1 ]; then
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # ranks that compete for cores are many times slower
   launch=(-m accelerate.commands.launch --config_file configs/accelerate.yaml --num_processes "$processes")
-  launch+=(--num_machines 1 --main_process_port 0{{ ' --multi_gpu' if [gpus, 1] | max * nodes < 2 }})  # 0: a free port{{ '; --multi_gpu starts processes on CPUs too' if [gpus, 1] | max * nodes < 2 }}
+  launch+=(--num_machines 1 --main_process_port 0)  # 0: a free port
+  launch+=(--mixed_precision no)  # speed.precision decides
+{%- if [gpus, 1] | max * nodes < 2 %}
+  launch+=(--multi_gpu)  # several processes, on CPUs too
+{%- endif %}
 fi
 exec "$python" ${launch[@]+"${launch[@]}"} -m {{ package }}.train --config configs/default.yaml "$@"

@@ -67,7 +67,6 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         checkpoints.save({"step": run.step, "skipped": skipped.item(), "known_skipped": run.known_skipped})
 
     def write(split: str, row: dict[str, float]) -> None:
-        """Write a row of metrics to metrics.jsonl and to the tracker."""
         log.train(row) if split == "train" else log.write(split, row)
         accelerator.log({f"{split}/{name}": value for name, value in row.items()}, step=run.step)
 
