@@ -270,7 +270,7 @@ def test_resumed_run_has_the_hyperparameters_of_the_config(tiny: Package, tmp_pa
 def test_other_number_of_ranks_continues_with_the_same_samples(
     tiny: Package, tmp_path: Path, first: int, then: int
 ) -> None:
-    """It stops after an odd number of steps, so that the micro-batches of one rank are not a multiple of the other's."""
+    """It stops at a step at which the micro-batches of one rank are not a multiple of the other number."""
     same = ["--train.global_batch=8", "--train.micro_batch=4", "--train.eval_every=3", "--optim.eps=1e-4"]
     tiny.finish(tmp_path / "whole", *same, "--train.steps=8", ranks=first)
     tiny.finish(tmp_path, *same, "--train.steps=8", ranks=first)
