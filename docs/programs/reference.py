@@ -46,8 +46,10 @@ def readme() -> str:
     found = dict(re.findall(r"^  (\w+\.py) +(.*)$", (PACKAGE / "README.md").read_text(), re.MULTILINE))
     shared = {file.name: file for folder in (SHARED, PACKAGE) for file in folder.glob("*.py")}
     sizes = {name: _lines(ROOT / "template" / own[name] if name in own else shared[name]) for name in found}
-    (source,) = SHARED.glob("components/*__init__*")
-    registry = Template(source.read_text()).render(component_classes=[])
+    (source,) = SHARED.glob("*components*/__init__*")
+    registry = Template(source.read_text()).render(
+        component_classes=[], framework="pytorch", frameworks={"pytorch": {"registry": True}}
+    )
     tests = [
         *SHARED.glob("tests/*.py"),
         *PACKAGE.glob("tests/*.py"),

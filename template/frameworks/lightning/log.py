@@ -1,0 +1,92 @@
+"""The record of a run: metrics.jsonl, a row of metrics per line, and config.json, its options, versions and commit."""
+
+import json
+import math
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.cli import SaveConfigCallback
+
+from .errors import UserError
+
+
+class SaveConfig(SaveConfigCallback):
+    """Saves config.yaml when a training starts, as LightningCLI does, and gives the options to the loggers."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            super().setup(trainer, pl_module, stage)
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for logger in trainer.loggers:
+            logger.log_hyperparams(yaml.safe_load(self.parser.dump(self.config, skip_none=False)))
+
+
+class MetricsLog(Callback):
+    """Writes a row every `log_every_n_steps` and one per validation, into the folder of the logger."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        self.file, self.started, self.last_step = folder / "metrics.jsonl", time.perf_counter(), trainer.global_step
+        self.begin, self.waited = self.started, 0.0
+        if trainer.is_global_zero:
+            config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+            versions = {name: version(name) for name in ("lightning", "torch")} | {"python": platform.python_version()}
+            record = {"config": config, "versions": versions, "commit": _commit(), "command": sys.argv}
+            (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
+            self.file.write_text("".join(f"{line}\n" for line in lines if _precedes(line, trainer.global_step)))
+
+    def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, *_: Any) -> None:
+        steps = trainer.global_step - self.last_step
+        if steps == 0 or trainer.global_step % trainer.log_every_n_steps:  # also called for each micro-batch
+            return
+        seconds, waited = time.perf_counter() - self.begin, trainer.train_dataloader.waited - self.waited
+        samples = steps * trainer.accumulate_grad_batches * trainer.datamodule.batch_size * trainer.world_size
+        speed = {"samples_per_second": round(samples / seconds, 1), "data_wait": round(waited / seconds, 4)}
+        self.write(trainer, "train", speed)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self.write(trainer, "val", {})
+
+    def write(self, trainer: Any, split: str, speed: dict[str, float]) -> None:
+        """Write a row, and begin a new interval: the next row does not count a validation's time."""
+        self.begin, self.waited, self.last_step = (
+            time.perf_counter(),
+            trainer.train_dataloader.waited,
+            trainer.global_step,
+        )
+        logged = trainer.callback_metrics.items()
+        values = {name.removeprefix(f"{split}/"): it.item() for name, it in logged if name.startswith(f"{split}/")}
+        if not math.isfinite(values["loss"]):
+            raise UserError(f"the loss is {values['loss']} at step {self.last_step:,}: lower model.lr")
+        if trainer.is_global_zero:
+            row = {"split": split, "step": self.last_step, **values, **speed}
+            with self.file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(row | {"seconds": round(self.begin - self.started, 3)}) + "\n")
+
+
+def _precedes(line: str, step: int) -> bool:
+    """Whether a row stays when the run is resumed at a step: it repeats later ones, and validates again."""
+    try:
+        row = json.loads(line)
+        return bool(row["step"] < step or (row["step"] == step and row["split"] == "train"))
+    except (ValueError, KeyError, TypeError):
+        return False  # cut off by a crash
+
+
+def _commit() -> str:
+    """Return the commit of this code, with -dirty if files differ from it; empty without git."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""

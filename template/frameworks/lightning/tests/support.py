@@ -1,0 +1,99 @@
+"""Short runs for tests: 12 steps on the first samples of the data."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import yaml
+from torch.utils.data import Subset
+
+from .. import data
+from ..data import DataConfig
+from ..train import main
+
+ROOT, PACKAGE = Path(__file__).parents[3], Path(__file__).parents[1].name
+SMALL: dict[str, Any] = {"max_epochs": None, "max_steps": 12, "val_check_interval": 4, "check_val_every_n_epoch": None}
+SMALL |= {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true"}
+SMALL |= {"log_every_n_steps": 2, "enable_progress_bar": False, "enable_model_summary": False}
+torch.set_num_threads(1)  # as in `run_ranks`, because sums depend on the number of threads
+
+
+class First(Subset[Any]):
+    """The first samples of a dataset, with its attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dataset, name)
+
+
+load_all = functools.cache(data.load)
+
+
+@contextmanager
+def few_samples() -> Iterator[None]:
+    """Train with 36 samples, which are 9 small batches; validate with 11, whose last batch is smaller."""
+
+    def load(cfg: DataConfig) -> tuple[Any, Any, Any]:
+        train_set, val_set, spec = load_all(cfg)
+        return First(train_set, range(36)), First(val_set, range(11)), spec
+
+    with mock.patch.object(data, "load", load):
+        yield
+
+
+def config(folder: Path, every: int = 2) -> str:
+    """Write configs/default.yaml with a small run and a checkpoint every few steps; return the option that names it."""
+    found = yaml.safe_load((ROOT / "configs/default.yaml").read_text(encoding="utf-8"))
+    found["trainer"] |= SMALL
+    found["trainer"]["logger"]["init_args"] |= {"save_dir": str(folder), "version": "first"}
+    found["trainer"]["callbacks"][1]["init_args"]["every_n_train_steps"] = every
+    found["model"]["compile_mode"], found["data"]["batch_size"] = "off", 4
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "small.yaml").write_text(yaml.safe_dump(found), encoding="utf-8")
+    return f"--config={folder}/small.yaml"
+
+
+@few_samples()
+def train_here(folder: Path, *options: str, command: str = "fit") -> None:
+    """Train in this process; the run is `folder/first`."""
+    with mock.patch.object(sys, "argv", ["train", command, config(folder), *options]):
+        main()
+
+
+def run_ranks(module: str, *arguments: object, ranks: int, expect: int = 0) -> None:
+    """Run the `__main__` part of a test module under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
+    command += ["-m", f"{PACKAGE}.tests.{module}", *map(str, arguments)]
+    path = f"{ROOT}/src{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == expect, done.stdout + done.stderr
+
+
+def rows(folder: Path, split: str) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl without times."""
+    found = [json.loads(line) for line in (folder / "first/metrics.jsonl").read_text().splitlines()]
+    times = {"seconds", "samples_per_second", "data_wait"}
+    return [{key: row[key] for key in row if key not in times} for row in found if row["split"] == split]
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    """Return the newest checkpoint of a run."""
+    found = torch.load(folder / "first/checkpoints/last-steps.ckpt", weights_only=True)
+    return {key: found[key] for key in ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")}
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two states are equal to the bit."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b)
