@@ -201,7 +201,7 @@ def test_tracker_gets_each_row(tiny: Package, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_act_is_refused_in_one_line(
-    tiny: Package, tmp_path: Path, options: list[str], changes: dict[str, str], message: str
+    tiny: Package, tmp_path: Path, options: list[str], changes: dict[str, Any], message: str
 ) -> None:
     done = tiny.finish(tmp_path, *SHORT, *options, expect=1, **changes)
     assert message in done.stderr
