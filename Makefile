@@ -39,7 +39,7 @@ demo:  ## render a project for this machine, train it on real data and evaluate 
 	@echo "all in $(abspath $(DEMO))$$([ ! -e $(DEMO).before ] || echo '; the previous one is in $(DEMO).before')"
 
 # Rendered projects are tested in this environment, so it has the requirements that they declare.
-$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml template/project/pyproject.toml.jinja $(wildcard template/data/*/requirements)
+$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml template/project/pyproject.toml.jinja $(wildcard template/*/*/requirements)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable . --group test

@@ -100,7 +100,7 @@ def project(fastproj: Fastproj, shared_folder: Path) -> Project:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not output.exists():
                 output.mkdir()
-                options = [*answers(framework, hardware), "--model", model, "--yes", "--output", str(output)]
+                options = ["--model", model, *answers(framework, hardware), "--yes", "--output", str(output)]
                 result = fastproj("new", "proj", *options)
                 assert result.returncode == 0, result.stderr
         return output / "proj"

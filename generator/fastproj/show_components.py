@@ -11,11 +11,15 @@ if TYPE_CHECKING:
 
 
 def listed(components: list[Component]) -> str:
-    """Format the components in one line each."""
+    """Format the components in one line each; those that the project's framework does not have come last."""
     width = max((len(it.name) for it in components), default=0)
-    return "\n".join(
-        f"{it.name:{width}}  {'installed' if it.installed else '':9}  {it.about}".rstrip() for it in components
-    )
+    lines = [
+        f"{it.name:{width}}  {'installed' if it.installed else '':9}  {it.about}".rstrip()
+        for it in components
+        if not it.refused
+    ]
+    others = [f"{it.name:{width}}  {it.refused}" for it in components if it.refused]
+    return "\n".join([*lines, *(["", "Not for this project:", *others] if others else [])])
 
 
 def added(changed: Changed, dry_run: bool) -> str:

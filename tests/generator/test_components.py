@@ -212,6 +212,7 @@ TABLE = {
     "two": {"about": "needs the first", "requires": ["one"], "packages": {"tabulate>=0.9": "tables"}},
     "three": {"about": "replaces the first", "conflicts": ["one"]},
     "four": {"about": "for another framework", "frameworks": ["jax"]},
+    "five": {"about": "in another framework", "frameworks": ["jax"], "instead": {"pytorch": "set `five`"}},
 }
 
 
@@ -295,9 +296,12 @@ def test_questions_check_components_without_fastproj_too(chosen: list[str], mess
 
 
 def test_component_of_another_framework_is_refused(team: Path, fastproj: Fastproj) -> None:
-    result = fastproj("add", "four", cwd=team)
-    assert result.returncode == 1
-    assert "four does not work with pytorch, but with jax" in result.stderr
+    reasons = {"four": "does not work with pytorch, but with jax", "five": "Pytorch has this: set `five`"}
+    listed = fastproj("components", cwd=team).stdout.partition("Not for this project:\n")[2]
+    for name, reason in reasons.items():
+        result = fastproj("add", name, cwd=team)
+        assert (result.returncode, result.stderr) == (1, f"fastproj: {name}: {reason}\n")
+        assert re.search(f"^{name} +{re.escape(reason)}$", listed, re.MULTILINE)
 
 
 def test_project_of_a_version_without_components_is_updated_first(

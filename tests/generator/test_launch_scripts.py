@@ -42,6 +42,21 @@ def test_local_starts_torchrun_for_several_processes_only(folder: Path) -> None:
     assert "--nproc-per-node 3 " in run(folder, "local.sh", PROCESSES="auto").stdout
 
 
+def test_lightning_starts_its_processes_itself_but_for_multinode(project: Project, tmp_path: Path) -> None:
+    copied = shutil.copytree(project("lightning", "mlp", "nodes"), tmp_path / "proj")
+    stand_in(tmp_path / "bin/python", 'echo "$@"')
+    train = "-m proj.train fit --config configs/default.yaml"
+    local = run(copied, "local.sh", "--model.lr", "3e-4")
+    assert local.stdout == f"{train} --trainer.devices 8 --trainer.num_nodes 1 --model.lr 3e-4\n"
+    done = run(copied, "multinode.sh", NODE_RANK="1", MASTER_ADDR="10.0.0.1", PROCESSES="4")
+    assert "--nproc-per-node 4 " in done.stdout
+    assert done.stdout.endswith(f" {train} --trainer.devices 4 --trainer.num_nodes 2\n")
+    stand_in(tmp_path / "bin/srun", 'echo "$@"')
+    done = run(copied, "slurm.sbatch", "--model.lr", "3e-4", SLURM_SUBMIT_DIR=str(copied), **JOB)
+    run_folder = "--trainer.logger.version slurm-4711 --trainer.default_root_dir runs/slurm-4711"
+    assert done.stdout == f"{tmp_path}/bin/python {train} {run_folder} --model.lr 3e-4\n"
+
+
 def test_multinode_names_this_machine_and_the_first_one(folder: Path) -> None:
     address = {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"}
     done = run(folder, "multinode.sh", "--run.name", "first", **address)

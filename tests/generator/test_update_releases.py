@@ -1,5 +1,6 @@
 """Projects of every released version of the template, with edits, are updated to the present one."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -185,20 +186,22 @@ def test_plain_copier_update_reads_launchers_and_workflow_as_components(
 
 
 @pytest.mark.parametrize("framework", ["lightning", "accelerate"] if EVERY else ["lightning"])
-def test_framework_that_comes_back_later_is_refused_in_one_line(
+def test_project_of_another_framework_keeps_its_edits(
     framework: str, released: Callable[[str, str], Path], fastproj: Fastproj
 ) -> None:
     folder = released("0.3.0", "mlp")
     answers = ["--data", f"framework={framework}", "--to=v0.3.0"]
     assert fastproj("update", "--yes", *answers, cwd=folder).returncode == 0
+    edit(folder / PACKAGE / "speed.py", '"""', '"""Mine: ')
+    edit(folder / PACKAGE / "model.py", '"""', '"""My own network: ')
     commit(folder)
-    before = read_files(folder)
     result = fastproj("update", "--yes", cwd=folder)
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert f"has no {framework}, which comes back in a later release: stay at v0.3.0 until then" in result.stderr
-    assert read_files(folder) == before
-    result = fastproj("update", "--yes", "--framework=pytorch", cwd=folder)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
+    for name, text in (("speed.py", '"""Mine: '), ("model.py", '"""My own network: ')):
+        assert (folder / PACKAGE / name).read_text().startswith(text)
+        assert re.search(rf"^  yours     src/proj/{name}: ", result.stdout, re.MULTILINE)
+    assert not (folder / PACKAGE / "techniques").exists()
+    assert f"{framework}>=" in (folder / "pyproject.toml").read_text()
 
 
 def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Path], fastproj: Fastproj) -> None:

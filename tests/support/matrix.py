@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,18 @@ HARDWARE: dict[str, list[str]] = {
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--components", "slurm"],
     "nodes": ["--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2", f"--update-source={UPDATE_SOURCE}"],
 }
-"""Machines, with components: none, the default, one, all."""
+"""Machines; `answers` adds the components: none, the default, one, all."""
+
+
+def offered(framework: str, components: Iterable[str] = COMPONENTS) -> list[str]:
+    """Return the components that work with a framework."""
+    return [name for name in components if framework in COMPONENTS[name].get("frameworks", [framework])]
+
+
+def answers(framework: str, hardware: str) -> list[str]:
+    """Return the options of `fastproj new` for a machine."""
+    components = ["--components", ",".join(offered(framework))] if hardware == "nodes" else []
+    return ["--framework", framework, *HARDWARE[hardware], *components]
 
 
 GPUS = [hardware for hardware in HARDWARE if hardware != "cpu"]
@@ -45,17 +57,6 @@ HARDWARE_COVER += [
 HARDWARE_COVER += [(*COVER[0], hardware) for hardware in GPUS if (*COVER[0], hardware) not in HARDWARE_COVER]
 ALL = [(*pair, hardware) for pair in PAIRS for hardware in HARDWARE] if EVERY else HARDWARE_COVER
 """Each model, framework and GPU machine, and one pair with all machines; those that are tested also with none."""
-
-
-def components_of(framework: str) -> list[str]:
-    """Return the components that work with a framework."""
-    return [name for name, entry in COMPONENTS.items() if framework in entry.get("frameworks", [framework])]
-
-
-def answers(framework: str, hardware: str) -> list[str]:
-    """Return the options for a framework on a machine."""
-    every = ["--components", ",".join(components_of(framework))] if hardware == "nodes" else []
-    return ["--framework", framework, *HARDWARE[hardware], *every]
 
 
 def module_of(component: str) -> str:

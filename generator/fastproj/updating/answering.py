@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..shared.answers import choices
 from ..shared.errors import FastprojError
 from ..shared.rendering import Asking
 from . import trees
@@ -12,23 +11,6 @@ from .linked import Linked
 from .releases import Releases
 from .renderings import Rendering, rendering
 from .repository import Repository
-
-_LATER = ("accelerate", "lightning")
-"""Frameworks of 0.3.0 that come back in a later release."""
-
-
-def check_framework(project: Linked, target: str, answers: dict[str, Any], questions: dict[str, Any] | None) -> None:
-    """Check that a version has the framework of the project.
-
-    Raises:
-        FastprojError: it does not, and no other one was chosen.
-    """
-    recorded, offered = project.answers.get("framework"), choices(questions or {}, "framework")
-    if recorded in _LATER and offered and recorded not in offered and "framework" not in answers:
-        raise FastprojError(
-            f"{target} has no {recorded}, which comes back in a later release: stay at {project.version} until then, "
-            f"or choose --framework {offered[0]}"
-        )
 
 
 def changes(answers: dict[str, Any], recorded: dict[str, Any]) -> bool:

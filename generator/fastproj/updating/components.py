@@ -29,9 +29,9 @@ class Component:
     """Of a module that training does not build: `command` or `library`."""
     requires: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
-    frameworks: tuple[str, ...] = ()
-    """Those that it works with; empty for all."""
     packages: tuple[str, ...] = ()
+    refused: str | None = None
+    """Why the project's framework does not have it; None if it does."""
 
     @property
     def section(self) -> str:
@@ -85,7 +85,7 @@ def add(where: Path, names: Sequence[str], dry_run: bool, data: list[str], answe
         known.update(_table(questions, recorded))
         present = _present(recorded)
         added.extend(name for name in _with_required(known, names) if name not in present)
-        _check(known, [*present, *added], added, recorded.get("framework"))
+        _check(known, [*present, *added], added)
         return [*present, *added]
 
     done = update(where, Wanted(answers=answers, data=data, dry_run=dry_run, components=choose))
@@ -122,14 +122,20 @@ def _table(questions: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Com
     if not isinstance(table, dict):
         raise FastprojError("this version of the template has no components: update the project with fastproj update")
     present = _present(recorded)
-    return {name: _component(name, entry, name in present) for name, entry in table.items()}
+    framework = recorded.get("framework")
+    return {name: _component(name, entry, name in present, framework) for name, entry in table.items()}
 
 
-def _component(name: str, entry: dict[str, Any], installed: bool) -> Component:
+def _component(name: str, entry: dict[str, Any], installed: bool, framework: object) -> Component:
     places = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
     file = next((f"{folder}/{entry[kind]}" for kind, folder in places.items() if kind in entry), None)
-    others = (tuple(entry.get(key, ())) for key in ("requires", "conflicts", "frameworks", "packages"))
-    return Component(name, entry["about"], installed, file, entry.get("kind"), *others)
+    others = {key: tuple(entry.get(key, ())) for key in ("requires", "conflicts", "packages")}
+    refused = None
+    if framework and framework not in entry.get("frameworks", [framework]):
+        instead = entry.get("instead", {}).get(framework)
+        works = f"does not work with {framework}, but with {', '.join(entry['frameworks'])}"
+        refused = f"{str(framework).capitalize()} has this: {instead}" if instead else works
+    return Component(name, entry["about"], installed, file, entry.get("kind"), **others, refused=refused)
 
 
 def _present(recorded: dict[str, Any]) -> list[str]:
@@ -161,12 +167,12 @@ def _with_required(known: dict[str, Component], names: Sequence[str]) -> list[st
     return found
 
 
-def _check(known: dict[str, Component], all_names: list[str], added: list[str], framework: object) -> None:
+def _check(known: dict[str, Component], all_names: list[str], added: list[str]) -> None:
     """Check that the added components work with the others and with the framework."""
     for name in added:
         entry = known[name]
-        if entry.frameworks and framework not in entry.frameworks:
-            raise FastprojError(f"{name} does not work with {framework}, but with {', '.join(entry.frameworks)}")
+        if entry.refused:
+            raise FastprojError(f"{name}: {entry.refused}")
         for other in all_names:
             if other in entry.conflicts or (other in known and name in known[other].conflicts):
                 raise FastprojError(f"{name} and {other} exclude each other: remove {other} first")

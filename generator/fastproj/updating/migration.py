@@ -4,7 +4,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..shared.answers import choices
 from ..shared.yaml_file import read_yaml
 from .linked import Linked
 from .moved_options import TABLE, component_of
@@ -34,7 +33,8 @@ def addable(used: dict[str, list[str]], new: Rendering, questions: dict[str, Any
     """Return which of these components the new version has, unless the user chose some or they are there already."""
     if "components" in given:
         return []
-    offered = choices(questions, "components")
+    table, framework = questions.get("component_table", {}).get("default", {}), new.answers.get("framework")
+    offered = [name for name, entry in table.items() if framework in entry.get("frameworks", [framework])]
     return [name for name in used if name in offered and name not in new.answers["components"]]
 
 

@@ -12,7 +12,7 @@ from ..shared.rendering import preload
 from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.versions import is_older
 from . import apply, journal, linked, releases, trees
-from .answering import changes, check_framework, checked_new, replaced
+from .answering import changes, checked_new, replaced
 from .journal import Pending
 from .linked import Linked
 from .merge import merge
@@ -65,7 +65,6 @@ def _update(project: Linked, wanted: Wanted, work: Path) -> Updated:
     if same and not changes(answers, project.answers):
         return Updated(project.root, project.version, target, project.repository)
 
-    check_framework(project, target, answers, questions)
     repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
     with (
         rendering(project, before, project.version, work / "old", project.answers) as finish_old,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train on several networked machines. Start it on each machine, with the address of the first one:
-#   NODE_RANK=0 MASTER_ADDR=10.0.0.1 launch/multinode.sh --run.name first
-#   NODE_RANK=1 MASTER_ADDR=10.0.0.1 launch/multinode.sh --run.name first
+#   NODE_RANK=0 MASTER_ADDR=10.0.0.1 launch/multinode.sh {{ frameworks[framework].option }}
+#   NODE_RANK=1 MASTER_ADDR=10.0.0.1 launch/multinode.sh {{ frameworks[framework].option }}
 # To resume a run, its folder must be on a file system shared by all machines.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

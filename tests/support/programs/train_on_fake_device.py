@@ -116,14 +116,14 @@ def plant(prepare: Callable[..., Any], fault: str) -> Callable[..., Any]:
 def train_each(runs: Iterable[list[str]], fault: str) -> None:
     """Train with each list of options."""
     loader, mode = modules["loader"], Mode(allow_non_fake_inputs=True)
-    load, whole = really(loader.Loader._load), loader.val_batches
+    load, whole = really(loader.load_batch), loader.val_batches
 
-    def load_fake(self: Any, indices: list[int]) -> Any:
-        return loader.map_tensors(mode.from_tensor, load(self, indices))
+    def load_fake(dataset: Any, indices: list[int]) -> Any:
+        return loader.map_tensors(mode.from_tensor, load(dataset, indices))
 
     replaced: list[tuple[Any, str, Any]] = [
         (modules["data"], "load", really(modules["data"].load)),
-        (loader.Loader, "_load", load_fake),
+        (loader, "load_batch", load_fake),
         (loader, "train_batches", really_iterate(loader.train_batches)),
         (loader, "val_batches", lambda samples, micro, world: whole(min(samples, 2 * micro), micro, world)),
         (modules["metrics"].Meter, "read", check_and_forget),
