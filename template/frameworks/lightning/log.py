@@ -37,7 +37,7 @@ class MetricsLog(Callback):
         self.file, self.started, self.last_step = folder / "metrics.jsonl", time.perf_counter(), trainer.global_step
         self.begin, self.waited = self.started, 0.0
         gc.freeze()  # the garbage collector skips what exists now
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # which has no config.yaml
             config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
             versions = {name: version(name) for name in ("lightning", "torch")} | {"python": sys.version.split()[0]}
             record = {"config": config, "versions": versions, "commit": _commit(), "command": sys.argv}
@@ -69,7 +69,7 @@ class MetricsLog(Callback):
         values = {name.removeprefix(f"{split}/"): it.item() for name, it in logged if name.startswith(f"{split}/")}
         if not math.isfinite(values["loss"]):
             raise UserError(f"the loss is {values['loss']} at step {self.last_step:,}: lower model.lr")
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and not trainer.fast_dev_run:
             row = {"split": split, "step": self.last_step, **values, **speed}
             with self.file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row | {"seconds": round(self.begin - self.started, 3)}) + "\n")
