@@ -106,9 +106,7 @@ def test_timer_and_checkpoint_on_exception(p: Project, tmp_path: Path) -> None:
     assert found["global_step"] == 4
 
 
-def test_finder_prints_a_rate_and_a_batch_size(
-    p: Project, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_finder_prints_a_rate_and_a_batch_size(p: Project, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """1cycle keeps its length and peak, so that another run has to use them."""
     p.run(tmp_path / "rate", f"{ADD}=LearningRateFinder", f"{OF}.num_training_steps=20")
     assert "Learning rate set to 0.0" in caplog.text

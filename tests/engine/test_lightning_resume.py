@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 import torch
 from engine import equal
-from lightning_runs import IGNORED, LightningProject, Project, column, rows, saved
+from lightning_runs import IGNORED, LightningProject, Project, rows, saved
 from matrix import EVERY
 
 pytestmark = [pytest.mark.filterwarnings(found) for found in IGNORED]
@@ -130,9 +130,7 @@ def test_checkpoint_with_code_is_refused(p: Project, tmp_path: Path, command: st
     assert not (tmp_path / "executed").exists()
 
 
-def test_checkpoint_with_code_at_a_url_is_refused(
-    p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_with_code_at_a_url_is_refused(p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning's own default for a URL is weights_only=False."""
     torch.save({"state_dict": Code(tmp_path / "executed")}, tmp_path / "hostile.ckpt")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))

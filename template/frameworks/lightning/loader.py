@@ -12,10 +12,7 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 
 class TrainSampler(Sampler[int]):
-    """Whole global batches in an order that depends on (seed, epoch); the ranks take their micro-batches in turn.
-
-    The remaining samples of an epoch are skipped, other ones in each epoch.
-    """
+    """Whole global batches, in an order that depends on (seed, epoch); the ranks take micro-batches in turn."""
 
     def __init__(self, samples: int, batch_size: int, accumulate: int, ranks: int, rank: int, seed: int) -> None:
         self.samples, self.batch_size, self.ranks, self.rank, self.seed = samples, batch_size, ranks, rank, seed

@@ -5,6 +5,7 @@ python -m <package>.train fit --config configs/default.yaml --trainer.logger.ver
 python -m <package>.train validate --config runs/first/config.yaml --ckpt_path runs/first/checkpoints/best.ckpt
 """
 
+import sys
 import warnings
 from typing import Any
 
@@ -46,19 +47,12 @@ class CLI(LightningCLI):
 def main() -> None:
     """Run the subcommand of the command line."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    expected = ["does not have many workers", "is smaller than the logging interval"]  # data in memory; rows over epochs
-    expected += ["The dirpath has changed", "custom batch sampler"]  # `validate` and `predict` of a run
-    for text in expected:
-        warnings.filterwarnings("ignore", f".*{text}")
+    usual = "not have many workers|smaller than the logging interval|dirpath has changed|custom batch sampler"
+    warnings.filterwarnings("ignore", f".*({usual})")  # of data in memory, rows over epochs, `validate`, `predict`
+    save = SaveConfig if "fit" in sys.argv else None
+    own = {"use_distributed_sampler": False}  # the data module splits the samples over the ranks
     with one_line():
-        CLI(
-            Model,
-            Data,
-            save_config_callback=SaveConfig,
-            save_config_kwargs={"overwrite": True},
-            trainer_defaults={"use_distributed_sampler": False},  # the data module splits the samples over the ranks
-            seed_everything_default=0,
-        )
+        CLI(Model, Data, save, {"overwrite": True}, trainer_defaults=own, seed_everything_default=0)
 
 
 if __name__ == "__main__":
