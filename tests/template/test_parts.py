@@ -53,7 +53,7 @@ def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastpr
         (lambda folder: (folder / "template/models/resnet/default.yaml").write_text("{% if %}"), "broken"),
         (lambda folder: (folder / "copier.yml").unlink(), "proj"),
         (lambda folder: (folder / "copier.yml").write_text("model:\n  type: str\n  choices: [a, b]\n"), "resnet"),
-        (lambda folder: (folder / "copier.yml").write_text("license: MIT\n"), "models"),
+        (lambda folder: (folder / "copier.yml").write_text("license: MIT\n"), "framework"),
         (lambda folder: (folder / "copier.yml").write_text("a: !nonsense x\n"), "copier.yml"),
     ],
 )
