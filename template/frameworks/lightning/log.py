@@ -41,6 +41,7 @@ class MetricsLog(Callback):
             config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
             versions = {name: version(name) for name in ("lightning", "torch")} | {"python": sys.version.split()[0]}
             record = {"config": config, "versions": versions, "commit": _commit(), "command": sys.argv}
+            record["steps"] = trainer.estimated_stepping_batches
             (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
             self.file.write_text("".join(f"{line}\n" for line in lines if _precedes(line, trainer.global_step)))
