@@ -31,7 +31,7 @@ TITLES = {
     "samples_per_second": "samples per second",
     "data_wait": "share of the time waiting for data",
 }
-STYLE = {
+STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT),
     "svg.fonttype": "none",
     "svg.hashsalt": "fastproj",
@@ -63,7 +63,7 @@ def curves(runs: list[Run]) -> list[tuple[str, str]]:
 
 
 def _curve(runs: list[Run], name: str) -> str:
-    figure = Figure(figsize=(6, 3.2), layout="constrained")
+    figure = Figure(figsize=(5, 2.8), layout="constrained")
     axes = figure.add_subplot()
     for place, run in enumerate(runs):
         validated = color(place) if len(runs) > 1 else COLORS[1]
@@ -86,7 +86,7 @@ def _points(rows: Iterable[Row], name: str) -> tuple[list[int], list[float]]:
 
 def phase_bars(times: list[dict[str, float]]) -> str:
     """Return a bar for each run, from top to bottom, that its phases divide; the page names the colors."""
-    figure = Figure(figsize=(7, 0.5 + 0.3 * len(times)), layout="constrained")
+    figure = Figure(figsize=(5, 0.5 + 0.25 * len(times)), layout="constrained")
     axes = figure.add_subplot()
     for place, phases in enumerate(times):
         left = 0.0

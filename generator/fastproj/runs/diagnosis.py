@@ -28,11 +28,12 @@ def unfinished(run: Run) -> str:
     begin = f"The run has not finished: step {step:,} of {total:,}"
     if run.age < max(60.0, 20 * _seconds_per_row(run)):
         return f"{begin}; its last row is {duration(run.age)} old, so it may still train."
-    return f"{begin}; its last row is {duration(run.age)} old. The command that started it resumes it."
+    how = "" if "lightning" in run.versions else f" --run.name {run.name} resumes it."
+    return f"{begin}; its last row is {duration(run.age)} old.{how}"
 
 
 def _seconds_per_row(run: Run) -> float:
-    return seconds_per_step(run) * run.rows[-1]["step"] / len(run.rows)
+    return seconds_per_step(run) * float(run.rows[-1]["step"]) / len(run.rows)
 
 
 def _diverged(run: Run) -> str:
@@ -76,10 +77,10 @@ def _slow(run: Run) -> list[str]:
 
 
 def _overfitting(run: Run) -> str:
-    losses = [row for row in run.of("val") if math.isfinite(row.get("loss", math.nan))]
-    if len(losses) < 4:
+    losses, best = [row for row in run.of("val") if "loss" in row], lowest(run)
+    if len(losses) < 4 or best is None:
         return ""
-    best, last = min(losses, key=_loss), losses[-1]
+    last = losses[-1]
     later = [row for row in losses if row["step"] > best["step"]]
     if len(later) < 2 or min(map(_loss, later[-2:])) < best["loss"] + 0.1 * abs(best["loss"]):
         return ""
@@ -92,11 +93,16 @@ def _overfitting(run: Run) -> str:
     return f"The model overfits: the validation loss rose {rise}, while the training loss fell."
 
 
+def lowest(run: Run) -> Row | None:
+    """Return the row of the lowest validation loss."""
+    losses = [row for row in run.of("val") if math.isfinite(row.get("loss", math.nan))]
+    return min(losses, key=_loss, default=None)
+
+
 def compare(runs: list[Run], differing: dict[str, list[str]]) -> list[str]:
     """Compare the lowest validation losses and the speeds of several runs."""
     found = []
-    best = {run.name: min((row["loss"] for row in run.of("val") if "loss" in row), default=None) for run in runs}
-    losses = {name: it for name, it in best.items() if it is not None and math.isfinite(it)}
+    losses = {run.name: best["loss"] for run in runs if (best := lowest(run))}
     if len(losses) > 1:
         low, high = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
         found.append(

@@ -26,7 +26,8 @@ STYLE = """
 * { box-sizing: border-box; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 0 auto; padding: 1rem; }
 @media (prefers-color-scheme: dark) { body { background: #12151b; color: #e4e8ee; } }
-h1, h2 { line-height: 1.2; overflow-wrap: anywhere; } h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+h1, h2 { line-height: 1.2; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 p, li { overflow-wrap: anywhere; } .muted { color: var(--muted); } .muted:empty { display: none; }
 .findings { background: var(--soft); border-radius: 8px; padding: .8rem 1rem .8rem 2rem; margin: 0; }
 .scroll { overflow-x: auto; }
@@ -61,11 +62,9 @@ def page(runs: list[Run]) -> str:
         parts.append(_section("Options that differ", _table(summary.differing(runs), runs) or "<p>None.</p>"))
     parts += [_section("Curves", _curves(runs)), _section("Time", _times(runs)), _section("Events", _events(runs))]
     parts.append(_section("Environment", _table(summary.environment(runs), runs, "texts")))
-    parts += [
-        f"<details><summary>All options of {escape(run.name)}</summary>{_table(summary.options(run), [run], 'texts')}</details>"
-        for run in runs
-        if run.options
-    ]
+    for run in runs:
+        table = _table(summary.options(run), [run], "texts")
+        parts.append(f"<details><summary>All options of {escape(run.name)}</summary>{table}</details>" if table else "")
     return "\n".join([*filter(None, parts), "</body>\n</html>\n"])
 
 
@@ -110,13 +109,13 @@ def _times(runs: list[Run]) -> str:
 
 
 def _events(runs: list[Run]) -> str:
-    rows = [
-        (f"<td>{escape(run.name)}</td>" if len(runs) > 1 else "") + f"<td>{escape(event)}</td>"
+    several = len(runs) > 1
+    found = [
+        f"<li>{f'<b>{escape(run.name)}</b>: ' if several else ''}{escape(event)}</li>"
         for run in runs
         for _, event in happened(run)
     ]
-    rows = [f"<tr>{row}</tr>" for row in rows]
-    return f'<table class="texts"><tbody>{"".join(rows)}</tbody></table>' if rows else "<p>None.</p>"
+    return f"<ul>{''.join(found)}</ul>" if found else "<p>None.</p>"
 
 
 def _keys(colors: Iterable[tuple[str, str]]) -> str:

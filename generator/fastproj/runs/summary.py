@@ -1,11 +1,10 @@
 """The facts about runs as tables of texts, which the terminal and the page show."""
 
 import json
-import math
 import shlex
 from typing import Any
 
-from .diagnosis import compare, diagnose, duration
+from .diagnosis import compare, diagnose, duration, lowest
 from .run import Row, Run, printable
 from .times import events, phases, samples_per_second
 
@@ -24,7 +23,9 @@ def facts(runs: list[Run]) -> Table:
     metrics = dict.fromkeys(name for run in runs for row in run.of("val") for name in row)
     for name in sorted(metrics.keys() - {"split", "step", "seconds"}, key=lambda name: (name != "loss", name)):
         found[f"validation {name}"] = [_last(run.of("val"), name) for run in runs]
-    found["lowest validation loss"] = [_lowest(run.of("val")) for run in runs]
+    best = [lowest(run) for run in runs]
+    found["lowest validation loss"] = [f"{row['loss']:.4g}" if row else "" for row in best]
+    found["  at step"] = [f"{row['step']:,}" if row else "" for row in best]
     speeds = [samples_per_second(run) for run in runs]
     found["samples per second"] = ["" if it is None else f"{it:,.0f}" for it in speeds]
     found["time"] = [duration(sum(phases(run).values())) if phases(run) else "" for run in runs]
@@ -38,12 +39,6 @@ def _of(total: int | None) -> str:
 def _last(rows: list[Row], name: str) -> str:
     values = [row[name] for row in rows if name in row]
     return f"{values[-1]:.4g}" if values else ""
-
-
-def _lowest(rows: list[Row]) -> str:
-    losses = [row for row in rows if math.isfinite(row.get("loss", math.nan))]
-    best = min(losses, key=lambda row: float(row["loss"]), default=None)
-    return f"{best['loss']:.4g} at step {best['step']:,}" if best else ""
 
 
 def shares(runs: list[Run]) -> Table:

@@ -54,7 +54,7 @@ def _resumed(row: Row, before: float, steps: int, batch: float) -> bool:
         return False
     took = steps * batch / row["samples_per_second"]
     unsure = 0.02 + 0.05 * took
-    return abs(row["seconds"] - took) < unsure < abs(row["seconds"] - before - took)
+    return bool(abs(row["seconds"] - took) < unsure < abs(row["seconds"] - before - took))
 
 
 def phases(run: Run) -> dict[str, float]:
