@@ -1,13 +1,13 @@
 """Print how large the default rendering of each model is: files, lines of Python without and with tests, README.
 
-.venv/bin/python benchmarks/sizes.py          # all models, or some: mlp gpt
+.venv/bin/python benchmarks/sizes.py          # all models, or some: mlp gpt; --framework lightning
 """
 
 import argparse
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -28,8 +28,9 @@ class Size:
     """Lines and name of the longest module."""
 
 
-LIMITS = Size(files=45, source_lines=1700, test_lines=800, readme_lines=90, longest=(200, "each"))
-"""The largest sizes of a project without components."""
+CORE = Size(files=45, source_lines=1700, test_lines=800, readme_lines=90, longest=(200, "each"))
+LIMITS = {"pytorch": CORE, "lightning": replace(CORE, source_lines=900, test_lines=500), "accelerate": CORE}
+"""The largest sizes of a project of each framework, without components."""
 
 
 def lines(file: Path) -> int:
@@ -58,12 +59,15 @@ def main() -> None:
     models = list(yaml.safe_load((ROOT / "copier.yml").read_text())["models"]["default"])
     options = argparse.ArgumentParser(description="Print the size of each model's project.")
     options.add_argument("models", nargs="*", metavar="MODEL", choices=[*models, []], help="; all by default")
-    chosen = options.parse_args().models or models
+    options.add_argument("--framework", choices=LIMITS, default="pytorch")
+    given = options.parse_args()
+    chosen = given.models or models
     print("| model | files | lines in src/ | lines of tests | lines of README | longest module |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for model in chosen:
             new = [sys.executable, "-m", "fastproj", "new", f"{model}-project", "--model", model, "--gpus", "0"]
+            new += ["--framework", given.framework]
             subprocess.run([*new, "--yes", "--no-git", "--output", folder], check=True, stdout=subprocess.DEVNULL)
             size = measure(Path(folder, f"{model}-project"))
             cells = [model, size.files, size.source_lines, size.test_lines, size.readme_lines]

@@ -1,4 +1,4 @@
-"""The fixture `package`: rendered projects, each once per session."""
+"""The fixtures `package` and `lightning`: rendered projects, each once per session."""
 
 import fcntl
 import hashlib
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from engine import MakePackage, Package
+from lightning_runs import LightningProject
+from lightning_runs import Project as WithLightning
 from program import Fastproj
 
 
@@ -51,3 +53,23 @@ def tiny(package: MakePackage, tmp_path_factory: pytest.TempPathFactory) -> Make
         return found
 
     return make
+
+
+@pytest.fixture(scope="session")
+def lightning(fastproj: Fastproj, shared_folder: Path) -> LightningProject:
+    """Render the project of a model with Lightning, and import it; several can be imported beside each other."""
+
+    @cache
+    def render(model: str) -> WithLightning:
+        output, name = shared_folder / "engine", f"lightning-{model}"
+        output.mkdir(exist_ok=True)
+        with open(output / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (output / name).exists():
+                answers = ["--model", model, "--framework", "lightning", "--gpus", "0"]
+                result = fastproj("new", name, *answers, "--yes", "--no-git", "--output", str(output))
+                assert result.returncode == 0, result.stderr
+        sys.path.insert(0, str(output / name / "src"))
+        return WithLightning(output / name)
+
+    return render

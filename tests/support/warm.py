@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest import mock
 
-PRELOADED = ["torch", "torch._dynamo", "jsonargparse", "sklearn.datasets"]
+PRELOADED = ["torch", "torch._dynamo", "jsonargparse", "sklearn.datasets", "lightning.pytorch.cli"]
 
 
 class Started:

@@ -48,6 +48,14 @@ def test_rendered_tests_pass(project: Project, model: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("model", MODELS if EVERY else [ENGINE_MODEL])
+@pytest.mark.parametrize("framework", FRAMEWORKS[1:])
+def test_rendered_tests_of_other_frameworks_pass(project: Project, framework: str, model: str) -> None:
+    assert_passes(project(framework, model), cold=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("model", MODELS if EVERY else [ENGINE_MODEL])
 @pytest.mark.parametrize("part", PARTS)
 def test_rendered_tests_pass_with_all_components(fastproj: Fastproj, tmp_path: Path, model: str, part: str) -> None:
     render(fastproj, tmp_path, model, MODULES)

@@ -60,7 +60,8 @@ class Data(LightningDataModule):
     def state_dict(self) -> dict[str, int]:
         """Return the position in the epoch, which Lightning keeps in each checkpoint."""
         trainer: Any = self.trainer
-        return {"batches": trainer.fit_loop.epoch_loop.batch_progress.current.processed % trainer.num_training_batches}
+        progress, batches = trainer.fit_loop.epoch_loop.batch_progress.current, trainer.num_training_batches
+        return {"batches": int(progress.processed % batches)}  # LearningRateFinder saves before batches is finite
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Keep the position for `train_dataloader`, which Lightning calls later."""

@@ -12,10 +12,7 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 
 class TrainSampler(Sampler[int]):
-    """Whole global batches in an order that depends on (seed, epoch); the ranks take their micro-batches in turn.
-
-    The remaining samples of an epoch are skipped, other ones in each epoch.
-    """
+    """Whole global batches, in an order that depends on (seed, epoch); the ranks take micro-batches in turn."""
 
     def __init__(self, samples: int, batch_size: int, accumulate: int, ranks: int, rank: int, seed: int) -> None:
         self.samples, self.batch_size, self.ranks, self.rank, self.seed = samples, batch_size, ranks, rank, seed
@@ -58,11 +55,15 @@ class TrainLoader(DataLoader[Any]):
         """Do nothing."""
 
 
-def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> list[list[int]]:
+class Batches(list[list[int]]):
+    """The indices of each batch; Lightning's predict copies the attributes of a batch sampler, which a list lacks."""
+
+
+def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> Batches:
     """Split each sample once over the ranks, in equally many batches per rank, as collectives need."""
     own, count = range(rank, samples, ranks), math.ceil(samples / (ranks * batch_size))
     ends = [len(own) * part // count for part in range(count + 1)]
-    return [list(own[begin:end]) for begin, end in pairwise(ends)]
+    return Batches(list(own[begin:end]) for begin, end in pairwise(ends))
 
 
 def load_batch(dataset: Any, indices: list[int]) -> Any:

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,7 @@ from .errors import UserError
 
 
 class SaveConfig(SaveConfigCallback):
-    """Saves config.yaml when a training starts, as LightningCLI does, and gives the options to the loggers."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            super().setup(trainer, pl_module, stage)
+    """Saves config.yaml as LightningCLI does, and gives the options to the loggers."""
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for logger in trainer.loggers:
@@ -32,19 +29,23 @@ class SaveConfig(SaveConfigCallback):
 class MetricsLog(Callback):
     """Writes a row every `log_every_n_steps` and one per validation, into the folder of the logger."""
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         self.file, self.started, self.last_step = folder / "metrics.jsonl", time.perf_counter(), trainer.global_step
         self.begin, self.waited = self.started, 0.0
         gc.freeze()  # the garbage collector skips what exists now
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # which has no config.yaml
             config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
             versions = {name: version(name) for name in ("lightning", "torch")} | {"python": sys.version.split()[0]}
             record = {"config": config, "versions": versions, "commit": _commit(), "command": sys.argv}
             record["steps"] = trainer.estimated_stepping_batches
             (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-            lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
-            self.file.write_text("".join(f"{line}\n" for line in lines if _precedes(line, trainer.global_step)))
+            lines, kept = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else [], ""
+            with suppress(ValueError):  # of a line that a crash cut off
+                for line in lines:  # a resumed run repeats the steps after its checkpoint, and validates again
+                    row = json.loads(line)
+                    kept += f"{line}\n" if row["step"] + (row["split"] == "val") <= self.last_step else ""
+            self.file.write_text(kept, encoding="utf-8")
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, *_: Any) -> None:
         steps = trainer.global_step - self.last_step
@@ -70,19 +71,10 @@ class MetricsLog(Callback):
         values = {name.removeprefix(f"{split}/"): it.item() for name, it in logged if name.startswith(f"{split}/")}
         if not math.isfinite(values["loss"]):
             raise UserError(f"the loss is {values['loss']} at step {self.last_step:,}: lower model.lr")
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and not trainer.fast_dev_run:
             row = {"split": split, "step": self.last_step, **values, **speed}
             with self.file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row | {"seconds": round(self.begin - self.started, 3)}) + "\n")
-
-
-def _precedes(line: str, step: int) -> bool:
-    """Whether a row stays when the run is resumed at a step: it repeats later ones, and validates again."""
-    try:
-        row = json.loads(line)
-        return bool(row["step"] < step or (row["step"] == step and row["split"] == "train"))
-    except (ValueError, KeyError, TypeError):
-        return False  # cut off by a crash
 
 
 def _commit() -> str:

@@ -89,13 +89,12 @@ class Model(LightningModule):
         _, metrics = call(self.net, self.prepare(batch, False, self.seeded(batch_idx)))
         self.val_means.add(metrics)
 
+    test_step = validation_step
+
     def on_validation_epoch_end(self, split: str = "val") -> None:
         """Log sums over counts of all ranks; `self.log(..., sync_dist=True)` gives means of the means of batches."""
         means = self.val_means.read(self.all_gather)
         self.log_dict({f"{split}/{name}": value for name, value in means.items()}, prog_bar=True)
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.validation_step(batch, batch_idx)
 
     def on_test_epoch_end(self) -> None:
         self.on_validation_epoch_end("test")

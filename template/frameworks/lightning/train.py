@@ -5,6 +5,7 @@ python -m <package>.train fit --config configs/default.yaml --trainer.logger.ver
 python -m <package>.train validate --config runs/first/config.yaml --ckpt_path runs/first/checkpoints/best.ckpt
 """
 
+import sys
 import warnings
 from typing import Any
 
@@ -13,7 +14,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from torch.optim import Optimizer
 
 from .datamodule import Data
-from .errors import one_line
+from .errors import UserError, one_line
 from .log import SaveConfig
 from .module import Model
 
@@ -27,28 +28,31 @@ class CLI(LightningCLI):
         parser.link_arguments("seed_everything", "data.seed")
         parser.link_arguments("seed_everything", "model.seed")
 
+    def before_instantiate_classes(self) -> None:
+        options = self.config[self.subcommand] if self.subcommand else self.config
+        if options.get("lr_scheduler") and not options.get("optimizer"):
+            raise UserError("--lr_scheduler has no effect without --optimizer: give both")
+        if "ckpt_path" in options:
+            options.weights_only = True  # a checkpoint cannot execute code; Lightning's default trusts one from a URL
+
     @staticmethod
     def configure_optimizers(lightning_module: Any, optimizer: Optimizer, lr_scheduler: Any = None) -> dict[str, Any]:
         """Use what `--optimizer` and `--lr_scheduler` name; without the latter, 1cycle up to the optimizer's rate."""
         schedule = lr_scheduler or lightning_module.one_cycle(optimizer)
-        monitor = getattr(schedule, "monitor", None)  # of ReduceLROnPlateau
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step", "monitor": monitor}}
+        monitor = getattr(schedule, "monitor", None)  # of ReduceLROnPlateau, which needs a validation in each epoch
+        found = {"scheduler": schedule, "interval": "epoch" if monitor else "step", "monitor": monitor}
+        return {"optimizer": optimizer, "lr_scheduler": found}
 
 
 def main() -> None:
     """Run the subcommand of the command line."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    for expected in ("does not have many workers", "is smaller than the logging interval", "The dirpath has changed"):
-        warnings.filterwarnings("ignore", f".*{expected}")  # data in memory; rows over epochs; `validate` of a run
+    usual = "not have many workers|smaller than the logging interval|dirpath has changed|custom batch sampler"
+    warnings.filterwarnings("ignore", f".*({usual})")  # of data in memory, rows over epochs, `validate`, `predict`
+    save = SaveConfig if "fit" in sys.argv else None
+    own = {"use_distributed_sampler": False}  # the data module splits the samples over the ranks
     with one_line():
-        CLI(
-            Model,
-            Data,
-            save_config_callback=SaveConfig,
-            save_config_kwargs={"overwrite": True},
-            trainer_defaults={"use_distributed_sampler": False},  # the data module splits the samples over the ranks
-            seed_everything_default=0,
-        )
+        CLI(Model, Data, save, {"overwrite": True}, trainer_defaults=own, seed_everything_default=0)
 
 
 if __name__ == "__main__":

@@ -77,9 +77,11 @@ class Checkpoints:
                 shutil.rmtree(old)
 
 
-def newest(folder: Path) -> Path | None:
-    """Return the newest intact checkpoint in a folder."""
-    return next(filter(_is_intact, sorted(folder.glob("step-*"), reverse=True)), None)
+def newest(folder: Path, best_first: bool = False) -> Path | None:
+    """Return the newest intact checkpoint in a folder, or that of the best validation if it is intact."""
+    best = f"step-{_best(folder).get('step', 0):08d}" if best_first else ""
+    found = sorted(folder.glob("step-*"), key=lambda it: (it.name == best, it.name), reverse=True)
+    return next(filter(_is_intact, found), None)
 
 
 def _is_intact(folder: Path) -> bool:
@@ -96,9 +98,7 @@ def _is_intact(folder: Path) -> bool:
 
 def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
     """Return the model's weights at the best validation of a run; averaged ones, if the run validated with those."""
-    folder = Path(run_folder) / "checkpoints"
-    best = folder / f"step-{_best(folder).get('step', 0):08d}"
-    found = best if best.exists() and _is_intact(best) else newest(folder)
+    found = newest(Path(run_folder) / "checkpoints", best_first=True)
     if found is None:
         raise UserError(f"{run_folder} has no checkpoint: give the folder of a run, such as runs/first")
     exported = found / "weights.pt"  # of a checkpoint in shards

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ..components import Config
-from ..config import OptimConfig, parse
+from ..config import BaseConfig, OptimConfig, parse
 from ..errors import UserError
 from ..loader import BatchPlan
 from ..optim import OneCycle, adamw, clip
@@ -26,7 +25,7 @@ from ..optim import OneCycle, adamw, clip
 )
 def test_wrong_option_is_one_line(option: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        parse(Config, [option])
+        parse(BaseConfig, [option])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

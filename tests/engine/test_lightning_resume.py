@@ -1,0 +1,169 @@
+"""A Lightning run that was killed, or stopped by SLURM, and resumed; checkpoints with code; exact metrics."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from engine import equal
+from lightning_runs import IGNORED, LightningProject, Project, rows, saved
+from matrix import EVERY
+
+pytestmark = [pytest.mark.filterwarnings(found) for found in IGNORED]
+STEPS = ["--trainer.max_steps=120", "--trainer.val_check_interval=30"]
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Any:
+    """Undo what Lightning sets for the whole process."""
+    with mock.patch.dict(os.environ):
+        yield
+
+
+@pytest.fixture(scope="session")
+def p(lightning: LightningProject) -> Project:
+    return lightning("mlp")
+
+
+@pytest.fixture(scope="session")
+def whole(p: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 120 steps without a stop."""
+    folder = tmp_path_factory.mktemp("whole")
+    p.finish(folder, *STEPS, every=7)
+    return folder
+
+
+def lines(folder: Path) -> int:
+    file = folder / "a/metrics.jsonl"
+    return len(file.read_bytes().splitlines()) if file.exists() else 0
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments_changes_nothing(p: Project, tmp_path: Path, whole: Path) -> None:
+    rng, kills = random.Random(3), 0  # noqa: S311
+    for part in range(1, 7 if EVERY else 4):
+        run = p.start(tmp_path, *STEPS, "--ckpt_path=last", every=7)
+        begin, wanted = time.monotonic(), 120 * (part + rng.random()) / 8
+        while run.running() and time.monotonic() - begin < 60 and lines(tmp_path) < wanted:
+            time.sleep(0.001)
+        kills += run.running()
+        run.kill()
+    assert kills >= 3
+    printed = p.finish(tmp_path, *STEPS, "--ckpt_path=last", every=7)
+    assert "Restored all states" in printed
+    assert equal(saved(tmp_path), saved(whole))
+    assert rows(tmp_path) == rows(whole)
+    assert rows(tmp_path, "val") == rows(whole, "val")
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> dict[str, str]:
+    """The environment of a task that srun has started, and an scontrol that writes what it is asked for."""
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/requeued\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    ids = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_NAME": "train"}
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    return {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "1", "PATH": path} | ids
+
+
+@pytest.mark.slow
+def test_requeued_job_of_slurm_continues(p: Project, tmp_path: Path, whole: Path, slurm: dict[str, str]) -> None:
+    """SIGUSR1 comes between two steps here. Lightning saves at once, so in a step, that step is lost or repeated."""
+    p = Project(shutil.copytree(p.root, tmp_path / "copy" / p.root.name))
+    (p.root / "src/stop.py").write_text(
+        "import os, signal\n"
+        "from lightning.pytorch import Callback\n"
+        "class Stop(Callback):\n"
+        "    def on_train_batch_start(self, trainer, *given):\n"
+        "        if trainer.global_step == 43 and 'STOP' in os.environ:\n"
+        "            os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"  # after 90 seconds, in a real job
+    )
+    options = [*STEPS, "--trainer.callbacks+=stop.Stop"]
+    p.finish(tmp_path, *options, every=100, expect=-signal.SIGKILL, STOP="1", **slurm)
+    assert (tmp_path / "requeued").read_text() == "requeue 17\n"
+    assert torch.load(tmp_path / "a/hpc_ckpt_1.ckpt", weights_only=True)["global_step"] == 43
+    printed = p.finish(tmp_path, *options, every=7, **slurm)
+    assert "a/hpc_ckpt_1.ckpt" in printed
+    assert equal(saved(tmp_path), saved(whole))
+    assert rows(tmp_path) == rows(whole)
+
+
+@pytest.mark.slow
+def test_signals_end_a_run_without_a_checkpoint(p: Project, tmp_path: Path) -> None:
+    """Only SLURM's requeue saves one; so `every_n_train_steps` says how many steps are lost."""
+    for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, 1)):
+        folder = tmp_path / number.name
+        run = p.start(folder, "--trainer.max_steps=100000", "--trainer.val_check_interval=100000", every=100000)
+        while run.running() and lines(folder) < 5:
+            time.sleep(0.001)
+        run.send(number)
+        done = run.finish(60)
+        assert done.returncode == status, done.stderr
+        assert not (folder / "a/checkpoints").exists()
+
+
+class Code:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.file,))
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
+def test_checkpoint_with_code_is_refused(p: Project, tmp_path: Path, command: str) -> None:
+    torch.save({"state_dict": Code(tmp_path / "executed")}, tmp_path / "hostile.ckpt")
+    with pytest.raises(Exception, match="Weights only load failed"):
+        p.run(tmp_path, f"--ckpt_path={tmp_path}/hostile.ckpt", command=command)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_checkpoint_with_code_at_a_url_is_refused(p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning's own default for a URL is weights_only=False."""
+    torch.save({"state_dict": Code(tmp_path / "executed")}, tmp_path / "hostile.ckpt")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(Exception, match="Weights only load failed"):
+            p.run(tmp_path, f"--ckpt_path=http://127.0.0.1:{server.server_port}/hostile.ckpt", command="validate")
+        server.shutdown()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_run_with_code_in_its_weights_is_not_loaded(p: Project, tmp_path: Path) -> None:
+    p.run(tmp_path)
+    torch.save({"state_dict": Code(tmp_path / "executed")}, tmp_path / "a/checkpoints/best.ckpt")
+    with pytest.raises(Exception, match="Weights only load failed"):
+        p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.slow
+def test_metrics_of_two_ranks_are_those_of_one(p: Project, tmp_path: Path) -> None:
+    """Of 455 and 114 rows, in batches of 16; each sample counts once."""
+    options = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.max_steps=2"]
+    p.finish(tmp_path, *options, "--trainer.val_check_interval=2", ranks=2)
+    (two,) = rows(tmp_path, "val")
+    one = p.run(tmp_path / "one", f"--ckpt_path={tmp_path}/a/checkpoints/last.ckpt", command="validate")
+    assert {name: value.item() for name, value in one.trainer.callback_metrics.items()} == pytest.approx(
+        {f"val/{name}": two[name] for name in ("loss", "accuracy")}
+    )
+    net, (_, val_set, _) = one.model.net.eval(), one.datamodule.splits
+    batch = one.datamodule.prepare(p.loader.load_batch(val_set, list(range(len(val_set)))), False, None)
+    loss, found = net(*batch)
+    right, count = (float(it) for it in found["accuracy"])
+    assert count == 114
+    assert (loss.item(), right / count) == pytest.approx((two["loss"], two["accuracy"]))

@@ -1,0 +1,88 @@
+"""Projects with Lightning: imported here, or trained in processes of their own."""
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+import yaml
+from engine import TIMES
+from matrix import QUESTIONS
+from warm import Started, start_python
+
+IGNORED: list[str] = [*QUESTIONS["frameworks"]["default"]["lightning"]["ignored_warnings"]]
+"""The warnings that rendered tests ignore."""
+SMALL = {"max_epochs": -1, "max_steps": 6, "val_check_interval": 3, "log_every_n_steps": 1}
+SMALL |= {"enable_progress_bar": False, "enable_model_summary": False}
+LightningProject = Callable[..., "Project"]
+"""Renders a project, by the name of its model; the fixture `lightning` gives it."""
+
+
+class Project:
+    """A rendered project with Lightning; the modules of its package are attributes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.name = root, root.name.replace("-", "_")
+
+    def __getattr__(self, module: str) -> ModuleType:
+        return importlib.import_module(f"{self.name}.{module}")
+
+    def arguments(self, folder: Path, *options: str, command: str = "fit", every: int = 2) -> list[str]:
+        """Return the arguments of a command: 6 steps, a checkpoint every few steps; the run is `folder/a`."""
+        found = yaml.safe_load((self.root / "configs/default.yaml").read_text())
+        found["trainer"] |= SMALL | {"accelerator": "cpu", "default_root_dir": str(folder / "a")}
+        found["trainer"]["logger"]["init_args"] |= {"save_dir": str(folder), "version": "a"}
+        found["trainer"]["callbacks"][1]["init_args"]["every_n_train_steps"] = every
+        found["data"]["batch_size"] = 16
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "small.yaml").write_text(yaml.safe_dump(found))
+        return [command, f"--config={folder}/small.yaml", *options]
+
+    def run(self, folder: Path, *options: str, command: str = "fit", every: int = 2) -> Any:
+        """Run a command in this process, and return its LightningCLI."""
+        arguments, made = ["train", *self.arguments(folder, *options, command=command, every=every)], []
+        create = self.train.CLI.before_instantiate_classes
+
+        def remember(cli: Any) -> None:
+            made.append(cli)
+            create(cli)
+
+        torch.set_num_threads(1)  # sums depend on it
+        with (
+            mock.patch.object(self.train.CLI, "before_instantiate_classes", remember),
+            mock.patch("sys.argv", arguments),
+        ):
+            self.train.main()
+        return made[0]
+
+    def start(self, folder: Path, *options: str, ranks: int = 1, every: int = 2, **changes: str) -> Started:
+        """Start a training program."""
+        command = ["-m", f"{self.name}.train", *self.arguments(folder, *options, every=every)]
+        return start_python(self.root, *command, ranks=ranks, **changes)
+
+    def finish(self, folder: Path, *options: str, expect: int = 0, **given: Any) -> str:
+        """Run a training program to its end, check its exit status, and return what it printed."""
+        done = self.start(folder, *options, **given).finish(100)
+        assert done.returncode == expect, done.stdout + done.stderr
+        return str(done.stdout + done.stderr)
+
+
+def rows(folder: Path, split: str = "train") -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl without times."""
+    found = [json.loads(line) for line in (folder / "a/metrics.jsonl").read_text().splitlines()]
+    return [{key: row[key] for key in row if key not in TIMES} for row in found if row["split"] == split]
+
+
+def column(folder: Path, key: str) -> list[float]:
+    """Return a value of all training rows."""
+    return [row[key] for row in rows(folder)]
+
+
+def saved(folder: Path, name: str = "last-steps") -> dict[str, Any]:
+    """Return what of a checkpoint does not depend on time."""
+    found = torch.load(folder / f"a/checkpoints/{name}.ckpt", weights_only=True)
+    return {key: found[key] for key in ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")}
