@@ -19,8 +19,8 @@ from trained import train_row, val_row, write_run
 ROWS = [train_row(10, 1.0, 0.9), train_row(20, 2.0, 0.5), val_row(20, 2.5, 0.6)]
 
 
-def read(folder: Path, rows: list[dict[str, Any]], **record: Any) -> Run:
-    return read_runs([write_run(folder, rows, **record)])[0]
+def read(folder: Path, rows: list[dict[str, Any]], config: dict[str, Any] | None = None, **record: Any) -> Run:
+    return read_runs([write_run(folder, rows, config, **record)])[0]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,23 @@ def test_time_of_phases(tmp_path: Path) -> None:
     assert phases(read(tmp_path / "a", rows)) == pytest.approx(
         {"training": 1.99, "waiting for data": 0.51, "validation": 2.0, "first steps of each start": 5.0}
     )
+
+
+def test_bottlenecks_are_told_apart(tmp_path: Path) -> None:
+    def found(name: str, wait: float, validation: float) -> list[str]:
+        rows, seconds = [], 0.0
+        for step in range(10, 60, 10):
+            rows += [train_row(step, seconds + 1, data_wait=wait), val_row(step, seconds + 1 + validation, 1.0)]
+            seconds += 1 + validation
+        return diagnose(read(tmp_path / name, rows, config={"loader": {"workers": 3}, "train": {"eval_every": 10}}))
+
+    neither = "Neither the loader nor validation is the bottleneck: data wait 9%, validation 9% of the time."
+    loader = "The loader is the bottleneck: data wait 38% of the training loop; try loader.workers 6 (now 3)."
+    validation = "Validation, with its checkpoints, takes 50% of the time: raise train.eval_every (now 10)."
+    assert found("neither", 0.09, 0.1) == [neither]
+    assert found("loader", 0.38, 0.1) == [loader]
+    assert found("validation", 0.09, 1.0) == [validation]
+    assert found("both", 0.38, 1.0) == [loader, validation]
 
 
 def test_overfitting_and_divergence(tmp_path: Path) -> None:

@@ -42,20 +42,25 @@ def slow_project(project: Path, folder: Path, train: float, val: float) -> Path:
     return copy
 
 
-def start_training(project: Path, framework: str, name: str, steps: int, *options: str) -> Started:
-    """Start a training that validates every ten steps, with the options of its framework."""
+def start_training(project: Path, framework: str, name: str, steps: int, *options: str, every: int = 10) -> Started:
+    """Start a training that validates every few steps, with the options of its framework."""
     config = ["--config", "configs/default.yaml"]
     if framework == "lightning":
-        given = {"max_steps": steps, "val_check_interval": 10, "logger.version": name, "enable_progress_bar": "false"}
+        given = {
+            "max_steps": steps,
+            "val_check_interval": every,
+            "logger.version": name,
+            "enable_progress_bar": "false",
+        }
         words = ["fit", *config, *(f"--trainer.{key}={value}" for key, value in given.items())]
     else:
-        words = [*config, f"--train.steps={steps}", "--train.eval_every=10", f"--run.name={name}"]
+        words = [*config, f"--train.steps={steps}", f"--train.eval_every={every}", f"--run.name={name}"]
     return start_python(project, "-m", "proj.train", *words, *options)
 
 
-def train(project: Path, framework: str, name: str, steps: int, *options: str) -> Path:
+def train(project: Path, framework: str, name: str, steps: int, *options: str, every: int = 10) -> Path:
     """Train to the end, and return the folder of the run."""
-    done = start_training(project, framework, name, steps, *options).finish()
+    done = start_training(project, framework, name, steps, *options, every=every).finish()
     assert done.returncode == 0, done.stderr
     return project / "runs" / name
 
