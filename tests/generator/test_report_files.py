@@ -232,7 +232,7 @@ def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
 
 def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "first", ROWS, steps=20, command=["/home/another/train.py"], commit="abc-dirty")
-    moved = shutil.move(folder, tmp_path / "moved")
+    moved = Path(shutil.move(folder, tmp_path / "moved"))
     result = fastproj("report", str(moved / "metrics.jsonl"))
     assert result.returncode == 0, result.stderr
     text = (moved / "report.html").read_text()
