@@ -191,13 +191,14 @@ def test_run_of_version_0_3_is_evaluated_and_its_resume_is_refused(
 
 def test_evaluate_gives_the_metrics_of_the_best_validation(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "ema")
+    alone = p.distributed.World(0, 1, torch.device("cpu"))
     for name, more in {"plain": [], "ema": ["--ema.enabled=true", "--ema.decay=0.9"]}.items():
         p.train_here(tmp_path / name, "--train.steps=20", "--train.eval_every=5", "--optim.lr=0.1", *more)
         best = min(rows(tmp_path / name, "val"), key=lambda row: float(row["loss"]))
-        found = p.evaluate.evaluate_run(tmp_path / name / "a", p.distributed.World(0, 1, torch.device("cpu")))
+        found = p.evaluate.evaluate_run(tmp_path / name / "a", alone)
         assert found == pytest.approx({key: best[key] for key in found})
     with pytest.raises(p.errors.UserError, match="is not the folder of a run"):
-        p.evaluate.evaluate_run(tmp_path, None)
+        p.evaluate.evaluate_run(tmp_path, alone)
     with pytest.raises(p.errors.UserError, match="has no checkpoint"):
         p.checkpoint.load_weights(tmp_path)
 

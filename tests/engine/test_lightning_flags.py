@@ -52,9 +52,13 @@ def test_bf16_trains_with_a_fused_optimizer_and_clipping(
 ) -> None:
     """Lightning itself refuses a fused optimizer here. 16-mixed needs CUDA: on a CPU, Lightning takes bfloat16."""
     dtypes, linear = set(), nn.functional.linear
-    with mock.patch.object(
-        nn.functional, "linear", lambda *given: dtypes.add((found := linear(*given)).dtype) or found
-    ):
+
+    def observe(*given: Any) -> torch.Tensor:
+        found = linear(*given)
+        dtypes.add(found.dtype)
+        return found
+
+    with mock.patch.object(nn.functional, "linear", observe):
         cli = p.run(tmp_path, f"{TRAINER}.precision=bf16-mixed", f"{TRAINER}.gradient_clip_val=0.01")
     assert torch.bfloat16 in dtypes
     assert cli.trainer.optimizers[0].defaults["fused"]
@@ -83,10 +87,12 @@ def test_anomaly_detection_names_the_operation_of_the_first_nan(p: Project, tmp_
         loss, metrics = forward(net, *given)
         return loss + (net.head.weight[0, 0] * 0 - 1).sqrt(), metrics
 
-    flag = f"{TRAINER}.detect_anomaly=true"
-    with mock.patch.object(p.model.MLP, "forward", broken), pytest.warns(UserWarning, match="SqrtBackward0"):
-        with pytest.raises(RuntimeError, match="'SqrtBackward0' returned nan values"):
-            p.run(tmp_path, flag)
+    with (
+        mock.patch.object(p.model.MLP, "forward", broken),
+        pytest.warns(UserWarning, match="SqrtBackward0"),
+        pytest.raises(RuntimeError, match="'SqrtBackward0' returned nan values"),
+    ):
+        p.run(tmp_path, f"{TRAINER}.detect_anomaly=true")
 
 
 def test_non_finite_loss_ends_the_run_with_one_line(

@@ -66,7 +66,7 @@ def test_kill_at_random_moments_changes_nothing(p: Project, tmp_path: Path, whol
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> dict[str, str]:
+def slurm(tmp_path: Path) -> dict[str, Any]:
     """The environment of a task that srun has started, and an scontrol that writes what it is asked for."""
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/requeued\n')
     (tmp_path / "scontrol").chmod(0o755)
@@ -76,7 +76,7 @@ def slurm(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_requeued_job_of_slurm_continues(p: Project, tmp_path: Path, whole: Path, slurm: dict[str, str]) -> None:
+def test_requeued_job_of_slurm_continues(p: Project, tmp_path: Path, whole: Path, slurm: dict[str, Any]) -> None:
     """SIGUSR1 comes between two steps here. Lightning saves at once, so in a step, that step is lost or repeated."""
     p = Project(shutil.copytree(p.root, tmp_path / "copy" / p.root.name))
     (p.root / "src/stop.py").write_text(
@@ -162,7 +162,7 @@ def test_metrics_of_two_ranks_are_those_of_one(p: Project, tmp_path: Path) -> No
         {f"val/{name}": two[name] for name in ("loss", "accuracy")}
     )
     net, (_, val_set, _) = one.model.net.eval(), one.datamodule.splits
-    batch = one.datamodule.prepare(p.loader.load_batch(val_set, list(range(len(val_set)))), False, None)
+    batch = one.model.prepare(p.loader.load_batch(val_set, list(range(len(val_set)))), False, None)
     loss, found = net(*batch)
     right, count = (float(it) for it in found["accuracy"])
     assert count == 114

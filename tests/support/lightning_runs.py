@@ -59,7 +59,7 @@ class Project:
             self.train.main()
         return made[0]
 
-    def start(self, folder: Path, *options: str, ranks: int = 1, every: int = 2, **changes: str) -> Started:
+    def start(self, folder: Path, *options: str, ranks: int = 1, every: int = 2, **changes: Any) -> Started:
         """Start a training program."""
         command = ["-m", f"{self.name}.train", *self.arguments(folder, *options, every=every)]
         return start_python(self.root, *command, ranks=ranks, **changes)

@@ -17,6 +17,8 @@ from pathlib import Path
 from unittest import mock
 
 PRELOADED = ["torch", "torch._dynamo", "jsonargparse", "sklearn.datasets", "lightning.pytorch.cli"]
+FORKED = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+"""Options of pytest in a fork: a plugin of pytest is imported there already."""
 
 
 class Started:

@@ -20,8 +20,9 @@ from program import Fastproj, Project
 from typer.main import get_command
 from warm import run_python
 
-PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if file.name not in ("changelog.md", "upgrading.md")]
-"""All but those that name keys of older versions."""
+OTHERS = ("changelog.md", "upgrading.md", "lightning.md")
+PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if file.name not in OTHERS]
+"""All but those that name keys of older versions, or of Lightning, whose test is in `tests/engine/`."""
 SECTIONS = "|".join(["run", "data", "model", "train", "loader", "optim", "speed", "log", *map(module_of, MODULES)])
 
 

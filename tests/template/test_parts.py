@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matrix import ROOT
 from program import Fastproj, run_in
-from warm import run_python
+from warm import FORKED, run_python
 
 SUPPORT = ROOT / "tests/support"
 
@@ -39,7 +39,7 @@ def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastpr
     last = json.loads((folder / "runs/first/metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] >= 0.9
     tests = [f"src/proj/tests/test_{name}.py" for name in ("model", "softmax")]
-    result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    result = run_python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FORKED, *tests)
     assert result.returncode == 0, result.stdout
 
 

@@ -14,7 +14,7 @@ import pytest
 from covering import covering
 from matrix import COMPONENTS, ENGINE_MODEL, EVERY, FRAMEWORKS, MODELS, MODULES, PAIRS, module_of
 from program import Fastproj, Project, run_in
-from warm import run_python
+from warm import FORKED, run_python
 
 WHOLE = {"mlp", "gpt"}
 """The models that differ most: `make test` runs all tests of their projects, and the particular ones of the others."""
@@ -31,6 +31,7 @@ def particular(model: str) -> list[str]:
 def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
     """Run pytest in a project: in a process of its own, as its owner does, or in a fork that has imported torch."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *arguments]
+    command += [] if cold else FORKED
     result = run_in(folder, sys.executable, *command) if cold else run_python(folder, *command, timeout_s=1400)
     assert result.returncode == 0, result.stdout
     assert re.search(r"\d+ passed", result.stdout)

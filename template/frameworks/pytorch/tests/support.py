@@ -118,6 +118,6 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def parameters(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a state dict without what BatchNorm counts: on two ranks, the statistics are means of both."""
+    """Return a state dict without what BatchNorm counts: on two ranks, each has those of its own samples."""
     counted = ("running_mean", "running_var", "num_batches_tracked")
     return {name: value for name, value in model.items() if not name.endswith(counted)}

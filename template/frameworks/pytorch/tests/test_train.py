@@ -137,7 +137,7 @@ def test_loss_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_two_ranks_that_stop_together_and_resume_equal_one_that_accumulates(tmp_path: Path) -> None:
-    """But for BatchNorm in validation, which has the mean of the statistics of both ranks."""
+    """But for BatchNorm in validation, which has the statistics of the rank's own samples."""
     train_here(tmp_path / "one", *RANKS)
     support.run_program("test_train", tmp_path, ranks=2)
     weights = state(tmp_path / "one")["model"]
