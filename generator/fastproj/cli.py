@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from . import component_commands
+from . import component_commands, run_commands
 from .options import Data, DryRun, Json, Where
 from .shared.answers import ANSWERS, SPELLINGS, Answer, choices, combine, option
 from .shared.errors import UsageError, without_passwords
@@ -164,6 +164,7 @@ def update(
 app.command()(component_commands.components)
 app.command()(component_commands.add)
 app.command()(component_commands.remove)
+app.command()(run_commands.report)
 
 
 @app.command()

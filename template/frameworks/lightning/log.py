@@ -37,7 +37,8 @@ class MetricsLog(Callback):
         if trainer.is_global_zero and not trainer.fast_dev_run:  # which has no config.yaml
             config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
             versions = {name: version(name) for name in ("lightning", "torch")} | {"python": sys.version.split()[0]}
-            record = {"config": config, "versions": versions, "commit": _commit(), "command": sys.argv}
+            about = {"versions": versions, "commit": _commit(), "command": sys.argv}
+            record = {"config": config, "steps": trainer.estimated_stepping_batches, **about}
             (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             lines, kept = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else [], ""
             with suppress(ValueError):  # of a line that a crash cut off

@@ -98,8 +98,8 @@ class Log:
 
     def _prepare(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        versions = {"python": platform.python_version(), "torch": torch.__version__}
-        record = {"config": asdict(self.run.cfg), "versions": versions, "commit": _commit(), "command": sys.argv}
+        about = {"versions": {"python": platform.python_version(), "torch": torch.__version__}, "command": sys.argv}
+        record = {"config": asdict(self.run.cfg), "steps": self.run.plan.total_steps, **about, "commit": _commit()}
         write_text(self.file.with_name("config.json"), json.dumps(record, indent=2, default=str) + "\n")
         lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
         write_text(self.file, "".join(f"{line}\n" for line in lines if _precedes(line, self.run.step)))

@@ -1,0 +1,112 @@
+"""The charts of a report, as SVG that takes the colors of the page. matplotlib is imported here only."""
+
+import io
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from ..shared.errors import FastprojError
+from .run import Row, Run
+from .times import START, TRAIN, VALIDATE, WAIT, events
+
+try:
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+except ImportError as error:
+    raise FastprojError(
+        "the page's charts need matplotlib: install it beside fastproj with `pip install matplotlib`, "
+        "or install fastproj with its extra `report`"
+    ) from error
+
+COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#ca8a04", "#06b6d4", "#84cc16")
+"""Of the runs; of one run, the first two are training and validation."""
+PHASES = {TRAIN: COLORS[0], WAIT: COLORS[4], VALIDATE: COLORS[1], START: "#94a3b8"}
+TEXT = "#010203"
+"""Replaced by the text color of the page, which is light or dark."""
+TITLES = {
+    "lr": "learning rate",
+    "grad_norm": "gradient norm, before clipping",
+    "samples_per_second": "samples per second",
+    "data_wait": "share of the time waiting for data",
+}
+STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT),
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fastproj",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#94a3b8",
+    "grid.alpha": 0.3,
+    "axes.formatter.limits": (-4, 5),
+}
+matplotlib.rcdefaults()  # not the user's matplotlibrc
+matplotlib.rcParams.update(STYLE)
+
+
+def color(place: int) -> str:
+    """Return the color of a run."""
+    return COLORS[place % len(COLORS)]
+
+
+def curves(runs: list[Run]) -> list[tuple[str, str]]:
+    """Return a title and a chart for each metric and each number about the training."""
+    names = dict.fromkeys(name for run in runs for row in run.rows for name in row)
+    metrics = [name for name in names if name not in ("split", "step", "seconds", "skipped", *TITLES)]
+    metrics.sort(key=lambda name: name != "loss")
+    titles = {name: name for name in metrics} | {name: it for name, it in TITLES.items() if name in names}
+    return [(title, _curve(runs, name)) for name, title in titles.items()]
+
+
+def _curve(runs: list[Run], name: str) -> str:
+    figure = Figure(figsize=(5, 2.8), layout="constrained")
+    axes = figure.add_subplot()
+    for place, run in enumerate(runs):
+        validated = color(place) if len(runs) > 1 else COLORS[1]
+        axes.plot(*_points(run.of("train"), name), color=color(place), linewidth=1.2, alpha=0.75)
+        axes.plot(*_points(run.of("val"), name), color=validated, linewidth=1.6, marker="o", markersize=3.5)
+        for step, event in events(run):
+            if "resumed" in event:
+                axes.axvline(step, color=color(place), linewidth=1, linestyle=":")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlabel("step")
+    return _svg(figure)
+
+
+def _points(rows: Iterable[Row], name: str) -> tuple[list[int], list[float]]:
+    """Return steps and values; what is not finite, or too large to be drawn, is a gap."""
+    found = [(row["step"], row[name]) for row in rows if name in row]
+    return [step for step, _ in found], [value if abs(value) < 1e100 else math.nan for _, value in found]
+
+
+def phase_bars(times: list[dict[str, float]]) -> str:
+    """Return a bar for each run, from top to bottom, that its phases divide; the page names the colors."""
+    figure = Figure(figsize=(5, 0.5 + 0.25 * len(times)), layout="constrained")
+    axes = figure.add_subplot()
+    for place, phases in enumerate(times):
+        left = 0.0
+        for name in PHASES:
+            share = 100 * phases.get(name, 0.0) / sum(phases.values())
+            axes.barh(-place, share, left=left, color=PHASES[name], height=0.7)
+            left += share
+    axes.set_xlim(0, 100)
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}%"))
+    return _svg(figure)
+
+
+def _svg(figure: Any) -> str:
+    """Return a figure as SVG inside of HTML: without a header, metadata, and a size of its own."""
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", transparent=True)
+    text = drawn.getvalue()
+    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' (xmlns|xmlns:xlink|width|height|version)="[^"]*"', "", text, count=5)
+    return text.replace(TEXT, "currentColor")

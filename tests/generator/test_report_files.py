@@ -1,0 +1,241 @@
+"""`fastproj report` on files that a test writes: damage, odd names, and what the rows prove."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastproj.runs.diagnosis import compare, diagnose
+from fastproj.runs.run import Run, read_runs
+from fastproj.runs.summary import differing
+from fastproj.runs.times import events, phases
+from program import Fastproj
+from trained import train_row, val_row, write_run
+
+ROWS = [train_row(10, 1.0, 0.9), train_row(20, 2.0, 0.5), val_row(20, 2.5, 0.6)]
+
+
+def read(folder: Path, rows: list[dict[str, Any]], config: dict[str, Any] | None = None, **record: Any) -> Run:
+    return read_runs([write_run(folder, rows, config, **record)])[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (
+            "metrics.jsonl",
+            '{"split": "train", "step"\n' + '{"split": "val", "step": 1}\n',
+            "line 1: not a row of metrics",
+        ),
+        ("metrics.jsonl", '{"loss": 1.0}\n', "line 1: not a row of metrics"),
+        ("metrics.jsonl", '{"split": "train", "step": 1, "loss": "low"}\n', "line 1: not a row of metrics"),
+        ("metrics.jsonl", "epoch,loss", "line 1: not a row of metrics"),
+        ("metrics.jsonl", "[" * 100_000 + "\n", "line 1: not a row of metrics"),
+        ("metrics.jsonl", "\x00\x00\n", "line 1: not a row of metrics"),
+        ("metrics.jsonl", '{"split": "tr', "has no row of metrics yet"),
+        ("metrics.jsonl", "", "has no row of metrics yet"),
+        ("config.json", '{"config": {"optim"', "does not describe a run"),
+        ("config.json", '{"name": "another program"}', "does not describe a run"),
+        ("config.json", "[]", "does not describe a run"),
+    ],
+)
+def test_damaged_and_foreign_files_are_refused(
+    file: str, content: str, message: str, fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path / "first", ROWS)
+    (folder / file).write_text(content)
+    result = fastproj("report", str(folder))
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1), result.stderr
+    assert message in result.stderr
+    assert not (folder / "report.html").exists()
+
+
+def test_missing_run_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / "runs/empty").mkdir(parents=True)
+    for arguments, message in (
+        ([], "no run in"),
+        (["gone"], "there is no run gone"),
+        (["runs/empty"], "is not the folder of a run"),
+    ):
+        result = fastproj("report", *arguments, cwd=tmp_path)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+        assert message in result.stderr
+
+
+def test_newest_run_is_read_from_a_folder_inside_the_project(fastproj: Fastproj, tmp_path: Path) -> None:
+    for name, age in (("newest", 0), ("old", 100)):
+        metrics = write_run(tmp_path / "runs" / name, ROWS) / "metrics.jsonl"
+        os.utime(metrics, (metrics.stat().st_atime, metrics.stat().st_mtime - age))
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".copier-answers.yml").touch()
+    result = fastproj("report", cwd=tmp_path / "src")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "runs/newest/report.html").exists()
+    assert not (tmp_path / "runs/old/report.html").exists()
+
+
+def test_cut_last_line_is_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "first", ROWS)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"split": "train", "step": 30, "lo')
+    (run,) = read_runs([folder])
+    assert [row["step"] for row in run.rows] == [10, 20, 20]
+    (folder / "config.json").unlink()
+    assert read_runs([folder])[0].options == {}, "a copied run may come without it"
+
+
+def test_names_and_values_are_escaped(fastproj: Fastproj, tmp_path: Path) -> None:
+    hostile = "<script>alert(1)<-script>"
+    rows = [row | {hostile: 0.5, "$\\frac{": 1.0} for row in ROWS]
+    config = {"data": {hostile: hostile}}
+    record = {"commit": hostile, "command": ["train.py", hostile], "versions": {hostile: hostile}}
+    folder = write_run(tmp_path / f"{hostile}\x1b[31m", rows, config, **record)
+    other = write_run(tmp_path / "other", rows, {"data": {hostile: "<b>"}})
+    for given in ([folder], [folder, other]):
+        result = fastproj("report", *map(str, given), "--output", str(tmp_path / "page.html"))
+        assert result.returncode == 0, result.stderr
+        assert "\x1b" not in result.stdout
+        text = (tmp_path / "page.html").read_text()
+        assert "<script" not in text
+        assert text.count("&lt;script&gt;") > 5
+
+
+def test_without_matplotlib_the_summary_is_printed(
+    fastproj: Fastproj, environment: dict[str, str], tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path / "first", ROWS)
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/matplotlib.py").write_text("raise ImportError('hidden')\n")
+    search = os.pathsep.join([str(tmp_path / "hidden"), environment.get("PYTHONPATH", "")])
+    result = fastproj("report", str(folder), PYTHONPATH=search)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert "pip install matplotlib" in result.stderr
+    assert re.search(r"samples per second +640", result.stdout)
+    assert not (folder / "report.html").exists()
+
+
+def test_help_does_not_import_what_a_report_needs(environment: dict[str, str]) -> None:
+    program = (
+        "import sys, fastproj.cli; print([it for it in sys.modules if 'matplotlib' in it or 'fastproj.runs' in it])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "first", ROWS)
+    (tmp_path / "mine.html").write_text("<p>mine</p>")
+    for output, message in (
+        ("mine.html", "is not a report"),
+        ("first", "is not a report"),
+        ("gone/page.html", "cannot write"),
+    ):
+        result = fastproj("report", str(folder), "-o", str(tmp_path / output))
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
+        assert message in result.stderr
+    assert (tmp_path / "mine.html").read_text() == "<p>mine</p>"
+    for _ in range(2):  # a report is replaced
+        assert fastproj("report", str(folder)).returncode == 0
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "metrics.jsonl", "report.html"]
+    assert oct((folder / "report.html").stat().st_mode) == oct((folder / "config.json").stat().st_mode)
+
+
+def test_report_replaces_a_report_elsewhere(fastproj: Fastproj, tmp_path: Path) -> None:
+    """Two runs of the same name are told apart by their folders."""
+    for place in ("here", "there"):
+        write_run(tmp_path / place / "first", ROWS)
+    result = fastproj("report", "here/first", "there/first", "-o", "page.html", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "here/first" in result.stdout
+    assert "there/first" in (tmp_path / "page.html").read_text()
+
+
+def test_resumed_run_that_trained_longer_than_before(tmp_path: Path) -> None:
+    rows = [train_row(10, 1.0), train_row(20, 2.0), train_row(30, 3.0), train_row(80, 5.0), train_row(90, 6.0)]
+    assert events(read(tmp_path / "a", rows)) == [(30, "the run was resumed after step 30")]
+    rows[3] = train_row(40, 4.0)
+    assert [text for _, text in events(read(tmp_path / "b", rows))] == ["no row of the steps from 41 to 89"]
+
+
+def test_events_are_told(tmp_path: Path) -> None:
+    rows = [train_row(10 * place, float(place), skipped=2.0 if place > 4 else 0.0) for place in range(1, 9)]
+    rows += [train_row(90, 40.0, skipped=2.0), train_row(100, 1.0, skipped=3.0)]
+    assert events(read(tmp_path / "a", rows)) == [
+        (50, "2 steps were skipped until step 50"),
+        (80, "the steps from 81 to 90 took 32.0 s, 32 times as long as most steps"),
+        (90, "the run was resumed after step 90"),
+        (100, "1 steps were skipped until step 100"),
+    ]
+
+
+def test_time_of_phases(tmp_path: Path) -> None:
+    """Lightning validates between two rows of training: the steps before are training."""
+    rows = [train_row(10, 5.0), train_row(20, 6.0, data_wait=0.5), train_row(30, 7.0), val_row(35, 9.5, 1.0)]
+    assert phases(read(tmp_path / "a", rows)) == pytest.approx(
+        {"training": 1.99, "waiting for data": 0.51, "validation": 2.0, "first steps of each start": 5.0}
+    )
+
+
+def test_bottlenecks_are_told_apart(tmp_path: Path) -> None:
+    def found(name: str, wait: float, validation: float) -> list[str]:
+        rows, seconds = [], 0.0
+        for step in range(10, 60, 10):
+            rows += [train_row(step, seconds + 1, data_wait=wait), val_row(step, seconds + 1 + validation, 1.0)]
+            seconds += 1 + validation
+        return diagnose(read(tmp_path / name, rows, config={"loader": {"workers": 3}, "train": {"eval_every": 10}}))
+
+    neither = "Neither the loader nor validation is the bottleneck: data wait 9%, validation 9% of the time."
+    loader = "The loader is the bottleneck: data wait 38% of the training loop; try loader.workers 6 (now 3)."
+    validation = "Validation, with its checkpoints, takes 50% of the time: raise train.eval_every (now 10)."
+    assert found("neither", 0.09, 0.1) == [neither]
+    assert found("loader", 0.38, 0.1) == [loader]
+    assert found("validation", 0.09, 1.0) == [validation]
+    assert found("both", 0.38, 1.0) == [loader, validation]
+
+
+def test_overfitting_and_divergence(tmp_path: Path) -> None:
+    losses = [0.9, 0.6, 0.5, 0.6, 0.7, 0.8]
+    rows = []
+    for place, loss in enumerate(losses, 1):
+        rows += [train_row(10 * place, 2.0 * place, 1 / place), val_row(10 * place, 2.0 * place + 0.1, loss)]
+    found = diagnose(read(tmp_path / "over", rows))
+    assert found[-1].startswith("The model overfits: the validation loss rose from 0.5 at step 30 to 0.8 at step 60")
+    falling = [row | ({"loss": 1 / row["step"]} if row["split"] == "val" else {}) for row in rows]
+    assert not any("overfits" in it for it in diagnose(read(tmp_path / "falling", falling)))
+    rising = [train_row(10 * place, float(place), loss) for place, loss in enumerate([1.0, 0.9, 3.0, 9.0, 9.0], 1)]
+    assert "diverged: it rose from 0.9 at step 20 to 7" in diagnose(read(tmp_path / "rising", rising))[0]
+    nan = [*ROWS, val_row(30, 4.0, float("nan"))]
+    assert "The validation loss is nan at step 30: lower model.lr." in diagnose(
+        read(tmp_path / "nan", nan, versions={"lightning": "2.6"})
+    )
+
+
+def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
+    def runs(name: str, **other: Any) -> list[Run]:
+        slow = write_run(tmp_path / name / "small", ROWS, {"train": {"micro_batch": 64}})
+        rows = [row | ({"samples_per_second": 2000.0} if row["split"] == "train" else {}) for row in ROWS]
+        fast = write_run(tmp_path / name / "large", rows, {"train": {"micro_batch": 512}} | other)
+        return read_runs([slow, fast])
+
+    both = runs("a")
+    assert compare(both, differing(both))[-2:] == [
+        "large trains 3.1 times as many samples per second as small.",
+        "The small batch is the bottleneck of small: only train.micro_batch differs.",
+    ]
+    both = runs("b", speed={"compile": "model"})
+    assert compare(both, differing(both))[-1] == "large trains 3.1 times as many samples per second as small."
+
+
+def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "first", ROWS, steps=20, command=["/home/another/train.py"], commit="abc-dirty")
+    moved = Path(shutil.move(folder, tmp_path / "moved"))
+    result = fastproj("report", str(moved / "metrics.jsonl"))
+    assert result.returncode == 0, result.stderr
+    text = (moved / "report.html").read_text()
+    assert "/home/another/train.py" in text
+    assert "abc-dirty" in text
+    assert "not finished" not in text
