@@ -74,8 +74,8 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in rows(folder, "train")]
 
 
-FEW = ["resnet", "gpt", "bert"]
-LOSSES = [("mlp", 1, 1), ("mlp", 1, 4), ("mlp", 2, 2)] + [(model, 1, 1) for model in FEW]
+FEW = ["resnet"]
+LOSSES = [("mlp", 1, 1), ("mlp", 2, 2), *((model, 1, 1) for model in FEW)]
 LOSSES = [(model, ranks, k) for model in MODELS for ranks, k in ((1, 1), (1, 2), (1, 4), (2, 1))] if EVERY else LOSSES
 
 
