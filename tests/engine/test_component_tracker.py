@@ -58,6 +58,7 @@ def test_other_rows_after_a_resume_replace_the_old_ones(package: MakePackage, tm
     p = package("mlp", *COMPONENTS)
     p.train_here(tmp_path, *ON)
     (tmp_path / "a/checkpoints/step-00000008/manifest.json").write_text("damaged")
+    time.sleep(1.1)  # TensorBoard reads files in the order of their names, which have the time in seconds
     with pytest.warns(UserWarning, match="damaged"):
         p.train_here(tmp_path, *ON, "--optim.lr=0.1")
     check_rows(tmp_path, "train")
