@@ -71,7 +71,8 @@ def main() -> None:
     seed_everything(0, verbose=False)
     samples = datamodule.Data(data.DataConfig(), batch_size=batch)
     net = model.build(model.ModelConfig(width=width, depth=1, dropout=0.5), samples.spec)
-    clock = Clock(every)
+    clock, best = Clock(every), ModelCheckpoint(monitor="val/loss", filename="best", save_last=True)
+    newest = ModelCheckpoint(filename="last-steps", every_n_train_steps=100, enable_version_counter=False)
     trainer = Trainer(
         accelerator="cpu",
         max_steps=steps,
@@ -84,7 +85,7 @@ def main() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=CSVLogger("runs", "", "hand"),
-        callbacks=[clock, LearningRateMonitor(), ModelCheckpoint(every_n_train_steps=100_000)],
+        callbacks=[clock, LearningRateMonitor(), best, newest],
     )
     trainer.fit(ByHand(net, data.Prepare(samples.spec, samples.source), 1e-4), samples)
     print(json.dumps(clock.times))

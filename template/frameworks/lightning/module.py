@@ -68,8 +68,9 @@ class Model(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss. Random numbers follow from the step: a resumed run draws the same ones."""
-        micro = batch_idx % self.trainer.accumulate_grad_batches * self.trainer.world_size + self.global_rank
-        generator = self.seeded((self.seed * 1_000_003 + self.global_step) * 65_537 + micro)
+        trainer = self.trainer
+        micro = batch_idx % trainer.accumulate_grad_batches * trainer.world_size + trainer.global_rank
+        generator = self.seeded((self.seed * 1_000_003 + trainer.global_step) * 65_537 + micro)
         loss, metrics = call(self.net, self.prepare(batch, True, generator))
         self.train_means.add(metrics)
         return loss
