@@ -48,8 +48,7 @@ class Finetune(Component):
     name = "finetune"
 
     def __init__(self, cfg: FinetuneConfig, world: World) -> None:
-        self.cfg = cfg
-        self.until = cfg.unfreeze_at or math.inf
+        self.cfg, self.until = cfg, cfg.unfreeze_at or math.inf
         self.frozen: set[str] = set()
 
     def convert_model(self, model: nn.Module) -> nn.Module:

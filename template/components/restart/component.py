@@ -32,8 +32,7 @@ STOPPED, WRONG = 75, 64
 """Exit statuses of a rank that was asked to stop, and of one with an error that a restart cannot repair."""
 SLOW = 4
 """What the limit is multiplied with for a first step, which may compile, and for checkpoints and validations."""
-GRACE = 5.0
-"""Seconds that the other ranks have for their stacks, or their own error, after one has failed."""
+GRACE = 5.0  # seconds that the other ranks have for their stacks, or their own error, after one has failed
 # `python -m` of a module that its package imports.
 warnings.filterwarnings("ignore", "'.*components.restart' found in sys.modules", RuntimeWarning, "runpy")
 
