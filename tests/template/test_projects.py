@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from covering import covering
 from matrix import COMPONENTS, ENGINE_MODEL, EVERY, FRAMEWORKS, MODELS, MODULES, PAIRS, module_of
-from program import Fastproj, Project, run_in
+from program import AT_EXIT, Fastproj, Project, run_in
 from warm import FORKED, run_python
 
 WHOLE = {"mlp", "gpt"}
@@ -119,13 +119,17 @@ def test_recipe_reaches_expected_metric(project: Project, tmp_path: Path, framew
 def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: str) -> None:
     """Two nodes train as two ranks of one node do."""
     folder = shutil.copytree(project(framework, ENGINE_MODEL, "nodes"), tmp_path / "proj")
-    small = ["--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"]
+    (folder / "src/sitecustomize.py").write_text(AT_EXIT)
+    small, name = ["--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"], "--run.name"
+    if framework == "lightning":
+        small, name = ["--config=configs/smoke.yaml", "--trainer.accelerator=cpu"], "--trainer.logger.version"
+    across = ["--trainer.num_nodes=2"] if framework == "lightning" else []  # smoke.yaml is for one node
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     nodes = [
         subprocess.Popen(
-            ["launch/multinode.sh", *small, "--run.name=nodes"],
+            ["launch/multinode.sh", *small, *across, f"{name}=nodes"],
             cwd=folder,
             env=_node(folder, rank, port),
             stdout=subprocess.PIPE,
@@ -138,7 +142,7 @@ def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: 
     assert [process.returncode for process in nodes] == [0, 0], printed
     losses = logged_losses(folder / "runs/nodes")
     assert len(losses) >= 1
-    local = run_in(folder, "launch/local.sh", *small, "--run.name=local", PROCESSES="2")
+    local = run_in(folder, "launch/local.sh", *small, f"{name}=local", PROCESSES="2")
     assert local.returncode == 0, local.stderr
     assert logged_losses(folder / "runs/local") == losses
 

@@ -62,11 +62,8 @@ class MetricsLog(Callback):
 
     def write(self, trainer: Any, split: str, speed: dict[str, float]) -> None:
         """Write a row, and begin a new interval: the next row does not count a validation's time."""
-        self.begin, self.waited, self.last_step = (
-            time.perf_counter(),
-            trainer.train_dataloader.waited,
-            trainer.global_step,
-        )
+        self.begin, self.last_step = time.perf_counter(), trainer.global_step
+        self.waited = trainer.train_dataloader.waited
         logged = trainer.callback_metrics.items()
         values = {name.removeprefix(f"{split}/"): it.item() for name, it in logged if name.startswith(f"{split}/")}
         if not math.isfinite(values["loss"]):

@@ -9,6 +9,7 @@ import sys
 import warnings
 from typing import Any
 
+import torch.distributed as dist
 from jsonargparse import set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from torch.optim import Optimizer
@@ -53,6 +54,8 @@ def main() -> None:
     own = {"use_distributed_sampler": False}  # the data module splits the samples over the ranks
     with one_line():
         CLI(Model, Data, save, {"overwrite": True}, trainer_defaults=own, seed_everything_default=0)
+    if dist.is_initialized():  # Lightning destroys only NCCL's group; the threads of gloo's can abort Python's exit
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ def init(wanted_device: str) -> Iterator[World]:
     if device.index is not None:
         torch.accelerator.set_device_index(device)
     if size > 1:
+        import torch.distributed.nn.functional  # first, as its default arguments would keep the group and its threads
         dist.init_process_group(device_id=device if device.index is not None else None)
         dist.barrier()  # so that an error of one rank does not meet another one that still connects
     yield World(rank, max(size, 1), device)
@@ -97,8 +98,7 @@ def seed_batch(world: World, seed: int, step: int, micro: int) -> torch.Generato
 class StopRequests:
     """Requests to stop, by Ctrl-C, SIGTERM, SIGUSR1 or a time limit. In the context, a signal only sets a flag.
 
-    Several ranks must stop at the same step, so they exchange their flags about once a second. Each exchange sets the
-    step of the next one from the time per step of all ranks.
+    Several ranks must stop at the same step, so they exchange their flags about once a second.
     """
 
     def __init__(self, world: World, hours: float | None = None) -> None:
