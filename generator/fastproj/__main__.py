@@ -29,7 +29,8 @@ def main() -> None:
         if not status:
             _fail(*_describe(error))
     if status > 128:
-        outcome = "no incomplete project is left" if "new" in sys.argv[1:2] else "nothing was changed"
+        outcomes = {"new": "no incomplete project is left", "tune": "what was found is kept"}
+        outcome = outcomes.get(sys.argv[1], "nothing was changed")
         _fail(f"interrupted; {outcome}", status)
     sys.exit(status)
 

@@ -165,6 +165,8 @@ app.command()(component_commands.components)
 app.command()(component_commands.add)
 app.command()(component_commands.remove)
 app.command()(run_commands.report)
+app.command()(run_commands.tune)
+app.command()(run_commands.bench)
 
 
 @app.command()

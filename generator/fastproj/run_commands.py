@@ -1,9 +1,11 @@
-"""The commands about runs: `report`."""
+"""The commands about runs: `report`, `tune` and `bench`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from .shared.errors import UsageError
 
 Runs = Annotated[
     list[Path] | None,
@@ -12,6 +14,12 @@ Runs = Annotated[
 Page = Annotated[
     Path | None, typer.Option("--output", "-o", help="File to write; report.html in the folder of the run by default.")
 ]
+Given = Annotated[
+    str, typer.Option("--options", help="Options of the training command for all trials, such as '--data.path FOLDER'.")
+]
+Processes = Annotated[int, typer.Option(min=1, help="Processes that train together, one per GPU.")]
+Python = Annotated[Path | None, typer.Option(help="Python that trains; the project's .venv by default.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds of each comparison.")]
 
 
 def report(runs: Runs = None, output: Page = None) -> None:
@@ -25,3 +33,85 @@ def report(runs: Runs = None, output: Page = None) -> None:
     terminal.report(text(found), "the runs were read")
     page = write_page(found, output)
     terminal.report(f"\npage  {page}", f"{page} was written")
+
+
+def tune(
+    only: Annotated[str, typer.Option(help="Stages to try, separated by commas; all by default.")] = "",
+    minutes: Annotated[float, typer.Option(min=0.0, help="Time budget, after which no new stage begins.")] = 30.0,
+    rounds: Rounds = 3,
+    options: Given = "",
+    processes: Processes = 1,
+    python: Python = None,
+) -> None:
+    """Find faster options for this machine by short trainings, and write configs/tuned.yaml with the evidence."""
+    import time
+
+    from tqdm import tqdm
+
+    from .runs import project, tuned_file
+    from .runs.pairs import Measure
+    from .runs.stages import STAGES, Setting
+    from .runs.trials import Trainer
+    from .runs.tune import Tuned
+    from .runs.tune import tune as run_tune
+
+    chosen = [it.strip() for it in only.split(",")] if only else [*STAGES]
+    if unknown := [it for it in chosen if it not in STAGES]:
+        raise UsageError(f"there is no stage {unknown[0]}: choose from {', '.join(STAGES)}")
+    found = project.find_project(python)
+    file, machine, tuned = tuned_file.destination(found.folder), found.machine(), Tuned()
+    deadline, interrupted = time.monotonic() + 60 * minutes, False
+    with Trainer(found, options, processes) as trainer:
+        setting = Setting(found, machine, trainer.begin(), processes)
+        trials = sum(rounds * (len(it) + 1) for stage in chosen if (it := setting.differing(stage, {})))
+        with tqdm(total=trials + 2 * rounds, unit="trial", disable=None) as bar:
+            try:
+                run_tune(setting, chosen, Measure(trainer, rounds, deadline, bar.update), tuned, bar.write)
+            except (KeyboardInterrupt, SystemExit):  # the latter by SIGTERM
+                interrupted = True
+    if tuned.kept:
+        tuned_file.write(file, setting, tuned)
+        print(tuned_file.together(tuned) or "Interrupted before all kept options were measured together.")
+        print(f"{file.relative_to(found.folder)} has {len(tuned.kept)} options: {'; '.join(tuned.kept)}")
+        print("make train ARGS='--config configs/tuned.yaml' uses them")
+    else:
+        print("No option was proven faster than the recipe; no file was written.")
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Techniques; all by default.")] = None,
+    rounds: Rounds = 3,
+    options: Given = "",
+    processes: Processes = 1,
+    python: Python = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of bench.json and bench.svg; runs by default.")
+    ] = None,
+) -> None:
+    """Measure how much faster each technique makes the training on this machine, as a table and a chart."""
+    from tqdm import tqdm
+
+    from .runs import bench as results
+    from .runs import project
+    from .runs.pairs import Measure
+    from .runs.stages import Setting
+    from .runs.techniques import applicable
+    from .runs.trials import Trainer
+
+    found = project.find_project(python)
+    folder, machine = output or found.folder / "runs", found.machine()
+    with Trainer(found, options, processes) as trainer:
+        setting = Setting(found, machine, trainer.begin(), processes)
+        known = applicable(setting)
+        if unknown := [it for it in names or [] if it not in known]:
+            raise UsageError(f"{unknown[0]} cannot be measured here: choose from {', '.join(known)}")
+        chosen = {name: known[name] for name in names or known}
+        with tqdm(total=2 * rounds * len(chosen), unit="trial", disable=None) as bar:
+            measure = Measure(trainer, rounds, float("inf"), bar.update)
+            measured = dict(results.bench(setting, chosen, measure))
+    print(results.table([results.cells(name, it) for name, it in measured.items()]))
+    results.write_json(folder / "bench.json", results.as_record(setting, chosen, measured))
+    results.draw(folder / "bench.svg", {name: it.ratios for name, it in measured.items() if it.trials})
+    print(f"\n{folder / 'bench.json'} and bench.svg have the rounds of each technique")

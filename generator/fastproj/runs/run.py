@@ -8,17 +8,11 @@ from typing import Any
 
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
+from .options import LIGHTNING, flat
 
 Row = dict[str, Any]
 """A line of metrics.jsonl: `split` is train or val, `step` counts optimizer steps, and the rest are numbers."""
 METRICS, CONFIG = "metrics.jsonl", "config.json"
-LIGHTNING = {
-    "loader.workers": "data.workers",
-    "train.eval_every": "trainer.val_check_interval",
-    "train.micro_batch": "data.batch_size",
-    "optim.lr": "model.lr",
-}
-"""Options of plain PyTorch and Accelerate under the names that LightningCLI has for them."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +91,7 @@ def _read(folder: Path, name: str) -> Run:
         name=printable(name),
         folder=folder,
         rows=rows,
-        options=_flat(record.get("config")),
+        options=flat(record.get("config")),
         versions={str(key): str(it) for key, it in versions.items()} if isinstance(versions, dict) else {},
         commit=str(record.get("commit") or ""),
         command=[str(word) for word in command] if isinstance(command, list) else [],
@@ -132,16 +126,6 @@ def _parse(text: bytes) -> Any:
         return json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Return nested options under their full names."""
-    if not isinstance(value, dict) or not value:
-        return {name: value} if name else {}
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        found |= _flat(inner, f"{name}.{key}" if name else str(key))
-    return found
 
 
 def printable(text: str) -> str:
