@@ -113,7 +113,7 @@ def _row(parameter: Any, allowed: list[str]) -> str:
         name = f"`{parameter.name.upper()}`"
     elif not parameter.is_flag and not allowed:
         kind = parameter.type_descriptor.annotation
-        name += f" `{ {int: 'NUMBER', Path: 'PATH'}.get(kind, 'TEXT') }`"
+        name += f" `{ {int: 'NUMBER', float: 'NUMBER', Path: 'PATH'}.get(kind, 'TEXT') }`"
     meaning = " ".join(str(parameter.help or "").split())
     if allowed:
         meaning += f" One of {', '.join(f'`{value}`' for value in allowed)}."

@@ -9,16 +9,18 @@ from .shared.errors import UsageError
 
 Runs = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[RUN]...", help="Folders of runs, or their names in runs/; the newest run by default."),
+    typer.Argument(metavar="RUN", help="Folders of runs, or their names in runs/; the newest run by default."),
 ]
 Page = Annotated[
     Path | None, typer.Option("--output", "-o", help="File to write; report.html in the folder of the run by default.")
 ]
 Given = Annotated[
-    str, typer.Option("--options", help="Options of the training command for all trials, such as '--data.path FOLDER'.")
+    str | None,
+    typer.Option("--options", help="Options of the training command for all trials, such as '--data.path FOLDER'."),
 ]
 Processes = Annotated[int, typer.Option(min=1, help="Processes that train together, one per GPU.")]
 Python = Annotated[Path | None, typer.Option(help="Python that trains; the project's .venv by default.")]
+Seconds = Annotated[float, typer.Option(min=0.0, help="Seconds for which each trial is measured, after its start.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds of each comparison.")]
 
 
@@ -36,10 +38,11 @@ def report(runs: Runs = None, output: Page = None) -> None:
 
 
 def tune(
-    only: Annotated[str, typer.Option(help="Stages to try, separated by commas; all by default.")] = "",
+    only: Annotated[str | None, typer.Option(help="Stages to try, separated by commas; all by default.")] = None,
     minutes: Annotated[float, typer.Option(min=0.0, help="Time budget, after which no new stage begins.")] = 30.0,
     rounds: Rounds = 3,
-    options: Given = "",
+    seconds: Seconds = 3.0,
+    options: Given = None,
     processes: Processes = 1,
     python: Python = None,
 ) -> None:
@@ -61,9 +64,9 @@ def tune(
     found = project.find_project(python)
     file, machine, tuned = tuned_file.destination(found.folder), found.machine(), Tuned()
     deadline, interrupted = time.monotonic() + 60 * minutes, False
-    with Trainer(found, options, processes) as trainer:
+    with Trainer(found, options or "", processes, seconds) as trainer:
         setting = Setting(found, machine, trainer.begin(), processes)
-        trials = sum(rounds * (len(it) + 1) for stage in chosen if (it := setting.differing(stage, {})))
+        trials = sum(rounds * (len(it) + 3) for stage in chosen if (it := setting.differing(stage, {})))
         with tqdm(total=trials + 2 * rounds, unit="trial", disable=None) as bar:
             try:
                 run_tune(setting, chosen, Measure(trainer, rounds, deadline, bar.update), tuned, bar.write)
@@ -81,9 +84,10 @@ def tune(
 
 
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Techniques; all by default.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Techniques; all by default.")] = None,
     rounds: Rounds = 3,
-    options: Given = "",
+    seconds: Seconds = 3.0,
+    options: Given = None,
     processes: Processes = 1,
     python: Python = None,
     output: Annotated[
@@ -102,7 +106,7 @@ def bench(
 
     found = project.find_project(python)
     folder, machine = output or found.folder / "runs", found.machine()
-    with Trainer(found, options, processes) as trainer:
+    with Trainer(found, options or "", processes, seconds) as trainer:
         setting = Setting(found, machine, trainer.begin(), processes)
         known = applicable(setting)
         if unknown := [it for it in names or [] if it not in known]:

@@ -13,7 +13,8 @@ from fastproj.runs.diagnosis import compare, diagnose
 from fastproj.runs.run import Run, read_runs
 from fastproj.runs.summary import differing
 from fastproj.runs.times import events, phases
-from program import Fastproj
+from matrix import ENGINE_MODEL, FRAMEWORKS
+from program import Fastproj, Project
 from trained import train_row, val_row, write_run
 
 ROWS = [train_row(10, 1.0, 0.9), train_row(20, 2.0, 0.5), val_row(20, 2.5, 0.6)]
@@ -239,3 +240,18 @@ def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> 
     assert "/home/another/train.py" in text
     assert "abc-dirty" in text
     assert "not finished" not in text
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_metric_that_waits_for_the_gpu_is_named(framework: str, project: Project, tmp_path: Path) -> None:
+    folder = shutil.copytree(project(framework, ENGINE_MODEL), tmp_path / "proj", symlinks=True)
+    run = read(folder / "runs/a", ROWS)
+    assert [it for it in diagnose(run) if "wait for the GPU" in it] == []
+    model = folder / "src/proj/model.py"
+    text = model.read_text().replace('"accuracy": (correct, count)}', '"accuracy": (correct.item(), count)}')
+    model.write_text(text)
+    line = next(number for number, it in enumerate(text.splitlines(), 1) if ".item()" in it)
+    expected = f"model.py, line {line}: .item() in forward makes each step wait for the GPU; keep the tensor."
+    assert expected in diagnose(run)
+    model.write_text("def forward(:\n")
+    assert [it for it in diagnose(run) if "wait for the GPU" in it] == []

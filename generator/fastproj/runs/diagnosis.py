@@ -3,6 +3,7 @@
 import math
 
 from .run import Row, Run
+from .synchronization import waiting_calls
 from .times import TRAIN, VALIDATE, WAIT, events, phases, samples_per_second, seconds_per_step
 
 SHARE = {WAIT: 0.1, VALIDATE: 0.25}
@@ -11,7 +12,7 @@ SHARE = {WAIT: 0.1, VALIDATE: 0.25}
 
 def diagnose(run: Run) -> list[str]:
     """Return the findings about a run, the most important one first."""
-    found = [unfinished(run), _diverged(run), *_slow(run), _overfitting(run)]
+    found = [unfinished(run), _diverged(run), *_slow(run), *waiting_calls(run.folder), _overfitting(run)]
     return [sentence for sentence in found if sentence]
 
 

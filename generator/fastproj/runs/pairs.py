@@ -33,6 +33,11 @@ class Compared:
         """The median ratio; 0 without one."""
         return median(self.ratios) if self.trials else 0.0
 
+    def extend(self, other: "Compared") -> None:
+        """Add the rounds of another comparison."""
+        self.trials, self.base = self.trials + other.trials, self.base + other.base
+        self.problem = self.problem or other.problem
+
     def text(self) -> str:
         """Return the ratio with its range, or the problem."""
         if self.problem:

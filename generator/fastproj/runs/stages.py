@@ -59,8 +59,8 @@ class Setting:
         return options if self._value("train.global_batch") is None else options | {"train.global_batch": None}
 
     def _batches(self, kept: Options) -> list[Options]:
-        """Halve the samples of a step and rank as often as possible, down to a quarter of the present micro-batch."""
-        size, least = self.batch(), self._value("train.micro_batch") // 4
+        """Halve the samples of a step and rank as often as possible, down to half of the present micro-batch."""
+        size, least = self.batch(), self._value("train.micro_batch") // 2
         found = []
         while size >= max(least, 1):
             if self.batch() % size == 0:

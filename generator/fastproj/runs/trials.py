@@ -23,8 +23,8 @@ from .project import TrainedProject
 
 ENDLESS = 1_000_000
 """Steps of a trial, and between its validations: it is ended long before."""
-SECONDS, ROWS, LONGEST = 3.0, 3, 900.0
-"""A trial is measured for some seconds and rows; it fails if that takes longer than the longest time."""
+ROWS, LONGEST = 3, 900.0
+"""A trial is measured for at least these rows, and fails if they take longer than the longest time, in seconds."""
 NO_MEMORY = re.compile("out of memory|can't allocate memory|cannot allocate memory|MemoryError", re.IGNORECASE)
 
 
@@ -44,12 +44,12 @@ class Trial:
 class Trainer:
     """Starts trials of a project, one after another, in a temporary folder."""
 
-    def __init__(self, project: TrainedProject, given: str, processes: int) -> None:
+    def __init__(self, project: TrainedProject, given: str, processes: int, seconds: float) -> None:
         try:
             self.given = shlex.split(given)
         except ValueError as error:
             raise FastprojError(f"--options cannot be read ({error}): quote them as in a shell") from error
-        self.project, self.processes = project, processes
+        self.project, self.processes, self.seconds = project, processes, seconds
         self.every, self.recipe = 1, Options()
         self.folder = Path(tempfile.mkdtemp(prefix="fastproj-"))
 
@@ -66,7 +66,7 @@ class Trainer:
             raise FastprojError(f"the training command fails: {first.problem}")
         self.recipe = flat(json.loads((self.folder / "trial/config.json").read_text(encoding="utf-8"))["config"])
         seconds_per_row = _measured(self.rows())[1] / (len(self.rows()) - 1)
-        self.every = max(1, min(50, int(0.5 / seconds_per_row)))
+        self.every = max(1, min(50, int(0.25 / seconds_per_row)))
         return self.recipe
 
     def measure(self, options: Options) -> Trial:
@@ -77,11 +77,11 @@ class Trainer:
         processes = self._start(as_arguments(self._endless() | translated))
         try:
             deadline = time.monotonic() + LONGEST
-            while not _enough(rows := self.rows()) and time.monotonic() < deadline:
+            while not self._enough(rows := self.rows()) and time.monotonic() < deadline:
                 if any(process.poll() is not None for process in processes):
                     return self._failed([process.wait(60) for process in processes])
                 time.sleep(0.02)
-            if not _enough(rows):
+            if not self._enough(rows):
                 return Trial(problem=f"not {ROWS} rows of metrics in {LONGEST:.0f} seconds")
             samples, seconds = _measured(rows)
             return Trial(samples / seconds, _peak_mb(processes[0].pid) if self.processes == 1 else None)
@@ -105,9 +105,13 @@ class Trainer:
         lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
         return [row for line in lines if (row := json.loads(line))["split"] == "train"]
 
+    def _enough(self, rows: list[dict[str, Any]]) -> bool:
+        return len(rows) > ROWS and _measured(rows)[1] >= self.seconds
+
     def _endless(self) -> Options:
         if not self.project.lightning:
-            return {"train.steps": ENDLESS, "train.eval_every": ENDLESS, "log.every": self.every}
+            limit = {"run.hours": 2 * LONGEST / 3600}  # for a trial that survives this program
+            return limit | {"train.steps": ENDLESS, "train.eval_every": ENDLESS, "log.every": self.every}
         recipe = read_yaml(self.project.folder / "configs/default.yaml")
         callbacks = (recipe.get("trainer") or {}).get("callbacks") or []
         kept = [it for it in callbacks if not str(it.get("class_path")).endswith(".ModelCheckpoint")]
@@ -117,6 +121,7 @@ class Trainer:
             "trainer.enable_progress_bar": False,
             "trainer.limit_val_batches": 0,
             "trainer.max_epochs": -1,
+            "trainer.max_time": "00:00:30:00",
             "trainer.max_steps": ENDLESS,
             "trainer.log_every_n_steps": self.every,
         }
@@ -157,10 +162,6 @@ class Trainer:
         last = (printed.strip().splitlines() or [f"it ended with status {max(statuses, key=abs)}"])[-1]
         fits = -signal.SIGKILL not in statuses and not NO_MEMORY.search(printed)
         return Trial(problem=last.removeprefix("error: ") if fits else "out of memory", fits=fits)
-
-
-def _enough(rows: list[dict[str, Any]]) -> bool:
-    return len(rows) > ROWS and _measured(rows)[1] >= SECONDS
 
 
 def _measured(rows: list[dict[str, Any]]) -> tuple[float, float]:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .learning_rate import suggested
-from .options import Options
-from .pairs import Compared, Measure
+from .options import Options, as_text
+from .pairs import PROVEN, Compared, Measure
 from .stages import Setting
 from .trials import Trainer
 
@@ -38,14 +38,24 @@ def tune(setting: Setting, stages: list[str], measure: Measure, tuned: Tuned, sa
     if any(name != "optim.lr" for name in tuned.kept):
         whole = Measure(measure.trainer, measure.rounds, float("inf"), measure.tick)
         tuned.gain = whole.compare({}, {"tuned": tuned.kept})["tuned"]
+        if tuned.gain.ratio < PROVEN:
+            tuned.refused.append(f"together, {as_text(tuned.kept)}: {tuned.gain.text()}")
+            tuned.kept = {name: value for name, value in tuned.kept.items() if name == "optim.lr"}
+            tuned.gain = Compared()
 
 
 def _decide(
     stage: str, candidates: dict[str, Options], measure: Measure, tuned: Tuned, say: Callable[[str], None]
 ) -> None:
-    """Keep the fastest candidate if it is proven faster."""
+    """Keep the fastest candidate if it is proven faster, in the first rounds and in as many others."""
     compared = measure.compare(tuned.kept, candidates)
     best = measure.proven(compared)
+    if best is None:
+        measure.tick(2 * measure.rounds)
+    else:
+        again = measure.compare(tuned.kept, {best: candidates[best]})
+        compared[best].extend(again[best])
+        best = measure.proven(again)
     for name, it in compared.items():
         fate = "kept" if name == best else "not kept"
         say(f"{stage:14} {name}: {it.text()}, {fate}")
