@@ -17,9 +17,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = Path(__file__).with_name("techniques.json"), ROOT / "docs/techniques/measured.md"
 MODELS = {
-    "resnet": "a small ResNet on 8 x 8 digits",
-    "gpt": "a GPT of 0.8 million parameters on text",
-    "mlp": "a residual MLP on a small table",
+    "resnet": "A small ResNet on 8 x 8 digits",
+    "gpt": "A GPT of 0.8 million parameters on text",
+    "mlp": "A residual MLP on a small table",
 }
 COMPONENTS = "activation-checkpointing,ema,lora,mfu,nonfinite,oom,regional-compile"
 HEAD = """# Measured effects
@@ -55,7 +55,7 @@ def page(results: dict[str, Any]) -> str:
     """Return the page."""
     text = HEAD
     for model, found in results.items():
-        text += f"\n## {model}\n\n{MODELS[model].capitalize()}; {found['machine']}; one process, one thread.\n\n"
+        text += f"\n## {model}\n\n{MODELS[model]}; {found['machine']}; one process, one thread.\n\n"
         text += "| technique | what | times | memory without, with |\n|---|---|---|---|\n"
         for name, it in found["techniques"].items():
             text += f"| `{name}` | {it['about']} | {_ratio(it)} | {_memory(it)} |\n"

@@ -142,6 +142,7 @@ def test_launcher_for_one_process_keeps_one_line_of_an_error(mlp: Package, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not EVERY, reason="takes a minute: make test-all")
 def test_fsdp2_trains_and_resumes_as_ddp(project: Project, tmp_path: Path) -> None:
     """With shared weights, which Accelerate's loading without RAM would separate; validated first after the resume."""
     (tmp_path / "fsdp.yaml").write_text(yaml.safe_dump(FSDP))

@@ -17,6 +17,7 @@ from matrix import (
     ALL,
     CLASSES,
     COMPONENTS,
+    ENGINE_MODEL,
     ENTRIES,
     EVERY,
     FRAMEWORKS,
