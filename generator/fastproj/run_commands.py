@@ -52,6 +52,7 @@ def tune(
     from tqdm import tqdm
 
     from .runs import project, tuned_file
+    from .runs.options import as_text
     from .runs.pairs import Measure
     from .runs.stages import STAGES, Setting
     from .runs.trials import Trainer
@@ -75,8 +76,7 @@ def tune(
     if tuned.kept:
         tuned_file.write(file, setting, tuned)
         print(tuned_file.together(tuned) or "Interrupted before all kept options were measured together.")
-        print(f"{file.relative_to(found.folder)} has {len(tuned.kept)} options: {'; '.join(tuned.kept)}")
-        print("make train ARGS='--config configs/tuned.yaml' uses them")
+        print(f"configs/tuned.yaml has {as_text(tuned.kept)}; make train ARGS='--config configs/tuned.yaml' uses it")
     else:
         print("No option was proven faster than the recipe; no file was written.")
     if interrupted:

@@ -45,7 +45,7 @@ class Compared:
         if not self.trials:
             return "not measured"
         rounds = f"{len(self.ratios)} rounds" if len(self.ratios) > 1 else "one round"
-        return f"{self.ratio:.2f} times ({self.ratios[0]:.2f} to {self.ratios[-1]:.2f} in {rounds})"
+        return f"{self.ratio:.2f} times as fast ({self.ratios[0]:.2f} to {self.ratios[-1]:.2f} in {rounds})"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def write(file: Path, setting: Setting, tuned: Tuned) -> None:
 def content(setting: Setting, tuned: Tuned) -> str:
     """Return the content of the file."""
     lines = [
-        f"{MARK} on {time.strftime('%Y-%m-%d')}: {setting.machine.text()}, {setting.processes} processes.",
+        f"{MARK} on {time.strftime('%Y-%m-%d')}: {setting.machine.text()}, processes: {setting.processes}.",
         "# Its options override those of the recipe: make train ARGS='--config configs/tuned.yaml'",
     ]
     if sentence := together(tuned):
@@ -37,7 +37,7 @@ def content(setting: Setting, tuned: Tuned) -> str:
     reasons: dict[str, str] = {}
     for name, value in tuned.kept.items():
         for translated in for_framework({name: value}, setting.project.lightning) or {}:
-            reasons[translated] = tuned.evidence[name]
+            reasons[translated] = f"instead of {json.dumps(setting.value(name, {}))}: {tuned.evidence[name]}"
     lines += _sections(nested(for_framework(tuned.kept, setting.project.lightning) or {}), reasons)
     if tuned.refused:
         lines += ["# Tried and not kept:", *(f"#   {it}" for it in tuned.refused)]
@@ -55,11 +55,10 @@ def together(tuned: Tuned) -> str:
 
 
 def _sections(sections: dict[str, dict[str, object]], reasons: dict[str, str]) -> list[str]:
-    lines, last = [], ""
+    lines = []
     for section, pairs in sections.items():
         lines.append(f"{section}:")
         for key, value in pairs.items():
             reason = reasons[f"{section}.{key}"]
-            lines.append(f"  {key}: {json.dumps(value)}" + (f"  # {reason}" if reason != last else ""))
-            last = reason
+            lines.append(f"  {key}: {json.dumps(value)}  # {reason}")
     return lines
