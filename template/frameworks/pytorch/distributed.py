@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Self
 
 import torch
@@ -72,7 +73,7 @@ def init(wanted_device: str) -> Iterator[World]:
     if device.index is not None:
         torch.accelerator.set_device_index(device)
     if size > 1:
-        import torch.distributed.nn.functional  # first, as its default arguments would keep the group and its threads
+        import_module("torch.distributed.nn.functional")  # first: its default arguments would keep the group's threads
         dist.init_process_group(device_id=device if device.index is not None else None)
         dist.barrier()  # so that an error of one rank does not meet another one that still connects
     yield World(rank, max(size, 1), device)
@@ -96,10 +97,7 @@ def seed_batch(world: World, seed: int, step: int, micro: int) -> torch.Generato
 
 
 class StopRequests:
-    """Requests to stop, by Ctrl-C, SIGTERM, SIGUSR1 or a time limit. In the context, a signal only sets a flag.
-
-    Several ranks must stop at the same step, so they exchange their flags about once a second.
-    """
+    """Requests to stop, by Ctrl-C, SIGTERM, SIGUSR1 or a time limit. In the context, a signal only sets a flag."""
 
     def __init__(self, world: World, hours: float | None = None) -> None:
         self.world, self.asked = world, False
@@ -108,7 +106,7 @@ class StopRequests:
         self.handlers: dict[int, Any] = {}
 
     def agreed(self, step: int) -> bool:
-        """Return whether to stop after this step; the same on all ranks."""
+        """Return whether to stop after this step: the same on all ranks, which exchange it about once a second."""
         now = time.monotonic()
         asked = self.asked or now > self.deadline
         if self.world.size == 1:
