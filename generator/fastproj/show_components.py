@@ -61,4 +61,4 @@ def _ending(changed: Changed, lines: list[str], message: str, dry_run: bool) -> 
     done = changed.updated
     if dry_run:
         return "\n".join([*lines, "", done.diff])
-    return "\n".join([*lines, "", *show.next_steps(done.repository, message, changed.conflicts)])
+    return "\n".join([*lines, "", *show.next_steps(done, message)])

@@ -1,4 +1,4 @@
-"""Run git such that neither the caller's repository nor the user's settings affect the result."""
+"""Run git such that neither the caller's repository nor hooks affect the result."""
 
 import os
 import re
@@ -13,7 +13,6 @@ from pathlib import Path
 from . import process
 from .errors import FastprojError
 
-TIMEOUT_S = 60.0
 OLDEST_TO_RENDER = (2, 28)  # first with `init --initial-branch`; copier needs 2.27
 OLDEST_TO_MERGE = (2, 38)  # first with `merge-tree --write-tree`
 
@@ -21,19 +20,19 @@ OLDEST_TO_MERGE = (2, 38)  # first with `merge-tree --write-tree`
 _IDENTITY = ("GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_EXEC_PATH")
 _KEPT = (*_IDENTITY, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 
-_NO_HOOKS = {"core.hooksPath": os.devnull, "core.fsmonitor": "false"}
+# A cloned or rendered folder that looks like a bare repository must not bring settings, which may name programs.
+_SAFE = {"core.hooksPath": os.devnull, "core.fsmonitor": "false", "safe.bareRepository": "explicit"}
 # Files of a template as they were committed, without conversion.
-_UNCONVERTED = {
-    "core.autocrlf": "false",
-    "core.eol": "lf",
-    "core.attributesFile": os.devnull,
-}
+_UNCONVERTED = {"core.autocrlf": "false", "core.eol": "lf", "core.attributesFile": os.devnull}
 # Whatever the user's settings say: local templates can be cloned, and no protocol that runs commands, such as ext.
 _PROTOCOLS = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
-# With these, git explains a failure of ssh, which has already said the reason.
-_BOILERPLATE = ("Please make sure you have the correct access rights", "and the repository exists.")
-_SSH_FAILED = "fatal: Could not read from remote repository."
-_ADD_FAILED = "fatal: adding files failed"  # the reason comes first, before what follows from it
+# What git says after the reason, when ssh or `git add` failed.
+_OF_SSH = (
+    "fatal: Could not read from remote repository.",
+    "Please make sure you have the correct access rights",
+    "and the repository exists.",
+)
+_ADD_FAILED = "fatal: adding files failed"
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def run(
     data: bytes = b"",
     settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = 60.0,
 ) -> Result:
     """Run git in a folder, without hooks.
 
@@ -76,37 +75,32 @@ def run(
     program = shutil.which("git")  # as copier finds it, not the next one on the PATH
     if program is None:
         raise FastprojError("git is not on the PATH: install git, then try again")
-    options = [part for key, value in (_NO_HOOKS | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
+    options = [part for key, value in (_SAFE | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
     try:
         environment = os.environ | _PROTOCOLS | dict(variables or {})
         done = process.run([program, *options, *arguments], folder, environment, data, timeout_s)
     except subprocess.TimeoutExpired as error:
-        raise FastprojError(
-            f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}: run it there to see why"
-        ) from error
+        late = f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}"
+        raise FastprojError(f"{late}: run it there to see why") from error
     except OSError as error:
         raise FastprojError(f"git cannot be started ({error.strerror}): repair {program}") from error
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+@cache
 def require(oldest: tuple[int, int] = OLDEST_TO_RENDER) -> None:
     """Check that git works and is recent enough.
 
     Raises:
         FastprojError: git is missing, broken or too old.
     """
-    done = _version()
+    done = run(Path("/"), "--version")
     found = re.match(r"git version (\d+)\.(\d+)", done.text)
     if found is None:
         raise FastprojError(f"{shutil.which('git')} does not work ({done.reason}): fix its settings, or repair git")
     if (int(found[1]), int(found[2])) < oldest:
-        have, need = f"{found[1]}.{found[2]}", ".".join(map(str, oldest))
-        raise FastprojError(f"git {have} is too old: install git {need} or newer")
-
-
-@cache
-def _version() -> Result:
-    return run(Path("/"), "--version")
+        need = ".".join(map(str, oldest))
+        raise FastprojError(f"git {found[1]}.{found[2]} is too old: install git {need} or newer")
 
 
 def forget_callers_repository() -> None:
@@ -123,7 +117,7 @@ def reading_templates(own: bool) -> Iterator[None]:
     os.environ["GIT_TERMINAL_PROMPT"] = "0"  # a private repository must fail, not wait for a password
     if own:
         os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    settings = _NO_HOOKS | _UNCONVERTED
+    settings = _SAFE | _UNCONVERTED
     os.environ["GIT_CONFIG_COUNT"] = str(len(settings))
     for number, (key, value) in enumerate(settings.items()):
         os.environ |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
@@ -138,9 +132,7 @@ def reading_templates(own: bool) -> Iterator[None]:
 def last_line(text: str | None) -> str:
     """Return the last line that is not empty, where programs say what went wrong."""
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
-    lines = [line for line in lines if line not in _BOILERPLATE]
-    if len(lines) > 1 and lines[-1] == _ADD_FAILED:
+    if lines[-1:] == [_ADD_FAILED]:
         return lines[0]
-    if len(lines) > 1 and lines[-1] == _SSH_FAILED:
-        lines.pop()
-    return lines[-1] if lines else "no message"
+    told = [line for line in lines if line not in _OF_SSH] or lines[:1]
+    return told[-1] if told else "no message"

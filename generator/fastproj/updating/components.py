@@ -9,9 +9,8 @@ from ..shared.answers import did_you_mean
 from ..shared.errors import FastprojError, UsageError
 from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.source import questions as embedded_questions
-from . import linked
-from .update import sources, update
-from .wanted import Updated, Wanted
+from .project import read_project, root_of
+from .update import Updated, Wanted, sources, update
 
 _TABLE = "component_table"
 
@@ -62,9 +61,9 @@ def listed(where: Path) -> list[Component]:
     Raises:
         FastprojError: the project's version has no components.
     """
-    if linked.root_of(where) is None:
+    if root_of(where) is None:
         return [*_table(embedded_questions() or {}, {}).values()]
-    project = linked.read(where)
+    project = read_project(where)
     with scratch_folder(temporary_folder(), "components") as work:
         before, _ = sources(project, None, work)
         return [*_table(before.questions(project.version) or {}, project.answers).values()]

@@ -19,7 +19,7 @@ from fastproj.__main__ import main
 from fastproj.shared.imports import import_copier
 
 MODULES = ["cli", "show", "creating.hardware", "creating.project", "shared.source", "updating.adopt"]
-MODULES += ["updating.apply", "updating.moving", "updating.status", "updating.update"]
+MODULES += ["updating.apply", "updating.status", "updating.update"]
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
