@@ -147,7 +147,7 @@ def update(
     result = run_update(where, wanted)
     changed = result.merged and not dry_run
     report(show.updated(result, dry_run), "the update is staged" if changed else "nothing was changed")
-    if result.merged and result.merged.conflicts:
+    if result.conflicts:
         raise typer.Exit(1)
 
 
@@ -171,12 +171,3 @@ def status(
     print(without_passwords(show.as_json(found) if json else show.status_text(found)))
     if found.behind:
         raise typer.Exit(3)  # 1 is an error
-
-
-@app.command()
-def adopt(where: Where = Path()) -> None:
-    """Restore a lost answers file from the git history of a project. Writes only that file."""
-    from .updating.adopt import adopt as run_adopt
-
-    file, commit = run_adopt(where)
-    report(f"Restored {file} from commit {commit[:12]}: review and commit it.", "the answers file was written")

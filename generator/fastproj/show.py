@@ -66,8 +66,10 @@ def created(project: Project, machine: Machine, output: Path, template: str | No
 def updated(done: Updated, dry_run: bool) -> str:
     """Describe an update: new answers, changed files, conflicts and next steps."""
     if done.merged is None:
-        return f"{done.root} is up to date: {done.after}, with these answers."
-    lines = [f"{'Would update' if dry_run else 'Updated'} {done.root} from {done.before} to {done.after}."]
+        return f"{done.project.root} is up to date: {done.after}, with these answers."
+    lines = [
+        f"{'Would update' if dry_run else 'Updated'} {done.project.root} from {done.project.version} to {done.after}."
+    ]
     lines += [
         f"  {shown_name(key)}: {_answer(was)} -> {'(no longer asked)' if now is None else _answer(now)}"
         for key, (was, now) in (done.answers or {}).items()
@@ -90,7 +92,7 @@ def changes(done: Updated) -> list[str]:
     lines = sorted(f"  {kind:9} {path}" for path, kind in kinds.items() if not path.endswith(ANSWERS_FILE))
     lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merged.renamed.items())]
     lines += [f"  {note}" for note in merged.notes]
-    lines += [f"  CONFLICT  {it}" for it in merged.conflicts]
+    lines += [f"  {conflict}" for conflict in merged.conflicts]
     return lines if merged.changes else [*lines, "  no file changes"]
 
 
@@ -110,9 +112,9 @@ def status_text(found: Status) -> str:
 
 def next_steps(done: Updated, message: str) -> list[str]:
     """Return the commands that commit what is staged with a message, or undo it."""
-    top = done.repository.top
+    top = done.project.repository.top
     git = "git" if os.path.samefile(".", top) else shlex.join(["git", "-C", str(top)])
-    if done.merged and done.merged.stages:
+    if done.conflicts:
         resolve = "Resolve the conflicts (git status lists them), git add the files, then review and commit:"
         return [resolve, f"  {git} cherry-pick --continue", "Or undo it:", f"  {git} cherry-pick --abort"]
     return [

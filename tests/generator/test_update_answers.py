@@ -45,7 +45,7 @@ def test_model_file_is_kept_unless_the_model_answer_changes(make_project: MakePr
     git(folder, "reset", "-q", "--hard")
     result = fastproj("update", "--yes", "--model", "two", cwd=folder)
     assert result.returncode == 1, result.stdout
-    assert "CONFLICT  src/proj/model.py" in result.stdout
+    assert "CONFLICT (content): Merge conflict in src/proj/model.py" in result.stdout
     text = model.read_text()
     for line in ("<<<<<<< HEAD", "# a network of my own", "SIZE = 99", "# the network two", ">>>>>>> TEMPLATE"):
         assert line in text

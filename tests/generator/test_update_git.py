@@ -127,7 +127,7 @@ def test_bare_repository_in_a_clone_runs_nothing(make_project: MakeProject, fast
     (folder / ".gitattributes").write_text("* filter=x\n")
     commit(folder)
     (tmp_path / "hacked").unlink(missing_ok=True)
-    for command in (["status"], ["components"], ["adopt"], ["update", "--yes", "--dry-run"], ["update", "--yes"]):
+    for command in (["status"], ["components"], ["update", "--yes", "--dry-run"], ["update", "--yes"]):
         fastproj(*command, cwd=docs)
         fastproj(*command[:1], str(docs), cwd=tmp_path)
         assert not (tmp_path / "hacked").exists(), command

@@ -49,7 +49,7 @@ def test_version_with_a_null_byte_is_a_one_line_error(make_project: MakeProject,
     edit(folder / ".copier-answers.yml", "_commit: v0.1.0", '_commit: "v0\\0"')
     commit(folder)
     result = fastproj("update", "--yes", cwd=folder)
-    assert (result.returncode, result.stderr.count("\n"), "fastproj adopt" in result.stderr) == (1, 1, True)
+    assert (result.returncode, result.stderr.count("\n"), "git checkout" in result.stderr) == (1, 1, True)
 
 
 def test_answer_of_another_type_is_converted(make_project: MakeProject, fastproj: Fastproj) -> None:

@@ -71,7 +71,7 @@ def test_conflict_is_at_the_new_path(template: list[str], make_project: MakeProj
     commit(folder)
     result = fastproj("update", "--yes", *template, cwd=folder)
     assert result.returncode == 1, result.stdout + result.stderr
-    assert f"CONFLICT  {NEW}" in result.stdout
+    assert f"CONFLICT (content): Merge conflict in {NEW}" in result.stdout
     assert "return 20 + 1  # mine\n" in (folder / NEW).read_text()
     assert not (folder / OLD).exists()
 

@@ -73,7 +73,7 @@ def answers_are_refused(content: bytes, reason: str, attempt: Attempt) -> None:
     file.write_bytes(b"_src_path: ~/x.bundle\n_commit: v0.1.0\n" + content)
     commit(attempt.project)
     before = attempt.state()
-    for command in (["status"], ["update", "--yes"], ["update", "--dry-run"], ["adopt"]):
+    for command in (["status"], ["update", "--yes"], ["update", "--dry-run"], ["components"]):
         done = attempt.fastproj(*command)
         if done.returncode != 1 or reason not in done.stderr:
             attempt.report("surprises", f"{command} is not refused with {reason!r} but {done.stdout}{done.stderr}")

@@ -7,56 +7,62 @@ from pathlib import Path
 from ..shared.errors import FastprojError
 from ..shared.scratch import SIGNALS
 from .merge import Merged
-from .repository import SUBMODULE, Repository
+from .repository import Repository
+
+_IN_PROGRESS = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
+_IN_PROGRESS |= {"rebase-merge": "rebase", "rebase-apply": "rebase", "BISECT_LOG": "bisect"}
+
+
+def check_ready(repository: Repository) -> str:
+    """Return the commit that is checked out, after checking that nothing is in progress or uncommitted."""
+    top, lock = repository.top, repository.git_dir / "index.lock"
+    for name, what in _IN_PROGRESS.items():
+        if os.path.lexists(repository.git_dir / name):
+            raise FastprojError(f"a {what} is in progress in {top}: finish or abort it, then try again")
+    if os.path.lexists(lock):
+        raise FastprojError(f"another git is running in {top}: wait for it, or remove {lock} if it crashed")
+    commit = repository.head()
+    how = ["--porcelain", "-z", "--untracked-files=no", "--no-renames", "--ignore-submodules=dirty"]
+    changed = [line[3:] for line in repository.lines("status", *how, "--", repository.where)]
+    # `git cherry-pick --abort` would remove what is staged elsewhere.
+    changed += repository.lines("diff-index", "--cached", "--name-only", "-z", commit)
+    if changed:
+        raise FastprojError(f"{changed[0]} changed since the last commit: commit or git stash, then try again")
+    return commit
 
 
 def check(repository: Repository, merged: Merged) -> None:
-    """Check that the work tree can take the merge.
-
-    Raises:
-        FastprojError: untracked or ignored files are at its paths, or git was told to ignore some of them.
-    """
-    for path, entries in merged.changes.items():
-        if any(entry and entry.startswith(SUBMODULE) for entry in entries):
-            raise FastprojError(f"{path} is a submodule where the template has files: move it, then try again")
-    lines = repository.lines("ls-files", "-v", "-z", "--", repository.prefix or ".")
+    """Check that the work tree can take the merge."""
+    submodules = [
+        path for path, entries in merged.changes.items() if any((it or "").startswith("16") for it in entries)
+    ]
+    if submodules:
+        raise FastprojError(f"{submodules[0]} is a submodule where the template has files: move it, then try again")
+    lines = repository.lines("ls-files", "-v", "-z", "--", repository.where)
     hidden = {line[2:] for line in lines if line[0].islower() or line[0] == "S"} & {*merged.changes, *merged.unmerged}
     if hidden:
         raise FastprojError(
             f"git is told to ignore changes of {min(hidden)}, which the update changes: git update-index "
             "--no-assume-unchanged --no-skip-worktree it, or git sparse-checkout disable, then try again"
         )
-    # git would refuse untracked files itself, but overwrite ignored ones without a word.
+    # git itself would overwrite ignored files without a word.
     leaving = {path for path, (_, after) in merged.changes.items() if after is None}
     added = [path for path, (before, _) in merged.changes.items() if before is None]
     blocking = sorted({found for path in added for found in _occupants(repository.top, path)} - leaving)
     if blocking:
-        more = f" and {len(blocking) - 5} more" if len(blocking) > 5 else ""
-        names = ", ".join(blocking[:5]) + more
-        way_out = "move them away or commit them, then try again"
-        raise FastprojError(f"untracked files are in the way of new ones: {names}; {way_out}")
+        names = ", ".join(blocking[:5]) + (f" and {len(blocking) - 5} more" if len(blocking) > 5 else "")
+        raise FastprojError(f"untracked files are in the way of new ones: {names}; move or commit them, then try again")
 
 
 def _occupants(top: Path, path: str) -> set[str]:
     """Return the files at a path, below it, or in place of one of its folders."""
-    for folder in [*list(Path(path).parents)[-2::-1], Path(path)]:
-        place = top / folder
-        if place.is_symlink() or (os.path.lexists(place) and not place.is_dir()):
-            return {str(folder)}
-    below = [(root, name) for root, folders, names in os.walk(top / path) for name in [*folders, *names]]
-    return {
-        os.path.relpath(os.path.join(root, name), top)
-        for root, name in below
-        if os.path.islink(os.path.join(root, name)) or not os.path.isdir(os.path.join(root, name))
-    }
+    places = [top / path, *(top / folder for folder in Path(path).parents[:-1])]
+    places += (top / path).rglob("*") if (top / path).is_dir() else ()
+    return {str(it.relative_to(top)) for it in places if it.is_symlink() or (os.path.lexists(it) and not it.is_dir())}
 
 
 def apply(repository: Repository, merged: Merged, message: str) -> None:
-    """Write the merge to the work tree and the index; with conflicts, leave what `git cherry-pick` leaves.
-
-    Raises:
-        FastprojError: git could not write a file; nothing was changed.
-    """
+    """Write the merge to the work tree and the index; with conflicts, leave what `git cherry-pick` leaves."""
     # Not for git either, and for good: a signal must not report afterwards that nothing was changed.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     repository.run("update-index", "-q", "--refresh")  # so that git does not take a touched file for a changed one
@@ -68,9 +74,9 @@ def apply(repository: Repository, merged: Merged, message: str) -> None:
         way_out = "free some space, make it writable, or commit what changed, then try again"
         raise FastprojError(f"git cannot write the files ({reason}), nothing was changed: {way_out}")
     if merged.stages:
-        none = "0" * len(merged.head)
-        lines = [*(f"0 {none}\t{path}" for path in sorted(merged.unmerged)), *merged.stages, ""]
-        repository.git("update-index", "-z", "--index-info", data=os.fsencode("\0".join(lines)))
+        removed = [f"0 {'0' * len(merged.head)}\t{path}" for path in sorted(merged.unmerged)]
+        data = os.fsencode("\0".join([*removed, *merged.stages, ""]))
+        repository.git("update-index", "-z", "--index-info", data=data)
         (repository.git_dir / "MERGE_MSG").write_text(f"{message}\n")
         # The log lets `git gc` keep the commit, and goes with the reference.
         repository.git("update-ref", "--create-reflog", "-m", message, "CHERRY_PICK_HEAD", merged.template)
@@ -79,8 +85,7 @@ def apply(repository: Repository, merged: Merged, message: str) -> None:
 def _restore(repository: Repository, merged: Merged) -> None:
     """Undo what git wrote before it failed: none of these files had uncommitted changes."""
     for path, (before, _) in merged.changes.items():
-        place = repository.top / path
-        if before is None and os.path.lexists(place):
-            place.unlink()
+        if before is None and os.path.lexists(repository.top / path):
+            (repository.top / path).unlink()
     present = [path for path, (before, _) in merged.changes.items() if before is not None]
     repository.run("checkout-index", "--force", "-z", "--stdin", data=os.fsencode("\0".join([*present, ""])))

@@ -1,60 +1,37 @@
 """Merge a newer rendering into the user's commit: git's three-way merge, with the old rendering as its base.
 
-An edit of the user is never lost. In addition to what git does:
-- a file that the template renamed, and lists as `renamed` in its copier.yml, is merged under its new name, however
-  much of it was rewritten;
-- a file that the user deleted stays deleted, even if the template changed or renamed it;
-- a file that the user edited and the template no longer has stays, and is the user's now;
-- a file that belongs to the user (`_skip_if_exists`) and was changed is left alone, unless an answer replaces it;
-- a module that such a file imports stays if the template no longer has it.
+An edit of the user is never lost. In addition to what git does, these stay as the user has them: deleted files; edited
+files that the template no longer has; edited files that belong to the user (`_skip_if_exists`), with the modules that
+they import. A file that the template lists as renamed is merged under its new name, however much of it was rewritten.
 """
 
 import os
-import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 
+from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from .line_ends import with_users_line_ends
-from .own_imports import imported
-from .renaming import folders_of, free_renames, listed_renames
 from .repository import Repository, Tree
+from .users_files import folders_of, free_renames, imported
 
 # Whatever the user prefers, renamed files are followed, and the user's files stay in their folders.
-_SETTINGS = {"merge.renames": "true", "merge.directoryRenames": "false", "merge.renameLimit": "32767"}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """What the template changed: the trees of two renderings, and what it says about their files."""
-
-    old: str
-    new: str
-    renamed: dict[str, str]
-    own: set[str]
-    """Files that belong to the user, except for those that another answer replaces."""
+_SETTINGS = ["-c", "merge.renames=true", "-c", "merge.directoryRenames=false", "-c", "merge.renameLimit=32767"]
 
 
 @dataclass
 class Merged:
     """The result of a merge."""
 
-    head: str
-    """The user's commit."""
+    head: str  # the user's commit
+    template: str = ""  # the commit of the template's changes
     tree: str = ""
-    changes: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
-    """The entries of each path that differs: of the user's commit, and of the merge."""
-    stages: list[str] = field(default_factory=list)
-    """The unmerged entries, as `git update-index --index-info` reads them."""
-    conflicts: list[str] = field(default_factory=list)
-    """What git could not merge, in words."""
-    renamed: dict[str, str] = field(default_factory=dict)
-    """Files that the template renamed."""
-    notes: list[str] = field(default_factory=list)
-    """Files that stay as the user has them, in words."""
-    template: str = ""
-    """The commit of the template's changes."""
+    changes: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)  # by path: entries in both
+    stages: list[str] = field(default_factory=list)  # unmerged entries, as `git update-index --index-info` reads them
+    conflicts: list[str] = field(default_factory=list)  # as git reports them
+    renamed: dict[str, str] = field(default_factory=dict)  # by the template
+    notes: list[str] = field(default_factory=list)  # about files that stay as the user has them
 
     @property
     def unmerged(self) -> set[str]:
@@ -63,107 +40,70 @@ class Merged:
 
 
 def merge(
-    repository: Repository, head: str, difference: Difference, answers_path: str, message: str, work: Path
+    repository: Repository, trees: tuple[str, str, str], listed: dict[str, str], own: set[str], message: str, work: Path
 ) -> Merged:
-    """Merge the template's changes into a commit; `work` is a scratch folder.
+    """Merge the template's changes into a commit.
 
-    Raises:
-        FastprojError: git failed.
+    The trees are the old rendering, the user's commit and the new rendering; `listed` are the files that the template
+    lists as renamed, and `own` those that belong to the user. `work` is a scratch folder.
     """
-    merged = Merged(head)
-    ours = repository.files(head)
-    listed = listed_renames(difference.renamed, *(repository.files(it) for it in (difference.old, difference.new)))
-    renames = repository.renames(difference.old, difference.new) | listed
-    old, new = with_users_line_ends(repository, difference.old, difference.new, ours, renames, work / "index")
-    base, theirs = repository.files(old), repository.files(new)
-    by_user = {was: now for was, now in repository.renames(old, head).items() if was in base and was not in ours}
+    merged = Merged(trees[1])
+    old, ours, new = (repository.files(tree) for tree in trees)
+    by_user = {was: now for was, now in repository.renames(*trees[:2]).items() if was in old and was not in ours}
     listed = free_renames(listed, ours, by_user)
-    renames = repository.renames(old, new) | listed
-    sides = [(old, dict(base)), (head, dict(ours)), (new, dict(theirs))]
-    _keep_users_files(repository, difference, sides, renames, by_user, answers_path, merged)
-    _move(sides, listed, base.keys() - ours.keys() - by_user.keys())
-    _commit(repository, sides, message, work / "merge")
+    renames = repository.renames(trees[0], trees[2]) | listed
+    base, mine, theirs = dict(old), dict(ours), dict(new)
+    answers = f"{repository.prefix}{ANSWERS_FILE}"
+    base[answers] = ours[answers]  # nobody edits them
+    for path, why in _kept(repository, (old, ours, new), renames, by_user, own).items():
+        theirs.pop(path, None)
+        theirs.update({path: old[path]} if path in old else {})
+        merged.notes += [why.format(by_user.get(path, path))] if new.get(path) != old.get(path) else []
+    folders = folders_of(new)
+    for path in old.keys() - ours.keys() - by_user.keys():
+        theirs.pop(renames.get(path, ""), None)
+        listed.pop(path, None)
+        if path in folders:
+            del base[path], theirs[path]
+    for was, now in listed.items():  # on both sides, so that git merges them under their new names
+        if now not in base:
+            base[now] = base.pop(was)
+            mine.update({now: mine.pop(was)} if was in mine else {})
+    for path in base.keys() & mine.keys() - theirs.keys() - renames.keys():
+        if base[path].split()[1] == mine[path].split()[1]:
+            base[path] = mine[path]  # a file whose mode alone is the user's leaves without a conflict
+    _commit(repository, zip(trees, (base, mine, theirs), strict=True), message, work / "merge")
     _merge_tree(repository, work / "merge", merged)
-    merged.template = repository.git("rev-parse", "TEMPLATE", git_dir=work / "merge").decode().strip()
     result = repository.files(merged.tree)
     entries = {path: (ours.get(path), result.get(path)) for path in sorted(ours.keys() | result.keys())}
     merged.changes = {path: pair for path, pair in entries.items() if pair[0] != pair[1]}
-    removed = {path for path, (_, after) in merged.changes.items() if after is None}
-    merged.renamed = {was: now for was, now in renames.items() if was in removed}
+    merged.renamed = {was: now for was, now in renames.items() if merged.changes.get(was, ("", ""))[1] is None}
     return merged
 
 
-def _keep_users_files(
+def _kept(
     repository: Repository,
-    difference: Difference,
-    sides: list[tuple[str, Tree]],
+    trees: tuple[Tree, Tree, Tree],
     renames: dict[str, str],
     by_user: dict[str, str],
-    answers_path: str,
-    merged: Merged,
-) -> None:
-    """Change the sides of the merge such that it leaves alone what is the user's now."""
-    base, ours, theirs = (files for _, files in sides)
-    old, new = dict(base), dict(theirs)
-    base[answers_path] = ours[answers_path]  # nobody edits the answers file
-    folders = folders_of(new)
-
+    own: set[str],
+) -> dict[str, str]:
+    """Return the paths at which the template's change is left out, with the reason as a format for the path."""
+    old, ours, new = trees
     deleted = old.keys() - ours.keys() - by_user.keys()
-    for path in sorted(deleted):
-        if path in folders:
-            del base[path]
-        else:
-            theirs[path] = old[path]
-        theirs.pop(renames.get(path, ""), None)
-        if new.get(path) != old[path]:
-            merged.notes.append(f"deleted   {path}: stays deleted, although the template changed it")
-
-    kept = {path for path in (difference.own & new.keys()) - deleted if ours.get(path) != old.get(path)}
-    for path in sorted(kept):
-        _set(theirs, path, old.get(path))
-        if new[path] != old.get(path):
-            merged.notes.append(f"yours     {path}: kept with your changes; the template has a newer version")
-
-    gone = {path for path in old.keys() - new.keys() - renames.keys() - folders if not _parents(path) & new.keys()}
-    edited = {path for path in gone & ours.keys() if ours[path].split()[1] != old[path].split()[1]}
-    edited |= gone & by_user.keys()
-    files = {path: ours[path] for path in gone | kept if path in ours}
-    needed = imported(repository, files, kept) - edited
-    for path in sorted(gone & (ours.keys() | by_user.keys())):
-        if path in edited:
-            merged.notes.append(
-                f"yours     {by_user.get(path, path)}: kept with your changes; it is no longer rendered"
-            )
-        elif path in needed:
-            merged.notes.append(f"yours     {path}: kept, as a file that you edited imports it")
-        if path in edited | needed:
-            theirs[path] = old[path]
-        else:  # a file whose mode alone is the user's leaves without a conflict
-            base[path] = ours[path]
+    kept = {path for path in own & new.keys() - deleted if ours.get(path) != old.get(path)}
+    gone = old.keys() - deleted - new.keys() - renames.keys() - folders_of(new)
+    gone = {path for path in gone if not folders_of([path]) & new.keys()}  # a file may be in place of a folder
+    edited = {path for path in gone if path in by_user or ours[path].split()[1] != old[path].split()[1]}
+    needed = imported(repository, {path: ours[path] for path in (gone | kept) & ours.keys()}, kept) - edited
+    found = dict.fromkeys(sorted(deleted), "deleted   {}: stays deleted, although the template changed it")
+    found |= dict.fromkeys(sorted(kept), "yours     {}: kept with your changes; the template has a newer version")
+    found |= dict.fromkeys(sorted(edited), "yours     {}: kept with your changes; it is no longer rendered")
+    return found | dict.fromkeys(sorted(needed), "yours     {}: kept, as a file that you edited imports it")
 
 
-def _set(files: Tree, path: str, entry: str | None) -> None:
-    files.pop(path, None)
-    files.update({path: entry} if entry else {})
-
-
-def _parents(path: str) -> set[str]:
-    return {str(folder) for folder in PurePath(path).parents}
-
-
-def _move(sides: list[tuple[str, Tree]], listed: dict[str, str], deleted: set[str]) -> None:
-    """Move listed files on the sides of the base and the user, so that git merges them under their new names."""
-    base, ours, _ = (files for _, files in sides)
-    for was, now in listed.items():
-        if was in deleted or now in base:
-            continue
-        base[now] = base.pop(was)
-        if was in ours:
-            ours[now] = ours.pop(was)
-
-
-def _commit(repository: Repository, sides: list[tuple[str, Tree]], message: str, folder: Path) -> None:
-    """Commit each side in a scratch folder that is to git another work tree of the repository, with refs of its own.
+def _commit(repository: Repository, sides: Iterable[tuple[str, Tree]], message: str, folder: Path) -> None:
+    """Commit the sides in a scratch folder that is to git another work tree of the repository, with refs of its own.
 
     The first side is the parent of the others. HEAD and TEMPLATE are the names that git writes into conflicts.
     """
@@ -172,20 +112,17 @@ def _commit(repository: Repository, sides: list[tuple[str, Tree]], message: str,
     (folder / "HEAD").write_text("ref: refs/worktree/ours\n")
     identity = repository.run("var", "GIT_COMMITTER_IDENT")
     who = os.fsdecode(identity.stdout).strip() if identity.ok else f"fastproj <> {time.time():.0f} +0000"
-    lines = []
-    for number, (ref, (tree, files)) in enumerate(zip(("refs/worktree/base", "HEAD", "TEMPLATE"), sides, strict=True)):
-        ref = "refs/worktree/ours" if ref == "HEAD" else ref
-        lines += [f"commit {ref}", f"mark :{number + 1}", f"committer {who}", f"data {len(message)}", message]
-        lines += ["from :1"] if number else []
+    about = [f"committer {who}", f"data {len(os.fsencode(message))}", message]
+    lines: list[str] = []
+    for name, (tree, files) in zip(("refs/worktree/base", "refs/worktree/ours", "TEMPLATE"), sides, strict=True):
         before = repository.files(tree)
         differing = [path for path in before.keys() | files.keys() if before.get(path) != files.get(path)]
-        lines += [f'M 040000 {_tree_of(repository, tree)} ""', *(f"D {_quoted(path)}" for path in differing)]
+        lines += [f"commit {name}", *about, *(["from refs/worktree/base"] if lines else [])]
+        lines += [f'M 040000 {repository.git("rev-parse", f"{tree}^{{tree}}")} ""']
+        lines += [f"D {_quoted(path)}" for path in differing]
         lines += [f"M {files[path]} {_quoted(path)}" for path in differing if path in files]
-    repository.git("fast-import", "--quiet", git_dir=folder, data=os.fsencode("\n".join([*lines, ""])))
-
-
-def _tree_of(repository: Repository, name: str) -> str:
-    return repository.git("rev-parse", f"{name}^{{tree}}").decode().strip()
+    variables = {"GIT_DIR": folder, "GIT_WORK_TREE": repository.top}
+    repository.git("fast-import", "--quiet", data=os.fsencode("\n".join([*lines, ""])), variables=variables)
 
 
 def _quoted(path: str) -> str:
@@ -194,19 +131,15 @@ def _quoted(path: str) -> str:
 
 def _merge_tree(repository: Repository, folder: Path, merged: Merged) -> None:
     """Let git merge, and parse its output."""
-    options = ["--write-tree", "-z", "--messages", "HEAD", "TEMPLATE"]
-    done = repository.run("merge-tree", *options, git_dir=folder, settings=_SETTINGS)
+    variables = {"GIT_DIR": folder, "GIT_WORK_TREE": repository.top}
+    merged.template = repository.git("rev-parse", "TEMPLATE", variables=variables)
+    command = [*_SETTINGS, "merge-tree", "--write-tree", "-z", "--messages", "HEAD", "TEMPLATE"]
+    done = repository.run(*command, variables=variables)
     parts = iter(os.fsdecode(done.stdout).split("\0")[:-1])
     merged.tree = next(parts, "").rpartition("\n")[2]  # a merge driver may have printed something before
     if done.returncode not in (0, 1) or not merged.tree:
         raise FastprojError(f"git could not merge ({done.reason}): fix that, then try again")
-    if done.ok:
-        return
     merged.stages = list(iter(lambda: next(parts, ""), ""))
     for number in parts:
-        path, *_ = [next(parts) for _ in range(int(number))]
-        kind, reason = next(parts), next(parts).strip()
-        if kind == "CONFLICT (contents)":
-            merged.conflicts.append(f"{path}: you and the template changed the same lines")
-        elif found := re.fullmatch(r"CONFLICT \((.*)\)", kind):
-            merged.conflicts.append(f"{path} ({found[1]}): {reason.removeprefix(f'{kind}: ')}")
+        _, kind, reason = [next(parts) for _ in range(int(number))], next(parts), next(parts).strip()
+        merged.conflicts += [reason] if kind.startswith("CONFLICT") else []

@@ -14,9 +14,25 @@ from ..shared.errors import FastprojError
 from ..shared.rendering import Answers, Asking, Rendered, copy
 from ..shared.source import Source
 from ..shared.versions import version_of
+from .project import answers_in, read_answers
 
 _SHORT = {"gh:": "https://github.com/", "gl:": "https://gitlab.com/"}
 _CHANGELOGS = (Path(__file__).parents[1] / "CHANGELOG.md", Path(__file__).parents[3] / "CHANGELOG.md")
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A rendering in a folder that has the paths of a project's repository."""
+
+    folder: Path
+    prefix: str
+    answers: dict[str, Any]
+    rendered: Rendered
+
+    def content(self, path: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
+        file = self.folder / self.prefix / path
+        return file.read_bytes() if file.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -24,45 +40,36 @@ class Releases:
     """A private copy of a template's repository."""
 
     source: Source
-    """Its location is the one that projects record."""
+    location: str  # that projects record
     git_dir: Path
-    tags: tuple[str, ...]
-    """Sorted by version, oldest first."""
+    tags: list[str]  # sorted by version, oldest first
 
     @property
     def newest(self) -> str:
-        """The tag to update to: the version of this program, or the newest release of another template.
-
-        Raises:
-            FastprojError: the template has no version.
-        """
+        """The tag to update to: the version of this program, or the newest release of another template."""
         if self.source.own and self.source.revision in self.tags:
             return self.source.revision
         released = [tag for tag in self.tags if (it := version_of(tag)) and not it.is_prerelease] or self.tags
         if not released:
-            raise FastprojError(f"the template {self.source.location} has no version: tag its commits, such as v1.0.0")
+            raise FastprojError(f"the template {self.location} has no version: tag its commits, such as v1.0.0")
         return released[-1]
 
-    def render(self, tag: str, stage: Path, answers: Answers, last: Answers, ask: Asking | None = None) -> Rendered:
-        """Render a version; answers that are not in `answers` are taken from `last` if still valid, or the defaults.
-
-        Raises:
-            FastprojError: an answer is not allowed; the template is broken.
-        """
+    def render(
+        self, tag: str, folder: Path, prefix: str, answers: Answers, last: Answers, ask: Asking | None = None
+    ) -> Rendering:
+        """Render a version; answers that are not in `answers` are taken from `last` if still valid, or the defaults."""
+        stage = folder / prefix
         stage.mkdir(parents=True)
         (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
         # The workflow of releases without this question is removed, as it installs the program from no known source.
         defaults = {"update_source": "none"} if last.get("update_workflow") else {}
-        chosen = replace(self.source, revision=tag, checkout=self.checkout(tag))
-        return copy(self.git_dir.parent, stage, chosen, answers, defaults, ask)
+        chosen = replace(self.source, location=self.location, revision=tag, checkout=self.checkout(tag))
+        rendered = copy(self.git_dir.parent, stage, chosen, answers, defaults, ask)
+        return Rendering(folder, prefix, answers_in(read_answers(stage / ANSWERS_FILE)), rendered)
 
     def checkout(self, version: str) -> Path:
-        """Return a folder with the files of a version.
-
-        Raises:
-            FastprojError: git cannot read it.
-        """
-        folder = self.git_dir.parent / f"{self.git_dir.stem}-{version.replace('/', '-')}"
+        """Return a folder with the files of a version."""
+        folder = self.git_dir.with_suffix(f".{version.replace('/', '-')}")
         if folder.exists():
             return folder
         with git.reading_templates(self.source.own):
@@ -70,29 +77,23 @@ class Releases:
             if done.ok and (folder / ".gitmodules").exists():
                 done = git.run(folder, "submodule", "--quiet", "update", "--init", "--recursive")
         if not done.ok:
-            raise FastprojError(f"git could not read {version} of the template {self.source.location}: {done.reason}")
+            raise FastprojError(f"git could not read {version} of the template {self.location}: {done.reason}")
         return folder
 
     def has(self, version: str) -> bool:
-        """Return whether a version that a project recorded can be rendered."""
-        if self._git("show-ref", "--verify", "--quiet", f"refs/tags/{version}").ok:
-            return True
-        # Else only a commit, as in v1.0-2-g1a2b3c: a branch, or HEAD, may have moved.
-        is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None
-        return is_commit and self._git("rev-parse", "--quiet", "--verify", f"{version}^{{commit}}").ok
+        """Return whether a version that a project recorded can be rendered: a tag, or a commit as in v1.0-2-g1a2b3c."""
+        is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None  # a branch may have moved
+        name = f"{version}^{{commit}}" if is_commit else f"refs/tags/{version}"
+        return self._git("rev-parse", "--quiet", "--verify", name).ok
 
     def named(self, version: str) -> str:
-        """Return the tag of a version, given with or without `v`.
-
-        Raises:
-            FastprojError: there is none.
-        """
+        """Return the tag of a version, given with or without `v`."""
         wanted = version_of(version)
         for tag in self.tags:
             if tag == version or (wanted is not None and version_of(tag) == wanted):
                 return tag
         known = ", ".join(self.tags[-5:]) or "none"
-        raise FastprojError(f"the template {self.source.location} has no version {version}: the newest are {known}")
+        raise FastprojError(f"the template {self.location} has no version {version}: the newest are {known}")
 
     def questions(self, tag: str) -> dict[str, Any] | None:
         """Return the questions of a version; None if only copier can read them."""
@@ -105,24 +106,20 @@ class Releases:
         old, new = version_of(before), version_of(after)
         if file is None or old is None or new is None:
             return ""
-        sections = []
+        news = []
         for section in re.split(r"(?m)^(?=## )", file.read_text(encoding="utf-8", errors="replace"))[1:]:
             number = re.match(r"## \[?v?(\d[^\s\]]*)", section)
             version = version_of(number[1]) if number else None
             if version is not None and old < version and (version <= new or version.base_version == new.base_version):
-                sections.append(section.strip())
-        return "\n\n".join(sections)
+                news.append(section.strip())
+        return "\n\n".join(news)
 
     def _git(self, *arguments: str) -> git.Result:
         return git.run(self.git_dir, "--git-dir", str(self.git_dir), *arguments)
 
 
 def releases_of(location: str, work: Path) -> Releases:
-    """Copy the repository of a template, given by the location that a project records or by an address.
-
-    Raises:
-        FastprojError: it does not exist, or git cannot read it.
-    """
+    """Copy the repository of a template, given by the location that a project records or by an address."""
     chosen = source.from_location(location)
     recorded = location if location.startswith("~") else chosen.location
     address = os.path.expanduser(chosen.location).removeprefix("git+")
@@ -137,4 +134,4 @@ def releases_of(location: str, work: Path) -> Releases:
         raise FastprojError(f"git could not read the template {recorded} ({done.reason}): {way_out}")
     found = git.run(git_dir, "--git-dir", str(git_dir), "tag", "--list")
     versions = {tag: version for tag in found.text.split("\n") if (version := version_of(tag)) is not None}
-    return Releases(replace(chosen, location=recorded), git_dir, tuple(sorted(versions, key=versions.__getitem__)))
+    return Releases(chosen, recorded, git_dir, sorted(versions, key=versions.__getitem__))

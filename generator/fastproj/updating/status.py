@@ -26,20 +26,14 @@ class Status:
     newest: str
     behind: bool
     answers: dict[str, Any]
-    changed: list[str]
-    """Rendered files that were edited."""
+    changed: list[str]  # rendered files that were edited
     deleted: list[str]
     renamed: dict[str, str]
-    conflicts: list[str]
-    """Files with unresolved conflicts or conflict markers."""
+    conflicts: list[str]  # files with unresolved conflicts or conflict markers
 
 
 def status(where: Path, template: str | None) -> Status:
-    """Compare a project as it is on disk with its rendering.
-
-    Raises:
-        FastprojError: there is no project, or its template cannot be read.
-    """
+    """Compare a project as it is on disk with its rendering; raises an error if its template cannot be read."""
     project = read_project(where)
     project.repository.head()
     with scratch_folder(temporary_folder(), "status") as work:
@@ -48,34 +42,27 @@ def status(where: Path, template: str | None) -> Status:
         repository = project.repository.with_objects_in(work / "objects")
         rendered = repository.tree_of(render_old(project, before, work).folder, work / "index")
         changed, deleted, renamed = _differences(repository, rendered)
-        conflicts = _conflicts(repository, [*changed, *renamed.values()])
-    outdated = newest != project.version
-    found = (project.version, newest, outdated, project.answers, changed, deleted, renamed, conflicts)
-    return Status(str(project.root), after.source.location, *found)
+    changed = sorted({*changed} - {repository.prefix + ANSWERS_FILE})
+    files = [repository.top / path for path in (*changed, *renamed.values())]
+    marked = [it for it in files if it.is_file() and not it.is_symlink() and _MARKER.search(it.read_bytes())]
+    unmerged = project.repository.lines("ls-files", "-u", "-z", "--", repository.where)
+    conflicts = {str(it.relative_to(repository.top)) for it in marked} | {it.partition("\t")[2] for it in unmerged}
+    versions = (project.version, newest, newest != project.version)
+    place = (str(project.root), after.location)
+    return Status(*place, *versions, project.answers, changed, sorted(deleted), renamed, sorted(conflicts))
 
 
 def _differences(repository: Repository, rendered: str) -> tuple[list[str], list[str], dict[str, str]]:
     """Return the rendered files that were edited, deleted and renamed."""
     how = ["--name-status", "-z", "-M", "--no-ext-diff", "--ignore-submodules", "--diff-filter=DMRTU"]
-    parts = iter(repository.lines("diff", *how, rendered, "--", repository.prefix or "."))
+    parts = iter(repository.lines("diff", *how, rendered, "--", repository.where))
     changed, deleted, renamed = list[str](), list[str](), dict[str, str]()
     for letter in parts:
         path = next(parts)
         if letter.startswith("R"):
             renamed[path] = next(parts)
-        elif letter == "D":  # also if git does not track it
-            deleted += [] if os.path.lexists(repository.top / path) else [path]
-        elif path != repository.prefix + ANSWERS_FILE and path not in changed:
+        elif letter != "D":
             changed.append(path)
+        elif not os.path.lexists(repository.top / path):  # git may not track it
+            deleted.append(path)
     return changed, deleted, renamed
-
-
-def _conflicts(repository: Repository, edited: list[str]) -> list[str]:
-    """Return the unmerged files, and the edited ones with conflict markers."""
-    where = repository.prefix or "."
-    found = {line.partition("\t")[2] for line in repository.lines("ls-files", "-u", "-z", "--", where)}
-    for path in edited:
-        place = repository.top / path
-        if place.is_file() and not place.is_symlink() and _MARKER.search(place.read_bytes()):
-            found.add(path)
-    return sorted(found)

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..shared.answers import ANSWERS_FILE, combine
+from ..shared.answers import ANSWERS_FILE, combine, option
 from ..shared.errors import FastprojError
 from ..shared.lock import locked
-from ..shared.rendering import Answers, Asking, Rendered, preload
+from ..shared.rendering import Answers, Asking, preload
 from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.versions import is_older
-from .apply import apply, check
-from .merge import Difference, Merged, merge
-from .project import Project, read_answers, read_project, without_copiers
-from .releases import Releases, releases_of
-from .repository import Repository
+from .apply import apply, check, check_ready
+from .merge import Merged, merge
+from .project import Project, read_project
+from .releases import Releases, Rendering, releases_of
+from .users_files import convert_line_ends, listed_renames, paths_in
 
 Choose = Callable[[dict[str, Any], dict[str, Any]], list[str]]
 """Returns the wanted components, given the recorded answers and the template's questions."""
@@ -37,34 +37,24 @@ class Wanted:
     ask: bool = False
     dry_run: bool = False
     downgrade: bool = False
-    components: Choose | None = None
-    """Stay at the project's own version, with these components."""
+    components: Choose | None = None  # stay at the project's own version, with these components
 
 
 @dataclass(frozen=True)
 class Updated:
     """The result of an update."""
 
-    root: Path
-    before: str
+    project: Project
     after: str
-    repository: Repository
     news: str = ""
-    answers: dict[str, tuple[Any, Any]] | None = None
-    """Answers that differ: old and new; None for none."""
-    merged: Merged | None = None
-    """None if there was nothing to do."""
-    diff: str = ""
-    """The changes as a patch, if only components would change in a dry run."""
+    answers: dict[str, tuple[Any, Any]] | None = None  # those that differ: old and new; None for none
+    merged: Merged | None = None  # None if there was nothing to do
+    diff: str = ""  # the changes as a patch, if only components would change in a dry run
 
-
-@dataclass(frozen=True)
-class Rendering:
-    """A rendering of the project in a folder with the paths of its repository."""
-
-    folder: Path
-    answers: dict[str, Any]
-    rendered: Rendered
+    @property
+    def conflicts(self) -> bool:
+        """Whether git could not merge a file."""
+        return self.merged is not None and bool(self.merged.stages)
 
 
 def update(where: Path, wanted: Wanted) -> Updated:
@@ -75,14 +65,9 @@ def update(where: Path, wanted: Wanted) -> Updated:
     """
     preload(wanted.ask)
     project = read_project(where)
-    repository = project.repository
-    busy = f"another fastproj is running in {repository.top}: wait until it is done"
-    with locked(repository.git_dir, busy), scratch_folder(temporary_folder(), "update") as work:
-        head = repository.check_ready()
-        if repository.prefix + ANSWERS_FILE not in repository.files(head):
-            file = project.root / ANSWERS_FILE
-            raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
-        return _update(project, wanted, head, work)
+    busy = f"another fastproj is running in {project.repository.top}: wait until it is done"
+    with locked(project.repository.git_dir, busy), scratch_folder(temporary_folder(), "update") as work:
+        return _update(project, wanted, check_ready(project.repository), work)
 
 
 def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
@@ -92,115 +77,92 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     answers = combine(wanted.answers or {}, wanted.data or [], questions)
     if wanted.components is not None:
         answers["components"] = wanted.components(project.answers, questions or {})
-    same = (target, after.source.location) == (project.version, before.source.location)
-    given = {key for key, value in answers.items() if str(project.answers.get(key)) != str(value)}
+    same = (target, after.location) == (project.version, before.location)
+    given = any(str(project.answers.get(key)) != str(value) for key, value in answers.items())
     if same and not given:
-        return Updated(project.root, project.version, target, project.repository)
+        return Updated(project, target)
 
-    repository = project.repository.with_objects_in(work / "objects") if wanted.dry_run else project.repository
+    repository, prefix = project.repository, project.repository.prefix
+    if wanted.dry_run:
+        repository = repository.with_objects_in(work / "objects")
+    files = repository.files(head)
+    if prefix + ANSWERS_FILE not in files:
+        file = project.root / ANSWERS_FILE
+        raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
     old = render_old(project, before, work)
     new = _render_new(project, after, target, answers, wanted.ask, work)
-    old_tree, new_tree = (repository.tree_of(it.folder, work / f"index-{it.folder.name}") for it in (old, new))
-    own = {repository.prefix + it for it in new.rendered.own}
+    own = [*new.rendered.own]
     if given:
-        between = new_tree if same else _tree_with_answers(project, before, answers, repository, work)
-        was, now = repository.files(old_tree), repository.files(between or new_tree)
-        own = {path for path in own if between and was.get(path) == now.get(path)}
-    # A downgrade reverts what the version of the project renamed.
+        between = new if same else _render_between(project, before, answers, work)
+        own = [path for path in own if between and old.content(path) == between.content(path)]
+    # A downgrade reverts what the project's version renamed.
     table = {now: was for was, now in old.rendered.renamed.items()} | new.rendered.renamed
-    table = {repository.prefix + was: repository.prefix + now for was, now in table.items()}
-    message = f"Update to template {target}"
-    difference = Difference(old_tree, new_tree, table, own)
-    merged = merge(repository, head, difference, repository.prefix + ANSWERS_FILE, message, work)
+    table = {prefix + was: prefix + now for was, now in table.items()}
+    listed = listed_renames(table, paths_in(old.folder), paths_in(new.folder))
+    convert_line_ends(repository, old.folder, new.folder, listed, files)
+    old_tree, new_tree = (repository.tree_of(it.folder, work / f"{it.folder.name}.index") for it in (old, new))
+    message = f"Update to template {target}" if wanted.components is None else "Change the components"
+    merged = merge(repository, (old_tree, head, new_tree), listed, {prefix + path for path in own}, message, work)
     check(repository, merged)
     if not wanted.dry_run:
         apply(repository, merged, message)
     both = {key: (project.answers.get(key), new.answers.get(key)) for key in project.answers | new.answers}
     changed = {key: values for key, values in both.items() if values[0] != values[1]}
-    news = after.news(project.version, target)
-    diff = ""
-    if wanted.components and wanted.dry_run:
-        patch = repository.git("diff-tree", "-r", "-p", "--no-ext-diff", head, merged.tree)
-        diff = patch.decode(errors="replace").rstrip()
-    return Updated(project.root, project.version, target, project.repository, news, changed, merged, diff)
+    shown = wanted.components and wanted.dry_run
+    diff = repository.git("diff-tree", "-r", "-p", "--no-ext-diff", head, merged.tree) if shown else ""
+    return Updated(project, target, after.news(project.version, target), changed, merged, diff)
 
 
 def render_old(project: Project, before: Releases, work: Path) -> Rendering:
-    """Render the recorded version and answers of a project.
-
-    Raises:
-        FastprojError: it cannot be rendered, as the answers are those of another template.
-    """
+    """Render the recorded version and answers of a project."""
     try:
-        return _render(project, before, project.version, work / "old", project.answers, {})
+        return before.render(project.version, work / "old", project.repository.prefix, project.answers, {})
     except FastprojError as error:
         raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {project.version}: {error}") from error
 
 
-def _render(
-    project: Project, template: Releases, version: str, folder: Path, answers: Answers, last: Answers, **options: Any
-) -> Rendering:
-    stage = folder / project.repository.prefix
-    rendered = template.render(version, stage, answers, last, **options)
-    return Rendering(folder, without_copiers(read_answers(stage / ANSWERS_FILE)), rendered)
+def _render_between(project: Project, before: Releases, answers: Answers, work: Path) -> Rendering | None:
+    """Render the version of the project with other answers; None if it does not know them."""
+    with suppress(FastprojError):
+        place = work / "between", project.repository.prefix
+        return before.render(project.version, *place, answers, project.answers)
+    return None
 
 
 def _render_new(project: Project, after: Releases, target: str, answers: Answers, ask: bool, work: Path) -> Rendering:
     """Render the new version with the new answers, after asking the new questions if `ask`."""
-    new = _render(project, after, target, work / "new", answers, project.answers)
+    prefix = project.repository.prefix
+    new = after.render(target, work / "new", prefix, answers, project.answers)
     if new.rendered.migrates:
-        raise FastprojError(
-            f"the template {after.source.location} has _migrations, which would run its code here: if you trust it, "
-            "use copier update --trust"
-        )
+        way_out = "if you trust it, use copier update --trust"
+        raise FastprojError(f"the template {after.location} has _migrations, which would run its code here: {way_out}")
     fresh = new.answers.keys() - project.answers.keys() - answers.keys()
     if ask and fresh:
         known = {key: value for key, value in new.answers.items() if key not in fresh}
-        asking = Asking(f"Update to {target}?", known)
-        new = _render(project, after, target, work / "asked", known, {}, ask=asking)
-    for key, value in new.answers.items():
-        if key in project.answers and key not in answers and str(value) != str(project.answers[key]):
-            raise FastprojError(
-                f"{target} no longer allows {project.answers[key]!r} for {key}: "
-                f"choose another value with --{key.replace('_', '-')} or --data {key}="
-            )
+        new = after.render(target, work / "asked", prefix, known, {}, Asking(f"Update to {target}?", known))
+    for key in new.answers.keys() & project.answers.keys() - answers.keys():
+        if str(new.answers[key]) != str(project.answers[key]):
+            refused = f"{target} no longer allows {project.answers[key]!r} for {key}"
+            raise FastprojError(f"{refused}: choose another value with {option(key)}")
     return new
 
 
-def _tree_with_answers(
-    project: Project, before: Releases, answers: Answers, repository: Repository, work: Path
-) -> str | None:
-    """Return the tree of the old version with the new answers; None if it does not know them."""
-    try:
-        between = _render(project, before, project.version, work / "between", answers, project.answers)
-    except FastprojError:
-        return None
-    return repository.tree_of(between.folder, work / "index-between")
-
-
 def sources(project: Project, template: str | None, work: Path) -> tuple[Releases, Releases]:
-    """Return the template that a project was rendered from, and the one to update from.
-
-    Raises:
-        FastprojError: a template cannot be read, or does not have the version of the project.
-    """
-    after = releases_of(project.location if template is None else template, work)
-    before = after
+    """Return the template that a project was rendered from, and the one to update from."""
+    before = after = releases_of(project.location if template is None else template, work)
     if template is not None and not after.has(project.version):
         with suppress(FastprojError):  # the old place is gone, and the new one lacks the version: reported below
             before = releases_of(project.location, work)
+    of = f"the template {before.location}"
     if not before.has(project.version):
         newest = f"; its newest is {before.tags[-1]}" if before.tags else ""
         way_out = "install a newer fastproj" if before.source.own else "check that it has all its tags"
-        raise FastprojError(
-            f"the template {before.source.location} has no version {project.version}, from which {project.root} was "
-            f"rendered{newest}: {way_out}"
-        )
+        raise FastprojError(f"{of} has no version {project.version} of {project.root}{newest}: {way_out}")
     asked = before.questions(project.version)
     if asked is not None and (unknown := sorted(project.answers.keys() - asked)):
+        way_out = "pass the right template with --template, or fix the file"
         raise FastprojError(
-            f"{ANSWERS_FILE} answers {unknown[0]!r}, which the template {before.source.location} at {project.version} "
-            "does not ask: pass the right template with --template, or fix the file"
+            f"{ANSWERS_FILE} answers {unknown[0]!r}, which {of} at {project.version} does not ask: {way_out}"
         )
     return before, after
 
