@@ -6,33 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..shared import git, source
-from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from ..shared.rendering import Answers, Asking, Rendered, copy
 from ..shared.source import Source
 from ..shared.versions import version_of
-from .project import answers_in, read_answers
 
 _SHORT = {"gh:": "https://github.com/", "gl:": "https://gitlab.com/"}
 _CHANGELOGS = (Path(__file__).parents[1] / "CHANGELOG.md", Path(__file__).parents[3] / "CHANGELOG.md")
-
-
-@dataclass(frozen=True)
-class Rendering:
-    """A rendering in a folder that has the paths of a project's repository."""
-
-    folder: Path
-    prefix: str
-    answers: dict[str, Any]
-    rendered: Rendered
-
-    def content(self, path: str) -> bytes | None:
-        """Return the content of a file; None if there is none."""
-        file = self.folder / self.prefix / path
-        return file.read_bytes() if file.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -54,18 +34,9 @@ class Releases:
             raise FastprojError(f"the template {self.location} has no version: tag its commits, such as v1.0.0")
         return released[-1]
 
-    def render(
-        self, tag: str, folder: Path, prefix: str, answers: Answers, last: Answers, ask: Asking | None = None
-    ) -> Rendering:
-        """Render a version; answers that are not in `answers` are taken from `last` if still valid, or the defaults."""
-        stage = folder / prefix
-        stage.mkdir(parents=True)
-        (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
-        # The workflow of releases without this question is removed, as it installs the program from no known source.
-        defaults = {"update_source": "none"} if last.get("update_workflow") else {}
-        chosen = replace(self.source, location=self.location, revision=tag, checkout=self.checkout(tag))
-        rendered = copy(self.git_dir.parent, stage, chosen, answers, defaults, ask)
-        return Rendering(folder, prefix, answers_in(read_answers(stage / ANSWERS_FILE)), rendered)
+    def at(self, version: str) -> Source:
+        """Return a version, with a folder that has its files."""
+        return replace(self.source, location=self.location, revision=version, checkout=self.checkout(version))
 
     def checkout(self, version: str) -> Path:
         """Return a folder with the files of a version."""

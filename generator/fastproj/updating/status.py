@@ -11,7 +11,7 @@ from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.versions import is_older
 from .project import read_project
 from .repository import Repository
-from .update import render_old, sources
+from .update import render, sources
 
 _MARKER = re.compile(rb"(?m)^(<{7,}|>{7,}) ")
 
@@ -40,16 +40,25 @@ def status(where: Path, template: str | None) -> Status:
         before, after = sources(project, template, work)
         newest = project.version if is_older(after.newest, project.version) else after.newest
         repository = project.repository.with_objects_in(work / "objects")
-        rendered = repository.tree_of(render_old(project, before, work).folder, work / "index")
+        rendered = repository.tree_of(render(project, before, project.version, work / "old", {}).folder, work / "index")
         changed, deleted, renamed = _differences(repository, rendered)
     changed = sorted({*changed} - {repository.prefix + ANSWERS_FILE})
     files = [repository.top / path for path in (*changed, *renamed.values())]
     marked = [it for it in files if it.is_file() and not it.is_symlink() and _MARKER.search(it.read_bytes())]
     unmerged = project.repository.lines("ls-files", "-u", "-z", "--", repository.where)
     conflicts = {str(it.relative_to(repository.top)) for it in marked} | {it.partition("\t")[2] for it in unmerged}
-    versions = (project.version, newest, newest != project.version)
-    place = (str(project.root), after.location)
-    return Status(*place, *versions, project.answers, changed, sorted(deleted), renamed, sorted(conflicts))
+    return Status(
+        str(project.root),
+        after.location,
+        project.version,
+        newest,
+        newest != project.version,
+        project.answers,
+        changed,
+        sorted(deleted),
+        renamed,
+        sorted(conflicts),
+    )
 
 
 def _differences(repository: Repository, rendered: str) -> tuple[list[str], list[str], dict[str, str]]:

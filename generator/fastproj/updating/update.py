@@ -7,19 +7,22 @@ result is staged for the user to review.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from ..shared.answers import ANSWERS_FILE, combine, option
 from ..shared.errors import FastprojError
 from ..shared.lock import locked
-from ..shared.rendering import Answers, Asking, preload
+from ..shared.rendering import Answers, Asking, Rendered, copy, preload
 from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.versions import is_older
 from .apply import apply, check, check_ready
 from .merge import Merged, merge
-from .project import Project, read_project
-from .releases import Releases, Rendering, releases_of
+from .project import Project, answers_in, read_answers, read_project
+from .releases import Releases, releases_of
 from .users_files import convert_line_ends, listed_renames, paths_in
 
 Choose = Callable[[dict[str, Any], dict[str, Any]], list[str]]
@@ -57,6 +60,15 @@ class Updated:
         return self.merged is not None and bool(self.merged.stages)
 
 
+@dataclass(frozen=True)
+class Rendering:
+    """A rendering in a folder that has the paths of the project's repository."""
+
+    folder: Path
+    answers: dict[str, Any]
+    rendered: Rendered
+
+
 def update(where: Path, wanted: Wanted) -> Updated:
     """Update a project and leave the result staged.
 
@@ -89,12 +101,15 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     if prefix + ANSWERS_FILE not in files:
         file = project.root / ANSWERS_FILE
         raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
-    old = render_old(project, before, work)
+    old = render(project, before, project.version, work / "old", {})
     new = _render_new(project, after, target, answers, wanted.ask, work)
-    own = [*new.rendered.own]
-    if given:
-        between = new if same else _render_between(project, before, answers, work)
-        own = [path for path in own if between and old.content(path) == between.content(path)]
+    own = {prefix + path for path in new.rendered.own}
+    if given:  # other answers may replace files of the user
+        between = new.folder if same else work / "between"
+        with suppress(FastprojError):  # the version of the project may not know these answers
+            if not same:
+                render(project, before, project.version, between, answers)
+        own = {path for path in own if not _differs(path, old.folder, between)}
     # A downgrade reverts what the project's version renamed.
     table = {now: was for was, now in old.rendered.renamed.items()} | new.rendered.renamed
     table = {prefix + was: prefix + now for was, now in table.items()}
@@ -102,7 +117,7 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     convert_line_ends(repository, old.folder, new.folder, listed, files)
     old_tree, new_tree = (repository.tree_of(it.folder, work / f"{it.folder.name}.index") for it in (old, new))
     message = f"Update to template {target}" if wanted.components is None else "Change the components"
-    merged = merge(repository, (old_tree, head, new_tree), listed, {prefix + path for path in own}, message, work)
+    merged = merge(repository, (old_tree, head, new_tree), listed, own, message, work)
     check(repository, merged)
     if not wanted.dry_run:
         apply(repository, merged, message)
@@ -113,38 +128,45 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     return Updated(project, target, after.news(project.version, target), changed, merged, diff)
 
 
-def render_old(project: Project, before: Releases, work: Path) -> Rendering:
-    """Render the recorded version and answers of a project."""
-    try:
-        return before.render(project.version, work / "old", project.repository.prefix, project.answers, {})
-    except FastprojError as error:
-        raise FastprojError(f"{ANSWERS_FILE} does not fit its template at {project.version}: {error}") from error
+def render(
+    project: Project, template: Releases, version: str, folder: Path, answers: Answers, ask: Asking | None = None
+) -> Rendering:
+    """Render a version into a folder with other answers; all that are not given stay as recorded.
 
-
-def _render_between(project: Project, before: Releases, answers: Answers, work: Path) -> Rendering | None:
-    """Render the version of the project with other answers; None if it does not know them."""
-    with suppress(FastprojError):
-        place = work / "between", project.repository.prefix
-        return before.render(project.version, *place, answers, project.answers)
-    return None
+    Raises:
+        FastprojError: a given or recorded answer is not allowed; the template is broken.
+    """
+    stage, recorded = folder / project.repository.prefix, project.answers
+    stage.mkdir(parents=True)
+    (stage / ANSWERS_FILE).write_text(yaml.safe_dump(recorded), encoding="utf-8")  # where copier reads them
+    # The workflow of releases without this question is removed, as it installs the program from no known source.
+    defaults = {"update_source": "none"} if recorded.get("update_workflow") else {}
+    rendered = copy(template.git_dir.parent, stage, template.at(version), answers, defaults, ask)
+    found = answers_in(read_answers(stage / ANSWERS_FILE))
+    for key in sorted(found.keys() & recorded.keys() - answers.keys()):
+        if str(found[key]) != str(recorded[key]):
+            way_out = f"choose another with {option(key)}, or fix {project.root / ANSWERS_FILE}"
+            raise FastprojError(f"{recorded[key]!r} does not fit {key} in {version} of the template: {way_out}")
+    return Rendering(folder, found, rendered)
 
 
 def _render_new(project: Project, after: Releases, target: str, answers: Answers, ask: bool, work: Path) -> Rendering:
     """Render the new version with the new answers, after asking the new questions if `ask`."""
-    prefix = project.repository.prefix
-    new = after.render(target, work / "new", prefix, answers, project.answers)
+    new = render(project, after, target, work / "new", answers)
     if new.rendered.migrates:
         way_out = "if you trust it, use copier update --trust"
         raise FastprojError(f"the template {after.location} has _migrations, which would run its code here: {way_out}")
     fresh = new.answers.keys() - project.answers.keys() - answers.keys()
-    if ask and fresh:
-        known = {key: value for key, value in new.answers.items() if key not in fresh}
-        new = after.render(target, work / "asked", prefix, known, {}, Asking(f"Update to {target}?", known))
-    for key in new.answers.keys() & project.answers.keys() - answers.keys():
-        if str(new.answers[key]) != str(project.answers[key]):
-            refused = f"{target} no longer allows {project.answers[key]!r} for {key}"
-            raise FastprojError(f"{refused}: choose another value with {option(key)}")
-    return new
+    if not (ask and fresh):
+        return new
+    known = {key: value for key, value in new.answers.items() if key not in fresh}
+    return render(project, after, target, work / "asked", known, Asking(f"Update to {target}?", known))
+
+
+def _differs(path: str, old: Path, new: Path) -> bool:
+    """Return whether a file differs between two folders, or is in one of them only."""
+    files = old / path, new / path
+    return not (files[0].is_file() and files[1].is_file() and cmp(*files, shallow=False))
 
 
 def sources(project: Project, template: str | None, work: Path) -> tuple[Releases, Releases]:
