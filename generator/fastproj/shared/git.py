@@ -26,13 +26,6 @@ _SAFE = {"core.hooksPath": os.devnull, "core.fsmonitor": "false", "safe.bareRepo
 _UNCONVERTED = {"core.autocrlf": "false", "core.eol": "lf", "core.attributesFile": os.devnull}
 # Whatever the user's settings say: local templates can be cloned, and no protocol that runs commands, such as ext.
 _PROTOCOLS = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
-# What git says after the reason, when ssh or `git add` failed.
-_OF_SSH = (
-    "fatal: Could not read from remote repository.",
-    "Please make sure you have the correct access rights",
-    "and the repository exists.",
-)
-_ADD_FAILED = "fatal: adding files failed"
 
 
 @dataclass(frozen=True)
@@ -67,11 +60,7 @@ def run(
     variables: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> Result:
-    """Run git in a folder, without hooks.
-
-    Raises:
-        FastprojError: git is missing, cannot be started, or takes longer than `timeout_s`.
-    """
+    """Run git in a folder, without hooks; raises an error if it cannot be started or takes longer than `timeout_s`."""
     program = shutil.which("git")  # as copier finds it, not the next one on the PATH
     if program is None:
         raise FastprojError("git is not on the PATH: install git, then try again")
@@ -80,8 +69,8 @@ def run(
         environment = os.environ | _PROTOCOLS | dict(variables or {})
         done = process.run([program, *options, *arguments], folder, environment, data, timeout_s)
     except subprocess.TimeoutExpired as error:
-        late = f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}"
-        raise FastprojError(f"{late}: run it there to see why") from error
+        reason = f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}"
+        raise FastprojError(f"{reason}: run it there to see why") from error
     except OSError as error:
         raise FastprojError(f"git cannot be started ({error.strerror}): repair {program}") from error
     return Result(done.returncode, done.stdout, done.stderr)
@@ -89,11 +78,7 @@ def run(
 
 @cache
 def require(oldest: tuple[int, int] = OLDEST_TO_RENDER) -> None:
-    """Check that git works and is recent enough.
-
-    Raises:
-        FastprojError: git is missing, broken or too old.
-    """
+    """Check that git works and is recent enough; else raise an error."""
     done = run(Path("/"), "--version")
     found = re.match(r"git version (\d+)\.(\d+)", done.text)
     if found is None:
@@ -112,27 +97,24 @@ def forget_callers_repository() -> None:
 @contextmanager
 def reading_templates(own: bool) -> Iterator[None]:
     """Set the environment for git commands that read a template; the user's settings do not apply to our own."""
-    before = os.environ.copy()
-    os.environ |= _PROTOCOLS
-    os.environ["GIT_TERMINAL_PROMPT"] = "0"  # a private repository must fail, not wait for a password
-    if own:
-        os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    settings = _SAFE | _UNCONVERTED
-    os.environ["GIT_CONFIG_COUNT"] = str(len(settings))
+    before, settings = dict(os.environ), _SAFE | _UNCONVERTED
+    # A private repository must fail, not wait for a password.
+    os.environ |= _PROTOCOLS | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_COUNT": str(len(settings))}
+    os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"} if own else {}
     for number, (key, value) in enumerate(settings.items()):
         os.environ |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     try:
         yield
     finally:
-        for key in set(os.environ) - set(before):
-            del os.environ[key]
+        os.environ.clear()
         os.environ.update(before)
 
 
 def last_line(text: str | None) -> str:
     """Return the last line that is not empty, where programs say what went wrong."""
-    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
-    if lines[-1:] == [_ADD_FAILED]:
-        return lines[0]
-    told = [line for line in lines if line not in _OF_SSH] or lines[:1]
-    return told[-1] if told else "no message"
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()] or ["no message"]
+    if lines[-1] == "fatal: adding files failed":
+        return lines[0]  # the others follow from it
+    if lines[-1] == "and the repository exists.":
+        lines = lines[:-3] or lines[:1]  # git adds three lines to what ssh says
+    return lines[-1]

@@ -29,12 +29,12 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """Create a folder `.<name>.fastproj-*` in `parent` that contains an empty `tmp`, and remove it at the end.
 
     Folders that killed processes left behind are removed first.
-
-    Raises:
-        OSError: it cannot be created.
     """
     for left in parent.glob(f".{name}.fastproj-*"):
-        _remove_abandoned(left)
+        with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
+            # Without `tmp`, its owner may not have locked it yet.
+            if (left / "tmp").exists() or time.time() - left.stat().st_mtime > 2:
+                _remove_unused(left)
     folder = parent / f".{name}.fastproj-{secrets.token_hex(8)}"
     # A signal may come before `try`, in `finally`, or between this function and its caller.
     at_exit = atexit.register(partial(_remove, folder))
@@ -48,13 +48,10 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
         atexit.unregister(at_exit)
 
 
-def _remove_abandoned(left: Path) -> None:
-    with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
-        if not (left / "tmp").exists() and time.time() - left.stat().st_mtime < 2:
-            return  # its owner may not have locked it yet
-        with locked(left, "in use") as held:
-            if held:
-                _remove(left)
+def _remove_unused(folder: Path) -> None:
+    with locked(folder, "in use") as held:
+        if held:
+            _remove(folder)
 
 
 @contextmanager

@@ -33,11 +33,9 @@ def check_ready(repository: Repository) -> str:
 
 def check(repository: Repository, merged: Merged) -> None:
     """Check that the work tree can take the merge."""
-    submodules = [
-        path for path, entries in merged.changes.items() if any((it or "").startswith("16") for it in entries)
-    ]
-    if submodules:
-        raise FastprojError(f"{submodules[0]} is a submodule where the template has files: move it, then try again")
+    for path, entries in merged.changes.items():
+        if any(it and it.startswith("16") for it in entries):
+            raise FastprojError(f"{path} is a submodule where the template has files: move it, then try again")
     lines = repository.lines("ls-files", "-v", "-z", "--", repository.where)
     hidden = {line[2:] for line in lines if line[0].islower() or line[0] == "S"} & {*merged.changes, *merged.unmerged}
     if hidden:
@@ -84,8 +82,7 @@ def apply(repository: Repository, merged: Merged, message: str) -> None:
 
 def _restore(repository: Repository, merged: Merged) -> None:
     """Undo what git wrote before it failed: none of these files had uncommitted changes."""
-    for path, (before, _) in merged.changes.items():
-        if before is None and os.path.lexists(repository.top / path):
-            (repository.top / path).unlink()
+    for path in (path for path, (before, _) in merged.changes.items() if before is None):
+        (repository.top / path).unlink(missing_ok=True)
     present = [path for path, (before, _) in merged.changes.items() if before is not None]
     repository.run("checkout-index", "--force", "-z", "--stdin", data=os.fsencode("\0".join([*present, ""])))

@@ -25,7 +25,6 @@ class Component:
     file: str | None  # the file outside the package that it is, such as `launch/slurm.sbatch`
     kind: str | None  # of a module that training does not build: `command` or `library`
     requires: tuple[str, ...]
-    conflicts: tuple[str, ...]
     packages: tuple[str, ...]
     refused: str | None  # why the project's framework does not have it
 
@@ -56,22 +55,19 @@ def listed(where: Path) -> list[Component]:
 
 
 def add(where: Path, names: Sequence[str], dry_run: bool, data: list[str], answers: dict[str, Any]) -> Changed:
-    """Add components to a project, with those that they require, and stage the result.
-
-    `data` and `answers` answer the questions that they bring.
-    """
+    """Add components with those that they require, and stage the result; `data` and `answers` are new answers."""
     return _change(where, names, _with_required, Wanted(answers=answers, data=data, dry_run=dry_run))
 
 
 def remove(where: Path, names: Sequence[str], dry_run: bool) -> Changed:
     """Remove components from a project, and stage the result. Files that were edited stay."""
-    return _change(where, names, _removable, Wanted(dry_run=dry_run))
+    return _change(where, names, _without, Wanted(dry_run=dry_run))
 
 
 def _change(
     where: Path, names: Sequence[str], choose: Callable[[dict[str, Component], Sequence[str]], set[str]], wanted: Wanted
 ) -> Changed:
-    """Update a project with the components that `choose` returns, given the table and the names."""
+    """Update a project with the components that `choose` returns; copier checks that they work together."""
     changed: list[str] = []
     table: dict[str, Component] = {}
 
@@ -91,28 +87,19 @@ def _change(
 
 def _with_required(table: dict[str, Component], names: Sequence[str]) -> set[str]:
     """Return the installed components, the named ones and all that these require."""
-    installed = {name for name, it in table.items() if it.installed}
-    chosen, left = set(installed), [*names]
+    chosen, left = _without(table, ()), [*names]
     while left:
         name = left.pop()
-        left += [] if name in chosen else table[name].requires
-        chosen.add(name)
-    for name in sorted(chosen - installed):
         if refused := table[name].refused:
             raise FastprojError(f"{name}: {refused}")
-        for other in sorted(chosen):
-            if other in table[name].conflicts or name in table[other].conflicts:
-                raise FastprojError(f"{name} and {other} exclude each other: remove {other} first")
+        left += [] if name in chosen else table[name].requires
+        chosen.add(name)
     return chosen
 
 
-def _removable(table: dict[str, Component], names: Sequence[str]) -> set[str]:
-    """Return the installed components without the named ones, which no other may require."""
-    left = {name for name, it in table.items() if it.installed and name not in names}
-    for name in sorted(left):
-        if needed := [it for it in table[name].requires if it in names]:
-            raise FastprojError(f"{name} requires {needed[0]}: remove {name} too, or keep both")
-    return left
+def _without(table: dict[str, Component], names: Sequence[str]) -> set[str]:
+    """Return the installed components, except for the named ones."""
+    return {name for name, it in table.items() if it.installed and name not in names}
 
 
 def _table(questions: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Component]:
@@ -125,12 +112,11 @@ def _table(questions: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Com
 
 def _component(name: str, entry: dict[str, Any], recorded: dict[str, Any]) -> Component:
     file = next((f"{folder}/{entry[kind]}" for kind, folder in _FOLDERS.items() if kind in entry), None)
-    requires, conflicts, packages = (tuple(entry.get(key, ())) for key in ("requires", "conflicts", "packages"))
+    requires, packages = tuple(entry.get("requires", ())), tuple(entry.get("packages", ()))
     framework, refused = str(recorded.get("framework", "")), None
     if framework and framework not in entry.get("frameworks", [framework]):
         instead = entry.get("instead", {}).get(framework)
         works = f"does not work with {framework}, but with {', '.join(entry['frameworks'])}"
         refused = f"{framework.capitalize()} has this: {instead}" if instead else works
     installed = name in (recorded.get("components") or [])
-    kind = entry.get("kind")
-    return Component(name, entry["about"], installed, file, kind, requires, conflicts, packages, refused)
+    return Component(name, entry["about"], installed, file, entry.get("kind"), requires, packages, refused)

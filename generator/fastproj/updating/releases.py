@@ -54,8 +54,9 @@ class Releases:
     def has(self, version: str) -> bool:
         """Return whether a version that a project recorded can be rendered: a tag, or a commit as in v1.0-2-g1a2b3c."""
         is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None  # a branch may have moved
-        name = f"{version}^{{commit}}" if is_commit else f"refs/tags/{version}"
-        return self._git("rev-parse", "--quiet", "--verify", name).ok
+        if is_commit:
+            return self._git("rev-parse", "--quiet", "--verify", f"{version}^{{commit}}").ok
+        return self._git("show-ref", "--verify", "--quiet", f"refs/tags/{version}").ok
 
     def named(self, version: str) -> str:
         """Return the tag of a version, given with or without `v`."""

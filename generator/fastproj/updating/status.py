@@ -42,36 +42,26 @@ def status(where: Path, template: str | None) -> Status:
         repository = project.repository.with_objects_in(work / "objects")
         rendered = repository.tree_of(render(project, before, project.version, work / "old", {}).folder, work / "index")
         changed, deleted, renamed = _differences(repository, rendered)
-    changed = sorted({*changed} - {repository.prefix + ANSWERS_FILE})
     files = [repository.top / path for path in (*changed, *renamed.values())]
     marked = [it for it in files if it.is_file() and not it.is_symlink() and _MARKER.search(it.read_bytes())]
     unmerged = project.repository.lines("ls-files", "-u", "-z", "--", repository.where)
-    conflicts = {str(it.relative_to(repository.top)) for it in marked} | {it.partition("\t")[2] for it in unmerged}
-    return Status(
-        str(project.root),
-        after.location,
-        project.version,
-        newest,
-        newest != project.version,
-        project.answers,
-        changed,
-        sorted(deleted),
-        renamed,
-        sorted(conflicts),
-    )
+    in_conflict = {str(it.relative_to(repository.top)) for it in marked} | {it.partition("\t")[2] for it in unmerged}
+    conflicts = sorted(in_conflict)
+    root, location, version, answers = str(project.root), after.location, project.version, project.answers
+    return Status(root, location, version, newest, newest != version, answers, changed, deleted, renamed, conflicts)
 
 
 def _differences(repository: Repository, rendered: str) -> tuple[list[str], list[str], dict[str, str]]:
     """Return the rendered files that were edited, deleted and renamed."""
     how = ["--name-status", "-z", "-M", "--no-ext-diff", "--ignore-submodules", "--diff-filter=DMRTU"]
     parts = iter(repository.lines("diff", *how, rendered, "--", repository.where))
-    changed, deleted, renamed = list[str](), list[str](), dict[str, str]()
+    changed, deleted, renamed = set[str](), list[str](), dict[str, str]()
     for letter in parts:
         path = next(parts)
         if letter.startswith("R"):
             renamed[path] = next(parts)
         elif letter != "D":
-            changed.append(path)
+            changed.add(path)
         elif not os.path.lexists(repository.top / path):  # git may not track it
             deleted.append(path)
-    return changed, deleted, renamed
+    return sorted(changed - {repository.prefix + ANSWERS_FILE}), sorted(deleted), renamed

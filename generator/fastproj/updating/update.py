@@ -7,7 +7,7 @@ result is staged for the user to review.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from filecmp import cmp
+from filecmp import cmpfiles
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ from .project import Project, answers_in, read_answers, read_project
 from .releases import Releases, releases_of
 from .users_files import convert_line_ends, listed_renames, paths_in
 
+# Returns the wanted components, given the recorded answers and the template's questions.
 Choose = Callable[[dict[str, Any], dict[str, Any]], list[str]]
-"""Returns the wanted components, given the recorded answers and the template's questions."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,10 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
         return Updated(project, target)
 
     repository, prefix = project.repository, project.repository.prefix
-    if wanted.dry_run:
-        repository = repository.with_objects_in(work / "objects")
+    repository = repository.with_objects_in(work / "objects") if wanted.dry_run else repository
     files = repository.files(head)
     if prefix + ANSWERS_FILE not in files:
-        file = project.root / ANSWERS_FILE
-        raise FastprojError(f"{file} is not committed: git add and commit it, then try again")
+        raise FastprojError(f"{project.root / ANSWERS_FILE} is not committed: git add and commit it, then try again")
     old = render(project, before, project.version, work / "old", {})
     new = _render_new(project, after, target, answers, wanted.ask, work)
     own = {prefix + path for path in new.rendered.own}
@@ -109,7 +107,7 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
         with suppress(FastprojError):  # the version of the project may not know these answers
             if not same:
                 render(project, before, project.version, between, answers)
-        own = {path for path in own if not _differs(path, old.folder, between)}
+        own.intersection_update(cmpfiles(old.folder, between, own, shallow=False)[0])
     # A downgrade reverts what the project's version renamed.
     table = {now: was for was, now in old.rendered.renamed.items()} | new.rendered.renamed
     table = {prefix + was: prefix + now for was, now in table.items()}
@@ -131,11 +129,7 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
 def render(
     project: Project, template: Releases, version: str, folder: Path, answers: Answers, ask: Asking | None = None
 ) -> Rendering:
-    """Render a version into a folder with other answers; all that are not given stay as recorded.
-
-    Raises:
-        FastprojError: a given or recorded answer is not allowed; the template is broken.
-    """
+    """Render a version into a folder with other answers; all that are not given stay as recorded."""
     stage, recorded = folder / project.repository.prefix, project.answers
     stage.mkdir(parents=True)
     (stage / ANSWERS_FILE).write_text(yaml.safe_dump(recorded), encoding="utf-8")  # where copier reads them
@@ -161,12 +155,6 @@ def _render_new(project: Project, after: Releases, target: str, answers: Answers
         return new
     known = {key: value for key, value in new.answers.items() if key not in fresh}
     return render(project, after, target, work / "asked", known, Asking(f"Update to {target}?", known))
-
-
-def _differs(path: str, old: Path, new: Path) -> bool:
-    """Return whether a file differs between two folders, or is in one of them only."""
-    files = old / path, new / path
-    return not (files[0].is_file() and files[1].is_file() and cmp(*files, shallow=False))
 
 
 def sources(project: Project, template: str | None, work: Path) -> tuple[Releases, Releases]:
