@@ -1,5 +1,6 @@
 """An update is a git operation that users know: its conflicts, its undoing, and the settings that apply."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -112,25 +113,29 @@ def test_conflict_style_of_the_user_applies(make_project: MakeProject, fastproj:
 
 
 def test_bare_repository_in_a_clone_runs_nothing(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
-    """Git would read its settings when it is called from there, or with its files in between."""
-    folder = make_project()
+    """Git would read the settings of one in the project's folder, or below it."""
+    top = tmp_path / "clone"
+    top.mkdir()
+    folder = make_project().rename(top / "proj")
+    shutil.rmtree(folder / ".git")
+    git(top, "init", "-q")
     payload = f"touch {tmp_path}/hacked; cat"
-    docs = folder / "mine"
-    for name in ("objects", "refs"):
-        (docs / name).mkdir(parents=True)
-        (docs / name / "keep").touch()
-    (docs / "HEAD").write_text("ref: refs/heads/main\n")
-    (docs / "config").write_text(
-        f'[core]\nrepositoryformatversion = 0\nbare = false\nworktree = ..\nfsmonitor = "{payload}"\n'
-        f'[filter "x"]\nclean = "{payload}"\nsmudge = "{payload}"\n'
-    )
+    for place in (folder, folder / "configs"):
+        for name in ("objects", "refs"):
+            (place / name).mkdir(parents=True)
+            (place / name / "keep").touch()
+        (place / "HEAD").write_text("ref: refs/heads/main\n")
+        (place / "config").write_text(
+            f'[core]\nrepositoryformatversion = 0\nbare = false\nworktree = {folder}\nfsmonitor = "{payload}"\n'
+            f'[filter "x"]\nclean = "{payload}"\nsmudge = "{payload}"\n'
+        )
     (folder / ".gitattributes").write_text("* filter=x\n")
-    commit(folder)
-    (tmp_path / "hacked").unlink(missing_ok=True)
+    commit(top)
     for command in (["status"], ["components"], ["update", "--yes", "--dry-run"], ["update", "--yes"]):
-        fastproj(*command, cwd=docs)
-        fastproj(*command[:1], str(docs), cwd=tmp_path)
-        assert not (tmp_path / "hacked").exists(), command
+        for place in (folder, folder / "configs"):
+            result = fastproj(*command, cwd=place)
+            assert not (tmp_path / "hacked").exists(), command
+            assert "safe.bareRepository" in result.stderr
 
 
 def test_stale_time_of_a_file_is_no_change(make_project: MakeProject, fastproj: Fastproj) -> None:
