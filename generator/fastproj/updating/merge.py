@@ -111,7 +111,11 @@ def _commit(repository: Repository, sides: Iterable[tuple[str, Tree]], message: 
     (folder / "commondir").write_bytes(os.fsencode(repository.common_dir) + b"\n")
     (folder / "HEAD").write_text("ref: refs/worktree/ours\n")
     identity = repository.run("var", "GIT_COMMITTER_IDENT")
-    who = os.fsdecode(identity.stdout).strip() if identity.ok else f"fastproj <> {time.time():.0f} +0000"
+    who = (
+        os.fsdecode(identity.stdout).strip()
+        if identity.ok
+        else f"fastproj <fastproj@localhost> {time.time():.0f} +0000"
+    )
     about = [f"committer {who}", f"data {len(os.fsencode(message))}", message]
     lines: list[str] = []
     for name, (tree, files) in zip(("refs/worktree/base", "refs/worktree/ours", "TEMPLATE"), sides, strict=True):
