@@ -15,12 +15,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 9
-PROGRAMS = Path(sys.executable).parent
+FASTPROJ = [sys.executable, "-m", "fastproj"]
 COMMANDS = {
-    "fastproj update": [str(PROGRAMS / "fastproj"), "update", "--yes"],
-    "fastproj update --dry-run": [str(PROGRAMS / "fastproj"), "update", "--yes", "--dry-run"],
-    "fastproj status": [str(PROGRAMS / "fastproj"), "status"],
-    "copier update": [str(PROGRAMS / "copier"), "update", "--defaults", "--quiet"],
+    "fastproj update": [*FASTPROJ, "update", "--yes"],
+    "fastproj update --dry-run": [*FASTPROJ, "update", "--yes", "--dry-run"],
+    "fastproj status": [*FASTPROJ, "status"],
+    "copier update": [sys.executable, "-m", "copier", "update", "--defaults", "--quiet"],
 }
 
 
@@ -61,12 +61,13 @@ def _project(work: Path, environment: dict[str, str]) -> int:
     shutil.copy(ROOT / "copier.yml", work / "template")
     git("init", "--quiet")
     release("v1.0.0")
-    new = [str(PROGRAMS / "fastproj"), "new", "proj", "--yes", "--template", str(work / "team.bundle")]
+    new = [*FASTPROJ, "new", "proj", "--yes", "--template", str(work / "team.bundle")]
     subprocess.run(new, cwd=work, env=environment, check=True, capture_output=True)
-    engine = work / "template/template/project/src/{{ package }}"
-    for name in ("speed.py", "loaders.py", "checkpoint.py", "log.py", "model.py.jinja"):
-        (engine / name).write_text((engine / name).read_text() + "# newer\n")
-    (engine / "newer.py").write_text('"""New."""\n')
+    template = work / "template/template"
+    for name in ("loader", "checkpoint", "log", "optim"):
+        with (template / f"frameworks/pytorch/{name}.py").open("a") as file:
+            file.write("# newer\n")
+    (template / "project/src/{{ package }}/newer.py").write_text('"""New."""\n')
     release("v1.1.0")
     return sum(len(names) for folder, _, names in os.walk(work / "proj") if ".git" not in Path(folder).parts)
 

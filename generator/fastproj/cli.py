@@ -136,28 +136,18 @@ def update(
     dry_run: DryRun = False,
     downgrade: Annotated[bool, typer.Option("--downgrade", help="Allow an older version.")] = False,
     template: Annotated[str | None, typer.Option(help="New location of the template, recorded in the project.")] = None,
-    continue_: Annotated[bool, typer.Option("--continue", help="Finish an interrupted update.")] = False,
-    abort: Annotated[bool, typer.Option("--abort", help="Undo an interrupted update.")] = False,
     **answers: Any,
 ) -> None:
     """Update a project to a newer template or to other answers, and stage the result. Your changes are kept."""
     from . import show
-    from .updating.apply import end
+    from .updating.update import Wanted
     from .updating.update import update as run_update
-    from .updating.wanted import Wanted
 
-    if continue_ or abort:
-        others = (to, data, dry_run, downgrade, template, *answers.values())
-        if (continue_ and abort) or any(it not in (None, False) for it in others):
-            raise UsageError("--continue and --abort take no other option: pass one of them alone")
-        ended = end(where, abort)
-        report(show.ended(ended), "the interrupted update was undone" if abort else "the update is staged")
-        raise typer.Exit(1 if ended.conflicts else 0)
     wanted = Wanted(to, template, answers, data, not yes and interactive(), dry_run, downgrade)
     result = run_update(where, wanted)
     changed = result.merged and not dry_run
     report(show.updated(result, dry_run), "the update is staged" if changed else "nothing was changed")
-    if result.merged and result.merged.conflicts:
+    if result.conflicts:
         raise typer.Exit(1)
 
 
@@ -183,20 +173,3 @@ def status(
     print(without_passwords(show.as_json(found) if json else show.status_text(found)))
     if found.behind:
         raise typer.Exit(3)  # 1 is an error
-
-
-@command_with_answers
-def adopt(
-    *,
-    where: Where = Path(),
-    data: Data = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what was found.")] = False,
-    template: Annotated[str | None, typer.Option(help="Template of the project, if not the embedded one.")] = None,
-    **answers: Any,
-) -> None:
-    """Link a rendered repository without an answers file to the closest release. Writes only that file."""
-    from . import show
-    from .updating.adopt import adopt as run_adopt
-
-    adopted = run_adopt(where, template, answers, data or [], dry_run)
-    report(show.adopted(adopted), "the answers file was written" if adopted.written else "nothing was changed")

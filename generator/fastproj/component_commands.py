@@ -36,7 +36,7 @@ def add(
 
     changed = run_add(project, names, dry_run, data or [], {"update_source": update_source})
     report(show_components.added(changed, dry_run), "nothing was changed" if dry_run else "the change is staged")
-    _exit(changed.conflicts)
+    _exit(changed.updated.conflicts)
 
 
 def remove(names: Names, project: Project = Path(), dry_run: DryRun = False) -> None:
@@ -46,7 +46,7 @@ def remove(names: Names, project: Project = Path(), dry_run: DryRun = False) -> 
 
     changed = run_remove(project, names, dry_run)
     report(show_components.removed(changed, dry_run), "nothing was changed" if dry_run else "the change is staged")
-    _exit(changed.conflicts)
+    _exit(changed.updated.conflicts)
 
 
 def _exit(conflicts: bool) -> None:

@@ -26,8 +26,10 @@ def added(changed: Changed, dry_run: bool) -> str:
     """Describe what `add` did: files, how to enable each component, what to install, and next steps."""
     done = changed.updated
     if not changed.names:
-        return f"{done.root} has these components already: nothing was changed."
-    lines = [f"{'Would add' if dry_run else 'Added'} {', '.join(changed.names)} to {done.root}, from {done.after}."]
+        return f"{done.project.root} has these components already: nothing was changed."
+    lines = [
+        f"{'Would add' if dry_run else 'Added'} {', '.join(changed.names)} to {done.project.root}, from {done.after}."
+    ]
     lines += [f"  {name} is required" for name in changed.required]
     lines += show.changes(done)
     new = [changed.components[name] for name in changed.names]
@@ -49,8 +51,8 @@ def removed(changed: Changed, dry_run: bool) -> str:
     """Describe what `remove` did."""
     done = changed.updated
     if not changed.names:
-        return f"{done.root} does not have these components: nothing was changed."
-    lines = [f"{'Would remove' if dry_run else 'Removed'} {', '.join(changed.names)} from {done.root}."]
+        return f"{done.project.root} does not have these components: nothing was changed."
+    lines = [f"{'Would remove' if dry_run else 'Removed'} {', '.join(changed.names)} from {done.project.root}."]
     lines += show.changes(done)
     sections = [it for it in (changed.components[name] for name in changed.names) if not it.file and not it.kind]
     lines += [f"  Remove the section {it.section} from your config files, if it is there." for it in sections]
@@ -61,4 +63,4 @@ def _ending(changed: Changed, lines: list[str], message: str, dry_run: bool) -> 
     done = changed.updated
     if dry_run:
         return "\n".join([*lines, "", done.diff])
-    return "\n".join([*lines, "", *show.next_steps(done.repository, message, changed.conflicts)])
+    return "\n".join([*lines, "", *show.next_steps(done, message)])

@@ -6,16 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
-from fastproj.updating.moved_options import BY_VALUE, NOT_USED, TABLE, component_of
 from matrix import COMPONENTS, ROOT
 from program import Fastproj
 from updating import read_answers
 
-MOVED: dict[str, str] = yaml.safe_load((ROOT / "template/components/moved-options" / TABLE).read_text())
+MOVED: dict[str, str] = yaml.safe_load((ROOT / "template/components/moved-options/renamed.yaml").read_text())
 
 
 def test_page_lists_every_option_with_its_successor() -> None:
@@ -33,34 +30,6 @@ def test_text_says_whether_the_component_exists() -> None:
             assert named[2] == f" (fastproj add {named[1]})", option
         else:
             assert named[2] == ", which does not exist yet", option
-    assert component_of("train.ema", 0.99, MOVED) in COMPONENTS
-    assert component_of("dist.strategy", "fsdp", MOVED) in COMPONENTS
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "component"),
-    [
-        ("train.ema", 0.999, "ema"),
-        ("train.ema", None, None),
-        ("dist.strategy", "ddp", None),
-        ("speed.precision", "fp8", "fp8"),
-        ("speed.precision", "bf16", None),
-        ("log.tracker", "wandb", "wandb"),
-        ("optim.schedule", "range", "lr-range-test"),
-        ("optim.schedule", "cosine", "schedules"),
-        ("train.freeze", ["encoder"], "finetune"),
-        ("train.freeze", [], None),
-        ("optim.lr", 0.1, None),
-    ],
-)
-def test_option_asks_for_its_component_only_with_a_value_that_needs_it(
-    option: str, value: Any, component: str | None
-) -> None:
-    assert component_of(option, value, MOVED) == component
-
-
-def test_each_single_value_belongs_to_a_known_option() -> None:
-    assert {*NOT_USED, *(option for option, _ in BY_VALUE)} <= MOVED.keys() | {"speed.precision"}
 
 
 def test_updated_project_refuses_old_options_with_their_new_names(

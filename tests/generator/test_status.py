@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from program import Fastproj
-from updating import MakeProject, commit, edit, git, journal, read_files, stop_update
+from updating import MakeProject, commit, edit, git, read_files
 
 
 def test_status_lists_changes_and_newer_release(
@@ -57,17 +57,3 @@ def test_status_of_an_unedited_project(make_project: MakeProject, fastproj: Fast
     result = fastproj("status", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert "changed   no rendered file" in result.stdout
-
-
-def test_status_reports_a_killed_update(
-    make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str]
-) -> None:
-    folder = make_project("v0.1.0")
-    stop_update(environment, folder, "replace", "2", "SIGKILL")
-    before = read_files(folder), read_files(folder / ".git")
-    result = fastproj("status", cwd=folder)
-    assert result.returncode == 3, result.stderr
-    assert "pending   the update to v0.3.0 was interrupted: fastproj update --continue, or --abort" in result.stdout
-    assert "--continue" in fastproj("update", "--dry-run", cwd=folder).stderr
-    assert (read_files(folder), read_files(folder / ".git")) == before
-    assert journal(folder)

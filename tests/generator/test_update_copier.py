@@ -66,6 +66,8 @@ def test_plain_copier_update_from_the_own_bundle(
     folder, bundle = tmp_path / "proj", data / "fastproj/template.bundle"
     edit(folder / "README.md", "## Files", "## My files")
     (folder / "src/proj/model.py").write_text("# mine\n")
+    (folder / "LICENSE").unlink()  # copier then reads `_skip_if_exists` before there are answers
+    (folder / "Makefile").rename(folder / "makefile")
     commit(folder)
     git(tmp_path, "clone", "-q", str(bundle), "template")
     (tmp_path / "template/template/project/NEW.md").write_text("# New\n")
@@ -81,3 +83,4 @@ def test_plain_copier_update_from_the_own_bundle(
     assert (folder / "NEW.md").is_file()
     assert "## My files" in (folder / "README.md").read_text()
     assert (folder / "src/proj/model.py").read_text() == "# mine\n"
+    assert not (folder / "LICENSE").exists()

@@ -2,14 +2,13 @@
 
 import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 
 import pexpect
 import pytest
 from program import Fastproj
-from updating import MakeProject, build, commit, edit, git, project_state, read_files, stop_update
+from updating import MakeProject, build, commit, edit, git, project_state, read_files
 
 ENGINE = "src/proj/engine.py"
 
@@ -50,7 +49,7 @@ def test_version_with_a_null_byte_is_a_one_line_error(make_project: MakeProject,
     edit(folder / ".copier-answers.yml", "_commit: v0.1.0", '_commit: "v0\\0"')
     commit(folder)
     result = fastproj("update", "--yes", cwd=folder)
-    assert (result.returncode, result.stderr.count("\n"), "fastproj adopt" in result.stderr) == (1, 1, True)
+    assert (result.returncode, result.stderr.count("\n"), "git checkout" in result.stderr) == (1, 1, True)
 
 
 def test_answer_of_another_type_is_converted(make_project: MakeProject, fastproj: Fastproj) -> None:
@@ -93,17 +92,6 @@ def test_gitattributes_are_merged(make_project: MakeProject, fastproj: Fastproj,
     text = (folder / ".gitattributes").read_text()
     assert "# mine\n*.py text\n" in text
     assert "*.bin binary\n" in text
-
-
-def test_file_modes_are_kept_with_core_filemode_false(make_project: MakeProject, fastproj: Fastproj) -> None:
-    folder = make_project()
-    git(folder, "config", "core.fileMode", "false")
-    (folder / ENGINE).chmod(0o755)
-    (folder / "README.md").chmod(0o400)
-    result = fastproj("update", "--yes", cwd=folder)
-    assert result.returncode == 0, result.stderr
-    assert "Of release 3" in (folder / ENGINE).read_text()
-    assert (folder / ENGINE).stat().st_mode & 0o777 == 0o755
 
 
 def test_conflict_in_skip_worktree_file_is_refused(make_project: MakeProject, fastproj: Fastproj) -> None:
@@ -149,28 +137,3 @@ def test_closed_stdout_is_no_traceback(make_project: MakeProject, environment: d
     result.expect(pexpect.EOF)
     result.close()
     assert (result.exitstatus, "Traceback" in (result.before or "")) == (0, False)
-
-
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_signal_after_the_last_step_still_reports_the_update(
-    number: str, make_project: MakeProject, environment: dict[str, str]
-) -> None:
-    folder = make_project()
-    result = stop_update(environment, folder, "apply", "1", number)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "Updated" in result.stdout
-
-
-def test_git_status_after_a_kill_changes_nothing(
-    make_project: MakeProject, fastproj: Fastproj, environment: dict[str, str]
-) -> None:
-    """`git status` writes the index anew, with the same entries."""
-    folder = make_project()
-    assert stop_update(environment, folder, "record", "1", "SIGKILL").returncode == -signal.SIGKILL
-    os.utime(folder / "README.md", (1, 1))
-    before = (folder / ".git/index").read_bytes()
-    git(folder, "status")
-    assert (folder / ".git/index").read_bytes() != before
-    assert "Finished the interrupted update" in fastproj("update", "--continue", cwd=folder).stdout
-    unstaged = [line for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "]
-    assert unstaged == []

@@ -141,30 +141,6 @@ def test_own_data_keeps_the_modules_that_it_imports(
     assert named == kept
 
 
-def test_components_that_the_config_uses_are_added(
-    released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
-) -> None:
-    folder = released("0.3.0", "mlp")
-    answers = ["--data", "launchers=slurm", "--to=v0.3.0"]
-    assert fastproj("update", "--yes", *answers, cwd=folder).returncode == 0
-    (folder / "configs/large.yaml").write_text(
-        "train: {ema: 0.999, patience: 3}\ndist: {strategy: fsdp}\noptim: {name: adamw}\nlora: {rank: null}\n"
-    )
-    commit(folder)
-    result = fastproj("update", "--yes", cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
-    found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
-    assert found["components"] == ["fsdp", "ema", "early-stopping", "slurm", "moved-options"]
-    assert "launchers" not in found
-    assert (folder / PACKAGE / "components/ema.py").exists()
-    uses = [line.split(None, 1)[1] for line in result.stdout.splitlines() if line.startswith("  option")]
-    assert uses == [
-        "train.ema: needs the component ema, which is added",
-        "train.patience: needs the component early-stopping, which is added",
-        "dist.strategy: needs the component fsdp, which is added",
-    ]
-
-
 def test_plain_copier_update_reads_launchers_and_workflow_as_components(
     released: Callable[[str, str], Path], fastproj: Fastproj, environment: dict[str, str]
 ) -> None:

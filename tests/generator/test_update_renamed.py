@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from program import Fastproj
-from updating import MakeProject, commit, edit, git
+from updating import MakeProject, commit, edit, git, lost_edits, read_files
 
 OLD, NEW = Path("src/proj/engine.py"), Path("src/proj/core/motor.py")
 TABLE = """
@@ -71,7 +71,7 @@ def test_conflict_is_at_the_new_path(template: list[str], make_project: MakeProj
     commit(folder)
     result = fastproj("update", "--yes", *template, cwd=folder)
     assert result.returncode == 1, result.stdout + result.stderr
-    assert f"CONFLICT  {NEW}" in result.stdout
+    assert f"CONFLICT (content): Merge conflict in {NEW}" in result.stdout
     assert "return 20 + 1  # mine\n" in (folder / NEW).read_text()
     assert not (folder / OLD).exists()
 
@@ -123,6 +123,40 @@ def test_users_file_at_the_new_path_is_kept(template: list[str], make_project: M
     assert result.returncode == 1, result.stdout + result.stderr
     assert "MINE = 1" in (folder / NEW).read_text()
     assert any("return 35 + 1  # mine" in file.read_text() for file in (folder / "src").rglob("*.py"))
+
+
+def file_at_the_folder(folder: Path) -> None:
+    (folder / NEW.parent).write_text("notes of mine\n")
+
+
+def link_at_the_folder(folder: Path) -> None:
+    (folder / NEW.parent).symlink_to("../../configs")
+
+
+def folder_at_the_file(folder: Path) -> None:
+    (folder / NEW).mkdir(parents=True)
+    (folder / NEW / "notes").write_text("notes of mine\n")
+
+
+@pytest.mark.parametrize("change", [file_at_the_folder, link_at_the_folder, folder_at_the_file])
+def test_users_file_in_the_way_of_a_rename_is_never_lost(
+    change: Callable[[Path], None], template: list[str], make_project: MakeProject, fastproj: Fastproj
+) -> None:
+    folder = make_project("v0.1.0")
+    rendered = read_files(folder)
+    change(folder)
+    edit(folder / OLD, "return 35\n", "return 35 + 1  # mine\n")
+    commit(folder)
+    before = read_files(folder)
+    result = fastproj("update", "--yes", *template, cwd=folder)
+    assert (result.returncode, "CONFLICT" in result.stdout) == (1, True), result.stdout + result.stderr
+    assert lost_edits(folder, before, rendered) == []
+    after = read_files(folder)
+    own = next(content for path, content in before.items() if path.startswith(str(NEW.parent)))
+    assert own in after.values()
+    assert any(b"return 35 + 1  # mine" in content for _, content in after.values())
+    git(folder, "cherry-pick", "--abort")
+    assert read_files(folder) == before
 
 
 def test_project_in_a_folder_of_a_larger_repository(

@@ -135,7 +135,7 @@ def test_workflow_opens_one_pull_request(conflict: bool, github: GitHub, make_pr
     assert "Updated" in (work / "pull-request-temp/update/report.md").read_text()
     origin = github.folder / "origin.git"
     pushed = git(origin, "show", "fastproj-v0.3.0:src/proj/engine.py")
-    assert ("<<<<<<< yours" in pushed) == conflict
+    assert ("<<<<<<< HEAD" in pushed) == conflict
     assert ("Mine" if conflict else "return 21") in pushed
     assert "News" not in pushed
     staged = git(work / "update", "write-tree")

@@ -5,11 +5,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from observed import Entries, Observed, harness
-from program import PROGRAMS, run_fastproj
+from program import run_fastproj
 from updating import build, lost_edits, read_files
 
 KINDS = ("lost edits", "wrong merges", "code executed", "tracebacks", "hangs", "leftovers", "surprises")
@@ -54,7 +55,6 @@ class Attempt(Observed):
     """Whether permissions of files apply, also to root."""
     converted: bool = False
     """Whether the files in the work tree differ from those in the index."""
-    killed: bool = False
     runs: int = 0
     found: list[tuple[str, str]] = field(default_factory=list)
 
@@ -70,20 +70,17 @@ class Attempt(Observed):
         """Note something that must not happen."""
         self.found.append((kind, f"{self.name}: {' '.join(what.split())[:200]}"))
 
-    def fastproj(self, *arguments: str, kill: tuple[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the program, kill it after a step if one is given, and notice what is wrong with its end."""
+    def fastproj(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the program, and notice what is wrong with its end."""
         before = self.outside()
-        done = self._run([*([str(PROGRAMS / "stop_update.py"), *kill, "SIGKILL"] if kill else []), *arguments])
+        done = self._run(arguments)
         self.runs += 1
         what = f"{' '.join(arguments)} ({done.returncode}): {done.stderr[-150:] or done.stdout[-50:]}"
-        killed = done.returncode == -signal.SIGKILL  # by `kill`, or as it hung
-        if (failed := _failure(done)) and not killed:
+        hung = done.returncode == -signal.SIGKILL
+        if (failed := _failure(done)) and not hung:
             self.report("tracebacks", f"{failed}: {what}")
         self.notice_code(what)
-        # What a kill leaves in TMPDIR, the next update that is not refused removes.
-        ended = not done.stderr and arguments[0] == "update" and "--dry-run" not in arguments
-        self.killed = killed or (self.killed and not ended)
-        if not self.killed and (left := os.listdir(self.place / "tmp")):
+        if (left := os.listdir(self.place / "tmp")) and not hung:
             self.report("leftovers", f"TMPDIR after {what}: {left}")
             shutil.rmtree(self.place / "tmp")
             (self.place / "tmp").mkdir()
@@ -92,7 +89,7 @@ class Attempt(Observed):
             self.report("lost edits", f"{what}: files outside of the project: {sorted(changed)[:3]}")
         return done
 
-    def _run(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         home = self.place / "home"
         variables = {
             key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_", "XDG_"))
@@ -131,7 +128,7 @@ class Attempt(Observed):
     def no_leftovers(self, what: str) -> None:
         """Notice what a finished or refused update left."""
         git_dir = self.git_dir()
-        places = [git_dir / "fastproj", git_dir / "index.lock", self.project / ".fastproj-update.tmp"]
+        places = [git_dir / "fastproj", git_dir / "index.lock"]
         left = [str(it) for it in places if os.path.lexists(it)]
         left += self.git("for-each-ref", "refs/worktree", "refs/fastproj").split()
         if left:
@@ -149,7 +146,7 @@ class Attempt(Observed):
         unmerged = {line.partition("\t")[2] for line in self.git("ls-files", "-u", "-z").split("\0")}
         unstaged = self.git("diff", "--no-ext-diff", "--no-textconv", "--ignore-submodules", "--name-only", "-z")
         for path in old.keys() | new.keys() | mine.keys() | after.keys():
-            if path in unmerged or f"{path}~yours" in unmerged or path == ANSWERS or _is_moved(path, old, mine):
+            if path in unmerged or f"{path}~HEAD" in unmerged or path == ANSWERS or _is_moved(path, old, mine):
                 continue
             by_user, by_template = mine.get(path) != old.get(path), new.get(path) != old.get(path)
             expected = mine.get(path) if by_user else new.get(path)

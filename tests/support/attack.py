@@ -1,4 +1,4 @@
-"""Attack the program: states of a project x commands x kills x ways out, hostile answers and hostile templates.
+"""Attack the program: states of a project x commands, hostile answers and hostile templates.
 
 `python tests/support/attack.py [PART_OF_A_NAME ...]` makes all attempts, or those with a part in their name, prints
 what was found, and exits with 1 if that is anything. No run may lose an edit, merge wrongly, execute code of a template
@@ -24,7 +24,6 @@ from attempts import (
     answers_are_refused,
     template_change_arrives,
     template_is_harmless,
-    update_is_killed,
     update_is_refused,
     update_works,
 )
@@ -33,7 +32,6 @@ from hostile_answers import HOSTILE
 from observed import harness
 from refused import REFUSED
 from template_changes import CHANGES
-from ways_out import WAYS_OUT, abort
 
 Action = Callable[[Attempt], None]
 EDITS: list[State] = [
@@ -62,19 +60,6 @@ EDITS: list[State] = [
     edits.own_attributes,
     edits.deleted_folder,
 ]
-KILLED: list[State] = [
-    edits.edited_another_function,
-    edits.edited_same_line,
-    edits.renamed,
-    edits.deleted,
-    edits.file_instead_of_folder,
-    edits.mode_changed,
-    git_settings.sha256,
-    git_settings.linked_work_tree,
-    git_settings.separate_git_dir,
-    git_settings.in_a_subfolder,
-    git_settings.autocrlf,
-]
 FAST = [
     "edit file_instead_of_folder",
     "setting fsmonitor_and_hooks",
@@ -86,12 +71,8 @@ FAST = [
     "template link_up",
     "template folder_at_answers",
     "template deep_mapping",
-    "killed edited_another_function replace-10 look",
-    "killed edited_same_line replace-3 reset_and_commit",
-    "killed edited_same_line record-1 killed_again",
 ]
 """Starts of the names of some attempts that together use each part of this program."""
-POINTS = [("record", "1"), ("_lock", "1"), *(("replace", calls) for calls in ("1", "3", "6", "9", "10"))]
 
 
 def cases() -> dict[str, Action]:
@@ -118,17 +99,6 @@ def cases() -> dict[str, Action]:
     for change, state, expected in CHANGES:
         name = f"change {change.__name__} {state.__name__}"
         found[name] = partial(template_change_arrives, change, state, expected)
-    for calls in range(1, 13):  # of all states, the one with the most intricate moves
-        point = "replace", str(calls)
-        name = f"killed {edits.file_instead_of_folder.__name__} {'-'.join(point)} abort"
-        found[name] = partial(update_is_killed, edits.file_instead_of_folder, point, abort)
-    for row, state in enumerate(KILLED):
-        for column, way_out in enumerate(WAYS_OUT):
-            if (row + column) % 2:  # half of them: each state with each second way, each way with each second state
-                continue
-            point = POINTS[(row + column * 3) % len(POINTS)]
-            name = f"killed {state.__name__} {'-'.join(point)} {way_out.__name__}"
-            found[name] = partial(update_is_killed, state, point, way_out)
     return found
 
 

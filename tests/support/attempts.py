@@ -12,7 +12,6 @@ from arena import Attempt
 from edits import State
 from observed import harness
 from updating import commit, git, read_files
-from ways_out import WayOut
 
 
 def prepare(attempt: Attempt, state: State, committed: bool = True) -> None:
@@ -74,7 +73,7 @@ def answers_are_refused(content: bytes, reason: str, attempt: Attempt) -> None:
     file.write_bytes(b"_src_path: ~/x.bundle\n_commit: v0.1.0\n" + content)
     commit(attempt.project)
     before = attempt.state()
-    for command in (["status"], ["update", "--yes"], ["update", "--dry-run"], ["adopt", "--dry-run"]):
+    for command in (["status"], ["update", "--yes"], ["update", "--dry-run"], ["components"]):
         done = attempt.fastproj(*command)
         if done.returncode != 1 or reason not in done.stderr:
             attempt.report("surprises", f"{command} is not refused with {reason!r} but {done.stdout}{done.stderr}")
@@ -104,8 +103,10 @@ def template_is_harmless(change: Callable[[Path], None], attempt: Attempt) -> No
     if done.stderr:
         attempt.unchanged(without_objects, "a refused update", objects=False)
         return
-    after = attempt.state(objects=False)
-    if after["git"] != without_objects["git"]:
+    now, earlier = attempt.state(objects=False)["git"], without_objects["git"]
+    assert isinstance(now, dict)
+    in_conflict = {str(attempt.git_dir() / name) for name in ("CHERRY_PICK_HEAD", "MERGE_MSG", "logs/CHERRY_PICK_HEAD")}
+    if {path: content for path, content in now.items() if path not in in_conflict} != earlier:
         attempt.report("lost edits", "update changed files of git")
     kept = {path: it for path, it in files.items() if path in ("scratch.txt", "src/proj/engine.py")}
     for path, (_, content) in kept.items():
@@ -139,14 +140,3 @@ def _use_git(attempt: Attempt, project: Path) -> None:
     for command in (["status"], ["diff", "HEAD"], ["add", "-A"], ["commit", "-qm", "x"], ["checkout", "-qb", "y"]):
         subprocess.run(["git", *command], cwd=project, env=home, capture_output=True, check=False)
     attempt.notice_code("git in the project")
-
-
-def update_is_killed(state: State, point: tuple[str, str], way_out: WayOut, attempt: Attempt) -> None:
-    """Kill an update, and go on from there."""
-    prepare(attempt, state)
-    before, mine, files = attempt.state(objects=False), attempt.entries(), read_files(attempt.project)
-    done = attempt.fastproj("update", "--yes", kill=point)
-    if done.returncode != -9:
-        attempt.report("surprises", f"the update was not killed but ended with {done.returncode}: {done.stderr}")
-        return
-    way_out(attempt, before, files, mine)

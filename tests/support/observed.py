@@ -61,10 +61,6 @@ class Observed:
         """Return git's folder."""
         return Path(self.git("rev-parse", "--absolute-git-dir").strip() or self.place / "none")
 
-    def lock(self) -> Path:
-        """Return git's lock on the index."""
-        return self.git_dir() / "index.lock"
-
     def outside(self) -> dict[str, bytes]:
         """Return the files that do not belong to the project."""
         homes = {"home/.fastproj", "home/.local", "home/.cache"}

@@ -139,7 +139,7 @@ REFUSED: list[tuple[State, str]] = [
     (locked_index, "index.lock"),
     (unborn, "no commit yet"),
     (no_repository, "not in a git repository"),
-    (no_answers, "fastproj adopt"),
+    (no_answers, "git checkout $(git log -1 --diff-filter=AM"),
     (answers_with("", "empty"), "holds no answers"),
     (answers_with("{", "broken"), "cannot read"),
     (answers_with("_src_path: BUNDLE\ngpus: 0\n", "without_version"), "_commit"),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Protocol
 
 import yaml
-from program import PROGRAMS, run_fastproj
 
 VERSIONS = ["v0.1.0", "v0.2.0", "v0.3.0"]
 
@@ -189,13 +188,3 @@ def read_answers(project: Path) -> dict[str, object]:
     """Return what `.copier-answers.yml` records."""
     found: dict[str, object] = yaml.safe_load((project / ".copier-answers.yml").read_text())
     return found
-
-
-def journal(project: Path) -> bool:
-    """Return whether an interrupted update is recorded, for the next fastproj to finish."""
-    return bool(git(project, "for-each-ref", "refs/worktree/fastproj"))
-
-
-def stop_update(environment: dict[str, str], folder: Path, *point: str) -> subprocess.CompletedProcess[str]:
-    """Update a project with a program that stops at a point, which `programs/stop_update.py` describes."""
-    return run_fastproj([str(PROGRAMS / "stop_update.py"), *point, "update", "--yes"], folder, environment)

@@ -1,4 +1,4 @@
-"""Run git such that neither the caller's repository nor the user's settings affect the result."""
+"""Run git such that neither the caller's repository nor hooks affect the result."""
 
 import os
 import re
@@ -13,7 +13,6 @@ from pathlib import Path
 from . import process
 from .errors import FastprojError
 
-TIMEOUT_S = 60.0
 OLDEST_TO_RENDER = (2, 28)  # first with `init --initial-branch`; copier needs 2.27
 OLDEST_TO_MERGE = (2, 38)  # first with `merge-tree --write-tree`
 
@@ -21,19 +20,12 @@ OLDEST_TO_MERGE = (2, 38)  # first with `merge-tree --write-tree`
 _IDENTITY = ("GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_EXEC_PATH")
 _KEPT = (*_IDENTITY, "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 
-_NO_HOOKS = {"core.hooksPath": os.devnull, "core.fsmonitor": "false"}
+# A cloned or rendered folder that looks like a bare repository must not bring settings, which may name programs.
+_SAFE = {"core.hooksPath": os.devnull, "core.fsmonitor": "false", "safe.bareRepository": "explicit"}
 # Files of a template as they were committed, without conversion.
-_UNCONVERTED = {
-    "core.autocrlf": "false",
-    "core.eol": "lf",
-    "core.attributesFile": os.devnull,
-}
+_UNCONVERTED = {"core.autocrlf": "false", "core.eol": "lf", "core.attributesFile": os.devnull}
 # Whatever the user's settings say: local templates can be cloned, and no protocol that runs commands, such as ext.
 _PROTOCOLS = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
-# With these, git explains a failure of ssh, which has already said the reason.
-_BOILERPLATE = ("Please make sure you have the correct access rights", "and the repository exists.")
-_SSH_FAILED = "fatal: Could not read from remote repository."
-_ADD_FAILED = "fatal: adding files failed"  # the reason comes first, before what follows from it
 
 
 @dataclass(frozen=True)
@@ -66,47 +58,34 @@ def run(
     data: bytes = b"",
     settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = 60.0,
 ) -> Result:
-    """Run git in a folder, without hooks.
-
-    Raises:
-        FastprojError: git is missing, cannot be started, or takes longer than `timeout_s`.
-    """
+    """Run git in a folder, without hooks; raises an error if it cannot be started or takes longer than `timeout_s`."""
     program = shutil.which("git")  # as copier finds it, not the next one on the PATH
     if program is None:
         raise FastprojError("git is not on the PATH: install git, then try again")
-    options = [part for key, value in (_NO_HOOKS | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
+    options = [part for key, value in (_SAFE | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
     try:
         environment = os.environ | _PROTOCOLS | dict(variables or {})
         done = process.run([program, *options, *arguments], folder, environment, data, timeout_s)
     except subprocess.TimeoutExpired as error:
-        raise FastprojError(
-            f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}: run it there to see why"
-        ) from error
+        reason = f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}"
+        raise FastprojError(f"{reason}: run it there to see why") from error
     except OSError as error:
         raise FastprojError(f"git cannot be started ({error.strerror}): repair {program}") from error
     return Result(done.returncode, done.stdout, done.stderr)
 
 
+@cache
 def require(oldest: tuple[int, int] = OLDEST_TO_RENDER) -> None:
-    """Check that git works and is recent enough.
-
-    Raises:
-        FastprojError: git is missing, broken or too old.
-    """
-    done = _version()
+    """Check that git works and is recent enough; else raise an error."""
+    done = run(Path("/"), "--version")
     found = re.match(r"git version (\d+)\.(\d+)", done.text)
     if found is None:
         raise FastprojError(f"{shutil.which('git')} does not work ({done.reason}): fix its settings, or repair git")
     if (int(found[1]), int(found[2])) < oldest:
-        have, need = f"{found[1]}.{found[2]}", ".".join(map(str, oldest))
-        raise FastprojError(f"git {have} is too old: install git {need} or newer")
-
-
-@cache
-def _version() -> Result:
-    return run(Path("/"), "--version")
+        need = ".".join(map(str, oldest))
+        raise FastprojError(f"git {found[1]}.{found[2]} is too old: install git {need} or newer")
 
 
 def forget_callers_repository() -> None:
@@ -118,29 +97,24 @@ def forget_callers_repository() -> None:
 @contextmanager
 def reading_templates(own: bool) -> Iterator[None]:
     """Set the environment for git commands that read a template; the user's settings do not apply to our own."""
-    before = os.environ.copy()
-    os.environ |= _PROTOCOLS
-    os.environ["GIT_TERMINAL_PROMPT"] = "0"  # a private repository must fail, not wait for a password
-    if own:
-        os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    settings = _NO_HOOKS | _UNCONVERTED
-    os.environ["GIT_CONFIG_COUNT"] = str(len(settings))
+    before, settings = dict(os.environ), _SAFE | _UNCONVERTED
+    # A private repository must fail, not wait for a password.
+    os.environ |= _PROTOCOLS | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_COUNT": str(len(settings))}
+    os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"} if own else {}
     for number, (key, value) in enumerate(settings.items()):
         os.environ |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     try:
         yield
     finally:
-        for key in set(os.environ) - set(before):
-            del os.environ[key]
+        os.environ.clear()
         os.environ.update(before)
 
 
 def last_line(text: str | None) -> str:
     """Return the last line that is not empty, where programs say what went wrong."""
-    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
-    lines = [line for line in lines if line not in _BOILERPLATE]
-    if len(lines) > 1 and lines[-1] == _ADD_FAILED:
-        return lines[0]
-    if len(lines) > 1 and lines[-1] == _SSH_FAILED:
-        lines.pop()
-    return lines[-1] if lines else "no message"
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()] or ["no message"]
+    if lines[-1] == "fatal: adding files failed":
+        return lines[0]  # the others follow from it
+    if lines[-1] == "and the repository exists.":
+        lines = lines[:-3] or lines[:1]  # git adds three lines to what ssh says
+    return lines[-1]

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from .errors import FastprojError
 
-_POLL_S = 0.02
-
 
 @contextmanager
 def locked(folder: Path, busy: str, timeout_s: float = 0.0) -> Iterator[bool]:
@@ -20,21 +18,22 @@ def locked(folder: Path, busy: str, timeout_s: float = 0.0) -> Iterator[bool]:
         FastprojError: another process holds it for longer than `timeout_s`; `busy` is the message.
         OSError: the folder cannot be opened.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + timeout_s
     try:
-        yield _acquire(descriptor, busy, time.monotonic() + timeout_s)
+        while (held := _try_lock(descriptor)) is None:
+            if time.monotonic() >= deadline:
+                raise FastprojError(busy)
+            time.sleep(0.02)
+        yield held
     finally:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, busy: str, deadline: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                raise FastprojError(busy) from error
-            time.sleep(_POLL_S)
-        except OSError:
-            return False
+def _try_lock(descriptor: int) -> bool | None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return False
+    return True

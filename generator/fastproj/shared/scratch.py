@@ -20,7 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)  # the 
 
 def temporary_folder() -> Path:
     """Return the system's folder for temporary files, without an interruption: Python creates a file to test it."""
-    with uninterrupted():
+    with _uninterrupted():
         return Path(tempfile.gettempdir())
 
 
@@ -29,11 +29,12 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """Create a folder `.<name>.fastproj-*` in `parent` that contains an empty `tmp`, and remove it at the end.
 
     Folders that killed processes left behind are removed first.
-
-    Raises:
-        OSError: it cannot be created.
     """
-    remove_abandoned(parent, name)
+    for left in parent.glob(f".{name}.fastproj-*"):
+        with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
+            # Without `tmp`, its owner may not have locked it yet.
+            if (left / "tmp").exists() or time.time() - left.stat().st_mtime > 2:
+                _remove_unused(left)
     folder = parent / f".{name}.fastproj-{secrets.token_hex(8)}"
     # A signal may come before `try`, in `finally`, or between this function and its caller.
     at_exit = atexit.register(partial(_remove, folder))
@@ -47,33 +48,25 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
         atexit.unregister(at_exit)
 
 
-def remove_abandoned(parent: Path, name: str) -> None:
-    """Remove scratch folders that no process holds a lock on."""
-    for left in parent.glob(f".{name}.fastproj-*"):
-        with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
-            if not (left / "tmp").exists() and time.time() - left.stat().st_mtime < 2:
-                continue  # its owner may not have locked it yet
-            with locked(left, "in use") as held:
-                if held:
-                    _remove(left)
+def _remove_unused(folder: Path) -> None:
+    with locked(folder, "in use") as held:
+        if held:
+            _remove(folder)
 
 
 @contextmanager
-def uninterrupted(permanently: bool = False) -> Iterator[None]:
-    """Ignore signals, for example during a clean-up; `permanently` also afterwards, unless the body fails."""
+def _uninterrupted() -> Iterator[None]:
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
-    succeeded = False
     try:
         yield
-        succeeded = True
     finally:
-        for number, handler in before.items() if not (succeeded and permanently) else ():
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _remove(folder: Path) -> None:
     """Remove a folder; repeat it while a git process that outlives its parent still writes there."""
-    with uninterrupted():
+    with _uninterrupted():
         for _ in range(40):
             shutil.rmtree(folder, ignore_errors=True)
             if not folder.exists():

@@ -1,1 +1,1 @@
-"""`fastproj update`, `status` and `adopt`."""
+"""`fastproj update`, `status`, `components`, `add` and `remove`."""

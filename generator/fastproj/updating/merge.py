@@ -1,196 +1,149 @@
 """Merge a newer rendering into the user's commit: git's three-way merge, with the old rendering as its base.
 
-An edit of the user is never lost. In addition to what git does:
-- a file that the template renamed, and lists as `renamed` in its copier.yml, is merged under its new name, however
-  much of it was rewritten;
-- a file that the user deleted stays deleted, even if the template changed or renamed it;
-- a file that the user edited and the template no longer has stays, and is the user's now;
-- a file that belongs to the user (`_skip_if_exists`) and was changed is left alone, unless an answer replaces it;
-- a module that such a file imports stays if the template no longer has it;
-- a file that the user converted to CRLF is merged line by line, and keeps its line endings.
+An edit of the user is never lost. In addition to what git does, these stay as the user has them: deleted files; edited
+files that the template no longer has; edited files that belong to the user (`_skip_if_exists`), with the modules that
+they import. A file that the template lists as renamed is merged under its new name, however much of it was rewritten.
 """
 
 import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePath
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from . import trees
-from .line_ends import as_crlf, as_lf
-from .linked import with_comments
-from .own_imports import imported
-from .renaming import listed_renames
-from .repository import Head, Repository
-from .trees import Change, Edits, Entry, Stages, Tree
+from .repository import Repository, Tree
+from .users_files import folders_of, free_renames, imported
+
+# Whatever the user prefers, renamed files are followed, and the user's files stay in their folders.
+_SETTINGS = ["-c", "merge.renames=true", "-c", "merge.directoryRenames=false", "-c", "merge.renameLimit=32767"]
 
 
-@dataclass(frozen=True)
-class Conflict:
-    """Paths that git could not merge, and the reason."""
-
-    paths: tuple[str, ...]
-    kind: str
-    reason: str
-
-
-@dataclass(frozen=True)
+@dataclass
 class Merged:
     """The result of a merge."""
 
-    head: Head
-    tree: str
-    changes: list[Change]
-    stages: Stages
-    conflicts: list[Conflict]
-    renamed: dict[str, str]
-    """Files that the template renamed."""
-    stay_deleted: list[str]
-    stay_own: list[str]
-    stay_edited: list[str]
-    """Files that the user edited and the template no longer has."""
-    stay_imported: list[str]
-    """Modules that a file of the user imports and the template no longer has."""
+    head: str  # the user's commit
+    template: str = ""  # the commit of the template's changes
+    tree: str = ""
+    changes: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)  # by path: entries in both
+    stages: list[str] = field(default_factory=list)  # unmerged entries, as `git update-index --index-info` reads them
+    conflicts: list[str] = field(default_factory=list)  # as git reports them
+    renamed: dict[str, str] = field(default_factory=dict)  # by the template
+    notes: list[str] = field(default_factory=list)  # about files that stay as the user has them
+
+    @property
+    def unmerged(self) -> set[str]:
+        """The paths in conflict."""
+        return {line.partition("\t")[2] for line in self.stages}
 
 
 def merge(
-    repository: Repository,
-    old: str,
-    new: str,
-    version: str,
-    answers_path: str,
-    renamed: Mapping[str, str],
-    own: Callable[[str], bool],
-    replaced: Callable[[str], bool],
-    work: Path,
+    repository: Repository, trees: tuple[str, str, str], listed: dict[str, str], own: set[str], message: str, work: Path
 ) -> Merged:
-    """Merge the changes from one rendered tree to another into the last commit.
+    """Merge the template's changes into a commit.
 
-    `renamed` is the template's table, `own` tells the paths that belong to the user, `replaced` those that another
-    answer replaces, and `work` is a scratch folder.
-
-    Raises:
-        FastprojError: git failed.
+    The trees are the old rendering, the user's commit and the new rendering; `listed` are the files that the template
+    lists as renamed, and `own` those that belong to the user. `work` is a scratch folder.
     """
-    head, scratch = repository.head(), work / "index"
-    base, theirs, ours = (trees.files(repository, tree) for tree in (old, new, head.tree))
-    nested = {it: entry for it, entry in trees.nested_projects(ours, answers_path).items() if it not in base}
-    ours = {path: entry for path, entry in ours.items() if path not in nested}
-    listed = listed_renames(renamed, base, theirs)
-    renames = trees.renames(repository, old, new) | listed
-    lf = as_lf(repository, base, ours)
-    # Nobody edits the answers file. On all sides, the files of a nested project are no renamed ones of this project.
-    base_edits: dict[str, Entry | None] = {**nested, answers_path: lf.get(answers_path, ours[answers_path])}
-    our_edits: dict[str, Entry | None] = {**lf}
-    new_edits: dict[str, Entry | None] = {**nested}
-
-    deleted, of_user = base.keys() - ours.keys(), dict[str, str]()
-    if deleted:
-        edits = lf | dict.fromkeys(nested)
-        of_user = trees.renames(repository, old, trees.tree_with(repository, head.tree, edits, scratch))
-        of_user = {was: now for was, now in of_user.items() if was in deleted}
-        deleted -= of_user.keys()
-    folders = {str(folder) for path in theirs for folder in PurePath(path).parents}
-    for path in deleted:
+    merged = Merged(trees[1])
+    old, ours, new = (repository.files(tree) for tree in trees)
+    by_user = {was: now for was, now in repository.renames(*trees[:2]).items() if was in old and was not in ours}
+    listed = free_renames(listed, ours, by_user)
+    renames = repository.renames(trees[0], trees[2]) | listed
+    base, mine, theirs = dict(old), dict(ours), dict(new)
+    answers = f"{repository.prefix}{ANSWERS_FILE}"
+    base[answers] = ours[answers]  # nobody edits them
+    for path, why in _kept(repository, (old, ours, new), renames, by_user, own).items():
+        theirs.pop(path, None)
+        theirs.update({path: old[path]} if path in old else {})
+        merged.notes += [why.format(by_user.get(path, path))] if new.get(path) != old.get(path) else []
+    folders = folders_of(new)
+    for path in old.keys() - ours.keys() - by_user.keys():
+        theirs.pop(renames.get(path, ""), None)
+        listed.pop(path, None)
         if path in folders:
-            base_edits[path] = None
-        else:
-            new_edits[path] = base[path]
-        if path in renames:
-            new_edits[renames[path]] = None
-    new_edits[answers_path] = _answers(repository, *(it[answers_path] for it in (theirs, ours, base)))
-    kept_own = [
-        path
-        for path in theirs.keys() - deleted - {answers_path}
-        if own(path) and ours.get(path) != base.get(path) and not replaced(path)
-    ]
-    new_edits |= {path: base.get(path) for path in kept_own}
-    gone = _gone(base, theirs, renames)
-    renamed_by_user = {path for path in gone if path in of_user}
-    gone &= ours.keys()
-    edited = {path for path in gone if lf.get(path, ours[path]).oid != base[path].oid}
-    of_users = {path: ours[path] for path in gone | {*kept_own} if path in ours}
-    needed = imported(repository, of_users, kept_own) - edited
-    new_edits |= {path: base[path] for path in edited | needed | renamed_by_user}
-    # A file whose mode or line endings alone are the user's leaves without a conflict.
-    base_edits |= {path: lf.get(path, ours[path]) for path in gone - edited - needed}
-    moved = {was: now for was, now in listed.items() if was not in deleted and not (was in ours and now in ours)}
-    for was, now in moved.items():
-        base_edits |= {was: None, now: base[was]}
-        our_edits |= {was: None, now: lf.get(was, ours[was])} if was in ours else {}
-
-    label = f"template-{version}"
-    sides = {"base": (old, base_edits), "yours": (head.tree, our_edits), label: (new, new_edits)}
-    tree, stages, conflicts = _merge_tree(_with_commits(repository, sides, work / "merge"), "yours", label)
-    tree = trees.tree_with(repository, tree, as_crlf(repository, tree, lf, ours, moved, renames), scratch)
-    changes = trees.changes(repository, head.tree, tree)
-    removed = {change.path for change in changes if change.after is None}
-    return Merged(
-        head,
-        tree,
-        changes,
-        stages,
-        conflicts,
-        {was: now for was, now in renames.items() if was in removed},
-        sorted(path for path in deleted if theirs.get(path) != base[path]),
-        sorted(path for path in kept_own if theirs[path] != base.get(path)),
-        sorted(edited | {of_user[path] for path in renamed_by_user}),
-        sorted(needed),
-    )
+            del base[path], theirs[path]
+    for was, now in listed.items():  # on both sides, so that git merges them under their new names
+        if now not in base:
+            base[now] = base.pop(was)
+            mine.update({now: mine.pop(was)} if was in mine else {})
+    for path in base.keys() & mine.keys() - theirs.keys() - renames.keys():
+        if base[path].split()[1] == mine[path].split()[1]:
+            base[path] = mine[path]  # a file whose mode alone is the user's leaves without a conflict
+    _commit(repository, zip(trees, (base, mine, theirs), strict=True), message, work / "merge")
+    _merge_tree(repository, work / "merge", merged)
+    result = repository.files(merged.tree)
+    entries = {path: (ours.get(path), result.get(path)) for path in sorted(ours.keys() | result.keys())}
+    merged.changes = {path: pair for path, pair in entries.items() if pair[0] != pair[1]}
+    merged.renamed = {was: now for was, now in renames.items() if merged.changes.get(was, ("", ""))[1] is None}
+    return merged
 
 
-def _gone(base: Tree, theirs: Tree, renames: Mapping[str, str]) -> set[str]:
-    """Return the files that the template no longer has, neither under another name nor as a folder."""
-    folders = {str(folder) for path in theirs for folder in PurePath(path).parents}
-    gone = base.keys() - theirs.keys() - renames.keys() - folders
-    return {path for path in gone if not {str(folder) for folder in PurePath(path).parents} & theirs.keys()}
+def _kept(
+    repository: Repository,
+    trees: tuple[Tree, Tree, Tree],
+    renames: dict[str, str],
+    by_user: dict[str, str],
+    own: set[str],
+) -> dict[str, str]:
+    """Return the paths at which the template's change is left out, with the reason as a format for the path."""
+    old, ours, new = trees
+    deleted = old.keys() - ours.keys() - by_user.keys()
+    kept = {path for path in own & new.keys() - deleted if ours.get(path) != old.get(path)}
+    gone = old.keys() - deleted - new.keys() - renames.keys() - folders_of(new)
+    gone = {path for path in gone if not folders_of([path]) & new.keys()}  # a file may be in place of a folder
+    edited = {path for path in gone if path in by_user or ours[path].split()[1] != old[path].split()[1]}
+    needed = imported(repository, {path: ours[path] for path in (gone | kept) & ours.keys()}, kept) - edited
+    found = dict.fromkeys(sorted(deleted), "deleted   {}: stays deleted, although the template changed it")
+    found |= dict.fromkeys(sorted(kept), "yours     {}: kept with your changes; the template has a newer version")
+    found |= dict.fromkeys(sorted(edited), "yours     {}: kept with your changes; it is no longer rendered")
+    return found | dict.fromkeys(sorted(needed), "yours     {}: kept, as a file that you edited imports it")
 
 
-def _answers(repository: Repository, theirs: Entry, ours: Entry, base: Entry) -> Entry:
-    """Return the new answers file, with the user's comments."""
-    rendered, own, old = (trees.blob(repository, it.oid).decode() for it in (theirs, ours, base))
-    return Entry(theirs.mode, trees.store(repository, with_comments(rendered, own, old).encode()))
+def _commit(repository: Repository, sides: Iterable[tuple[str, Tree]], message: str, folder: Path) -> None:
+    """Commit the sides in a scratch folder that is to git another work tree of the repository, with refs of its own.
 
-
-def _with_commits(repository: Repository, sides: Mapping[str, tuple[str, Edits]], folder: Path) -> Repository:
-    """Return the repository with a branch for each side, as git labels conflicts with their names.
-
-    The first side is the parent of the others. The branches are not in the user's repository.
+    The first side is the parent of the others. HEAD and TEMPLATE are the names that git writes into conflicts.
     """
+    (folder / "refs").mkdir(parents=True)
+    (folder / "commondir").write_bytes(os.fsencode(repository.common_dir) + b"\n")
+    (folder / "HEAD").write_text("ref: refs/worktree/ours\n")
+    identity = repository.run("var", "GIT_COMMITTER_IDENT")
+    who = (
+        os.fsdecode(identity.stdout).strip()
+        if identity.ok
+        else f"fastproj <fastproj@localhost> {time.time():.0f} +0000"
+    )
+    about = [f"committer {who}", f"data {len(os.fsencode(message))}", message]
     lines: list[str] = []
-    for number, (name, (tree, edits)) in enumerate(sides.items()):
-        lines += [f"commit refs/heads/{name}", f"mark :{number + 1}", "committer fastproj <> 0 +0000", "data 0"]
-        lines += ["from :1"] if number else []
-        lines += [f'M 040000 {tree} ""', *(f"D {_quoted(path)}" for path in edits)]
-        lines += [f"M {entry.mode} {entry.oid} {_quoted(path)}" for path, entry in edits.items() if entry is not None]
-    named = repository.with_refs_in(folder)
-    named.git("fast-import", "--quiet", data=os.fsencode("\n".join([*lines, ""])), work_tree=named.top)
-    return named
+    for name, (tree, files) in zip(("refs/worktree/base", "refs/worktree/ours", "TEMPLATE"), sides, strict=True):
+        before = repository.files(tree)
+        differing = [path for path in before.keys() | files.keys() if before.get(path) != files.get(path)]
+        lines += [f"commit {name}", *about, *(["from refs/worktree/base"] if lines else [])]
+        lines += [f'M 040000 {repository.git("rev-parse", f"{tree}^{{tree}}")} ""']
+        lines += [f"D {_quoted(path)}" for path in differing]
+        lines += [f"M {files[path]} {_quoted(path)}" for path in differing if path in files]
+    variables = {"GIT_DIR": folder, "GIT_WORK_TREE": repository.top}
+    repository.git("fast-import", "--quiet", data=os.fsencode("\n".join([*lines, ""])), variables=variables)
 
 
 def _quoted(path: str) -> str:
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-def _merge_tree(repository: Repository, ours: str, theirs: str) -> tuple[str, Stages, list[Conflict]]:
+def _merge_tree(repository: Repository, folder: Path, merged: Merged) -> None:
     """Let git merge, and parse its output."""
-    options = ["--write-tree", "-z", "--messages"]
-    done = repository.run("merge-tree", *options, ours, theirs, work_tree=repository.top)
+    variables = {"GIT_DIR": folder, "GIT_WORK_TREE": repository.top}
+    merged.template = repository.git("rev-parse", "TEMPLATE", variables=variables)
+    command = [*_SETTINGS, "merge-tree", "--write-tree", "-z", "--messages", "HEAD", "TEMPLATE"]
+    done = repository.run(*command, variables=variables)
     parts = iter(os.fsdecode(done.stdout).split("\0")[:-1])
-    tree, stages = next(parts, ""), Stages()
-    if done.ok:
-        return tree, {}, []
-    if done.returncode != 1 or not tree:
+    merged.tree = next(parts, "").rpartition("\n")[2]  # a merge driver may have printed something before
+    if done.returncode not in (0, 1) or not merged.tree:
         raise FastprojError(f"git could not merge ({done.reason}): fix that, then try again")
-    for line in iter(lambda: next(parts, ""), ""):
-        about, _, path = line.partition("\t")
-        mode, oid, stage = about.split(" ")
-        stages.setdefault(path, []).append((mode, oid, int(stage)))
-    conflicts = []
+    merged.stages = list(iter(lambda: next(parts, ""), ""))
     for number in parts:
-        paths = tuple(next(parts) for _ in range(int(number)))
-        kind, reason = next(parts), next(parts).strip()
-        if found := re.match(r"CONFLICT \((.*)\)", kind):
-            conflicts.append(Conflict(paths, found[1], reason))
-    return tree, stages, conflicts
+        _, kind, reason = [next(parts) for _ in range(int(number))], next(parts), next(parts).strip()
+        merged.conflicts += [reason] if kind.startswith("CONFLICT") else []

@@ -2,16 +2,12 @@
 
 import os
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..shared import git, source
-from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
-from ..shared.rendering import Answers, Asking, Rendered, rendering
 from ..shared.source import Source
 from ..shared.versions import version_of
 
@@ -24,102 +20,52 @@ class Releases:
     """A private copy of a template's repository."""
 
     source: Source
-    """Its location is the one that projects record."""
+    location: str  # that projects record
     git_dir: Path
-    tags: list[str]
-    """Sorted by version, oldest first."""
-    checkouts: dict[str, Path] = field(default_factory=dict)
-
-    @property
-    def recorded(self) -> str:
-        """The location that projects record."""
-        return self.source.location
+    tags: list[str]  # sorted by version, oldest first
 
     @property
     def newest(self) -> str:
-        """The tag to update to: the version of this program, or the newest release of another template.
-
-        Raises:
-            FastprojError: the template has no version.
-        """
+        """The tag to update to: the version of this program, or the newest release of another template."""
         if self.source.own and self.source.revision in self.tags:
             return self.source.revision
         released = [tag for tag in self.tags if (it := version_of(tag)) and not it.is_prerelease] or self.tags
         if not released:
-            raise FastprojError(f"the template {self.recorded} has no version: tag its commits, such as v1.0.0")
+            raise FastprojError(f"the template {self.location} has no version: tag its commits, such as v1.0.0")
         return released[-1]
 
-    def render(self, tag: str, stage: Path, answers: Answers) -> Rendered:
-        """Render a version into `stage`.
-
-        Raises:
-            FastprojError: an answer is not allowed; the template is broken.
-        """
-        with self.rendering(tag, stage, answers) as finish:
-            return finish()
-
-    def rendering(
-        self, tag: str, stage: Path, answers: Answers, last: Answers | None = None, ask: Asking | None = None
-    ) -> AbstractContextManager[Callable[[], Rendered]]:
-        """Start to render a version into `stage`, and return a context with a function that waits for the result.
-
-        Answers that are not in `answers` are taken from `last` if still valid; else the template's defaults apply.
-
-        Raises:
-            FastprojError: an answer is not allowed; the template is broken.
-        """
-        import yaml
-
-        if last is not None:
-            stage.mkdir(parents=True)
-            (stage / ANSWERS_FILE).write_text(yaml.safe_dump(last), encoding="utf-8")
-        chosen = replace(self.source, revision=tag, checkout=self.checkout(tag))
-        # The workflow of releases without this question is removed, as it installs the program from no known source.
-        defaults = {"update_source": "none"} if last is not None and last.get("update_workflow") else {}
-        return rendering(self.git_dir.parent, stage, chosen, answers, defaults, ask)
+    def at(self, version: str) -> Source:
+        """Return a version, with a folder that has its files."""
+        return replace(self.source, location=self.location, revision=version, checkout=self.checkout(version))
 
     def checkout(self, version: str) -> Path:
-        """Return a folder with the files of a version.
-
-        Raises:
-            FastprojError: git cannot read it.
-        """
-        if version not in self.checkouts:
-            folder = self.git_dir.with_suffix(f".{len(self.checkouts)}")
-            with git.reading_templates(self.source.own):
-                done = self._git("worktree", "add", "--quiet", "--detach", "--", str(folder), version)
-                if done.ok and (folder / ".gitmodules").exists():
-                    done = git.run(folder, "submodule", "--quiet", "update", "--init", "--recursive")
-            if not done.ok:
-                raise FastprojError(f"git could not read {version} of the template {self.recorded}: {done.reason}")
-            self.checkouts[version] = folder
-        return self.checkouts[version]
+        """Return a folder with the files of a version."""
+        folder = self.git_dir.with_suffix(f".{version.replace('/', '-')}")
+        if folder.exists():
+            return folder
+        with git.reading_templates(self.source.own):
+            done = self._git("worktree", "add", "--quiet", "--detach", "--", str(folder), version)
+            if done.ok and (folder / ".gitmodules").exists():
+                done = git.run(folder, "submodule", "--quiet", "update", "--init", "--recursive")
+        if not done.ok:
+            raise FastprojError(f"git could not read {version} of the template {self.location}: {done.reason}")
+        return folder
 
     def has(self, version: str) -> bool:
-        """Return whether a version that a project recorded can be rendered."""
-        if self._git("show-ref", "--verify", "--quiet", f"refs/tags/{version}").ok:
-            return True
-        # Else only a commit, as in v1.0-2-g1a2b3c: a branch, or HEAD, may have moved.
-        is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None
-        return is_commit and self._git("rev-parse", "--quiet", "--verify", f"{version}^{{commit}}").ok
+        """Return whether a version that a project recorded can be rendered: a tag, or a commit as in v1.0-2-g1a2b3c."""
+        is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None  # a branch may have moved
+        if is_commit:
+            return self._git("rev-parse", "--quiet", "--verify", f"{version}^{{commit}}").ok
+        return self._git("show-ref", "--verify", "--quiet", f"refs/tags/{version}").ok
 
     def named(self, version: str) -> str:
-        """Return the tag of a version, given with or without `v`.
-
-        Raises:
-            FastprojError: there is none.
-        """
+        """Return the tag of a version, given with or without `v`."""
         wanted = version_of(version)
         for tag in self.tags:
             if tag == version or (wanted is not None and version_of(tag) == wanted):
                 return tag
         known = ", ".join(self.tags[-5:]) or "none"
-        raise FastprojError(f"the template {self.recorded} has no version {version}: the newest are {known}")
-
-    def file(self, tag: str, path: str) -> str | None:
-        """Return a file of a version; None if it has no such file."""
-        file = self.checkout(tag) / path
-        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+        raise FastprojError(f"the template {self.location} has no version {version}: the newest are {known}")
 
     def questions(self, tag: str) -> dict[str, Any] | None:
         """Return the questions of a version; None if only copier can read them."""
@@ -127,30 +73,25 @@ class Releases:
 
     def news(self, before: str, after: str) -> str:
         """Return the sections of the changelog after one version, up to another."""
-        text = self.file(after, "CHANGELOG.md")
-        if text is None and self.source.own:
-            text = next((file.read_text(encoding="utf-8") for file in _CHANGELOGS if file.is_file()), None)
+        places = [self.checkout(after) / "CHANGELOG.md", *(_CHANGELOGS if self.source.own else ())]
+        file = next((it for it in places if it.is_file()), None)
         old, new = version_of(before), version_of(after)
-        if text is None or old is None or new is None:
+        if file is None or old is None or new is None:
             return ""
-        sections = []
-        for section in re.split(r"(?m)^(?=## )", text)[1:]:
+        news = []
+        for section in re.split(r"(?m)^(?=## )", file.read_text(encoding="utf-8", errors="replace"))[1:]:
             number = re.match(r"## \[?v?(\d[^\s\]]*)", section)
             version = version_of(number[1]) if number else None
             if version is not None and old < version and (version <= new or version.base_version == new.base_version):
-                sections.append(section.strip())
-        return "\n\n".join(sections)
+                news.append(section.strip())
+        return "\n\n".join(news)
 
     def _git(self, *arguments: str) -> git.Result:
         return git.run(self.git_dir, "--git-dir", str(self.git_dir), *arguments)
 
 
-def of(location: str, work: Path) -> Releases:
-    """Copy the repository of a template, given by the location that a project records or by an address.
-
-    Raises:
-        FastprojError: it does not exist, or git cannot read it.
-    """
+def releases_of(location: str, work: Path) -> Releases:
+    """Copy the repository of a template, given by the location that a project records or by an address."""
     chosen = source.from_location(location)
     recorded = location if location.startswith("~") else chosen.location
     address = os.path.expanduser(chosen.location).removeprefix("git+")
@@ -161,9 +102,8 @@ def of(location: str, work: Path) -> Releases:
     with git.reading_templates(chosen.own):
         done = git.run(work, "clone", "--bare", "--quiet", "--", address, str(git_dir))
     if not done.ok:
-        raise FastprojError(
-            f"git could not read the template {recorded} ({done.reason}): fix that, or pass another with --template"
-        )
+        way_out = "fix that, or pass another with --template"
+        raise FastprojError(f"git could not read the template {recorded} ({done.reason}): {way_out}")
     found = git.run(git_dir, "--git-dir", str(git_dir), "tag", "--list")
     versions = {tag: version for tag in found.text.split("\n") if (version := version_of(tag)) is not None}
-    return Releases(replace(chosen, location=recorded), git_dir, sorted(versions, key=versions.__getitem__))
+    return Releases(chosen, recorded, git_dir, sorted(versions, key=versions.__getitem__))

@@ -1,17 +1,17 @@
 """The state of a project: its version, answers, and changes since it was rendered."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..shared.errors import FastprojError
+from ..shared.answers import ANSWERS_FILE
 from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.versions import is_older
-from . import journal, linked, trees
-from .renderings import render_old
+from .project import read_project
 from .repository import Repository
-from .update import sources
+from .update import render, sources
 
 _MARKER = re.compile(rb"(?m)^(<{7,}|>{7,}) ")
 
@@ -26,63 +26,42 @@ class Status:
     newest: str
     behind: bool
     answers: dict[str, Any]
-    changed: list[str]
-    """Rendered files that were edited."""
+    changed: list[str]  # rendered files that were edited
     deleted: list[str]
     renamed: dict[str, str]
-    conflicts: list[str]
-    """Files with unresolved conflicts or conflict markers."""
-    interrupted: str | None
-    """The version of an update that was interrupted, and can be continued or aborted."""
+    conflicts: list[str]  # files with unresolved conflicts or conflict markers
 
 
 def status(where: Path, template: str | None) -> Status:
-    """Compare a project as it is on disk with its rendering.
-
-    Raises:
-        FastprojError: there is no project, or its template cannot be read.
-    """
-    interrupted = journal.pending(where)
-    if interrupted is not None and journal.outdated(*interrupted):
-        interrupted = None
-    try:
-        project = linked.read(where)
-    except FastprojError as error:
-        raise (FastprojError(str(interrupted[1])) if interrupted else error) from error
+    """Compare a project as it is on disk with its rendering; raises an error if its template cannot be read."""
+    project = read_project(where)
     project.repository.head()
     with scratch_folder(temporary_folder(), "status") as work:
         before, after = sources(project, template, work)
         newest = project.version if is_older(after.newest, project.version) else after.newest
         repository = project.repository.with_objects_in(work / "objects")
-        rendering = render_old(project, before, work)
-        old = trees.tree_of_rendering(repository, rendering.folder, work / "index-old")
-        rendered = trees.files(repository, old)
-        present = trees.tree_of_work_tree(repository, rendered, work / "index-now")
-        nested = trees.nested_projects(trees.files(repository, present), project.answers_path)
-        present = trees.tree_with(repository, present, dict.fromkeys(nested), work / "index-now")
-        differing = [it for it in trees.changes(repository, old, present) if it.path in rendered]
-        renamed = {was: path for was, path in trees.renames(repository, old, present).items() if was in rendered}
-        changed = [it.path for it in differing if it.after is not None and it.path != project.answers_path]
-        return Status(
-            str(project.root),
-            after.recorded,
-            project.version,
-            newest,
-            newest != project.version,
-            project.answers,
-            changed,
-            [it.path for it in differing if it.after is None and it.path not in renamed],
-            renamed,
-            _conflicts(repository, [*changed, *renamed.values()]),
-            interrupted[1].version if interrupted else None,
-        )
+        rendered = repository.tree_of(render(project, before, project.version, work / "old", {}).folder, work / "index")
+        changed, deleted, renamed = _differences(repository, rendered)
+    files = [repository.top / path for path in (*changed, *renamed.values())]
+    marked = [it for it in files if it.is_file() and not it.is_symlink() and _MARKER.search(it.read_bytes())]
+    unmerged = project.repository.lines("ls-files", "-u", "-z", "--", repository.where)
+    in_conflict = {str(it.relative_to(repository.top)) for it in marked} | {it.partition("\t")[2] for it in unmerged}
+    conflicts = sorted(in_conflict)
+    root, location, version, answers = str(project.root), after.location, project.version, project.answers
+    return Status(root, location, version, newest, newest != version, answers, changed, deleted, renamed, conflicts)
 
 
-def _conflicts(repository: Repository, edited: list[str]) -> list[str]:
-    """Return the unmerged files, and the edited ones with conflict markers."""
-    found = {line.partition("\t")[2] for line in repository.lines("ls-files", "-u", "-z", "--", repository.where)}
-    for path in edited:
-        place = repository.top / path
-        if place.is_file() and not place.is_symlink() and _MARKER.search(place.read_bytes()):
-            found.add(path)
-    return sorted(found)
+def _differences(repository: Repository, rendered: str) -> tuple[list[str], list[str], dict[str, str]]:
+    """Return the rendered files that were edited, deleted and renamed."""
+    how = ["--name-status", "-z", "-M", "--no-ext-diff", "--ignore-submodules", "--diff-filter=DMRTU"]
+    parts = iter(repository.lines("diff", *how, rendered, "--", repository.where))
+    changed, deleted, renamed = set[str](), list[str](), dict[str, str]()
+    for letter in parts:
+        path = next(parts)
+        if letter.startswith("R"):
+            renamed[path] = next(parts)
+        elif letter != "D":
+            changed.add(path)
+        elif not os.path.lexists(repository.top / path):  # git may not track it
+            deleted.append(path)
+    return sorted(changed - {repository.prefix + ANSWERS_FILE}), sorted(deleted), renamed

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from fastproj.__main__ import main
 from fastproj.shared.imports import import_copier
 
-MODULES = ["cli", "show", "creating.hardware", "creating.project", "shared.source", "updating.adopt"]
-MODULES += ["updating.apply", "updating.moving", "updating.status", "updating.update"]
+MODULES = ["cli", "show", "creating.hardware", "creating.project", "shared.source", "updating.components"]
+MODULES += ["updating.apply", "updating.status", "updating.update"]
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 

@@ -1,0 +1,156 @@
+"""An update is a git operation that users know: its conflicts, its undoing, and the settings that apply."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from edits import edited_another_function, edited_same_line
+from program import Fastproj
+from updating import MakeProject, commit, edit, git, project_state, read_answers, read_files
+
+ENGINE = "src/proj/engine.py"
+
+
+@pytest.fixture
+def conflict(make_project: MakeProject, fastproj: Fastproj) -> Path:
+    """A project in which an update has left a conflict."""
+    folder = make_project()
+    edited_same_line(folder)
+    commit(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 1, result.stderr
+    return folder
+
+
+def cherry_pick(folder: Path, how: str) -> None:
+    who = ["-c", "user.name=u", "-c", "user.email=u@example.org", "-c", "core.editor=true"]
+    git(folder, *who, "cherry-pick", how)
+
+
+def test_conflict_is_that_of_a_cherry_pick(conflict: Path) -> None:
+    assert "You are currently cherry-picking" in git(conflict, "status")
+    assert git(conflict, "diff", "--name-only", "--diff-filter=U") == ENGINE
+    stages = {line.split()[2] for line in git(conflict, "ls-files", "-u").splitlines()}
+    assert stages == {"1", "2", "3"}
+    assert '+    """Of release 3."""' in git(conflict, "show", "CHERRY_PICK_HEAD", "--", ENGINE)
+
+
+def test_continue_commits_the_update_also_after_garbage_collection(conflict: Path) -> None:
+    git(conflict, "gc", "-q", "--prune=now")
+    git(conflict, "checkout", "--theirs", ENGINE)
+    git(conflict, "add", ENGINE)
+    cherry_pick(conflict, "--continue")
+    assert (
+        git(conflict, "log", "-1", "--format=%s %P") == f"Update to template v0.3.0 {git(conflict, 'rev-parse', '@~')}"
+    )
+    assert git(conflict, "status", "--porcelain") == ""
+    assert not list((conflict / ".git").rglob("*CHERRY_PICK_HEAD*"))
+    assert read_answers(conflict)["_commit"] == "v0.3.0"
+
+
+def test_abort_restores_every_file_and_keeps_later_edits(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    edited_same_line(folder)
+    (folder / "own.py").write_text("OWN = 1\n")
+    commit(folder)
+    before = read_files(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    (folder / "own.py").write_text("OWN = 2\n")
+    (folder / "later.py").write_text("LATER = 1\n")
+    undo = result.stdout.strip().splitlines()[-1].strip()
+    assert undo == "git cherry-pick --abort"
+    subprocess.run(undo, shell=True, check=True, cwd=folder)  # noqa: S602
+    later = {"own.py": ("-", b"OWN = 2\n"), "later.py": ("-", b"LATER = 1\n")}
+    assert read_files(folder) == before | later
+    assert not list((folder / ".git").rglob("*CHERRY_PICK_HEAD*"))
+
+
+def test_undo_touches_only_the_files_of_the_update(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    for name in ("own.py", "staged.py"):
+        (folder / name).write_text("OWN = 1\n")
+    commit(folder)
+    before = read_files(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert not (folder / ".git/CHERRY_PICK_HEAD").exists(), "nothing is left to continue"
+    for name in ("own.py", "staged.py", "later.py"):
+        (folder / name).write_text("OWN = 2\n")
+    git(folder, "add", "staged.py", "later.py")
+    edit(folder / "README.md", "About", "Mine")
+    undo = result.stdout.strip().splitlines()[-1].strip()
+    done = subprocess.run(undo, shell=True, check=False, cwd=folder, capture_output=True, text=True)  # noqa: S602
+    assert "README.md" in done.stderr, "it is edited since"
+    assert "Mine" in (folder / "README.md").read_text()
+    git(folder, "restore", "README.md")
+    subprocess.run(undo, shell=True, check=True, cwd=folder)  # noqa: S602
+    assert read_files(folder) == before | dict.fromkeys(("own.py", "staged.py", "later.py"), ("-", b"OWN = 2\n"))
+
+
+@pytest.mark.parametrize("place", [".gitattributes", ".git/info/attributes"])
+def test_merge_driver_of_the_user_applies(place: str, make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    git(folder, "config", "merge.both.driver", "echo said by the driver; cat %A %B > both && mv both %A")
+    (folder / ".git/info").mkdir(exist_ok=True)
+    (folder / place).write_text("engine.py merge=both\n")
+    edited_same_line(folder)
+    commit(folder)
+    result = fastproj("update", "--yes", cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    text = (folder / ENGINE).read_text()
+    assert text.count("def part_0():") == 2
+    assert '"""Mine, and of release 1."""' in text
+    assert '"""Of release 3."""' in text
+
+
+def test_conflict_style_of_the_user_applies(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    git(folder, "config", "merge.conflictStyle", "diff3")
+    edited_same_line(folder)
+    commit(folder)
+    assert fastproj("update", "--yes", cwd=folder).returncode == 1
+    assert "\n||||||| " in (folder / ENGINE).read_text()
+
+
+def test_bare_repository_in_a_clone_runs_nothing(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+    """Git would read the settings of one in the project's folder, or below it."""
+    top = tmp_path / "clone"
+    top.mkdir()
+    folder = make_project().rename(top / "proj")
+    shutil.rmtree(folder / ".git")
+    git(top, "init", "-q")
+    payload = f"touch {tmp_path}/hacked; cat"
+    for place in (folder, folder / "configs"):
+        for name in ("objects", "refs"):
+            (place / name).mkdir(parents=True)
+            (place / name / "keep").touch()
+        (place / "HEAD").write_text("ref: refs/heads/main\n")
+        (place / "config").write_text(
+            f'[core]\nrepositoryformatversion = 0\nbare = false\nworktree = {folder}\nfsmonitor = "{payload}"\n'
+            f'[filter "x"]\nclean = "{payload}"\nsmudge = "{payload}"\n'
+        )
+    (folder / ".gitattributes").write_text("* filter=x\n")
+    commit(top)
+    for command in (["status"], ["components"], ["update", "--yes", "--dry-run"], ["update", "--yes"]):
+        for place in (folder, folder / "configs"):
+            result = fastproj(*command, cwd=place)
+            assert not (tmp_path / "hacked").exists(), command
+            assert "safe.bareRepository" in result.stderr
+
+
+def test_stale_time_of_a_file_is_no_change(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    edited_another_function(folder)
+    commit(folder)
+    for path in read_files(folder):
+        (folder / path).touch()
+    assert fastproj("update", "--yes", cwd=folder).returncode == 0
+
+
+def test_second_update_waits_for_the_first_to_be_committed(conflict: Path, fastproj: Fastproj) -> None:
+    before = project_state(conflict)
+    for command in (["update", "--yes"], ["add", "ema"], ["update", "--yes", "--dry-run"]):
+        result = fastproj(*command, cwd=conflict)
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        assert "a cherry-pick is in progress" in result.stderr
+    assert project_state(conflict) == before
