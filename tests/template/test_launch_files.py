@@ -19,7 +19,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from matrix import COMPONENTS, ENGINE_MODEL, EVERY, FRAMEWORKS, QUESTIONS, TEMPLATE
-from program import Fastproj, Project
+from program import Fastproj, Project, run_in
 
 FILES = {name: entry["file"] for name, entry in COMPONENTS.items() if entry.get("file", "").startswith("launch/")}
 """The file of each engine."""
@@ -86,7 +86,47 @@ def after_torchrun(words: list[str]) -> list[str]:
     return words[2:]
 
 
-PARSERS: dict[str, Callable[[dict[str, Any]], Launch]] = {"kubeflow": of_kubeflow, "jobset": of_jobset}
+def of_skypilot(task: dict[str, Any]) -> Launch:
+    assert task["resources"]["job_recovery"]["max_restarts_on_errors"] == 3
+    assert task["file_mounts"]["/runs"]["mode"] == "MOUNT_CACHED"
+    gpus = int(task["resources"].get("accelerators", "none:0").split(":")[1])
+    options, command = of_shell(task["run"])
+    check_torchrun(options, task["run"])
+    assert "RUN_NAME" in task["envs"]
+    assert options["--nnodes"] == "$SKYPILOT_NUM_NODES"
+    return Launch("$RUN_NAME", task["num_nodes"], gpus, options["--nproc-per-node"], command)
+
+
+def of_dstack(task: dict[str, Any]) -> Launch:
+    gpu = task["resources"]["gpu"]
+    gpus = int(str(gpu).split(":")[-1])
+    options, command = of_shell(task["commands"][-1])
+    check_torchrun(options, "\n".join(task["env"]))
+    assert options["--nnodes"] == "$DSTACK_NODES_NUM"
+    assert "error" not in task["retry"]["on_events"], "which would have no bound"
+    return Launch("$DSTACK_RUN_NAME", task["nodes"], gpus, options["--nproc-per-node"], command)
+
+
+def of_shell(script: str) -> tuple[dict[str, str], list[str]]:
+    """Return torchrun's options, and the words after its `-m`."""
+    words = shlex.split(script.replace("\\\n", " "), comments=True)
+    words = words[words.index("torch.distributed.run") + 1 :]
+    end = words.index("-m")
+    return dict(zip(words[:end:2], words[1:end:2], strict=True)), words[end + 1 :]
+
+
+def check_torchrun(options: dict[str, str], environment: str) -> None:
+    assert (options["--max-restarts"], options["--rdzv-backend"]) == ("3", "c10d")
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in environment
+    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=90" in environment
+
+
+PARSERS: dict[str, Callable[[dict[str, Any]], Launch]] = {
+    "kubeflow": of_kubeflow,
+    "jobset": of_jobset,
+    "skypilot": of_skypilot,
+    "dstack": of_dstack,
+}
 
 
 @pytest.fixture(scope="session")
@@ -123,7 +163,8 @@ def test_answers_reach_the_launch_file(
     text = (folder / FILES[engine]).read_text()
     launch = PARSERS[engine](yaml.safe_load(text))
     assert (launch.nodes, launch.gpus) == (nodes, gpus)
-    assert launch.processes in (str(max(gpus, 1)), "$SKYPILOT_NUM_GPUS_PER_NODE", "$DSTACK_GPUS_PER_NODE")
+    from_the_engine = {"skypilot": "$SKYPILOT_NUM_GPUS_PER_NODE", "dstack": "$DSTACK_GPUS_PER_NODE"} if gpus else {}
+    assert launch.processes == from_the_engine.get(engine, str(max(gpus, 1)))
     assert launch.command == expected_command(framework, launch, nodes), "so the precision is that of the config"
     config = yaml.safe_load((folder / "configs/default.yaml").read_text())
     if "speed" in config:
@@ -175,6 +216,66 @@ def test_manifest_is_valid_for_the_schema_of_its_release(engine: str, rendered: 
             assert [error.message for error in validator.iter_errors(manifest)] == []
             manifest["spec"]["nonsense"] = 1
             assert not validator.is_valid(manifest)
+
+
+OF_PACKAGES = {
+    "skypilot": "import sys, sky; sky.Task.from_yaml(sys.argv[1])",
+    "dstack": "import sys, yaml; from dstack._internal.core.models.configurations import parse_apply_configuration; "
+    "parse_apply_configuration(yaml.safe_load(open(sys.argv[1])))",
+}
+"""What validates a file with the package itself, in an environment that has it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", OF_PACKAGES)
+def test_task_is_valid_for_its_package(engine: str, rendered: Callable[..., Path], tmp_path: Path) -> None:
+    variable = f"FASTPROJ_{engine.upper()}_PYTHON"
+    python = os.environ.get(variable) or pytest.skip(f"set {variable} to the Python of an environment with {engine}")
+    for framework in FRAMEWORKS:
+        for hardware in ANSWERS:
+            file = rendered(framework, hardware) / FILES[engine]
+            result = run_in(tmp_path, python, "-c", OF_PACKAGES[engine], str(file))
+            assert result.returncode == 0, result.stderr
+    wrong = tmp_path / file.name
+    wrong.write_text(file.read_text() + "\nnonsense: 1\n")
+    assert run_in(tmp_path, python, "-c", OF_PACKAGES[engine], str(wrong)).returncode != 0
+
+
+def nodes_of(engine: str, folder: Path, runs: Path) -> list[subprocess.Popen[str]]:
+    """Start both machines of a task as shells of this one, without what installs the project."""
+    task = yaml.safe_load((folder / FILES[engine]).read_text())
+    script = task["run"] if engine == "skypilot" else "\n".join(task["commands"])
+    script = re.sub(r"^uv pip.*\n", "", script, flags=re.MULTILINE).replace("/runs", str(runs))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        script = script.replace(":29400", f":{free.getsockname()[1]}").rstrip() + " --run.device cpu --train.steps 60"
+    settings = {"RUN_NAME": "first", "DSTACK_RUN_NAME": "first", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    settings |= {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NUM_GPUS_PER_NODE": "1"}
+    settings |= {"DSTACK_NODES_NUM": "2", "DSTACK_GPUS_PER_NODE": "1", "DSTACK_MASTER_NODE_IP": "127.0.0.1"}
+    settings |= dict.fromkeys(("SKYPILOT_NODE_IPS", "DSTACK_NODES_IPS"), "127.0.0.1\n127.0.0.1")
+    settings |= {"PYTHONPATH": str(folder / "src"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    settings |= dict(it.split("=") for it in task.get("env", []))
+    ranks = [{"SKYPILOT_NODE_RANK": str(rank), "DSTACK_NODE_RANK": str(rank)} for rank in range(task.get("nodes", 2))]
+    shell = ["bash", "-ec", script]
+    environments = [os.environ | settings | it for it in ranks]
+    return [subprocess.Popen(shell, cwd=folder, env=it, stderr=subprocess.PIPE, text=True) for it in environments]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not EVERY, reason="two machines train: set EVERY_TEST=1")
+@pytest.mark.parametrize("engine", OF_PACKAGES)
+def test_machines_of_a_task_train_together(engine: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    options = ["--model", ENGINE_MODEL, "--components", engine, "--gpus", "1", "--nodes", "2", "--tensor-cores=none"]
+    assert fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(tmp_path)).returncode == 0
+    folder, runs = tmp_path / "proj", tmp_path / "shared"
+    runs.mkdir()
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (folder / ".venv/bin/python").chmod(0o755)
+    machines = nodes_of(engine, folder, runs)
+    errors = [machine.communicate()[1] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], "\n".join(errors)
+    assert json.loads((runs / "first/metrics.jsonl").read_text().splitlines()[-1])["step"] == 60
 
 
 def test_every_engine_is_parsed() -> None:
