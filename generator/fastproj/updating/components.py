@@ -128,7 +128,7 @@ def _table(questions: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Com
 
 def _component(name: str, entry: dict[str, Any], installed: bool, framework: object) -> Component:
     places = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
-    file = next((f"{folder}/{entry[kind]}" for kind, folder in places.items() if kind in entry), None)
+    file = next((f"{folder}/{entry[kind]}" for kind, folder in places.items() if kind in entry), entry.get("file"))
     others = {key: tuple(entry.get(key, ())) for key in ("requires", "conflicts", "packages")}
     refused = None
     if framework and framework not in entry.get("frameworks", [framework]):
