@@ -66,10 +66,10 @@ def readme() -> str:
 def components() -> str:
     """Return docs/components.md with the current list of components."""
     table = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
-    folders = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
+    folders = {"launch": "launch", "workflow": ".github/workflows", "config": "configs", "file": ""}
     rows = ["<!-- components -->", "| name | what it brings | frameworks | file |", "|---|---|---|---|"]
     for name, entry in table.items():
-        files = [f"{folder}/{entry[kind]}" for kind, folder in folders.items() if kind in entry]
+        files = [f"{folder}/{entry[kind]}".lstrip("/") for kind, folder in folders.items() if kind in entry]
         file = files[0] if files else f"components/{name.replace('-', '_')}.py"
         works = ", ".join(entry.get("frameworks", ["all"]))
         rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | {works} | `{file}` |")

@@ -17,9 +17,9 @@ from updating import commit, git, project_state, read_answers, read_files
 MakeNew = Callable[[], Path]
 
 
-KINDS = ("launch", "workflow", "config", "kind", "requires")
+KINDS = ("launch", "workflow", "config", "file", "kind", "requires")
 ONE_OF_EACH_KIND = ["ema", *(next(name for name in reversed(COMPONENTS) if kind in COMPONENTS[name]) for kind in KINDS)]
-"""A class, a launch file, a workflow, a config, a command, and a component that requires another one."""
+"""A class, a launch script, a workflow, a config, another file, a command, and one that requires another one."""
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +84,7 @@ def check_added(component: str, new: set[str], output: str) -> None:
         assert (f"  components/{module}.py; its first lines say how" in output) == (kind == "command")
     else:
         (file,) = new
-        assert Path(file).name in COMPONENTS[component].values()
+        assert {file, Path(file).name} & {*map(str, COMPONENTS[component].values())}
         assert f"  {file}; its first lines say how" in output
     for file in new:
         assert f"  added     {file}\n" in output

@@ -15,7 +15,7 @@ ENTRIES: dict[str, dict[str, str]] = QUESTIONS["models"]["default"]
 MODELS: list[str] = list(ENTRIES)
 FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
 COMPONENTS: dict[str, dict[str, Any]] = QUESTIONS["component_table"]["default"]
-MODULES = [name for name, entry in COMPONENTS.items() if not {"launch", "workflow", "config"} & entry.keys()]
+MODULES = [name for name, entry in COMPONENTS.items() if not {"launch", "workflow", "config", "file"} & entry.keys()]
 """The components that are Python modules."""
 CLASSES = [name for name in MODULES if "kind" not in COMPONENTS[name]]
 """Those of them that training builds."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -71,7 +72,7 @@ def test_parts_on_disk_match_the_choices() -> None:
     kinds = {entry["data"] for entry in ENTRIES.values()}
     assert parts_on_disk("data") == {name: {"data.py", "test_data.py", "requirements"} for name in kinds}
     assert parts_on_disk("components") == {
-        name: {entry[key] for key in ("launch", "workflow", "config") if key in entry}
+        name: {Path(entry[key]).name for key in ("launch", "workflow", "config", "file") if key in entry}
         or {"component.py", "test_component.py"}
         for name, entry in COMPONENTS.items()
     }
@@ -140,9 +141,9 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
         tomllib.loads((folder / "pyproject.toml").read_text())
         yamls = [*folder.rglob("*.yml"), *folder.rglob("*.yaml")]
         has_config = "config" in ABOUT_FRAMEWORKS[framework]
-        of_components = sum(COMPONENTS[name].keys() & {"workflow", "config"} != set() for name in offered(framework))
+        of_components = sum(is_yaml(COMPONENTS[name]) for name in offered(framework))
         assert len(yamls) == {"cpu": 0, "gpu": 1, "gpus": 0, "nodes": of_components}[hardware] + 6 + has_config
-        scripts = [*(folder / "launch").iterdir()]
+        scripts = [file for file in (folder / "launch").iterdir() if file.suffix in (".sh", ".sbatch")]
         assert all(script.stat().st_mode & 0o111 for script in scripts)
         for kind, files in (("yaml", yamls), ("scripts", scripts)):
             found[kind] |= {copy_once(file, tmp_path / kind) for file in files}
@@ -172,6 +173,11 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
         assert result.returncode == 0, result.stdout + result.stderr
 
 
+def is_yaml(component: dict[str, Any]) -> bool:
+    """Whether a component is a YAML file."""
+    return "workflow" in component or "config" in component or component.get("file", "").endswith((".yml", ".yaml"))
+
+
 def copy_once(file: Path, folder: Path) -> Path:
     """Copy a file to a place that equal files share."""
     place = folder / hashlib.sha256(file.read_bytes()).hexdigest()[:12] / ".github/workflows" / file.name
@@ -193,7 +199,9 @@ def test_answers_reach_the_config_and_the_launchers(project: Project, hardware: 
     assert smoke["run"] == {"device": "auto"}, "it runs on any machine"
     gpus = {"cpu": 1, "gpu": 1, "gpus": 4, "nodes": 8}[hardware]
     assert f"PROCESSES:-{gpus}" in (folder / "launch/local.sh").read_text()
-    launchers = {"cpu": set(), "gpu": set(), "gpus": {"slurm.sbatch"}, "nodes": {"slurm.sbatch", "multinode.sh"}}
+    every = {entry["launch"] for entry in COMPONENTS.values() if "launch" in entry}
+    every |= {Path(it["file"]).name for it in COMPONENTS.values() if it.get("file", "").startswith("launch/")}
+    launchers = {"cpu": set(), "gpu": set(), "gpus": {"slurm.sbatch"}, "nodes": every}
     assert {file.name for file in (folder / "launch").iterdir()} == {"local.sh", *launchers[hardware]}
 
 

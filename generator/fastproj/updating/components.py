@@ -111,7 +111,7 @@ def _table(questions: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Com
 
 
 def _component(name: str, entry: dict[str, Any], recorded: dict[str, Any]) -> Component:
-    file = next((f"{folder}/{entry[kind]}" for kind, folder in _FOLDERS.items() if kind in entry), None)
+    file = next((f"{folder}/{entry[kind]}" for kind, folder in _FOLDERS.items() if kind in entry), entry.get("file"))
     requires, packages = tuple(entry.get("requires", ())), tuple(entry.get("packages", ()))
     framework, refused = str(recorded.get("framework", "")), None
     if framework and framework not in entry.get("frameworks", [framework]):
