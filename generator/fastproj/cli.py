@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from . import component_commands, run_commands
 from .options import Data, DryRun, Json, Where
-from .shared.answers import ANSWERS, SPELLINGS, Answer, choices, combine, option
+from .shared.answers import ANSWERS, SPELLINGS, Answer, choices, option
 from .shared.errors import UsageError, without_passwords
 from .terminal import interactive, report
 
@@ -112,17 +112,14 @@ def new(
     from .shared import rendering, source
 
     target = project.destination(name, output)
-    questions = source.questions(template)
-    given = combine(answers, data or [], questions)
     if not yes and not interactive():
         raise UsageError("not an interactive terminal: pass --yes to accept the detected answers")
-    rendering.preload(ask=not yes)
+    rendering.preload()
     chosen = source.embedded() if template is None else source.from_location(template)
     machine = hardware.detect()
-    defaults = project.default_answers(machine)
     if not yes:
         print(show.detected(machine), flush=True)
-    created = project.create(target, chosen, given, defaults, ask=not yes, commit=not no_git)
+    created = project.create(target, chosen, answers, data or [], machine, ask=not yes, commit=not no_git)
     report(show.created(created, machine, output, template, no_git), f"{created.path} was created")
 
 

@@ -27,7 +27,7 @@ def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path:
     assert recorded["_src_path"] == "~/.local/share/fastproj/template.bundle"
     assert str(recorded["_commit"]).startswith("v0.")
     assert (recorded["gpus"], recorded["nodes"], recorded["tensor_cores"]) == (2, 3, "bf16")
-    assert (recorded["author"], recorded["components"]) == ("Ada Lovelace", ["multinode", "gpu-ci"])
+    assert (recorded["author"], recorded["components"]) == ("Ada Lovelace", ["multinode"])
     assert "make setup" in result.stdout
 
     again = shlex.split(result.stdout.strip().splitlines()[-1])

@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import git
-from ..shared.answers import ANSWERS_FILE, shown_name
+from ..shared.answers import ANSWERS_FILE, combine, shown_name
+from ..shared.checkout import check_out
 from ..shared.errors import FastprojError
-from ..shared.rendering import Asking, copy
+from ..shared.rendering import Asking, rendering
 from ..shared.scratch import scratch_folder
-from ..shared.source import Source
+from ..shared.source import Source, questions
 from ..shared.yaml_file import read_yaml
 from . import names
 from .hardware import Machine
+
+# The user's hooks, signatures and ignored files apply from the second commit on.
+_FIRST_COMMIT = {"core.excludesFile": os.devnull, "commit.gpgSign": "false"}
+_FIRST_COMMIT |= {"user.useConfigOnly": "true", "maintenance.auto": "false"}
+_FIRST_COMMIT["core.bigFileThreshold"] = "1"  # one pack, which is faster than an object file per file
 
 
 @dataclass(frozen=True)
@@ -54,22 +60,25 @@ def default_answers(machine: Machine) -> dict[str, Any]:
 
 
 def create(
-    target: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool, commit: bool
+    target: Path, source: Source, options: dict[str, Any], data: list[str], machine: Machine, ask: bool, commit: bool
 ) -> Project:
-    """Render the template into `target`, prompting for the other answers if `ask`.
+    """Render the template into `target` with the answers in options and `--data`, prompting for the others if `ask`.
 
     The project is rendered into a folder next to `target` and then renamed, so `target` is never incomplete.
 
     Raises:
         FastprojError: the template cannot be read or is broken; an answer is not allowed; the disk is full.
     """
-    shown, target = target, target.absolute()  # copier changes the working directory
+    shown, target = target, target.absolute()
     try:
         with scratch_folder(target.parent, target.name) as scratch:
-            stage = scratch / "project"
+            template = check_out(source, scratch / "template")
+            given = combine(options, data, questions(str(template.checkout)))
+            answers, stage = given | {"project_name": target.name}, scratch / "project"
             asking = Asking(f"Create {target.name}?", {"project_name"}) if ask else None
-            copy(scratch, stage, source, answers | {"project_name": target.name}, defaults, asking)
-            recorded = _recorded_answers(stage, set(answers))
+            with rendering(scratch, stage, template, answers, default_answers(machine), asking) as finish:
+                finish()
+            recorded = _recorded_answers(stage, set(given))
             files = sum(len(found) for _, _, found in os.walk(stage))
             repository = _commit(stage, target) if commit else "no git repository, as requested"
             if os.path.lexists(target):
@@ -105,15 +114,12 @@ def _commit(stage: Path, target: Path) -> str:
     """Create a git repository with one commit, and describe the outcome. Failing to commit is not an error."""
     if git.run(target.parent, "rev-parse", "--is-inside-work-tree").text.strip() == "true":
         return "no git repository of its own, as the folder is in one: git add it there"
-    # The user's hooks, signatures and ignored files apply from the second commit on.
-    settings = {"core.excludesFile": os.devnull, "commit.gpgSign": "false"}
-    settings |= {"user.useConfigOnly": "true", "maintenance.auto": "false"}
-    settings["core.bigFileThreshold"] = "1"  # one pack, which is faster than an object file per file
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
-        done = git.run(stage, *command, settings=settings)
+        done = git.run(stage, *command, settings=_FIRST_COMMIT)
         if not done.ok:
             return f"no commit, as git {command[0]} failed: {done.reason}"
-    done = git.run(stage, "commit", "--quiet", "--message", f"Render {target.name} with fastproj", settings=settings)
-    if not done.ok and not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=settings).ok:
+    message = f"Render {target.name} with fastproj"
+    done = git.run(stage, "commit", "--quiet", "--message", message, settings=_FIRST_COMMIT)
+    if not done.ok and not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=_FIRST_COMMIT).ok:
         return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
     return "a git repository with a first commit" if done.ok else f"no commit: {done.reason}"

@@ -18,15 +18,16 @@ _PACKAGE = Path(__file__).parents[1]
 _CHECKOUT = _PACKAGE.parent.parent
 _PACKED = _PACKAGE / "_template.bundle"
 _NAME = "template.bundle"
-_FORMER = f"~/.fastproj/{_NAME}"
-_RECORDED = (_FORMER, f"~/.local/share/fastproj/{_NAME}", f"~/Library/Application Support/fastproj/{_NAME}")
+_RECORDED = tuple(
+    f"~/{it}/{_NAME}" for it in (".fastproj", ".local/share/fastproj", "Library/Application Support/fastproj")
+)
 """What projects record for the embedded template: until 0.3, and since then on Linux and on macOS."""
 _LOCK_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Source:
-    """A template as copier takes it."""
+    """A template and its version."""
 
     location: str
     """What a project records for updates; for the embedded template, a path that every machine knows."""
@@ -79,8 +80,6 @@ def embedded(recorded: str | None = None) -> Source:
     try:
         ours = _refresh(target)
     except OSError as error:
-        if not _in_checkout() and _packed().items() <= _held(Path(os.path.expanduser(_FORMER))).items():
-            return Source(_FORMER, tag_of(newest(_packed())), own=True)
         raise FastprojError(
             f"cannot write the template's copy {target} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
         ) from error
@@ -94,8 +93,6 @@ def embedded(recorded: str | None = None) -> Source:
 
 def from_location(location: str) -> Source:
     """Return a template by what a project records or the user passes: a folder, a bundle, or a repository's URL.
-
-    A folder is rendered with its uncommitted changes.
 
     Raises:
         FastprojError: it looks like a path that does not exist, or git is missing; as for `embedded`.
@@ -118,13 +115,13 @@ def from_location(location: str) -> Source:
     return Source(location, None)
 
 
-def questions(source: str | None = None) -> dict[str, Any] | None:
+def questions(folder: str | None = None) -> dict[str, Any] | None:
     """Return the questions of the embedded template or of a folder; None if only copier can read them."""
     from yaml.constructor import ConstructorError  # 20 ms, which `--version` and `detect` do not need
 
-    folder = (_CHECKOUT if _in_checkout() else _PACKAGE) if source is None else Path(os.path.expanduser(source))
-    file = next((it for name in ("copier.yml", "copier.yaml") if os.path.isfile(it := folder / name)), None)
-    if source == "" or file is None:
+    place = (_CHECKOUT if _in_checkout() else _PACKAGE) if folder is None else Path(folder)
+    file = next((it for name in ("copier.yml", "copier.yaml") if os.path.isfile(it := place / name)), None)
+    if file is None:
         return None
     try:
         found = read_yaml(file)
