@@ -10,7 +10,7 @@ from ..shared import git
 from ..shared.answers import ANSWERS_FILE, combine, shown_name
 from ..shared.checkout import check_out
 from ..shared.errors import FastprojError
-from ..shared.rendering import Asking, rendering
+from ..shared.rendering import Asking, copy
 from ..shared.scratch import scratch_folder
 from ..shared.source import Source, questions
 from ..shared.yaml_file import read_yaml
@@ -76,8 +76,7 @@ def create(
             given = combine(options, data, questions(str(template.checkout)))
             answers, stage = given | {"project_name": target.name}, scratch / "project"
             asking = Asking(f"Create {target.name}?", {"project_name"}) if ask else None
-            with rendering(scratch, stage, template, answers, default_answers(machine), asking) as finish:
-                finish()
+            copy(scratch, stage, template, answers, default_answers(machine), asking)
             recorded = _recorded_answers(stage, set(given))
             files = sum(len(found) for _, _, found in os.walk(stage))
             repository = _commit(stage, target) if commit else "no git repository, as requested"
@@ -95,15 +94,10 @@ def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
     """Read the answers file; a given answer that is missing there is not a question of the template."""
     from yaml import YAMLError
 
-    file = stage / ANSWERS_FILE
     try:
-        recorded = read_yaml(file) if file.is_file() else None
+        recorded = read_yaml(stage / ANSWERS_FILE)
     except (ValueError, YAMLError) as error:
         raise FastprojError(f"the template renders {ANSWERS_FILE}, but not as YAML: {error}") from error
-    if not isinstance(recorded, dict):
-        raise FastprojError(
-            f"the template does not record its answers, which updates need: add a {ANSWERS_FILE} with _copier_answers"
-        )
     answers = {key: value for key, value in recorded.items() if not key.startswith("_")}
     for unknown in sorted(given - set(answers) - {"tensor_cores"}):  # not asked for without GPUs
         raise FastprojError(f"the template has no question {unknown!r}: it asks {', '.join(map(shown_name, answers))}")

@@ -53,6 +53,14 @@ class Rendered:
     """Whether it has `_migrations`."""
 
 
+def copy(
+    scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: Asking | None
+) -> Rendered:
+    """Render into `stage`, with temporary files in `scratch`; as `rendering`, which says what this raises."""
+    with rendering(scratch, stage, source, answers, defaults, ask) as finish:
+        return finish()
+
+
 @contextmanager
 def rendering(
     scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: Asking | None
@@ -148,8 +156,13 @@ def _record(file: Path, read: str, template: Source) -> None:
     """Record in an answers file where the template is, and its version, instead of the folder that copier read."""
     import yaml
 
+    line = f"_src_path: {read}\n".encode()
+    content = file.read_bytes() if file.is_file() else b""
+    if line not in content:
+        raise FastprojError(
+            f"the template {template.location} does not record its answers, which updates need: add a {ANSWERS_FILE} "
+            "with _copier_answers | to_nice_yaml"
+        )
     origin = {"_commit": template.revision, "_src_path": template.location}
     recorded = yaml.safe_dump({key: value for key, value in origin.items() if value is not None})
-    if file.is_file():
-        content = file.read_bytes().replace(f"_src_path: {read}\n".encode(), recorded.encode())
-        file.write_bytes(content)
+    file.write_bytes(content.replace(line, recorded.encode()))
