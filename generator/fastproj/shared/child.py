@@ -2,8 +2,8 @@
 
 import resource
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,24 +16,25 @@ LIMITS = {resource.RLIMIT_CPU: 30, resource.RLIMIT_AS: 2 << 30, resource.RLIMIT_
 _FORK = get_context("fork")
 
 
-@contextmanager
-def in_child(task: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-    """Start a task, and yield a function that waits for its result or raises its error.
-
-    Other threads must have ended, as only this one is copied. The child does not outlive the context.
-    """
+def in_child(task: Callable[[], Any]) -> Any:
+    """Return the result of a task, or raise its error. Other threads must have ended, as only this one is copied."""
     receiver, sender = _FORK.Pipe(duplex=False)
     child = _FORK.Process(target=_run, args=(task, sender), daemon=True)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until there is someone who ends the child
+    child.start()
     try:
-        child.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         sender.close()
-        yield lambda: _result(receiver)
+        outcome = receiver.recv()
+    except EOFError:
+        reason = f"could not be rendered in {LIMITS[resource.RLIMIT_CPU]} s, or crashed its renderer"
+        raise FastprojError(f"the template {reason}: simplify it") from None
     finally:
         child.kill()
         child.join()
-        receiver.close()
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def _run(task: Callable[[], Any], sender: Connection) -> None:
@@ -54,16 +55,3 @@ def _run(task: Callable[[], Any], sender: Connection) -> None:
     except Exception as error:
         outcome = FastprojError(f"{type(error).__name__}: {error}")
     sender.send(outcome)
-
-
-def _result(receiver: Connection) -> Any:
-    try:
-        outcome = receiver.recv()
-    except EOFError:
-        seconds = LIMITS[resource.RLIMIT_CPU]
-        raise FastprojError(
-            f"the template could not be rendered in {seconds} s, or crashed its renderer: simplify it"
-        ) from None
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome

@@ -19,7 +19,6 @@ from .inspection import check_links, check_rendered
 from .source import Source, questions
 
 Answers = dict[str, Any]
-
 _loaders: list[Thread] = []
 
 
@@ -56,16 +55,7 @@ class Rendered:
 def copy(
     scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: Asking | None
 ) -> Rendered:
-    """Render into `stage`, with temporary files in `scratch`; as `rendering`, which says what this raises."""
-    with rendering(scratch, stage, source, answers, defaults, ask) as finish:
-        return finish()
-
-
-@contextmanager
-def rendering(
-    scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: Asking | None
-) -> Iterator[Callable[[], Rendered]]:
-    """Start to render into `stage` in a child, and yield a function that waits for it and inspects the result.
+    """Render into `stage`, with temporary files in `scratch`, and inspect the result.
 
     An answers file in `stage` provides the answers that are not in `answers`.
 
@@ -74,8 +64,7 @@ def rendering(
         OSError: a file cannot be written.
     """
     template = check_out(source, scratch / "template")
-    folder = template.checkout
-    assert folder is not None
+    folder = template.checkout or scratch
     check_links(folder, template.location)
     if ask is not None:
         from . import prompts  # 0.1 s
@@ -84,16 +73,17 @@ def rendering(
         if asked is None:
             raise UsageError(f"the questions of {template.location} cannot be asked: answer them, and pass --yes")
         answers = prompts.ask(asked, answers, defaults, ask.confirmation, ask.fixed)
-    preload().join()  # only this thread is copied
-    with in_child(lambda: _render(scratch, folder, stage, template.location, answers, defaults)) as result:
+    preload().join()
+    rendered: Rendered = in_child(lambda: _render(scratch, folder, stage, template.location, answers, defaults))
+    check_rendered(stage, template.location)
+    _record(stage / ANSWERS_FILE, folder.name, template)
+    return rendered
 
-        def finish() -> Rendered:
-            rendered: Rendered = result()
-            check_rendered(stage, template.location)
-            _record(stage / ANSWERS_FILE, folder.name, template)
-            return rendered
 
-        yield finish
+@contextmanager
+def rendering(*arguments: Any) -> Iterator[Callable[[], Rendered]]:
+    """Yield a function that does what `copy` does with these arguments, until `updating` calls that."""
+    yield lambda: copy(*arguments)
 
 
 def _render(scratch: Path, template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> Rendered:
@@ -110,30 +100,25 @@ def _render(scratch: Path, template: Path, stage: Path, location: str, answers: 
     local.env.update(os.environ)
     os.chdir(template.parent)
     warnings.simplefilter("ignore")
+    # The user's settings would make the same command render something else on another machine.
+    options: Answers = {"defaults": True, "quiet": True, "settings": copier.Settings()}
     try:
-        worker = copier.run_copy(
-            template.name,
-            stage,
-            answers,
-            user_defaults=defaults,
-            defaults=True,
-            quiet=True,
-            settings=copier.Settings(),  # the user's would make the same command render something else elsewhere
-        )
+        worker = copier.run_copy(template.name, stage, answers, user_defaults=defaults, **options)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         name = os.path.relpath(error.filename or stage, stage)
-        raise FastprojError(
-            f"the template {location} is broken: it renders {name!r} both as a file and as a folder"
-        ) from error
+        reason = f"it renders {name!r} both as a file and as a folder"
+        raise FastprojError(f"the template {location} is broken: {reason}") from error
     except MemoryError:
         raise
     except Exception as error:
         raise _explained(error, location, answers) from error
     renamed = worker.answers.combined.get("renamed")
-    files = (Path(folder, name).relative_to(stage) for folder, _, names in os.walk(stage) for name in names)
+    files = (
+        os.path.relpath(os.path.join(folder, name), stage) for folder, _, names in os.walk(stage) for name in names
+    )
     return Rendered(
         {str(was): str(now) for was, now in renamed.items()} if isinstance(renamed, dict) else {},
-        [str(file) for file in files if worker.match_skip(file)],
+        [file for file in files if worker.match_skip(Path(file))],
         bool(worker.template.config_data.get("migrations")),
     )
 
@@ -159,9 +144,9 @@ def _record(file: Path, read: str, template: Source) -> None:
     line = f"_src_path: {read}\n".encode()
     content = file.read_bytes() if file.is_file() else b""
     if line not in content:
+        way_out = f"add a {ANSWERS_FILE} with _copier_answers | to_nice_yaml"
         raise FastprojError(
-            f"the template {template.location} does not record its answers, which updates need: add a {ANSWERS_FILE} "
-            "with _copier_answers | to_nice_yaml"
+            f"the template {template.location} does not record its answers, which updates need: {way_out}"
         )
     origin = {"_commit": template.revision, "_src_path": template.location}
     recorded = yaml.safe_dump({key: value for key, value in origin.items() if value is not None})
