@@ -31,10 +31,6 @@ def entries(bundle: Path) -> dict[str, str]:
     """Return the versions in a bundle and the commit of each; in our own bundles the newest comes last.
 
     The checksum at the end shows whether the file is complete, in a millisecond and without git.
-
-    Raises:
-        FastprojError: it is not a git bundle, or incomplete.
-        OSError: it cannot be read.
     """
     if bundle.exists() and not bundle.is_file():
         raise FastprojError(f"{bundle} is not a file")  # reading a pipe, for example, would wait forever
@@ -52,21 +48,13 @@ def build(root: Path, target: Path) -> None:
     """Write the bundle of the template in `root`: each release of its history, and the current files.
 
     The bundle replaces `target` atomically; the same files give the same bytes.
-
-    Raises:
-        FastprojError: git is missing or fails, or `pyproject.toml` has no version.
-        OSError: the target cannot be written.
     """
     with object_store(target.absolute().parent) as store:
         store.write(store.collect(root.absolute()), target)
 
 
 def releases(root: Path) -> dict[str, str]:
-    """Return the releases in the history of a source tree, and the commit of each one's entry.
-
-    Raises:
-        FastprojError: git is missing or fails.
-    """
+    """Return the releases in the history of a source tree, and the commit of each one's entry."""
     with object_store(temporary_folder()) as store:
         return store.releases(store.link(root.absolute()))
 
@@ -94,9 +82,6 @@ class ObjectStore:
 
         Files that git ignores there are skipped. Without history (an archive, a shallow clone), the current files are
         the only entry.
-
-        Raises:
-            FastprojError: `pyproject.toml` has no version.
         """
         declared = declared_version((root / "pyproject.toml").read_bytes())
         if declared is None:
@@ -138,15 +123,7 @@ class ObjectStore:
             return {}
         head, _, prefix = tree.partition(":")
         order = ["--no-merges", "--full-history", "--topo-order", "--reverse"]
-        changes = [
-            "--format=%x00%H",
-            "--patch",
-            "--unified=0",
-            "--text",
-            "--no-ext-diff",
-            "--no-textconv",
-            "--no-color",
-        ]
+        changes = ["--format=%x00%H", "--patch", "--unified=0", "--text", "--no-ext-diff", "--no-textconv"]
         log = self._git("--literal-pathspecs", "log", *order, *changes, head, "--", f"{prefix}pyproject.toml").text
         found: dict[str, str] = {}
         for part in log.split("\0")[1:]:
@@ -155,16 +132,14 @@ class ObjectStore:
             version = str(version_of(stated[1])) if stated else "None"
             if version == "None" or version in found or not is_release(version):
                 continue
+            if declared_version(self._git("show", f"{commit}:{prefix}pyproject.toml").stdout) != version:
+                continue  # a version in another table
             if template := self._template(f"{commit}:{prefix}"):
                 found[version] = self._commit(template, version)
         return found
 
     def take(self, bundle: Path, versions: Mapping[str, str]) -> dict[str, str]:
-        """Add all objects of a bundle, and return those of its entries that are as this module makes them.
-
-        Raises:
-            FastprojError: git cannot read it.
-        """
+        """Add all objects of a bundle, and return those of its entries that are as this module makes them."""
         self._git("bundle", "unbundle", str(bundle))
         return {it: found for it, found in versions.items() if self._commit(f"{found}^{{tree}}", it) == found}
 

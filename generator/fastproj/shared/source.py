@@ -40,11 +40,7 @@ class Source:
 
 
 def template_version() -> str:
-    """Return the version of the embedded template; in a checkout, the declared version.
-
-    Raises:
-        FastprojError: the installation is damaged.
-    """
+    """Return the version of the embedded template; in a checkout, the declared version."""
     if not _in_checkout():
         return newest(_packed())
     return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or "unknown"
@@ -71,9 +67,6 @@ def embedded(recorded: str | None = None) -> Source:
 
     Plain `copier update` reads the location that a project recorded: if possible, a copy is put there too, and copies
     in other such places are updated.
-
-    Raises:
-        FastprojError: the folder is not writable, the installation is damaged, or git is missing or fails.
     """
     git.require()
     target = home() / _NAME
@@ -92,16 +85,11 @@ def embedded(recorded: str | None = None) -> Source:
 
 
 def from_location(location: str) -> Source:
-    """Return a template by what a project records or the user passes: a folder, a bundle, or a repository's URL.
-
-    Raises:
-        FastprojError: it looks like a path that does not exist, or git is missing; as for `embedded`.
-    """
+    """Return a template by what a project records or the user passes: a folder, a bundle, or a repository's URL."""
     git.require()
     path = os.path.abspath(os.path.expanduser(location))
-    if path == str(home() / _NAME):
-        return embedded()
-    if own := next((it for it in _RECORDED if path == os.path.expanduser(it)), None):
+    own = next((it for it in _RECORDED if path == os.path.expanduser(it)), None)
+    if own is not None or path == str(home() / _NAME):
         return embedded(own)
     if location and os.path.exists(path):
         return Source(os.path.realpath(path), None if os.path.isfile(path) else "HEAD")
@@ -168,9 +156,8 @@ def _packed() -> dict[str, str]:
     """Return the entries of the bundle that was installed with the program."""
     found = _held(_PACKED)
     if not found:
-        raise FastprojError(
-            f"the installed template {_PACKED} is missing or damaged: reinstall fastproj (pip --force-reinstall)"
-        )
+        way_out = "reinstall fastproj (pip --force-reinstall)"
+        raise FastprojError(f"the installed template {_PACKED} is missing or damaged: {way_out}")
     return found
 
 
