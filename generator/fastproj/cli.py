@@ -17,7 +17,6 @@ from .terminal import interactive, report
 
 _EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); 128 + N after signal N."
 
-
 app = typer.Typer(
     name="fastproj",
     rich_markup_mode=None,
@@ -29,7 +28,7 @@ app = typer.Typer(
 
 @cache
 def _questions() -> dict[str, Any]:
-    """Return the template's questions, which are read only for the help and the completion of a command."""
+    """Return the template's questions, which only the help and the completion of a command need."""
     from .shared.source import questions
 
     return questions() or {}
@@ -57,8 +56,9 @@ def command_with_answers(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(answer: Answer) -> inspect.Parameter:
-    names = [] if answer.type is bool else [option(answer.name)]
-    details = typer.Option(*names, help=answer.help, autocompletion=lambda: choices(_questions(), answer.name))
+    details = typer.Option(
+        option(answer.name), help=answer.help, autocompletion=lambda: choices(_questions(), answer.name)
+    )
     kind = str if answer.type is list else answer.type
     annotation = Annotated[kind | None, details]  # type: ignore[valid-type]
     return inspect.Parameter(answer.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

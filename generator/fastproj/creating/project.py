@@ -17,10 +17,14 @@ from ..shared.yaml_file import read_yaml
 from . import names
 from .hardware import Machine
 
-# The user's hooks, signatures and ignored files apply from the second commit on.
-_FIRST_COMMIT = {"core.excludesFile": os.devnull, "commit.gpgSign": "false"}
-_FIRST_COMMIT |= {"user.useConfigOnly": "true", "maintenance.auto": "false"}
-_FIRST_COMMIT["core.bigFileThreshold"] = "1"  # one pack, which is faster than an object file per file
+_SETTINGS = {
+    # The user's hooks, signatures and ignored files apply from the second commit on.
+    "core.excludesFile": os.devnull,
+    "commit.gpgSign": "false",
+    "user.useConfigOnly": "true",
+    "maintenance.auto": "false",
+    "core.bigFileThreshold": "1",  # one pack, which is faster than an object file per file
+}
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,7 @@ class Project:
 
 
 def destination(name: str, output: Path) -> Path:
-    """Return the project's folder, which does not exist yet.
-
-    Raises:
-        FastprojError: the name is not allowed, the folder exists, or `output` is not a writable folder.
-    """
+    """Return the project's folder, after checking that it can be created."""
     names.check(name)
     target = output / name
     if not os.path.isdir(output):  # unlike Path.is_dir, also False if permissions forbid a look
@@ -65,9 +65,6 @@ def create(
     """Render the template into `target` with the answers in options and `--data`, prompting for the others if `ask`.
 
     The project is rendered into a folder next to `target` and then renamed, so `target` is never incomplete.
-
-    Raises:
-        FastprojError: the template cannot be read or is broken; an answer is not allowed; the disk is full.
     """
     shown, target = target, target.absolute()
     try:
@@ -95,10 +92,10 @@ def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
     from yaml import YAMLError
 
     try:
-        recorded = read_yaml(stage / ANSWERS_FILE)
-    except (ValueError, YAMLError) as error:
-        raise FastprojError(f"the template renders {ANSWERS_FILE}, but not as YAML: {error}") from error
-    answers = {key: value for key, value in recorded.items() if not key.startswith("_")}
+        recorded = dict(read_yaml(stage / ANSWERS_FILE))
+    except (TypeError, ValueError, YAMLError) as error:
+        raise FastprojError(f"the template renders {ANSWERS_FILE}, but not as YAML with answers: {error}") from error
+    answers = {str(key): value for key, value in recorded.items() if not str(key).startswith("_")}
     for unknown in sorted(given - set(answers) - {"tensor_cores"}):  # not asked for without GPUs
         raise FastprojError(f"the template has no question {unknown!r}: it asks {', '.join(map(shown_name, answers))}")
     return answers
@@ -109,11 +106,11 @@ def _commit(stage: Path, target: Path) -> str:
     if git.run(target.parent, "rev-parse", "--is-inside-work-tree").text.strip() == "true":
         return "no git repository of its own, as the folder is in one: git add it there"
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
-        done = git.run(stage, *command, settings=_FIRST_COMMIT)
+        done = git.run(stage, *command, settings=_SETTINGS)
         if not done.ok:
             return f"no commit, as git {command[0]} failed: {done.reason}"
     message = f"Render {target.name} with fastproj"
-    done = git.run(stage, "commit", "--quiet", "--message", message, settings=_FIRST_COMMIT)
-    if not done.ok and not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=_FIRST_COMMIT).ok:
+    done = git.run(stage, "commit", "--quiet", "--message", message, settings=_SETTINGS)
+    if not done.ok and not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=_SETTINGS).ok:
         return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
     return "a git repository with a first commit" if done.ok else f"no commit: {done.reason}"
