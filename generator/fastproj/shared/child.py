@@ -1,5 +1,6 @@
 """Run a function in a copy of this process with limited resources: templates are rendered there, as none is trusted."""
 
+import os
 import resource
 import signal
 from collections.abc import Callable
@@ -39,6 +40,9 @@ def in_child(task: Callable[[], Any]) -> Any:
 
 def _run(task: Callable[[], Any], sender: Connection) -> None:
     """Do the task with limited resources, and send its result or its error."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):  # a library may print a warning, or ask
+        os.dup2(null, standard)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

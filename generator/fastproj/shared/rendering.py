@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,6 +91,7 @@ def _render(scratch: Path, template: Path, stage: Path, location: str, answers: 
     Without git on the PATH, copier takes the template as a plain folder.
     """
     import copier
+    from copier.errors import InteractiveSessionError
     from plumbum import local
 
     os.environ.clear()
@@ -99,7 +99,6 @@ def _render(scratch: Path, template: Path, stage: Path, location: str, answers: 
     local.env.clear()  # plumbum copied the environment when it was imported
     local.env.update(os.environ)
     os.chdir(template.parent)
-    warnings.simplefilter("ignore")
     # The user's settings would make the same command render something else on another machine.
     options: Answers = {"defaults": True, "quiet": True, "settings": copier.Settings()}
     try:
@@ -108,6 +107,8 @@ def _render(scratch: Path, template: Path, stage: Path, location: str, answers: 
         name = os.path.relpath(error.filename or stage, stage)
         reason = f"it renders {name!r} both as a file and as a folder"
         raise FastprojError(f"the template {location} is broken: {reason}") from error
+    except InteractiveSessionError as error:  # copier asks whether to overwrite
+        raise FastprojError(f"the template {location} is broken: it renders two files of one name") from error
     except MemoryError:
         raise
     except Exception as error:
