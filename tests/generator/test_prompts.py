@@ -230,3 +230,14 @@ def test_last_question_can_be_declined(keys: str, status: int, environment: dict
     assert ended == status
     assert "fastproj: interrupted" in output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_questions_in_another_syntax_are_a_one_line_error(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "template").mkdir()
+    (tmp_path / "template/copier.yml").write_text(
+        '_envops: {variable_start_string: "[["}\nmine: {default: "[[ 1 }}"}\n'
+    )
+    terminal = start(environment, tmp_path, "new", "proj", "--template", "template")
+    status, output = finish(terminal)
+    assert (status, "cannot be asked: answer them, and pass --yes" in output) == (2, True), output
+    assert [it.name for it in tmp_path.iterdir()] == ["template"]

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,9 +24,14 @@ _loaders: list[Thread] = []
 def preload(ask: bool = False) -> Thread:
     """Start importing copier in the background, which takes 0.4 s that can be spent waiting for git."""
     if not _loaders:
-        _loaders.append(Thread(target=import_module, args=["copier"], daemon=True))
+        _loaders.append(Thread(target=_import_copier, daemon=True))
         _loaders[0].start()
     return _loaders[0]
+
+
+def _import_copier() -> None:
+    with suppress(Exception):  # the child, which needs it, reports why
+        import_module("copier")
 
 
 @dataclass(frozen=True)

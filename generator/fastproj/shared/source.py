@@ -119,6 +119,9 @@ def questions(folder: str | None = None) -> dict[str, Any] | None:
         raise FastprojError(f"cannot read the template's questions {file}: {error}") from error
     if not isinstance(found, dict):
         raise FastprojError(f"{file} does not list questions: pass a copier template")
+    syntax = found.get("_envops") or {}
+    if not isinstance(syntax, dict) or syntax.keys() - {"undefined", "keep_trailing_newline"}:
+        return None  # expressions in another syntax
     # copier allows `name: value` for a question with that default.
     return {
         key: entry if isinstance(entry, dict) else {"default": entry}
