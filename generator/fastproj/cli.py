@@ -11,12 +11,11 @@ from typer.core import TyperCommand
 
 from . import component_commands, run_commands
 from .options import Data, DryRun, Json, Where
-from .shared.answers import ANSWERS, SPELLINGS, Answer, choices, combine, option
+from .shared.answers import ANSWERS, SPELLINGS, Answer, choices, option
 from .shared.errors import UsageError, without_passwords
 from .terminal import interactive, report
 
 _EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); 128 + N after signal N."
-
 
 app = typer.Typer(
     name="fastproj",
@@ -29,7 +28,7 @@ app = typer.Typer(
 
 @cache
 def _questions() -> dict[str, Any]:
-    """Return the template's questions, which are read only for the help and the completion of a command."""
+    """Return the template's questions, which only the help and the completion of a command need."""
     from .shared.source import questions
 
     return questions() or {}
@@ -57,8 +56,9 @@ def command_with_answers(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(answer: Answer) -> inspect.Parameter:
-    names = [] if answer.type is bool else [option(answer.name)]
-    details = typer.Option(*names, help=answer.help, autocompletion=lambda: choices(_questions(), answer.name))
+    details = typer.Option(
+        option(answer.name), help=answer.help, autocompletion=lambda: choices(_questions(), answer.name)
+    )
     kind = str if answer.type is list else answer.type
     annotation = Annotated[kind | None, details]  # type: ignore[valid-type]
     return inspect.Parameter(answer.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -112,17 +112,14 @@ def new(
     from .shared import rendering, source
 
     target = project.destination(name, output)
-    questions = source.questions(template)
-    given = combine(answers, data or [], questions)
     if not yes and not interactive():
         raise UsageError("not an interactive terminal: pass --yes to accept the detected answers")
-    rendering.preload(ask=not yes)
+    rendering.preload()
     chosen = source.embedded() if template is None else source.from_location(template)
     machine = hardware.detect()
-    defaults = project.default_answers(machine)
     if not yes:
         print(show.detected(machine), flush=True)
-    created = project.create(target, chosen, given, defaults, ask=not yes, commit=not no_git)
+    created = project.create(target, chosen, answers, data or [], machine, ask=not yes, commit=not no_git)
     report(show.created(created, machine, output, template, no_git), f"{created.path} was created")
 
 

@@ -47,7 +47,34 @@ def test_link_that_leaves_the_project(target: str, tmp_path: Path) -> None:
         check_rendered(tmp_path, "x")
 
 
-@pytest.mark.parametrize("target", ["a", "a/../b", "missing", "."])
+CHAINS = {
+    "through another link": {"a": "b/../../..", "b": "sub/deep"},
+    "through a folder that is a link": {"sub/back": "..", "a": "sub/back/../x"},
+    "out and back in, under the name that the folder has now": {"deep": "sub", "a": "deep/../../{name}/sub"},
+    "to git's files by way of a link": {"here": ".", "a": "here/.git/hooks"},
+}
+
+
+@pytest.mark.parametrize("links", CHAINS.values(), ids=CHAINS)
+def test_chain_of_links_that_leaves_the_project(links: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "sub/deep").mkdir(parents=True)
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target.format(name=tmp_path.name))
+    with pytest.raises(FastprojError, match="'a', a symbolic link to"):
+        check_rendered(tmp_path, "x")
+
+
+@pytest.mark.parametrize("names", [["HEAD", "objects", "refs"], ["head", "OBJECTS", "Refs."], ["HEAD", "commondir"]])
+def test_bare_repository(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / "docs" / name).mkdir(parents=True)
+    with pytest.raises(FastprojError, match="'docs', which git treats as its own"):
+        check_rendered(tmp_path, "x")
+    (tmp_path / "docs" / names[1]).rename(tmp_path / "elsewhere")
+    check_rendered(tmp_path, "x")
+
+
+@pytest.mark.parametrize("target", ["a", "a/../b", "missing", ".", "link", "link/x"])
 def test_link_inside_the_project(target: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(target)
     (tmp_path / "below").mkdir()
@@ -97,14 +124,29 @@ def test_hostile_template_is_refused(
     assert not (tmp_path / "hacked").exists()
 
 
-def test_link_of_a_template_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
+@pytest.mark.parametrize("preserved", [True, False])
+def test_link_of_a_template_is_refused(preserved: bool, fastproj: Fastproj, tmp_path: Path) -> None:
+    """Copier would render the link, or what it leads to."""
     git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
     os.symlink("/etc/hostname", tmp_path / "fork/project/host")
     with (tmp_path / "fork/copier.yml").open("a") as file:
-        file.write("_preserve_symlinks: true\n")
+        file.write(f"_preserve_symlinks: {preserved}\n")
     commit(tmp_path / "fork")
     template = ["--template", str(tmp_path / "fork")]
     result = fastproj("new", "proj", "--yes", *template, "--output", str(tmp_path))
     assert (result.returncode, "a symbolic link to '/etc/hostname'" in result.stderr) == (1, True), result.stderr
     assert not (tmp_path / "proj").exists()
     shutil.rmtree(tmp_path / "fork")
+
+
+def test_template_sees_no_variable_and_no_home_of_the_user(fastproj: Fastproj, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
+    (tmp_path / "fork/project/seen.txt.jinja").write_text("{{ '$MINE' | expandvars }} {{ '~' | expanduser }}\n")
+    (tmp_path / "fork/project/set.txt.jinja").write_text("{{ '$PATH' | expandvars }}\n")
+    options = ["--yes", "--template", str(tmp_path / "fork"), "--output", str(tmp_path)]
+    result = fastproj("new", "proj", *options, MINE="mine", HOME=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    variable, home = (tmp_path / "proj/seen.txt").read_text().split()
+    assert variable == "$MINE"
+    assert home != str(tmp_path)
+    assert (tmp_path / "proj/set.txt").read_text() == "\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from fastproj.cli import new
 from matrix import COMPONENTS, MODELS, QUESTIONS, ROOT
 from program import PROGRAMS, Fastproj, read_tree
-from updating import git, read_answers
+from updating import build, git, read_answers
 
 
 def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path:
     assert recorded["_src_path"] == "~/.local/share/fastproj/template.bundle"
     assert str(recorded["_commit"]).startswith("v0.")
     assert (recorded["gpus"], recorded["nodes"], recorded["tensor_cores"]) == (2, 3, "bf16")
-    assert (recorded["author"], recorded["components"]) == ("Ada Lovelace", ["multinode", "gpu-ci"])
+    assert (recorded["author"], recorded["components"]) == ("Ada Lovelace", ["multinode"])
     assert "make setup" in result.stdout
 
     again = shlex.split(result.stdout.strip().splitlines()[-1])
@@ -100,6 +100,25 @@ def test_template_from_a_bundle(fastproj: Fastproj, tmp_path: Path, home: Path) 
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "third").exists()
+
+
+def test_template_from_a_work_tree_and_a_bare_repository(fastproj: Fastproj, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
+    git(tmp_path / "fork", "tag", "v9.0.0rc1")
+    git(tmp_path, "clone", "-q", "--bare", "fork", "fork.git")
+    (tmp_path / "fork/project/new.txt").write_text("not committed\n")
+    (tmp_path / "fork/project/docs/new.md").unlink()
+    (tmp_path / "fork/project/junk.log").write_text("ignored\n")
+    (tmp_path / "fork/.gitignore").write_text("*.log\n")
+    for name, source in {"tree": "fork", "bare": "fork.git"}.items():
+        result = fastproj("new", name, "--yes", "--template", source, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert read_answers(tmp_path / name)["_src_path"] == str(tmp_path / source)
+    assert (tmp_path / "tree/new.txt").read_text() == "not committed\n"
+    assert not (tmp_path / "tree/junk.log").exists()
+    assert not (tmp_path / "tree/docs/new.md").exists()
+    assert read_answers(tmp_path / "bare")["_commit"] == "v0.3.0", "the newest release"
+    assert (tmp_path / "bare/docs/new.md").exists()
 
 
 def test_no_path_of_this_machine_is_recorded(fastproj: Fastproj, tmp_path: Path) -> None:

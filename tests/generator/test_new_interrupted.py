@@ -144,8 +144,7 @@ import os, signal
 from fastproj.shared.child import in_child
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:
-    with in_child(lambda: 1) as result:
-        print(result())
+    print(in_child(lambda: 1))
 except KeyboardInterrupt:
     print("interrupted")
 try:

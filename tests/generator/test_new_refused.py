@@ -167,15 +167,24 @@ def test_full_output_device_is_a_one_line_error(
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("files", [("x/y.txt", "{{ 'x' }}.jinja"), ("x", "{{ 'x' }}/y.txt.jinja")])
-def test_file_and_folder_of_one_name_in_a_template(files: tuple[str, str], fastproj: Fastproj, tmp_path: Path) -> None:
+TWICE = [
+    ("x/y.txt", "{{ 'x' }}.jinja", "'x' both as a file and as a folder"),
+    ("x", "{{ 'x' }}/y.txt.jinja", "'x' both as a file and as a folder"),
+    ("{{ 'a' }}.txt", "{{ 'a.txt' }}.jinja", "two files of one name"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "message"), TWICE)
+def test_one_name_twice_in_a_template(
+    first: str, second: str, message: str, fastproj: Fastproj, tmp_path: Path
+) -> None:
     template = tmp_path / "template"
-    for name in files:
+    for name in (first, second):
         (template / "project" / name).parent.mkdir(parents=True, exist_ok=True)
-        (template / "project" / name).write_text("text\n")
+        (template / "project" / name).write_text(f"{len(name)}\n")
     (template / "copier.yml").write_text("_subdirectory: project\n")
     result = fastproj("new", "proj", "--yes", "--template", str(template), cwd=tmp_path)
     assert result.returncode == 1
-    assert "it renders 'x' both as a file and as a folder" in result.stderr
+    assert f"it renders {message}" in result.stderr
     assert result.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["template"]

@@ -199,7 +199,3 @@ def test_home_that_cannot_be_written_to_needs_none(programs: dict[str, dict[str,
     environment["XDG_DATA_HOME"] = str(tmp_path / "data")
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert run.stdout == f"{tmp_path}/data/fastproj/template.bundle\n", run.stderr
-    environment |= {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "file")}
-    refresh(environment, tmp_path / ".fastproj")
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert run.stdout == "~/.fastproj/template.bundle\n", "a complete copy in the former location is used"

@@ -35,9 +35,10 @@ def test_pipe_as_answers_file(make_project: MakeProject, fastproj: Fastproj) -> 
         assert (result.returncode, result.stderr.count("\n"), "not a file" in result.stderr) == (1, 1, True)
 
 
-def test_template_whose_answers_file_has_a_tag_of_its_own(fastproj: Fastproj, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["_src_path: template\na: !mine x\n", "- |\n  a\n# _src_path: template\n- 1\n"])
+def test_answers_file_of_a_template_that_is_not_yaml(content: str, fastproj: Fastproj, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
-    (tmp_path / "fork/project/{{ _copier_conf.answers_file }}.jinja").write_text("a: !mine x\n")
+    (tmp_path / "fork/project/{{ _copier_conf.answers_file }}.jinja").write_text(content)
     commit(tmp_path / "fork")
     result = fastproj("new", "x", "--yes", "--template", str(tmp_path / "fork"), "--output", str(tmp_path))
     assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr

@@ -106,22 +106,22 @@ def _nvidia(notes: list[str]) -> list[Gpu]:
 
 def _not_for_cuda_13(gpus: list[Gpu], drivers: list[int]) -> list[str]:
     """Return why torch from PyPI would not run on these GPUs, and what to install instead."""
-    capabilities = [tuple(map(int, (gpu.capability or "99.0").split("."))) for gpu in gpus]
+    if not gpus:
+        return []
     another = f"install a build for CUDA 12.6 ({CUDA_12})"
-    for gpu, capability in zip(gpus, capabilities, strict=True):
-        if capability < _MAXWELL:
-            reason = f"{gpu.name} has compute capability {gpu.capability}, for which no torch 2.11 or newer has kernels"
-            return [f"{reason}: train on the CPU (--gpus 0)"]
-        if capability < _CUDA_13_CAPABILITY:
-            reason = (
-                f"{gpu.name} has compute capability {gpu.capability}, which torch from PyPI (CUDA 13) does not support"
-            )
-            return [f"{reason}: {another}"]
-    if gpus and drivers and min(drivers) < _CUDA_13_DRIVER:
-        reason = f"the NVIDIA driver {min(drivers)} is too old for torch from PyPI (CUDA 13)"
-        other = min(drivers) >= _CUDA_12_DRIVER and max(capabilities) < _BLACKWELL
-        return [f"{reason}: update it to {_CUDA_13_DRIVER} or newer{f', or {another}' * other}"]
-    return []
+    capabilities = {tuple(map(int, (gpu.capability or "99.0").split("."))): gpu for gpu in gpus}
+    capability, gpu = min(capabilities.items(), key=lambda it: it[0])
+    has = f"{gpu.name} has compute capability {gpu.capability}"
+    if capability < _MAXWELL:
+        return [f"{has}, for which no torch 2.11 or newer has kernels: train on the CPU (--gpus 0)"]
+    if capability < _CUDA_13_CAPABILITY:
+        return [f"{has}, which torch from PyPI (CUDA 13) does not support: {another}"]
+    driver = min(drivers, default=_CUDA_13_DRIVER)
+    if driver >= _CUDA_13_DRIVER:
+        return []
+    other = driver >= _CUDA_12_DRIVER and max(capabilities) < _BLACKWELL
+    update = f"update it to {_CUDA_13_DRIVER} or newer{f', or {another}' * other}"
+    return [f"the NVIDIA driver {driver} is too old for torch from PyPI (CUDA 13): {update}"]
 
 
 def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu]:

@@ -13,15 +13,13 @@ from .probe import field, mebibytes, read_file, sysctl
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware of a machine."""
+    """The hardware of a machine, as far as this process may use it: affinity and limits of a container count."""
 
     system: str
     gpus: tuple[Gpu, ...]
     cpu: str
     cores: int
-    """CPU cores that this process may use, given its affinity and the limits of its container."""
     memory_mib: int | None
-    """Memory that this process may use, given the limits of its container."""
     cpu_bf16: bool
     """Whether the CPU multiplies matrices in bfloat16."""
     notes: tuple[str, ...] = ()
@@ -43,25 +41,19 @@ def detect(root: Path = Path("/")) -> Machine:
     gpus = detect_gpus(root, notes)
     cpu = read_file(root / "proc/cpuinfo")
     flags = set(field(r"(?:flags|Features)\s*:(.*)$", cpu).split())
-    return Machine(
-        system=f"{platform.system()} {platform.machine()}",
-        gpus=tuple(gpus),
-        cpu=field(r"model name\s*:\s*(.*)$", cpu) or sysctl("machdep.cpu.brand_string") or platform.machine(),
-        cores=_cores(root),
-        memory_mib=_memory_mib(root),
-        cpu_bf16=bool(flags & {"avx512_bf16", "amx_bf16", "bf16"}) or sysctl("hw.optional.arm.FEAT_BF16") == "1",
-        notes=tuple(notes),
-    )
-
-
-def _cores(root: Path) -> int:
+    name = field(r"model name\s*:\s*(.*)$", cpu) or sysctl("machdep.cpu.brand_string") or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = re.match(r"(\d+) (\d+)", read_file(root / "sys/fs/cgroup/cpu.max"))
-    return max(1, min(cores, round(int(quota[1]) / int(quota[2])))) if quota else cores
-
-
-def _memory_mib(root: Path) -> int | None:
+    if quota := re.match(r"(\d+) (\d+)", read_file(root / "sys/fs/cgroup/cpu.max")):
+        cores = max(1, min(cores, round(int(quota[1]) / int(quota[2]))))
     installed = field(r"MemTotal:\s+(\d+) kB$", read_file(root / "proc/meminfo"))
     limit = read_file(root / "sys/fs/cgroup/memory.max").strip()
     sizes = [int(installed) >> 10 if installed else None, mebibytes(limit), mebibytes(sysctl("hw.memsize"))]
-    return min((size for size in sizes if size is not None), default=None)
+    return Machine(
+        system=f"{platform.system()} {platform.machine()}",
+        gpus=tuple(gpus),
+        cpu=name,
+        cores=cores,
+        memory_mib=min((size for size in sizes if size is not None), default=None),
+        cpu_bf16=bool(flags & {"avx512_bf16", "amx_bf16", "bf16"}) or sysctl("hw.optional.arm.FEAT_BF16") == "1",
+        notes=tuple(notes),
+    )

@@ -37,11 +37,7 @@ _FOLDERS = {"build", "configs", "dist", "docs", "launch", "runs", "src", "test",
 
 
 def check(name: str) -> None:
-    """Check that a project may have this name.
-
-    Raises:
-        UsageError: it may not; says why, and suggests another one if it can.
-    """
+    """Check that a project may have this name; the error says why not, and suggests another one if it can."""
     if problem := _problem(name):
         plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
         suggestion = "" if _problem(plain) else f", for example {plain}"
@@ -50,10 +46,8 @@ def check(name: str) -> None:
 
 def _problem(name: str) -> str:
     if not re.fullmatch(r"[a-z]([a-z0-9_-]*[a-z0-9])?", name) or len(name) > LONGEST:
-        return (
-            f"not allowed: use at most {LONGEST} lowercase letters, digits, - and _, starting with a letter and ending "
-            "with a letter or digit"
-        )
+        allowed = f"use at most {LONGEST} lowercase letters, digits, - and _"
+        return f"not allowed: {allowed}, starting with a letter and ending with a letter or digit"
     package = package_of(name)
     reasons = {
         "a Python keyword": keyword.iskeyword(package) or keyword.issoftkeyword(package),

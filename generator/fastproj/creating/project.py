@@ -7,14 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import git
-from ..shared.answers import ANSWERS_FILE, shown_name
+from ..shared.answers import ANSWERS_FILE, combine, shown_name
+from ..shared.checkout import check_out
 from ..shared.errors import FastprojError
 from ..shared.rendering import Asking, copy
 from ..shared.scratch import scratch_folder
-from ..shared.source import Source
+from ..shared.source import Source, questions
 from ..shared.yaml_file import read_yaml
 from . import names
 from .hardware import Machine
+
+_SETTINGS = {
+    # The user's hooks, signatures and ignored files apply from the second commit on.
+    "core.excludesFile": os.devnull,
+    "commit.gpgSign": "false",
+    "user.useConfigOnly": "true",
+    "maintenance.auto": "false",
+    "core.bigFileThreshold": "1",  # one pack, which is faster than an object file per file
+}
 
 
 @dataclass(frozen=True)
@@ -30,11 +40,7 @@ class Project:
 
 
 def destination(name: str, output: Path) -> Path:
-    """Return the project's folder, which does not exist yet.
-
-    Raises:
-        FastprojError: the name is not allowed, the folder exists, or `output` is not a writable folder.
-    """
+    """Return the project's folder, after checking that it can be created."""
     names.check(name)
     target = output / name
     if not os.path.isdir(output):  # unlike Path.is_dir, also False if permissions forbid a look
@@ -54,22 +60,21 @@ def default_answers(machine: Machine) -> dict[str, Any]:
 
 
 def create(
-    target: Path, source: Source, answers: dict[str, Any], defaults: dict[str, Any], ask: bool, commit: bool
+    target: Path, source: Source, options: dict[str, Any], data: list[str], machine: Machine, ask: bool, commit: bool
 ) -> Project:
-    """Render the template into `target`, prompting for the other answers if `ask`.
+    """Render the template into `target` with the answers in options and `--data`, prompting for the others if `ask`.
 
     The project is rendered into a folder next to `target` and then renamed, so `target` is never incomplete.
-
-    Raises:
-        FastprojError: the template cannot be read or is broken; an answer is not allowed; the disk is full.
     """
-    shown, target = target, target.absolute()  # copier changes the working directory
+    shown, target = target, target.absolute()
     try:
         with scratch_folder(target.parent, target.name) as scratch:
-            stage = scratch / "project"
+            template = check_out(source, scratch / "template")
+            given = combine(options, data, questions(str(template.checkout)))
+            answers, stage = given | {"project_name": target.name}, scratch / "project"
             asking = Asking(f"Create {target.name}?", {"project_name"}) if ask else None
-            copy(scratch, stage, source, answers | {"project_name": target.name}, defaults, asking)
-            recorded = _recorded_answers(stage, set(answers))
+            copy(scratch, stage, template, answers, default_answers(machine), asking)
+            recorded = _recorded_answers(stage, set(given))
             files = sum(len(found) for _, _, found in os.walk(stage))
             repository = _commit(stage, target) if commit else "no git repository, as requested"
             if os.path.lexists(target):
@@ -86,16 +91,11 @@ def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
     """Read the answers file; a given answer that is missing there is not a question of the template."""
     from yaml import YAMLError
 
-    file = stage / ANSWERS_FILE
     try:
-        recorded = read_yaml(file) if file.is_file() else None
-    except (ValueError, YAMLError) as error:
-        raise FastprojError(f"the template renders {ANSWERS_FILE}, but not as YAML: {error}") from error
-    if not isinstance(recorded, dict):
-        raise FastprojError(
-            f"the template does not record its answers, which updates need: add a {ANSWERS_FILE} with _copier_answers"
-        )
-    answers = {key: value for key, value in recorded.items() if not key.startswith("_")}
+        recorded = dict(read_yaml(stage / ANSWERS_FILE))
+    except (TypeError, ValueError, YAMLError) as error:
+        raise FastprojError(f"the template renders {ANSWERS_FILE}, but not as YAML with answers: {error}") from error
+    answers = {str(key): value for key, value in recorded.items() if not str(key).startswith("_")}
     for unknown in sorted(given - set(answers) - {"tensor_cores"}):  # not asked for without GPUs
         raise FastprojError(f"the template has no question {unknown!r}: it asks {', '.join(map(shown_name, answers))}")
     return answers
@@ -105,15 +105,12 @@ def _commit(stage: Path, target: Path) -> str:
     """Create a git repository with one commit, and describe the outcome. Failing to commit is not an error."""
     if git.run(target.parent, "rev-parse", "--is-inside-work-tree").text.strip() == "true":
         return "no git repository of its own, as the folder is in one: git add it there"
-    # The user's hooks, signatures and ignored files apply from the second commit on.
-    settings = {"core.excludesFile": os.devnull, "commit.gpgSign": "false"}
-    settings |= {"user.useConfigOnly": "true", "maintenance.auto": "false"}
-    settings["core.bigFileThreshold"] = "1"  # one pack, which is faster than an object file per file
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
-        done = git.run(stage, *command, settings=settings)
+        done = git.run(stage, *command, settings=_SETTINGS)
         if not done.ok:
             return f"no commit, as git {command[0]} failed: {done.reason}"
-    done = git.run(stage, "commit", "--quiet", "--message", f"Render {target.name} with fastproj", settings=settings)
-    if not done.ok and not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=settings).ok:
+    message = f"Render {target.name} with fastproj"
+    done = git.run(stage, "commit", "--quiet", "--message", message, settings=_SETTINGS)
+    if not done.ok and not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=_SETTINGS).ok:
         return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
     return "a git repository with a first commit" if done.ok else f"no commit: {done.reason}"

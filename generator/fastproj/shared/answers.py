@@ -32,9 +32,9 @@ ANSWERS = (
     ),
     Answer("framework", str, "Framework of the training loop."),
     Answer("model", str, "Model, with its data and training recipe."),
-    Answer("components", list, "Components, separated by commas; `fastproj add` brings others later."),
     Answer("author", str, "Your name, for the license and the package."),
     Answer("licence", str, "License of the project."),
+    Answer("components", list, "Components, separated by commas; `fastproj add` brings others later."),
     Answer(
         "update_source",
         str,
@@ -68,14 +68,8 @@ def as_text(value: Any) -> str:
 
 def as_options(answers: Mapping[str, Any]) -> list[str]:
     """Return the command-line options that give these answers, as far as there are options for them."""
-    options: list[str] = []
-    for name in (it.name for it in ANSWERS if it.name in answers):
-        value = answers[name]
-        if isinstance(value, bool):
-            options.append(option(name) if value else option(name).replace("--", "--no-"))
-        else:
-            options += [option(name), as_text(value)]
-    return options
+    names = [it.name for it in ANSWERS if it.name in answers]
+    return [part for name in names for part in (option(name), as_text(answers[name]))]
 
 
 def choices(questions: Mapping[str, Any], name: str) -> list[str]:
@@ -93,55 +87,24 @@ def choices(questions: Mapping[str, Any], name: str) -> list[str]:
 def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the answers that options (None if not given) and pairs KEY=VALUE of `--data` give.
 
-    They are checked before any prompt, as far as possible without copier.
-
     Raises:
         UsageError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
     """
-    combined = {key: value for key, value in answers.items() if value is not None}
-    for name in (it.name for it in ANSWERS if it.type is list and it.name in combined):
-        combined[name] = _split(combined[name])
-    combined = {_spelled(key, questions or {}): value for key, value in combined.items()}
+    known = questions or {}
+    combined = {_spelled(key, known): value for key, value in answers.items() if value is not None}
     for pair in data:
         name, equals, value = pair.partition("=")
-        name = _spelled(name, questions or {})
+        name = _spelled(name, known)
         if not equals or not name.isidentifier():
             raise UsageError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
         if name in combined:
             raise UsageError(f"{shown_name(name)} is given twice: keep one of its options")
         combined[name] = value
-        if questions is None:
-            continue
-        if questions.get(name, {}).get("multiselect") and not value.startswith("["):
-            combined[name] = _split(value)
-        asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
-        if name not in asked:
-            hint = did_you_mean(name, asked)
-            raise UsageError(
-                f"--data {name}: the template has no such question; {hint}it asks {', '.join(map(shown_name, asked))}"
-            )
-        if questions[name].get("type") == "int" and not value.removeprefix("-").isdecimal():
-            raise UsageError(f"--data {name} is {value!r}: it must be an integer")
-    for name, value in combined.items():
-        allowed = choices(questions or {}, name)
-        for single in map(str, value if isinstance(value, list) else [value]):
-            if any("\ud800" <= letter <= "\udfff" for letter in single):
-                raise UsageError(f"{option(name)} is not valid text in this terminal's encoding: use UTF-8")
-            if allowed and single not in allowed:
-                hint = did_you_mean(single, allowed)
-                raise UsageError(f"{option(name)} {single!r} is unknown: {hint}choose from {', '.join(allowed)}")
-    return combined
-
-
-def _split(value: str) -> list[str]:
-    """Return an answer with several values, which commas separate; `none` is none."""
-    return [it for it in value.replace(" ", "").split(",") if it not in ("", "none")]
-
-
-def _spelled(name: str, questions: Mapping[str, Any]) -> str:
-    """Return the name of a question of the template that may be spelled in another way."""
-    others = [it for pair in SPELLINGS.items() if name in pair for it in pair if it in questions]
-    return others[0] if others and name not in questions else name
+        asked = [it for it, entry in known.items() if entry.get("when") is not False and it != "project_name"]
+        if questions is not None and name not in asked:
+            hint = f"{did_you_mean(name, asked)}it asks {', '.join(map(shown_name, asked))}"
+            raise UsageError(f"--data {name}: the template has no such question; {hint}")
+    return {name: _checked(name, value, known) for name, value in combined.items()}
 
 
 def did_you_mean(given: str, known: Collection[str]) -> str:
@@ -151,3 +114,26 @@ def did_you_mean(given: str, known: Collection[str]) -> str:
     lower = {name.lower(): name for name in known}
     close = [it for it in lower if given and it.startswith(given.lower())] or get_close_matches(given.lower(), lower, 1)
     return f"did you mean {lower[close[0]]}? Otherwise " if close else ""
+
+
+def _checked(name: str, value: Any, questions: Mapping[str, Any]) -> Any:
+    """Return an answer in the form that copier takes, after checking it as far as possible without copier."""
+    entry, allowed = questions.get(name, {}), choices(questions, name)
+    several = entry.get("multiselect") or any(it.name == name and it.type is list for it in ANSWERS)
+    if several and isinstance(value, str):  # `a,b`, or JSON
+        value = [it for it in re.findall(r"[^\s,\[\]\"]+", value) if it != "none"]
+    if entry.get("type") == "int" and not str(value).removeprefix("-").isdecimal():
+        raise UsageError(f"{option(name)} is {value!r}: it must be an integer")
+    for single in map(str, value if isinstance(value, list) else [value]):
+        if any("\ud800" <= letter <= "\udfff" for letter in single):
+            raise UsageError(f"{option(name)} is not valid text in this terminal's encoding: use UTF-8")
+        if allowed and single not in allowed:
+            hint = f"{did_you_mean(single, allowed)}choose from {', '.join(allowed)}"
+            raise UsageError(f"{option(name)} {single!r} is unknown: {hint}")
+    return value
+
+
+def _spelled(name: str, questions: Mapping[str, Any]) -> str:
+    """Return the name of a question of the template that may be spelled in another way."""
+    others = [it for pair in SPELLINGS.items() if name in pair for it in pair if it in questions]
+    return others[0] if others and name not in questions else name

@@ -10,41 +10,67 @@ from .errors import FastprojError
 _IGNORED_BY_HFS = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 # Short names that NTFS gives to `.git` and `.gitmodules` (git's path.c, is_ntfs_dotgit and is_ntfs_dot_generic).
 _SHORT_ON_NTFS = re.compile(r"git~\d+|gitmod~\d+|gi7eba~\d+")
+# What git looks for in a folder (its setup.c, is_git_directory): the second has `objects` and `refs` elsewhere.
+_REPOSITORIES = ({"head", "objects", "refs"}, {"head", "commondir"})
 
 
 def check_rendered(stage: Path, template: str) -> None:
-    """Check a rendered folder: no path is one of git's own, and no symbolic link leaves the folder.
+    """Check a rendered folder: git treats no part of it as its own, and no symbolic link leaves it.
 
     Raises:
-        FastprojError: git would read a file as its own, such as `.git/config`, and may execute what it says; or a link
-            points outside, so that a later change of its target would change another file of the user.
+        FastprojError: git may execute what a file says; or a later change of a link's target would change another file
+            of the user.
     """
-    for folder, folders, names in os.walk(stage):
-        for name in [*folders, *names]:
-            place = Path(folder, name)
-            path = place.relative_to(stage)
-            if is_of_git(name):
+    for folder, folders, files in os.walk(stage):
+        names = [*folders, *files]
+        plain = {_plain(name) for name in names}
+        of_git = [name for name in names if is_of_git(name)]
+        if of_git or any(it <= plain for it in _REPOSITORIES):
+            path = Path(folder, *of_git[:1]).relative_to(stage)
+            raise FastprojError(
+                f"the template {template} renders {str(path)!r}, which git treats as its own and which may make it "
+                "execute code: do not use this template"
+            )
+    check_links(stage, template)
+
+
+def check_links(top: Path, template: str) -> None:
+    """Check that no symbolic link below a folder leads out of it or to git's own files, also not through other links.
+
+    Raises:
+        FastprojError: one does.
+    """
+    for folder, folders, files in os.walk(top):
+        for name in (*folders, *files):
+            link = os.path.join(folder, name)
+            if os.path.islink(link) and _leaves(link, str(top)):
                 raise FastprojError(
-                    f"the template {template} renders {str(path)!r}, which git treats as its own and which may make it "
-                    "execute code: do not use this template"
-                )
-            if place.is_symlink() and _leaves(place, stage):
-                raise FastprojError(
-                    f"the template {template} renders {str(path)!r}, a symbolic link to {os.readlink(place)!r} outside "
-                    "the project: do not use this template"
+                    f"the template {template} has {os.path.relpath(link, top)!r}, a symbolic link to "
+                    f"{os.readlink(link)!r} outside the project: do not use this template"
                 )
 
 
 def is_of_git(name: str) -> bool:
     """Return whether git, on any file system, treats a file or folder of this name as its own."""
-    for part in re.split(r"[\\/]", _IGNORED_BY_HFS.sub("", name).lower()):
-        plain = part.partition(":")[0].rstrip(" .")
-        if plain in (".git", ".gitmodules") or _SHORT_ON_NTFS.fullmatch(plain):
+    plain = [_plain(part) for part in re.split(r"[\\/]", name)]
+    return any(it in (".git", ".gitmodules") or _SHORT_ON_NTFS.fullmatch(it) for it in plain)
+
+
+def _plain(name: str) -> str:
+    """Return what file systems that ignore case, some letters or the end of a name make of it."""
+    return _IGNORED_BY_HFS.sub("", name).lower().partition(":")[0].rstrip(" .")
+
+
+def _leaves(link: str, top: str) -> bool:
+    """Return whether a step on the way to a link's target is outside of a folder, or of git."""
+    place, left = os.path.dirname(link), [*Path(os.readlink(link)).parts]
+    for _ in range(1000):  # a loop leads nowhere
+        if not left:
+            break
+        place = os.path.normpath(os.path.join(place, left[0]))
+        if is_of_git(left.pop(0)) or not f"{place}/".startswith(f"{top}/"):
             return True
+        if os.path.islink(place):
+            left = [*Path(os.readlink(place)).parts, *left]
+            place = os.path.dirname(place)
     return False
-
-
-def _leaves(link: Path, stage: Path) -> bool:
-    target = os.readlink(link)
-    parts = Path(os.path.normpath(link.parent.relative_to(stage) / target)).parts
-    return os.path.isabs(target) or ".." in parts or any(is_of_git(part) for part in parts)

@@ -1,119 +1,158 @@
-"""Ask copier's questions, and confirm the answers before anything is written."""
+"""Ask a template's questions before copier runs, and confirm the answers before anything is written."""
 
-from collections.abc import Callable, Collection
+import shutil
+import textwrap
+from collections.abc import Collection
 from typing import Any
 
 import questionary
+import yaml
+from questionary import Choice
 
-from . import widgets
-from .answers import as_text, shown_name
-from .rendering import Asking
+from .answers import as_text, option, shown_name
+from .errors import FastprojError
+from .question import MISSING, Question
 
-_WANTED = {"int": "enter a whole number", "float": "enter a number"}
-_NO = "-"  # no question's name
-_CONFIRM = "Enter: yes, or select an answer to change. Ctrl-C: cancel"
-
-
-class Prompts:
-    """Asks copier's questions, and for a confirmation after the last one."""
-
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
-        self._answered: dict[str, Any] = {}
-        """Answers that are not asked for again."""
-        self._known: set[str] = set()
-        """Questions that the user has answered, here or by an option."""
-
-    def ask(self, structures: list[dict[str, Any]], answers: dict[str, Any]) -> dict[str, Any]:
-        """Ask a question of copier in place of questionary's `unsafe_prompt`; the key `asked` has the question."""
-        structure = dict(structures[0])
-        question = structure.pop("asked")
-        name = structure["name"]
-        if not question.get_when():
-            return answers
-        self._known.add(name)
-        if name in self._answered and not problem(question, self._answered[name]):
-            return {name: self._answered[name]}
-        if structure["type"] not in _WIDGETS or structure.get("multiline"):
-            return dict(questionary.unsafe_prompt([structure], answers))
-        title, *details = (line.strip() for line in structure["message"].strip().splitlines() or [name])
-        ask = _WIDGETS[structure["type"]]
-        answer = structure["filter"](ask(question, structure, title, details))
-        while structure["type"] in ("confirm", "select") and (wrong := problem(question, answer)):
-            answer = structure["filter"](ask(question, structure, title, [*details, wrong]))
-        widgets.print_answer(title, "****" if question.secret else _shown(answer))
-        return {name: answer}
-
-    def confirm(self, worker: Any, ask_again: Callable[[], None]) -> None:
-        """Show the answers of copier's worker until the user confirms them; `ask_again` asks for one that changes."""
-        self._known.update(worker.data)
-        while name := self._to_change(found := self._changeable(worker), worker.template.secret_questions):
-            previous = {name: found.pop(name)}  # the default now
-            self._answered = {it: answer for it, answer in found.items() if it in self._known}
-            # Answers to options are like others now, as they may be changed, or no longer apply.
-            worker.data = {it: worker.data[it] for it in worker.data if it in self._asking.fixed} | previous
-            worker.ask = [name, *self._answered]
-            ask_again()
-
-    def _changeable(self, worker: Any) -> dict[str, Any]:
-        given, hidden = worker.answers.user, worker.answers.hidden.union(self._asking.fixed)
-        return {name: given[name] for name in worker.template.questions_data if name in given and name not in hidden}
-
-    def _to_change(self, answers: dict[str, Any], secret: Collection[str]) -> str:
-        """Show the answers, and return the name of the one to change; empty if they are confirmed."""
-        width = max(map(len, answers), default=0)
-        shown = {name: "****" if name in secret else _shown(answer) for name, answer in answers.items()}
-        lines = [questionary.Choice(f"{shown_name(name):{width}}  {answer}", name) for name, answer in shown.items()]
-        choices = [questionary.Choice("yes", ""), questionary.Choice("no", _NO), *lines]
-        chosen = str(widgets.select(self._asking.confirmation, [], choices, keys=_CONFIRM))
-        if chosen == _NO:
-            raise KeyboardInterrupt
-        widgets.print_answer(self._asking.confirmation, f"change {shown_name(chosen)}" if chosen else "yes")
-        return chosen
+_STYLE = questionary.Style(
+    [
+        ("qmark", "fg:ansigreen bold"),
+        ("answer", "noinherit fg:ansicyan"),
+        ("pointer", "fg:ansicyan bold"),
+        ("highlighted", "fg:ansicyan bold"),
+        ("selected", "noreverse"),
+        ("instruction", "fg:ansibrightblack"),
+    ]
+)
+_LOOK: dict[str, Any] = {"qmark": "?", "style": _STYLE}
+Answers = dict[str, Any]
 
 
-def problem(question: Any, answer: Any) -> str:
-    """Return what is wrong with an answer to a question of copier; empty if nothing is."""
-    if any("\ud800" <= letter <= "\udfff" for letter in str(answer)):
-        return "this is not valid text in the terminal's encoding: use UTF-8"
+def ask(questions: Answers, given: Answers, defaults: Answers, confirmation: str, fixed: Collection[str]) -> Answers:
+    """Ask all questions that are not answered yet until the user confirms the answers, and return them.
+
+    `defaults` replace the template's. Answers in `fixed` cannot be changed. To decline is a KeyboardInterrupt.
+    """
     try:
-        parsed = question.parse_answer(answer)
-    except Exception as error:
-        return _WANTED.get(question.get_type_name()) or " ".join(str(error).split())
-    try:
-        question.validate_answer(parsed)
-    except ValueError as error:
-        return " ".join(str(error).removeprefix(f"Validation error for question '{question.var_name}': ").split())
-    return ""
+        while True:
+            answers = _ask_all(questions, given, defaults)
+            changed = _to_change(confirmation, {key: it for key, it in answers.items() if key not in fixed}, questions)
+            if not changed:
+                return answers
+            defaults = defaults | {changed: answers.pop(changed)}
+            given = answers
+    except EOFError as error:
+        raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
 
 
-def _shown(answer: Any) -> str:
-    return ("yes" if answer else "no") if isinstance(answer, bool) else as_text(answer)
+def _to_change(confirmation: str, answers: Answers, questions: Answers) -> str:
+    """Show the answers, and return the name of the one to change; empty if they are confirmed."""
+    width = max(map(len, answers), default=0)
+    shown = {name: "****" if questions[name].get("secret") else as_text(it) for name, it in answers.items()}
+    lines = [Choice(f"{shown_name(name):{width}}  {it}", name) for name, it in shown.items()]
+    choices = [Choice("yes", ""), Choice("no", "no"), *lines]
+    chosen = _select(confirmation, ["Select yes, or an answer to change."], choices, "")
+    if chosen == "no":
+        raise KeyboardInterrupt
+    return str(chosen)
 
 
-def _ask_text(question: Any, structure: dict[str, Any], title: str, details: list[str]) -> str:
-    default = str(structure.get("default", ""))
-    hint = "" if question.secret else default or structure.get("placeholder", "")
-    return widgets.ask_text(title, details, default, hint, lambda text: problem(question, text), question.secret)
+def _ask_all(questions: Answers, given: Answers, defaults: Answers) -> Answers:
+    """Ask the questions in order, and return the answers to those that apply."""
+    known: Answers = {}
+    answers: Answers = {}
+    for name, entry in questions.items():
+        question = Question(name, entry, dict(known))
+        try:
+            answer = _answer(question, given, defaults)
+            applies = question.is_true("when")
+        except (EOFError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise FastprojError(
+                f"cannot ask for {shown_name(name)} ({reason}): answer it with {option(name)}, or pass --yes"
+            ) from error
+        known |= {} if answer is MISSING else {name: answer}
+        answers |= {name: answer} if applies and name in known else {}
+    return answers
 
 
-def _ask_yes_or_no(question: Any, structure: dict[str, Any], title: str, details: list[str]) -> bool:
-    return widgets.ask_yes_or_no(title, details, bool(structure.get("default")))
+def _answer(question: Question, given: Answers, defaults: Answers) -> Any:
+    if question.name in given and not question.problem(given[question.name]):
+        return question.parsed(given[question.name])
+    default = question.default(defaults)
+    if not question.is_true("when") or not question.is_true("ask"):
+        return default
+    while True:
+        answer = question.parsed(_prompt(question, default))
+        if not (wrong := question.problem(answer)):
+            return answer
+        questionary.print(f"  {wrong}", style="fg:ansired")
 
 
-def _select(question: Any, structure: dict[str, Any], title: str, details: list[str]) -> Any:
-    return widgets.select(title, details, structure["choices"], structure.get("default"))
+def _prompt(question: Question, default: Any) -> Any:
+    title, *details = question.help
+    choices = question.choices()
+    if choices and question.entry.get("multiselect"):
+        return _check_off(question, title, details, choices, default or [])
+    if choices:
+        return _select(title, details, choices, default)
+    message = "\n  ".join([_wrapped(title), *details])
+    if question.kind == "bool":
+        return questionary.confirm(message, default is True, **_LOOK).unsafe_ask()
+    return _ask_text(question, f"{message}\n ", default)
 
 
-def _check_off(question: Any, structure: dict[str, Any], title: str, details: list[str]) -> list[Any]:
-    return widgets.check_off(title, details, structure["choices"], lambda answer: problem(question, answer))
+def _ask_text(question: Question, message: str, default: Any) -> str:
+    """Ask for a text in an empty field that shows the default, which Enter accepts."""
+    secret = question.entry.get("secret", False)
+    empty = "" if default is MISSING else _as_field(default)
+    hint = [("fg:ansibrightblack", "****" if secret else empty or question.placeholder)]
+    text = (questionary.password if secret else questionary.text)(
+        message, validate=lambda it: question.problem(it or empty) or True, placeholder=hint, **_LOOK
+    ).unsafe_ask()
+    return str(text or empty)
 
 
-# By the type of prompt in copier's structure; any other is questionary's own.
-_WIDGETS: dict[str, Callable[[Any, dict[str, Any], str, list[str]], Any]] = {
-    "input": _ask_text,
-    "password": _ask_text,
-    "confirm": _ask_yes_or_no,
-    "select": _select,
-    "checkbox": _check_off,
-}
+def _select(title: str, details: list[str], choices: list[Choice], default: Any) -> Any:
+    filtered = not any(choice.disabled for choice in choices)  # questionary could select one of these
+    keys = f"Arrow keys: move,{' typing: filter,' * filtered} Enter: select"
+    start = next((it for it in choices if it.value == default and not it.disabled), None)
+    return questionary.select(
+        *_of_a_list(title, choices),
+        start,
+        instruction="\n  ".join([*details, keys]),
+        use_search_filter=filtered,
+        use_jk_keys=False,
+        **_LOOK,
+    ).unsafe_ask()
+
+
+def _check_off(question: Question, title: str, details: list[str], choices: list[Choice], default: list[Any]) -> Any:
+    for choice in choices:
+        choice.checked = choice.value in default
+    return questionary.checkbox(
+        *_of_a_list(title, choices),
+        validate=lambda answer: question.problem(answer) or True,
+        instruction="\n  ".join([*details, "Arrow keys: move, typing: filter, Space: toggle"]),
+        use_search_filter=True,
+        use_jk_keys=False,
+        **_LOOK,
+    ).unsafe_ask()
+
+
+def _of_a_list(title: str, choices: list[Choice]) -> tuple[str, list[Choice]]:
+    """Return the title and choices of a list, wrapped; the answer comes below the title."""
+    for choice in choices:
+        choice.title = _wrapped(str(choice.title))
+    return f"{_wrapped(title)}\n ", choices
+
+
+def _as_field(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).strip() if isinstance(value, dict | list) else str(value)
+
+
+def _wrapped(text: str) -> str:
+    """Wrap a text at the end of words, and not where the terminal ends."""
+    width = max(shutil.get_terminal_size().columns - 6, 20)
+    return textwrap.fill(text, width, subsequent_indent=" " * 5, break_long_words=False)

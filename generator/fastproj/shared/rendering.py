@@ -1,40 +1,37 @@
-"""Render a template with copier, and turn its errors into one line each."""
+"""Render a template with copier in a child process, and turn its errors into one line each."""
 
-import io
 import os
 import re
-import tempfile
-import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from . import git
-from .answers import option
+from .answers import ANSWERS_FILE, option
+from .checkout import check_out
 from .child import in_child
 from .errors import FastprojError, UsageError
-from .imports import import_copier
-from .inspection import check_rendered
-from .source import Source
+from .inspection import check_links, check_rendered
+from .source import Source, questions
 
 Answers = dict[str, Any]
-
-
 _loaders: list[Thread] = []
 
 
-def preload(ask: bool) -> Thread:
-    """Start importing copier in the background, which takes 0.3 s that can be spent waiting for git.
-
-    The first call decides whether it can ask.
-    """
+def preload() -> Thread:
+    """Start importing copier in the background, which takes 0.4 s that can be spent waiting for git."""
     if not _loaders:
-        _loaders.append(Thread(target=import_copier, args=[ask], daemon=True))
+        _loaders.append(Thread(target=_import_copier, daemon=True))
         _loaders[0].start()
     return _loaders[0]
+
+
+def _import_copier() -> None:
+    with suppress(Exception):  # the child, which needs it, reports why
+        import_module("copier")
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Rendered:
 def copy(
     scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: Asking | None
 ) -> Rendered:
-    """Render into `stage`, with temporary files in `scratch`.
+    """Render into `stage`, with temporary files in `scratch`, and inspect the result.
 
     An answers file in `stage` provides the answers that are not in `answers`.
 
@@ -70,103 +67,87 @@ def copy(
         FastprojError: the template cannot be read, is broken or hostile; an answer is missing or not allowed.
         OSError: a file cannot be written.
     """
-    with rendering(scratch, stage, source, answers, defaults, ask) as finish:
-        return finish()
+    template = check_out(source, scratch / "template")
+    folder = template.checkout or scratch
+    check_links(folder, template.location)
+    if ask is not None:
+        from . import prompts  # 0.1 s
+
+        asked = questions(str(folder))
+        if asked is None:
+            raise UsageError(f"the questions of {template.location} cannot be asked: answer them, and pass --yes")
+        answers = prompts.ask(asked, answers, defaults, ask.confirmation, ask.fixed)
+    preload().join()
+    rendered: Rendered = in_child(lambda: _render(scratch, folder, stage, template.location, answers, defaults))
+    check_rendered(stage, template.location)
+    _record(stage / ANSWERS_FILE, folder.name, template)
+    return rendered
 
 
-@contextmanager
-def rendering(
-    scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: Asking | None
-) -> Iterator[Callable[[], Rendered]]:
-    """Start what `copy` does in a process with limited resources, and yield a function that waits for the result."""
-    checkout = source.checkout
-    if checkout is None and source.own:
-        with git.reading_templates(source.own):
-            checkout = _clone(source, scratch / "template")
-    # Only one thread may import modules that import each other, and only this one is forked.
-    preload(ask is not None).join()
-    options = {"data": answers, "user_defaults": defaults, "vcs_ref": source.revision, "defaults": ask is None}
-    with in_child(lambda: _render(scratch / "tmp", stage, source, checkout, ask, options)) as result:
+def _render(scratch: Path, template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> Rendered:
+    """Run copier in this process, which is for nothing else, and so that the template sees no variable of the user.
 
-        def finish() -> Rendered:
-            rendered = Rendered(**result())
-            check_rendered(stage, source.location)
-            return rendered
+    Without git on the PATH, copier takes the template as a plain folder.
+    """
+    import copier
+    from copier.errors import InteractiveSessionError
+    from plumbum import local
 
-        yield finish
-
-
-def _render(
-    temporary: Path, stage: Path, source: Source, checkout: Path | None, ask: Asking | None, options: Answers
-) -> Answers:
-    """Run copier in this process, which is for nothing else, and return the fields of `Rendered`."""
-    from copier.errors import CopierError, InteractiveSessionError
-    from plumbum import ProcessExecutionError, local
-
-    from .worker import run_copy
-
-    tempfile.tempdir = str(temporary)
-    warnings.simplefilter("ignore")  # for example, that uncommitted changes of a template are included
+    os.environ.clear()
+    os.environ.update(PATH="", HOME=str(scratch))
+    local.env.clear()  # plumbum copied the environment when it was imported
+    local.env.update(os.environ)
+    os.chdir(template.parent)
+    # The user's settings would make the same command render something else on another machine.
+    options: Answers = {"defaults": True, "quiet": True, "settings": copier.Settings()}
     try:
-        with git.reading_templates(source.own), redirect_stderr(io.StringIO()):
-            local.env.clear()  # plumbum copied the environment when it was imported
-            local.env.update(os.environ)
-            worker = run_copy(source.location, stage, checkout, _prompts(ask), quiet=True, **options)
-    except (InteractiveSessionError, EOFError) as error:
-        raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
-    except ProcessExecutionError as error:
-        raise FastprojError(
-            f"git could not read the template {source.location}: {git.last_line(error.stderr)}"
-        ) from error
+        worker = copier.run_copy(template.name, stage, answers, user_defaults=defaults, **options)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         name = os.path.relpath(error.filename or stage, stage)
-        raise FastprojError(
-            f"the template {source.location} is broken: it renders {name!r} both as a file and as a folder"
-        ) from error
-    except (KeyboardInterrupt, MemoryError):  # copier's own subclass of the first is an Exception too
+        reason = f"it renders {name!r} both as a file and as a folder"
+        raise FastprojError(f"the template {location} is broken: {reason}") from error
+    except InteractiveSessionError as error:  # copier asks whether to overwrite
+        raise FastprojError(f"the template {location} is broken: it renders two files of one name") from error
+    except MemoryError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and not _is_of_a_library(error):  # Jinja's for a missing include is one
-            raise
-        message = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, CopierError | ValueError | TypeError | KeyError) and not _is_of_a_library(error):
-            if required := re.fullmatch(r'Question "(\w+)" is required', message):
-                name = required[1]
-                raise UsageError(f"{name} has no default: answer it with {option(name)}") from error
-            refused = re.match(r"(?:Validation error for question|Invalid choice for) '(\w+)': ", message)
-            if refused and refused[1] in options["data"]:
-                raise UsageError(f"{option(refused[1])}: {message[refused.end() :]}") from error
-            raise FastprojError(f"{message} (fastproj new --help lists what is allowed)") from error
-        raise FastprojError(f"the template {source.location} is broken: {message}") from error
+        raise _explained(error, location, answers) from error
     renamed = worker.answers.combined.get("renamed")
-    files = (Path(folder, name).relative_to(stage) for folder, _, names in os.walk(stage) for name in names)
-    return {
-        "renamed": {str(was): str(now) for was, now in renamed.items()} if isinstance(renamed, dict) else {},
-        "own": [str(file) for file in files if worker.match_skip(file)],
-        "migrates": bool(worker.template.config_data.get("migrations")),
-    }
+    files = (
+        os.path.relpath(os.path.join(folder, name), stage) for folder, _, names in os.walk(stage) for name in names
+    )
+    return Rendered(
+        {str(was): str(now) for was, now in renamed.items()} if isinstance(renamed, dict) else {},
+        [file for file in files if worker.match_skip(Path(file))],
+        bool(worker.template.config_data.get("migrations")),
+    )
 
 
-def _prompts(ask: Asking | None) -> Any:
-    """Return our prompts; None if nothing is asked, or if a library of copier's prompts is built differently."""
-    if ask is None:
-        return None
-    try:
-        from .prompts import Prompts
-    except ImportError:
-        return None
-    return Prompts(ask)
+def _explained(error: Exception, location: str, answers: Answers) -> Exception:
+    """Return the error of one line for an error of copier or of a library that it uses."""
+    of_a_library = type(error).__module__.partition(".")[0] in ("jinja2", "yaml", "pydantic", "pydantic_core")
+    if isinstance(error, OSError) and not of_a_library:  # Jinja's for a missing include is one
+        return error
+    message = " ".join(str(error).split()) or type(error).__name__
+    if required := re.fullmatch(r'Question "(\w+)" is required', message):
+        return UsageError(f"{required[1]} has no default: answer it with {option(required[1])}")
+    refused = re.match(r"(?:Validation error for question|Invalid choice for) '(\w+)': ", message)
+    if refused and refused[1] in answers:
+        return UsageError(f"{option(refused[1])}: {message[refused.end() :]}")
+    return FastprojError(f"the template {location} is broken: {message}")
 
 
-def _is_of_a_library(error: Exception) -> bool:
-    """Return whether an error is one in the template's text, not in an answer."""
-    return type(error).__module__.partition(".")[0] in ("jinja2", "yaml", "pydantic", "pydantic_core")
+def _record(file: Path, read: str, template: Source) -> None:
+    """Record in an answers file where the template is, and its version, instead of the folder that copier read."""
+    import yaml
 
-
-def _clone(source: Source, target: Path) -> Path:
-    """Clone a bundle with one git command, where copier needs nine."""
-    bundle = os.path.expanduser(source.location)
-    done = git.run(target.parent, "clone", "--quiet", "--branch", str(source.revision), "--", bundle, str(target))
-    if not done.ok:
-        raise FastprojError(f"git could not read the template {source.location}: {done.reason}")
-    return target
+    line = f"_src_path: {read}\n".encode()
+    content = file.read_bytes() if file.is_file() else b""
+    if line not in content:
+        way_out = f"add a {ANSWERS_FILE} with _copier_answers | to_nice_yaml"
+        raise FastprojError(
+            f"the template {template.location} does not record its answers, which updates need: {way_out}"
+        )
+    origin = {"_commit": template.revision, "_src_path": template.location}
+    recorded = yaml.safe_dump({key: value for key, value in origin.items() if value is not None})
+    file.write_bytes(content.replace(line, recorded.encode()))

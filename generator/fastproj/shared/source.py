@@ -18,15 +18,16 @@ _PACKAGE = Path(__file__).parents[1]
 _CHECKOUT = _PACKAGE.parent.parent
 _PACKED = _PACKAGE / "_template.bundle"
 _NAME = "template.bundle"
-_FORMER = f"~/.fastproj/{_NAME}"
-_RECORDED = (_FORMER, f"~/.local/share/fastproj/{_NAME}", f"~/Library/Application Support/fastproj/{_NAME}")
+_RECORDED = tuple(
+    f"~/{it}/{_NAME}" for it in (".fastproj", ".local/share/fastproj", "Library/Application Support/fastproj")
+)
 """What projects record for the embedded template: until 0.3, and since then on Linux and on macOS."""
 _LOCK_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class Source:
-    """A template as copier takes it."""
+    """A template and its version."""
 
     location: str
     """What a project records for updates; for the embedded template, a path that every machine knows."""
@@ -39,11 +40,7 @@ class Source:
 
 
 def template_version() -> str:
-    """Return the version of the embedded template; in a checkout, the declared version.
-
-    Raises:
-        FastprojError: the installation is damaged.
-    """
+    """Return the version of the embedded template; in a checkout, the declared version."""
     if not _in_checkout():
         return newest(_packed())
     return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or "unknown"
@@ -70,17 +67,12 @@ def embedded(recorded: str | None = None) -> Source:
 
     Plain `copier update` reads the location that a project recorded: if possible, a copy is put there too, and copies
     in other such places are updated.
-
-    Raises:
-        FastprojError: the folder is not writable, the installation is damaged, or git is missing or fails.
     """
     git.require()
     target = home() / _NAME
     try:
         ours = _refresh(target)
     except OSError as error:
-        if not _in_checkout() and _packed().items() <= _held(Path(os.path.expanduser(_FORMER))).items():
-            return Source(_FORMER, tag_of(newest(_packed())), own=True)
         raise FastprojError(
             f"cannot write the template's copy {target} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
         ) from error
@@ -93,18 +85,11 @@ def embedded(recorded: str | None = None) -> Source:
 
 
 def from_location(location: str) -> Source:
-    """Return a template by what a project records or the user passes: a folder, a bundle, or a repository's URL.
-
-    A folder is rendered with its uncommitted changes.
-
-    Raises:
-        FastprojError: it looks like a path that does not exist, or git is missing; as for `embedded`.
-    """
+    """Return a template by what a project records or the user passes: a folder, a bundle, or a repository's URL."""
     git.require()
     path = os.path.abspath(os.path.expanduser(location))
-    if path == str(home() / _NAME):
-        return embedded()
-    if own := next((it for it in _RECORDED if path == os.path.expanduser(it)), None):
+    own = next((it for it in _RECORDED if path == os.path.expanduser(it)), None)
+    if own is not None or path == str(home() / _NAME):
         return embedded(own)
     if location and os.path.exists(path):
         return Source(os.path.realpath(path), None if os.path.isfile(path) else "HEAD")
@@ -118,13 +103,13 @@ def from_location(location: str) -> Source:
     return Source(location, None)
 
 
-def questions(source: str | None = None) -> dict[str, Any] | None:
+def questions(folder: str | None = None) -> dict[str, Any] | None:
     """Return the questions of the embedded template or of a folder; None if only copier can read them."""
     from yaml.constructor import ConstructorError  # 20 ms, which `--version` and `detect` do not need
 
-    folder = (_CHECKOUT if _in_checkout() else _PACKAGE) if source is None else Path(os.path.expanduser(source))
-    file = next((it for name in ("copier.yml", "copier.yaml") if os.path.isfile(it := folder / name)), None)
-    if source == "" or file is None:
+    place = (_CHECKOUT if _in_checkout() else _PACKAGE) if folder is None else Path(folder)
+    file = next((it for name in ("copier.yml", "copier.yaml") if os.path.isfile(it := place / name)), None)
+    if file is None:
         return None
     try:
         found = read_yaml(file)
@@ -134,6 +119,9 @@ def questions(source: str | None = None) -> dict[str, Any] | None:
         raise FastprojError(f"cannot read the template's questions {file}: {error}") from error
     if not isinstance(found, dict):
         raise FastprojError(f"{file} does not list questions: pass a copier template")
+    syntax = found.get("_envops") or {}
+    if not isinstance(syntax, dict) or syntax.keys() - {"undefined", "keep_trailing_newline"}:
+        return None  # expressions in another syntax
     # copier allows `name: value` for a question with that default.
     return {
         key: entry if isinstance(entry, dict) else {"default": entry}
@@ -171,9 +159,8 @@ def _packed() -> dict[str, str]:
     """Return the entries of the bundle that was installed with the program."""
     found = _held(_PACKED)
     if not found:
-        raise FastprojError(
-            f"the installed template {_PACKED} is missing or damaged: reinstall fastproj (pip --force-reinstall)"
-        )
+        way_out = "reinstall fastproj (pip --force-reinstall)"
+        raise FastprojError(f"the installed template {_PACKED} is missing or damaged: {way_out}")
     return found
 
 

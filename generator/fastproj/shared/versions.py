@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from packaging.version import InvalidVersion, Version  # hatchling and copier both require it
 
-# A line of the table [project]. To parse each version of a history's file with tomllib would dominate a build.
+# To parse `pyproject.toml` with tomllib would take the time of a git command.
 _VERSION = re.compile(r"""^\[project\]\s*\n(?:(?!\[).*\n)*?version\s*=\s*["']([^"'\n]+)["']""", re.MULTILINE)
 
 

@@ -28,33 +28,20 @@ def read_yaml(file: Path) -> Any:
         depth = 0
         # The parser does not recurse, unlike the loader, which a deep file crashes.
         for number, event in enumerate(yaml.parse(text, loader)):
-            if number > 3 * MAX_NODES:
-                raise ValueError(f"more than {MAX_NODES} values")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+            if depth > MAX_DEPTH or number > 3 * MAX_NODES:
+                raise ValueError(f"nested more than {MAX_DEPTH} levels deep, or more than {MAX_NODES} values")
         found = yaml.load(text, loader)  # noqa: S506
     except yaml.constructor.ConstructorError:
         raise
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, OverflowError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
-    except (OverflowError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-    if _nodes(found, MAX_NODES) > MAX_NODES:
-        raise ValueError(f"more than {MAX_NODES} values, with YAML aliases repeated")
+    left, nodes = [found], 0
+    while left:  # an alias repeats what it stands for
+        one, nodes = left.pop(), nodes + 1
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []
+        if nodes > MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES} values, with YAML aliases repeated")
     if isinstance(found, dict) and isinstance(found.get("_commit"), int | float | date):
         found["_commit"] = yaml.load(text, yaml.BaseLoader)["_commit"]  # noqa: S506
-    return found
-
-
-def _nodes(value: Any, most: int) -> int:
-    """Count the values in lists and dicts, up to a limit."""
-    found, left = 0, [value]
-    while left and found <= most:
-        one = left.pop()
-        found += 1
-        if isinstance(one, dict):
-            left += one.values()
-        elif isinstance(one, list | set | tuple):
-            left += one
     return found

@@ -75,7 +75,7 @@ def update(where: Path, wanted: Wanted) -> Updated:
     Raises:
         FastprojError: it cannot be updated; nothing was changed.
     """
-    preload(wanted.ask)
+    preload()
     project = read_project(where)
     busy = f"another fastproj is running in {project.repository.top}: wait until it is done"
     with locked(project.repository.git_dir, busy), scratch_folder(temporary_folder(), "update") as work:

@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from fastproj.__main__ import main
-from fastproj.shared.imports import import_copier
 
 MODULES = ["cli", "show", "creating.hardware", "creating.project", "shared.source", "updating.components"]
 MODULES += ["updating.apply", "updating.status", "updating.update"]
@@ -65,9 +64,8 @@ def wait(child: int, timeout_s: float) -> int | None:
     return os.waitstatus_to_exitcode(ended[1])
 
 
-import_copier(ask=False)
-for module in MODULES:
-    import_module(f"fastproj.{module}")
+for module in ["copier", *(f"fastproj.{it}" for it in MODULES)]:
+    import_module(module)
 for line in sys.stdin:
     request = json.loads(line)
     timeout_s = request.pop("timeout_s")
