@@ -30,7 +30,7 @@ PROJECTS = PAIRS if EVERY else COVER
 UPDATE_SOURCE = "git+https://git.example.org/owner/fastproj@v0.3.0"
 HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
-    "gpu": ["--gpus", "1", "--tensor-cores", "fp16"],
+    "gpu": ["--gpus", "1", "--tensor-cores", "fp16", "--components", "gpu-ci"],
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--components", "slurm"],
     "nodes": ["--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2", f"--update-source={UPDATE_SOURCE}"],
 }

@@ -5,6 +5,7 @@ python -m <package>.train fit --config configs/default.yaml --trainer.logger.ver
 python -m <package>.train validate --config runs/first/config.yaml --ckpt_path runs/first/checkpoints/best.ckpt
 """
 
+import atexit
 import sys
 import warnings
 from typing import Any
@@ -52,10 +53,10 @@ def main() -> None:
     warnings.filterwarnings("ignore", f".*({usual})")  # of data in memory, rows over epochs, `validate`, `predict`
     save = SaveConfig if "fit" in sys.argv else None
     own = {"use_distributed_sampler": False}  # the data module splits the samples over the ranks
+    # Lightning destroys only NCCL's group at exit; the threads of gloo's can abort the end of Python.
+    atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
     with one_line():
         CLI(Model, Data, save, {"overwrite": True}, trainer_defaults=own, seed_everything_default=0)
-    if dist.is_initialized():  # Lightning destroys only NCCL's group; the threads of gloo's can abort Python's exit
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
