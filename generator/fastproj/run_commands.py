@@ -75,7 +75,8 @@ def tune(
                 interrupted = True
     if tuned.kept:
         tuned_file.write(file, setting, tuned)
-        print(tuned_file.together(tuned) or "Interrupted before all kept options were measured together.")
+        if measured := tuned_file.together(tuned):
+            print(measured)
         print(f"configs/tuned.yaml has {as_text(tuned.kept)}; make train ARGS='--config configs/tuned.yaml' uses it")
     else:
         print("No option was proven faster than the recipe; no file was written.")
