@@ -17,7 +17,7 @@ try:
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 except ImportError as error:
     raise FastprojError(
-        "the page's charts need matplotlib: install it beside fastproj with `pip install matplotlib`, "
+        "the charts need matplotlib: install it beside fastproj with `pip install matplotlib`, "
         "or install fastproj with its extra `report`"
     ) from error
 

@@ -3,6 +3,7 @@
 import json
 from statistics import geometric_mean
 
+from ..shared.errors import FastprojError
 from .options import Options
 from .trials import Trainer
 
@@ -15,7 +16,10 @@ def suggested(trainer: Trainer, kept: Options) -> tuple[float | None, str]:
     rates: list[float] = []
     for seed in SEEDS:
         given = {"lr_range_test.enabled": True, "train.steps": STEPS, "train.eval_every": STEPS, "run.seed": seed}
-        folder = trainer.train(kept | given)
+        try:
+            folder = trainer.train(kept | given)
+        except FastprojError as error:
+            return None, str(error)
         found = json.loads((folder / "lr_range_test.json").read_text(encoding="utf-8"))
         if found["optim.lr"] is None:
             return None, f"the range test of seed {seed} suggests no rate: {found['why']}"
