@@ -37,8 +37,6 @@ class Trial:
     """Largest memory of the process in 10^6 bytes; None if the system does not tell."""
     problem: str = ""
     """The last line of an error; empty if the trial succeeded."""
-    fits: bool = True
-    """Whether the memory sufficed."""
 
 
 class Trainer:
@@ -161,7 +159,7 @@ class Trainer:
         printed = (self.folder / "errors").read_text(encoding="utf-8", errors="replace")
         last = (printed.strip().splitlines() or [f"it ended with status {max(statuses, key=abs)}"])[-1]
         fits = -signal.SIGKILL not in statuses and not NO_MEMORY.search(printed)
-        return Trial(problem=last.removeprefix("error: ") if fits else "out of memory", fits=fits)
+        return Trial(problem=last.removeprefix("error: ") if fits else "out of memory")
 
 
 def _measured(rows: list[dict[str, Any]]) -> tuple[float, float]:

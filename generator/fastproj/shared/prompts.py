@@ -70,7 +70,7 @@ def _ask_all(questions: Answers, given: Answers, defaults: Answers) -> Answers:
         except Exception as error:
             reason = " ".join(str(error).split())
             raise FastprojError(
-                f"cannot ask for {shown_name(name)} ({reason}): answer it with {option(name)}, or pass --yes"
+                f"cannot ask the question {shown_name(name)} ({reason}): answer it with {option(name)}, or pass --yes"
             ) from error
         known |= {} if answer is MISSING else {name: answer}
         answers |= {name: answer} if applies and name in known else {}
