@@ -25,7 +25,7 @@ class TemplateBundle(BuildHookInterface[Any]):
         if in_sdist or version == "editable":
             return  # an editable install builds a bundle of the working tree when it needs one
         sys.path.insert(0, str(root / "generator"))
-        from fastproj.shared.bundle import build  # needs only the standard library and packaging
+        from template_bundle import build  # needs only the standard library and packaging
 
         build(root, root / BUNDLE)
 

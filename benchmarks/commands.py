@@ -14,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from fastproj.shared.bundle import build, entries
+from fastproj.shared.embedded import entries
+from template_bundle import build
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 15

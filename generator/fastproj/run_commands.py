@@ -26,15 +26,14 @@ Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds of each com
 
 def report(runs: Runs = None, output: Page = None) -> None:
     """Summarize a run, or compare several: what limits the speed, and a page with curves, times and events."""
-    from . import terminal
     from .runs.report import write_page
     from .runs.run import read_runs
     from .runs.summary import text
 
     found = read_runs(runs or [])
-    terminal.report(text(found), "the runs were read")
+    print(text(found))
     page = write_page(found, output)
-    terminal.report(f"\npage  {page}", f"{page} was written")
+    print(f"\npage  {page}")
 
 
 def tune(

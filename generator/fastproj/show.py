@@ -6,10 +6,9 @@ import json
 import os
 import shlex
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .shared.answers import ANSWERS, ANSWERS_FILE, as_options, as_text, shown_name
+from .shared.answers import ANSWERS_FILE, as_text, option, shown_name
 
 if TYPE_CHECKING:  # no command needs all of them
     from .creating.hardware import Machine
@@ -36,7 +35,9 @@ def machine_text(machine: Machine) -> str:
     if not machine.gpus:
         lines.append("gpus     none")
     lines += [f"note     {note}" for note in machine.notes]
-    return "\n".join([*lines, f"answers  {' '.join(as_options(machine.answers()))}"])
+    return "\n".join(
+        [*lines, f"answers  {' '.join(f'{option(key)} {value}' for key, value in machine.answers().items())}"]
+    )
 
 
 def detected(machine: Machine) -> str:
@@ -47,20 +48,13 @@ def detected(machine: Machine) -> str:
     return f"Detected: {_count(machine.cores, 'CPU core')}, {gpus}\n{hints}\n"
 
 
-def created(project: Project, machine: Machine, output: Path, template: str | None, no_git: bool) -> str:
-    """Describe a new project: notes on the detected hardware, next steps, and the command that renders it again."""
+def created(project: Project, machine: Machine) -> str:
+    """Describe a new project: notes on the detected hardware, and next steps."""
     answers = project.answers
-    again = ["fastproj", "new", project.path.name, *as_options(answers)]
-    for key in sorted(answers.keys() - {"project_name", *(it.name for it in ANSWERS)}):
-        again += ["--data", f"{key}={answers[key] if isinstance(answers[key], str) else json.dumps(answers[key])}"]
-    again += ["--template", template] if template else []
-    again += ["--output", str(output)] if output != Path() else []
-    again += ["--no-git"] if no_git else []
     content = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
     lines = [f"Created {project.path}: {content}, {_count(project.files, 'file')}; {project.git}."]
     lines += [f"Note: {note}." for note in machine.notes]
-    lines += ["", "Next:", f"  cd {shlex.quote(str(project.path))}", "  make setup", "  make train"]
-    return "\n".join([*lines, "", "To render it again:", f"  {shlex.join([*again, '--yes'])}"])
+    return "\n".join([*lines, "", "Next:", f"  cd {shlex.quote(str(project.path))}", "  make setup", "  make train"])
 
 
 def updated(done: Updated, dry_run: bool) -> str:
@@ -74,8 +68,6 @@ def updated(done: Updated, dry_run: bool) -> str:
         f"  {shown_name(key)}: {_answer(was)} -> {'(no longer asked)' if now is None else _answer(now)}"
         for key, (was, now) in (done.answers or {}).items()
     ]
-    if done.news:
-        lines += ["", "What is new:", "", done.news, ""]
     lines += changes(done)
     steps = next_steps(done, f"Update to template {done.after}")
     return "\n".join(lines if dry_run else [*lines, "", *steps])
@@ -101,12 +93,6 @@ def status_text(found: Status) -> str:
     newest = f"; {found.newest} is available: fastproj update" if found.behind else ", the newest"
     lines = [f"project   {found.project}", f"template  {found.template}", f"version   {found.version}{newest}"]
     lines.append("answers   " + " ".join(f"{shown_name(key)}={_answer(value)}" for key, value in found.answers.items()))
-    lines += [f"CONFLICT  {path}: not resolved yet" for path in found.conflicts]
-    lines += [f"changed   {path}" for path in found.changed]
-    lines += [f"renamed   {was} -> {now}" for was, now in found.renamed.items()]
-    lines += [f"deleted   {path}" for path in found.deleted]
-    if not (found.changed or found.renamed or found.deleted):
-        lines.append("changed   no rendered file")
     return "\n".join(lines)
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import copier
 import pytest
 from bundles import _bare, archived, built, clone
-from fastproj.shared.bundle import build, entries
+from fastproj.shared.embedded import entries
 from fastproj.shared.errors import FastprojError
 from fastproj.shared.versions import newest
 from history import RELEASES, Repository
+from template_bundle import build
 
 
 def test_each_entry_equals_the_template_of_its_commit(

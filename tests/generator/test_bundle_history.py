@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from bundles import built, clone
-from fastproj.shared.bundle import releases
 from fastproj.shared.versions import newest
 from history import RELEASES, Repository
+from template_bundle import releases
 
 
 @pytest.mark.parametrize("kind", ["archive", "shallow", "partial", "elsewhere", "unborn", "sha256"])

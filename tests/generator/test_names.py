@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fastproj.creating import names
-from fastproj.shared.answers import package_of
+from fastproj.creating.names import package_of
 from fastproj.shared.errors import FastprojError
 from matrix import COVER
 from program import Fastproj, Project

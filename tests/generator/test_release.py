@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fastproj.shared.bundle import build, entries, releases
+from fastproj.shared.embedded import entries
 from history import FIRST, Repository
 from matrix import ROOT
+from template_bundle import build, releases
 
 MAKEFILE = """\
 release:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fastproj.shared.bundle import entries
+from fastproj.shared.embedded import entries
 from fastproj.shared.versions import newest
 from history import RELEASES, Repository, program_in, refresh, start
 from template_copy import clones, held_versions

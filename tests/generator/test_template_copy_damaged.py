@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fastproj.shared.bundle import build, entries
+from fastproj.shared.embedded import entries
 from history import RELEASES, Repository, program_in, refresh, start
+from template_bundle import build
 from template_copy import clones
 
 

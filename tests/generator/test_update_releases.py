@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import template_bundle as bundle
 import yaml
-from fastproj.shared import bundle
 from matrix import EVERY, MODELS, ROOT, UPDATE_SOURCE
 from program import Fastproj
 from updating import commit, edit, git, lost_edits, read_files

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fastproj.shared.bundle import entries
+from fastproj.shared.embedded import entries
 from history import Repository
 from matrix import EVERY, ROOT
 

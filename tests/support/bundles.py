@@ -6,8 +6,9 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from fastproj.shared.bundle import build, entries
+from fastproj.shared.embedded import entries
 from history import Repository
+from template_bundle import build
 
 
 def contents(archive: bytes) -> dict[str, tuple[int, bytes]]:

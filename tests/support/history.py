@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from fastproj.shared.bundle import build
 from matrix import ROOT
+from template_bundle import build
 
 QUESTIONS = """\
 _subdirectory: template/project
@@ -89,7 +89,7 @@ class Repository:
 
 def program_in(repository: Repository) -> dict[str, str]:
     """Put the program into a repository, and return the environment in which it runs from there, as a checkout."""
-    shutil.copytree(ROOT / "generator/fastproj", repository.folder / "generator/fastproj", ignore=_LEAVE_OUT)
+    shutil.copytree(ROOT / "generator", repository.folder / "generator", ignore=_LEAVE_OUT)
     return repository.environment | {"PYTHONPATH": str(repository.folder / "generator")}
 
 
@@ -103,7 +103,7 @@ def installed(repository: Repository, site: Path) -> dict[str, str]:
 
 _LEAVE_OUT = shutil.ignore_patterns("__pycache__", "_template.bundle")
 
-REFRESH = "from fastproj.shared.source import embedded; print(embedded().revision)"
+REFRESH = "from fastproj.shared.embedded import refresh_copy; print(refresh_copy()[1])"
 """The first action of every command that needs the template."""
 
 

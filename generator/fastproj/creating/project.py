@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..shared import git
-from ..shared.answers import ANSWERS_FILE, combine, shown_name
-from ..shared.checkout import check_out
+from ..shared.answers import combine
 from ..shared.errors import FastprojError
-from ..shared.rendering import Asking, copy
+from ..shared.rendering import copy
 from ..shared.scratch import scratch_folder
-from ..shared.source import Source, questions
-from ..shared.yaml_file import read_yaml
+from ..shared.template import open_template
 from . import names
 from .hardware import Machine
 
@@ -60,21 +58,26 @@ def default_answers(machine: Machine) -> dict[str, Any]:
 
 
 def create(
-    target: Path, source: Source, options: dict[str, Any], data: list[str], machine: Machine, ask: bool, commit: bool
+    target: Path,
+    location: str | None,
+    options: dict[str, Any],
+    data: list[str],
+    machine: Machine,
+    ask: bool,
+    commit: bool,
 ) -> Project:
-    """Render the template into `target` with the answers in options and `--data`, prompting for the others if `ask`.
+    """Render a template into `target` with the answers in options and `--data`, prompting for the others if `ask`.
 
     The project is rendered into a folder next to `target` and then renamed, so `target` is never incomplete.
     """
     shown, target = target, target.absolute()
     try:
         with scratch_folder(target.parent, target.name) as scratch:
-            template = check_out(source, scratch / "template")
-            given = combine(options, data, questions(str(template.checkout)))
+            template = open_template(location, scratch)
+            given = combine(options, data, template.questions(template.version))
             answers, stage = given | {"project_name": target.name}, scratch / "project"
-            asking = Asking(f"Create {target.name}?", {"project_name"}) if ask else None
-            copy(scratch, stage, template, answers, default_answers(machine), asking)
-            recorded = _recorded_answers(stage, set(given))
+            confirmation = f"Create {target.name}?" if ask else ""
+            rendered = copy(template, template.version, stage, answers, default_answers(machine), confirmation)
             files = sum(len(found) for _, _, found in os.walk(stage))
             repository = _commit(stage, target) if commit else "no git repository, as requested"
             if os.path.lexists(target):
@@ -82,23 +85,9 @@ def create(
             os.rename(stage, target)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        way_out = "free some space, or use another --output" if full else "use another --output"
-        raise FastprojError(f"cannot write {shown} ({error.strerror}): {way_out}") from error
-    return Project(shown, files, recorded, repository)
-
-
-def _recorded_answers(stage: Path, given: set[str]) -> dict[str, Any]:
-    """Read the answers file; a given answer that is missing there is not a question of the template."""
-    from yaml import YAMLError
-
-    try:
-        recorded = dict(read_yaml(stage / ANSWERS_FILE))
-    except (TypeError, ValueError, YAMLError) as error:
-        raise FastprojError(f"the template renders {ANSWERS_FILE}, but not as YAML with answers: {error}") from error
-    answers = {str(key): value for key, value in recorded.items() if not str(key).startswith("_")}
-    for unknown in sorted(given - set(answers) - {"tensor_cores"}):  # not asked for without GPUs
-        raise FastprojError(f"the template has no question {unknown!r}: it asks {', '.join(map(shown_name, answers))}")
-    return answers
+        fix = "free some space, or use another --output" if full else "use another --output"
+        raise FastprojError(f"cannot write {shown} ({error.strerror}): {fix}") from error
+    return Project(shown, files, rendered.answers, repository)
 
 
 def _commit(stage: Path, target: Path) -> str:

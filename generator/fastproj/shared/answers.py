@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from .errors import UsageError
@@ -10,45 +9,22 @@ from .errors import UsageError
 ANSWERS_FILE = ".copier-answers.yml"
 """File of a project in which copier records the answers."""
 
-
-@dataclass(frozen=True)
-class Answer:
-    """A question of the template that has a command-line option of its own."""
-
-    name: str
-    type: type
-    """A list is given as text, separated by commas."""
-    help: str
-
-
-# In the order in which the template asks. Everything that lists the options is generated from this table.
-ANSWERS = (
-    Answer("gpus", int, "GPUs per machine used for training; 0 for none."),
-    Answer("nodes", int, "Machines that train one model together."),
-    Answer(
-        "tensor_cores",
-        str,
-        "Newest number format of the GPUs' Tensor Cores: fp16 Volta, Turing; bf16 Ampere; fp8 Ada, Hopper, newer.",
-    ),
-    Answer("framework", str, "Framework of the training loop."),
-    Answer("model", str, "Model, with its data and training recipe."),
-    Answer("author", str, "Your name, for the license and the package."),
-    Answer("licence", str, "License of the project."),
-    Answer("components", list, "Components, separated by commas; `fastproj add` brings others later."),
-    Answer(
-        "update_source",
-        str,
-        "Where the component update-workflow gets fastproj: git+https://HOST/OWNER/REPO@TAG, or a wheel's URL.",
-    ),
-)
+# The options of the command line and their help, in the order in which the template asks.
+ANSWERS = {
+    "gpus": "GPUs per machine used for training; 0 for none.",
+    "nodes": "Machines that train one model together.",
+    "tensor_cores": "Newest number format of the GPUs' Tensor Cores: fp16 Volta, Turing; bf16 Ampere; fp8 Ada.",
+    "framework": "Framework of the training loop.",
+    "model": "Model, with its data and training recipe.",
+    "author": "Your name, for the license and the package.",
+    "licence": "License of the project.",
+    "components": "Components, separated by commas; `fastproj add` brings others later.",
+    "update_source": "Where update-workflow gets fastproj: git+https://HOST/OWNER/REPO@TAG, or a wheel's URL.",
+}
 
 # Questions are never renamed; this one is named as in the first release, but shown as package metadata spells it.
 SPELLINGS = {"licence": "license"}
-
-
-def package_of(project_name: str) -> str:
-    """Return the name of a project's Python package."""
-    return project_name.replace("-", "_")
+_QUESTION = {"license": "licence"}
 
 
 def shown_name(name: str) -> str:
@@ -58,18 +34,12 @@ def shown_name(name: str) -> str:
 
 def option(name: str) -> str:
     """Return the command-line option of an answer."""
-    return f"--{shown_name(name).replace('_', '-')}" if any(name == it.name for it in ANSWERS) else f"--data {name}"
+    return f"--{shown_name(name).replace('_', '-')}" if name in ANSWERS else f"--data {name}"
 
 
 def as_text(value: Any) -> str:
     """Return an answer as a command line takes it."""
     return ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
-
-
-def as_options(answers: Mapping[str, Any]) -> list[str]:
-    """Return the command-line options that give these answers, as far as there are options for them."""
-    names = [it.name for it in ANSWERS if it.name in answers]
-    return [part for name in names for part in (option(name), as_text(answers[name]))]
 
 
 def choices(questions: Mapping[str, Any], name: str) -> list[str]:
@@ -91,19 +61,20 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
         UsageError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
     """
     known = questions or {}
-    combined = {_spelled(key, known): value for key, value in answers.items() if value is not None}
+    combined = {name: value for name, value in answers.items() if value is not None}
+    asked = [it for it, entry in known.items() if entry.get("when") is not False and it != "project_name"]
     for pair in data:
         name, equals, value = pair.partition("=")
-        name = _spelled(name, known)
+        name = _QUESTION.get(name, name) if name not in known else name
         if not equals or not name.isidentifier():
             raise UsageError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
         if name in combined:
             raise UsageError(f"{shown_name(name)} is given twice: keep one of its options")
         combined[name] = value
-        asked = [it for it, entry in known.items() if entry.get("when") is not False and it != "project_name"]
+    for name in combined:
         if questions is not None and name not in asked:
             hint = f"{did_you_mean(name, asked)}it asks {', '.join(map(shown_name, asked))}"
-            raise UsageError(f"--data {name}: the template has no such question; {hint}")
+            raise UsageError(f"{option(name)}: the template has no such question; {hint}")
     return {name: _checked(name, value, known) for name, value in combined.items()}
 
 
@@ -119,8 +90,7 @@ def did_you_mean(given: str, known: Collection[str]) -> str:
 def _checked(name: str, value: Any, questions: Mapping[str, Any]) -> Any:
     """Return an answer in the form that copier takes, after checking it as far as possible without copier."""
     entry, allowed = questions.get(name, {}), choices(questions, name)
-    several = entry.get("multiselect") or any(it.name == name and it.type is list for it in ANSWERS)
-    if several and isinstance(value, str):  # `a,b`, or JSON
+    if entry.get("multiselect") and isinstance(value, str):  # `a,b`, or JSON
         value = [it for it in re.findall(r"[^\s,\[\]\"]+", value) if it != "none"]
     if entry.get("type") == "int" and not str(value).removeprefix("-").isdecimal():
         raise UsageError(f"{option(name)} is {value!r}: it must be an integer")
@@ -131,9 +101,3 @@ def _checked(name: str, value: Any, questions: Mapping[str, Any]) -> Any:
             hint = f"{did_you_mean(single, allowed)}choose from {', '.join(allowed)}"
             raise UsageError(f"{option(name)} {single!r} is unknown: {hint}")
     return value
-
-
-def _spelled(name: str, questions: Mapping[str, Any]) -> str:
-    """Return the name of a question of the template that may be spelled in another way."""
-    others = [it for pair in SPELLINGS.items() if name in pair for it in pair if it in questions]
-    return others[0] if others and name not in questions else name

@@ -4,8 +4,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -94,20 +93,13 @@ def forget_callers_repository() -> None:
         del os.environ[key]
 
 
-@contextmanager
-def reading_templates(own: bool) -> Iterator[None]:
-    """Set the environment for git commands that read a template; the user's settings do not apply to our own."""
-    before, settings = dict(os.environ), _SAFE | _UNCONVERTED
+def to_read_templates(own: bool) -> dict[str, str]:
+    """Return variables for commands that read a template as it was committed; our own without the user's settings."""
     # A private repository must fail, not wait for a password.
-    os.environ |= _PROTOCOLS | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_COUNT": str(len(settings))}
-    os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"} if own else {}
-    for number, (key, value) in enumerate(settings.items()):
-        os.environ |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    variables = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_COUNT": str(len(_UNCONVERTED))}
+    for number, (key, value) in enumerate(_UNCONVERTED.items()):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables | ({"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"} if own else {})
 
 
 def last_line(text: str | None) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 import yaml
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
-from questionary import Choice
 
 MISSING = object()
 """The default of a question without one."""
@@ -36,15 +35,13 @@ class Question:
         lines = str(self._value(self.entry.get("help") or self.name)).strip().splitlines()
         return [line.strip() for line in lines]
 
-    @property
-    def placeholder(self) -> str:
-        """What an empty field shows."""
-        return str(self._value(self.entry.get("placeholder", "")))
+    def is_asked(self) -> bool:
+        """Return whether a user is asked: unless `ask` is false, or the question does not apply."""
+        return self.applies() and self._is_true("ask")
 
-    def is_true(self, condition: str) -> bool:
-        """Return whether `when` or `ask` holds."""
-        value = self._value(self.entry.get(condition, True))
-        return bool(yaml.safe_load(value) if isinstance(value, str) else value)
+    def applies(self) -> bool:
+        """Return whether `when` holds."""
+        return self._is_true("when")
 
     def default(self, replaced: dict[str, Any]) -> Any:
         """Return the default, or what replaces it."""
@@ -60,8 +57,6 @@ class Question:
 
     def problem(self, answer: Any) -> str:
         """Return what is wrong with an answer; empty if nothing is."""
-        if any("\ud800" <= letter <= "\udfff" for letter in str(answer)):
-            return "this is not valid text in the terminal's encoding: use UTF-8"
         try:
             parsed = self.parsed(answer)
         except (ValueError, yaml.YAMLError):
@@ -69,16 +64,17 @@ class Question:
         found = self._value(self.entry.get("validator", ""), **{self.name: parsed})
         return " ".join(str(found).split())
 
-    def choices(self) -> list[Choice]:
-        """Return the allowed answers; none if any is allowed."""
+    def choices(self) -> dict[str, Any]:
+        """Return the allowed answers by their titles; none if any is allowed."""
         found = self._value(self.entry.get("choices", []))
         found = yaml.safe_load(found) if isinstance(found, str) else found
         pairs = found.items() if isinstance(found, dict) else [it if isinstance(it, list) else (it, it) for it in found]
-        return [self._choice(title, it if isinstance(it, dict) else {"value": it}) for title, it in pairs]
+        values = {title: it["value"] if isinstance(it, dict) else it for title, it in pairs}
+        return {str(self._value(title)): self._value(value) for title, value in values.items()}
 
-    def _choice(self, title: Any, entry: dict[str, Any]) -> Choice:
-        disabled = str(self._value(entry.get("validator", ""))).strip()
-        return Choice(str(self._value(title)), self._value(entry["value"]), disabled=disabled or None)
+    def _is_true(self, condition: str) -> bool:
+        value = self._value(self.entry.get(condition, True))
+        return bool(yaml.safe_load(value) if isinstance(value, str) else value)
 
     def _value(self, value: Any, **more: Any) -> Any:
         """Return a value in which an expression is evaluated."""

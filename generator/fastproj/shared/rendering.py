@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,11 +10,11 @@ from threading import Thread
 from typing import Any
 
 from .answers import ANSWERS_FILE, option
-from .checkout import check_out
+from .answers_file import answers_in, read_answers
 from .child import in_child
 from .errors import FastprojError, UsageError
 from .inspection import check_links, check_rendered
-from .source import Source, questions
+from .template import Template, questions
 
 Answers = dict[str, Any]
 _loaders: list[Thread] = []
@@ -35,56 +34,51 @@ def _import_copier() -> None:
 
 
 @dataclass(frozen=True)
-class Asking:
-    """How questions without an answer are asked."""
-
-    confirmation: str
-    """The last question, with all answers: whether to go on."""
-    fixed: Collection[str]
-    """Answers that cannot be changed there."""
-
-
-@dataclass(frozen=True)
 class Rendered:
-    """What a template says about the files that it rendered."""
+    """What was rendered."""
 
+    answers: Answers
+    """The recorded answers, without copier's own entries."""
     renamed: dict[str, str]
-    """Its table of renamed files and folders, the computed answer `renamed`."""
+    """The template's table of renamed files and folders, the computed answer `renamed`."""
     own: list[str]
     """Files that belong to the user (`_skip_if_exists`)."""
     migrates: bool
-    """Whether it has `_migrations`."""
+    """Whether the template has `_migrations`."""
 
 
 def copy(
-    scratch: Path, stage: Path, source: Source, answers: Answers, defaults: Answers, ask: Asking | None
+    template: Template, version: str, stage: Path, answers: Answers, defaults: Answers, confirmation: str = ""
 ) -> Rendered:
-    """Render into `stage`, with temporary files in `scratch`, and inspect the result.
+    """Render a version of a template into `stage`, and inspect the result.
 
-    An answers file in `stage` provides the answers that are not in `answers`.
+    With a `confirmation`, the user is asked the questions without an answer, and whether to continue. An answers file
+    in `stage` provides the answers that are not in `answers`.
 
     Raises:
         FastprojError: the template cannot be read, is broken or hostile; an answer is missing or not allowed.
         OSError: a file cannot be written.
     """
-    template = check_out(source, scratch / "template")
-    folder = template.checkout or scratch
+    folder = template.at(version)
     check_links(folder, template.location)
-    if ask is not None:
+    if confirmation:
         from . import prompts  # 0.1 s
 
-        asked = questions(str(folder))
+        asked = questions(folder)
         if asked is None:
             raise UsageError(f"the questions of {template.location} cannot be asked: answer them, and pass --yes")
-        answers = prompts.ask(asked, answers, defaults, ask.confirmation, ask.fixed)
+        answers = prompts.ask(asked, answers, defaults, confirmation)
     preload().join()
-    rendered: Rendered = in_child(lambda: _render(scratch, folder, stage, template.location, answers, defaults))
+    renamed, own, migrates = in_child(lambda: _render(folder, stage, template.location, answers, defaults))
     check_rendered(stage, template.location)
-    _record(stage / ANSWERS_FILE, folder.name, template)
-    return rendered
+    file = stage / ANSWERS_FILE
+    _record(file, folder.name, template.location, version)
+    return Rendered(answers_in(read_answers(file)), renamed, own, migrates)
 
 
-def _render(scratch: Path, template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> Rendered:
+def _render(
+    template: Path, stage: Path, location: str, answers: Answers, defaults: Answers
+) -> tuple[dict[str, str], list[str], bool]:
     """Run copier in this process, which is for nothing else, and so that the template sees no variable of the user.
 
     Without git on the PATH, copier takes the template as a plain folder.
@@ -94,7 +88,7 @@ def _render(scratch: Path, template: Path, stage: Path, location: str, answers: 
     from plumbum import local
 
     os.environ.clear()
-    os.environ.update(PATH="", HOME=str(scratch))
+    os.environ.update(PATH="", HOME=str(template))
     local.env.clear()  # plumbum copied the environment when it was imported
     local.env.update(os.environ)
     os.chdir(template.parent)
@@ -116,11 +110,9 @@ def _render(scratch: Path, template: Path, stage: Path, location: str, answers: 
     files = (
         os.path.relpath(os.path.join(folder, name), stage) for folder, _, names in os.walk(stage) for name in names
     )
-    return Rendered(
-        {str(was): str(now) for was, now in renamed.items()} if isinstance(renamed, dict) else {},
-        [file for file in files if worker.match_skip(Path(file))],
-        bool(worker.template.config_data.get("migrations")),
-    )
+    table = {str(was): str(now) for was, now in renamed.items()} if isinstance(renamed, dict) else {}
+    own = [file for file in files if worker.match_skip(Path(file))]
+    return table, own, bool(worker.template.config_data.get("migrations"))
 
 
 def _explained(error: Exception, location: str, answers: Answers) -> Exception:
@@ -137,17 +129,16 @@ def _explained(error: Exception, location: str, answers: Answers) -> Exception:
     return FastprojError(f"the template {location} is broken: {message}")
 
 
-def _record(file: Path, read: str, template: Source) -> None:
+def _record(file: Path, read: str, location: str, version: str) -> None:
     """Record in an answers file where the template is, and its version, instead of the folder that copier read."""
     import yaml
 
     line = f"_src_path: {read}\n".encode()
     content = file.read_bytes() if file.is_file() else b""
     if line not in content:
-        way_out = f"add a {ANSWERS_FILE} with _copier_answers | to_nice_yaml"
         raise FastprojError(
-            f"the template {template.location} does not record its answers, which updates need: {way_out}"
+            f"the template {location} does not record its answers, which updates need: "
+            f"add a {ANSWERS_FILE} with _copier_answers | to_nice_yaml"
         )
-    origin = {"_commit": template.revision, "_src_path": template.location}
-    recorded = yaml.safe_dump({key: value for key, value in origin.items() if value is not None})
+    recorded = yaml.safe_dump({"_commit": version, "_src_path": location})
     file.write_bytes(content.replace(line, recorded.encode()))

@@ -1,21 +1,19 @@
-"""Temporary folders that are always removed: also after a signal and, after a kill, by the next run."""
+"""Temporary folders that are always removed: also after a signal and, after a kill, by a later run."""
 
 import atexit
-import math
 import secrets
 import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from .errors import FastprojError
-from .lock import locked
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)  # the last delays one of the others
+_ABANDONED_S = 24 * 3600.0
+"""Age at which a folder belongs to a process that was killed."""
 
 
 def temporary_folder() -> Path:
@@ -26,32 +24,19 @@ def temporary_folder() -> Path:
 
 @contextmanager
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Create a folder `.<name>.fastproj-*` in `parent` that contains an empty `tmp`, and remove it at the end.
-
-    Folders that killed processes left behind are removed first.
-    """
+    """Create a folder `.<name>.fastproj-*` in `parent`, and remove it at the end, with those of killed processes."""
     for left in parent.glob(f".{name}.fastproj-*"):
-        with suppress(OSError, FastprojError):  # another user's, in use, or gone meanwhile
-            # Without `tmp`, its owner may not have locked it yet.
-            if (left / "tmp").exists() or time.time() - left.stat().st_mtime > 2:
-                _remove_unused(left)
+        if time.time() - left.lstat().st_mtime > _ABANDONED_S:
+            shutil.rmtree(left, ignore_errors=True)
     folder = parent / f".{name}.fastproj-{secrets.token_hex(8)}"
     # A signal may come before `try`, in `finally`, or between this function and its caller.
     at_exit = atexit.register(partial(_remove, folder))
     try:
         folder.mkdir(mode=0o700)
-        with locked(folder, "", timeout_s=math.inf):
-            (folder / "tmp").mkdir()
-            yield folder
+        yield folder
     finally:
         _remove(folder)
         atexit.unregister(at_exit)
-
-
-def _remove_unused(folder: Path) -> None:
-    with locked(folder, "in use") as held:
-        if held:
-            _remove(folder)
 
 
 @contextmanager

@@ -37,19 +37,3 @@ def version_of(tag: str) -> Version | None:
         return Version(re.sub(r"-\d+-g[0-9a-f]+$", "", tag))
     except InvalidVersion:
         return None
-
-
-def is_older(tag: str, other: str) -> bool:
-    """Return whether a tag stands for an older version than another one; False if either stands for none."""
-    version, than = version_of(tag), version_of(other)
-    return version is not None and than is not None and version < than
-
-
-def unreleased(declared: str, releases: Iterable[str]) -> str:
-    """Return the version of files that are not a release: the declared one, or the next after the last release."""
-    version = f"{declared}.dev0" if is_release(declared) else declared
-    last = max(map(Version, releases), default=None)
-    if last is None or Version(version) > last:
-        return version
-    *leading, final = last.release
-    return ".".join(map(str, [*leading, final + 1])) + ".dev0"

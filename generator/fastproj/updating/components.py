@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..shared import embedded
 from ..shared.answers import did_you_mean
 from ..shared.errors import FastprojError, UsageError
 from ..shared.scratch import scratch_folder, temporary_folder
-from ..shared.source import questions as embedded_questions
+from ..shared.template import questions as questions_in
 from .project import read_project, root_of
-from .update import Updated, Wanted, sources, update
+from .status import templates
+from .update import Updated, Wanted, update
 
 _FOLDERS = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
 
@@ -34,6 +36,9 @@ class Component:
         return self.name.replace("-", "_")
 
 
+Table = dict[str, Component]
+
+
 @dataclass(frozen=True)
 class Changed:
     """What `add` or `remove` did."""
@@ -41,35 +46,48 @@ class Changed:
     updated: Updated
     names: list[str]  # of the components that were added or removed
     required: list[str]  # those of them that the named ones require
-    components: dict[str, Component]
+    components: Table
 
 
 def listed(where: Path) -> list[Component]:
     """Return the components of the template at the version of a project; outside of one, of the newest version."""
     if root_of(where) is None:
-        return [*_table(embedded_questions() or {}, {}).values()]
+        return [*_table(questions_in(embedded.questions_folder()) or {}, {}).values()]
     project = read_project(where)
     with scratch_folder(temporary_folder(), "components") as work:
-        before, _ = sources(project, None, work)
+        before, _ = templates(project, None, work)
         return [*_table(before.questions(project.version) or {}, project.answers).values()]
 
 
 def add(where: Path, names: Sequence[str], dry_run: bool, data: list[str], answers: dict[str, Any]) -> Changed:
     """Add components with those that they require, and stage the result; `data` and `answers` are new answers."""
-    return _change(where, names, _with_required, Wanted(answers=answers, data=data, dry_run=dry_run))
+
+    def chosen(table: Table) -> set[str]:
+        found, left = {name for name, it in table.items() if it.installed}, [*names]
+        while left:
+            name = left.pop()
+            if refused := table[name].refused:
+                raise FastprojError(f"{name}: {refused}")
+            left += [] if name in found else table[name].requires
+            found.add(name)
+        return found
+
+    return _change(where, names, chosen, Wanted(answers=answers, data=data, dry_run=dry_run))
 
 
 def remove(where: Path, names: Sequence[str], dry_run: bool) -> Changed:
     """Remove components from a project, and stage the result. Files that were edited stay."""
-    return _change(where, names, _without, Wanted(dry_run=dry_run))
+
+    def chosen(table: Table) -> set[str]:
+        return {name for name, it in table.items() if it.installed and name not in names}
+
+    return _change(where, names, chosen, Wanted(dry_run=dry_run))
 
 
-def _change(
-    where: Path, names: Sequence[str], choose: Callable[[dict[str, Component], Sequence[str]], set[str]], wanted: Wanted
-) -> Changed:
+def _change(where: Path, names: Sequence[str], choose: Callable[[Table], set[str]], wanted: Wanted) -> Changed:
     """Update a project with the components that `choose` returns; copier checks that they work together."""
     changed: list[str] = []
-    table: dict[str, Component] = {}
+    table: Table = {}
 
     def components(recorded: dict[str, Any], questions: dict[str, Any]) -> list[str]:
         table.update(_table(questions, recorded))
@@ -77,7 +95,7 @@ def _change(
             if name not in table:
                 hint = did_you_mean(name, table)
                 raise UsageError(f"there is no component {name!r}: {hint}choose from {', '.join(table)}")
-        chosen = choose(table, names)
+        chosen = choose(table)
         changed.extend(name for name, it in table.items() if it.installed != (name in chosen))
         return [name for name in table if name in chosen]
 
@@ -85,24 +103,7 @@ def _change(
     return Changed(done, changed, [it for it in changed if it not in names], table)
 
 
-def _with_required(table: dict[str, Component], names: Sequence[str]) -> set[str]:
-    """Return the installed components, the named ones and all that these require."""
-    chosen, left = _without(table, ()), [*names]
-    while left:
-        name = left.pop()
-        if refused := table[name].refused:
-            raise FastprojError(f"{name}: {refused}")
-        left += [] if name in chosen else table[name].requires
-        chosen.add(name)
-    return chosen
-
-
-def _without(table: dict[str, Component], names: Sequence[str]) -> set[str]:
-    """Return the installed components, except for the named ones."""
-    return {name for name, it in table.items() if it.installed and name not in names}
-
-
-def _table(questions: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Component]:
+def _table(questions: dict[str, Any], recorded: dict[str, Any]) -> Table:
     """Return the template's components by name, in their order."""
     table = questions.get("component_table", {}).get("default")
     if not isinstance(table, dict):

@@ -1,8 +1,8 @@
 """Merge a newer rendering into the user's commit: git's three-way merge, with the old rendering as its base.
 
 An edit of the user is never lost. In addition to what git does, these stay as the user has them: deleted files; edited
-files that the template no longer has; edited files that belong to the user (`_skip_if_exists`), with the modules that
-they import. A file that the template lists as renamed is merged under its new name, however much of it was rewritten.
+files that the template no longer has; edited files that belong to the user (`_skip_if_exists`). A file that the
+template lists as renamed is merged under its new name, however much of it was rewritten.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
 from .repository import Repository, Tree
-from .users_files import folders_of, free_renames, imported
+from .users_files import folders_of, free_renames
 
 # Whatever the user prefers, renamed files are followed, and the user's files stay in their folders.
 _SETTINGS = ["-c", "merge.renames=true", "-c", "merge.directoryRenames=false", "-c", "merge.renameLimit=32767"]
@@ -55,7 +55,7 @@ def merge(
     base, mine, theirs = dict(old), dict(ours), dict(new)
     answers = f"{repository.prefix}{ANSWERS_FILE}"
     base[answers] = ours[answers]  # nobody edits them
-    for path, why in _kept(repository, (old, ours, new), renames, by_user, own).items():
+    for path, why in _kept((old, ours, new), renames, by_user, own).items():
         theirs.pop(path, None)
         theirs.update({path: old[path]} if path in old else {})
         merged.notes += [why.format(by_user.get(path, path))] if new.get(path) != old.get(path) else []
@@ -82,11 +82,7 @@ def merge(
 
 
 def _kept(
-    repository: Repository,
-    trees: tuple[Tree, Tree, Tree],
-    renames: dict[str, str],
-    by_user: dict[str, str],
-    own: set[str],
+    trees: tuple[Tree, Tree, Tree], renames: dict[str, str], by_user: dict[str, str], own: set[str]
 ) -> dict[str, str]:
     """Return the paths at which the template's change is left out, with the reason as a format for the path."""
     old, ours, new = trees
@@ -95,11 +91,9 @@ def _kept(
     gone = old.keys() - deleted - new.keys() - renames.keys() - folders_of(new)
     gone = {path for path in gone if not folders_of([path]) & new.keys()}  # a file may be in place of a folder
     edited = {path for path in gone if path in by_user or ours[path].split()[1] != old[path].split()[1]}
-    needed = imported(repository, {path: ours[path] for path in (gone | kept) & ours.keys()}, kept) - edited
     found = dict.fromkeys(sorted(deleted), "deleted   {}: stays deleted, although the template changed it")
     found |= dict.fromkeys(sorted(kept), "yours     {}: kept with your changes; the template has a newer version")
-    found |= dict.fromkeys(sorted(edited), "yours     {}: kept with your changes; it is no longer rendered")
-    return found | dict.fromkeys(sorted(needed), "yours     {}: kept, as a file that you edited imports it")
+    return found | dict.fromkeys(sorted(edited), "yours     {}: kept with your changes; it is no longer rendered")
 
 
 def _commit(repository: Repository, sides: Iterable[tuple[str, Tree]], message: str, folder: Path) -> None:

@@ -5,15 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yaml import YAMLError
-
 from ..shared.answers import ANSWERS_FILE
+from ..shared.answers_file import RESTORE, answers_in, read_answers
 from ..shared.errors import FastprojError
-from ..shared.yaml_file import read_yaml
 from .repository import Repository, open_at
-
-_LAST = f"$(git log -1 --diff-filter=AM --format=%h -- {ANSWERS_FILE})"
-_WAY_OUT = f"go to a project that fastproj rendered, or restore the file: git checkout {_LAST} -- {ANSWERS_FILE}"
 
 
 @dataclass(frozen=True)
@@ -39,25 +34,9 @@ def read_project(where: Path) -> Project:
     """Return the project of a folder: the nearest one, from there upwards, with an answers file."""
     root = root_of(where)
     if root is None:
-        raise FastprojError(f"there is no {ANSWERS_FILE} in {where} or its parents: {_WAY_OUT}")
+        raise FastprojError(f"there is no {ANSWERS_FILE} in {where} or its parents: {RESTORE}")
     recorded = read_answers(root / ANSWERS_FILE)
     for key, what in (("_src_path", "template"), ("_commit", "version")):
         if not isinstance(recorded.get(key), str) or not recorded[key] or "\0" in recorded[key]:
-            raise FastprojError(f"{root / ANSWERS_FILE} does not record the {what} ({key}): {_WAY_OUT}")
+            raise FastprojError(f"{root / ANSWERS_FILE} does not record the {what} ({key}): {RESTORE}")
     return Project(root, open_at(root), recorded["_src_path"], recorded["_commit"], answers_in(recorded))
-
-
-def read_answers(file: Path) -> dict[str, Any]:
-    """Return the content of an answers file."""
-    try:
-        recorded = read_yaml(file)
-    except (OSError, ValueError, YAMLError) as error:
-        raise FastprojError(f"cannot read {file} ({' '.join(str(error).split())}): {_WAY_OUT}") from error
-    if not isinstance(recorded, dict):
-        raise FastprojError(f"{file} holds no answers: {_WAY_OUT}")
-    return recorded
-
-
-def answers_in(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Return the answers of an answers file, without copier's own entries."""
-    return {str(key): value for key, value in recorded.items() if not str(key).startswith("_")}

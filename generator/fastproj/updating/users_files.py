@@ -1,6 +1,5 @@
-"""What in a project is the user's: line endings, names of files, and modules that their own files import."""
+"""What in a project is the user's: names of files, and line endings."""
 
-import ast
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 
@@ -50,26 +49,3 @@ def convert_line_ends(repository: Repository, old: Path, new: Path, listed: Mapp
             content = file.read_bytes() if file.is_file() and not file.is_symlink() else b"\0"
             if b"\0" not in content and b"\r\n" not in content:
                 file.write_bytes(content.replace(b"\n", b"\r\n"))
-
-
-def imported(repository: Repository, files: Tree, own: set[str]) -> set[str]:
-    """Return the paths, among these files, of the modules whose names the own ones import, directly or not."""
-    found, left = set[str](), list(own & files.keys())
-    while left:
-        names = _imported_names(repository.git("cat-file", "blob", files[left.pop()].split()[1]))
-        modules = {path: PurePath(path.removesuffix("/__init__.py").removesuffix(".py")).name for path in files}
-        new = {path for path, name in modules.items() if name in names} - found - own
-        found |= new
-        left += new
-    return found
-
-
-def _imported_names(source: str) -> set[str]:
-    """Return each part of the names that a file imports; none if it is not valid Python."""
-    try:
-        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    except (SyntaxError, ValueError):
-        return set()
-    names = [alias.name for node in nodes for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    return {part for name in names for part in name.split(".")}

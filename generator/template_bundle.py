@@ -1,18 +1,17 @@
-"""The template as a git bundle, with one parentless commit per release."""
+"""Build the template as a git bundle, with one parentless commit per release. Only builds and checkouts need this."""
 
-import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from fastproj.shared import git
+from fastproj.shared.embedded import held
+from fastproj.shared.errors import FastprojError
+from fastproj.shared.scratch import scratch_folder, temporary_folder
+from fastproj.shared.versions import declared_version, is_release, tag_of, version_of
 from packaging.version import Version
-
-from . import git
-from .errors import FastprojError
-from .scratch import scratch_folder, temporary_folder
-from .versions import declared_version, is_release, tag_of, unreleased, version_of
 
 # An entry contains these, and nothing else of the repository.
 _CONTENT = ("copier.yml", "template")
@@ -27,23 +26,6 @@ _SETTINGS = {"safe.directory": "*", "core.attributesFile": os.devnull, "core.exc
 _PACKED_ANEW = ("--no-reuse-delta", "--no-reuse-object", "--no-use-bitmap-index", "--threads=1", "--delta-base-offset")
 
 
-def entries(bundle: Path) -> dict[str, str]:
-    """Return the versions in a bundle and the commit of each; in our own bundles the newest comes last.
-
-    The checksum at the end shows whether the file is complete, in a millisecond and without git.
-    """
-    if bundle.exists() and not bundle.is_file():
-        raise FastprojError(f"{bundle} is not a file")  # reading a pipe, for example, would wait forever
-    head, separator, pack = bundle.read_bytes().partition(b"\n\n")
-    first, *lines = head.decode(errors="replace").split("\n")
-    if not re.fullmatch(r"# v[23] git bundle", first) or not separator:
-        raise FastprojError(f"{bundle} is not a git bundle")
-    if hashlib.sha1(pack[:-20], usedforsecurity=False).digest() != pack[-20:]:
-        raise FastprojError(f"{bundle} is damaged or incomplete")
-    pairs = [line.partition(" refs/tags/v")[::2] for line in lines]
-    return {tag: commit for commit, tag in pairs if str(version_of(tag)) == tag}
-
-
 def build(root: Path, target: Path) -> None:
     """Write the bundle of the template in `root`: each release of its history, and the current files.
 
@@ -51,6 +33,15 @@ def build(root: Path, target: Path) -> None:
     """
     with object_store(target.absolute().parent) as store:
         store.write(store.collect(root.absolute()), target)
+
+
+def refresh(root: Path, target: Path) -> dict[str, str]:
+    """Write the bundle of the template in `root` if `target` does not have all its entries, and return them."""
+    with object_store(target.parent) as store:
+        ours = store.collect(root)
+        if not ours.items() <= held(target).items():
+            store.write(ours, target)
+    return ours
 
 
 def releases(root: Path) -> dict[str, str]:
@@ -93,7 +84,7 @@ class ObjectStore:
         self._git("-c", "core.bare=false", f"--work-tree={root}", "add", "--all", "--", *_CONTENT, folder=root)
         tree = self._git("write-tree").text.strip()
         released = head is None or past.get(declared) == self._commit(tree, declared)
-        version = declared if released else unreleased(declared, past)
+        version = declared if released else _unreleased(declared, past)
         return past | {version: self._commit(tree, version)}
 
     def link(self, root: Path) -> str | None:
@@ -138,11 +129,6 @@ class ObjectStore:
                 found[version] = self._commit(template, version)
         return found
 
-    def take(self, bundle: Path, versions: Mapping[str, str]) -> dict[str, str]:
-        """Add all objects of a bundle, and return those of its entries that are as this module makes them."""
-        self._git("bundle", "unbundle", str(bundle))
-        return {it: found for it, found in versions.items() if self._commit(f"{found}^{{tree}}", it) == found}
-
     def write(self, versions: Mapping[str, str], target: Path) -> None:
         """Replace a file in the folder around this repository atomically by a bundle of these entries.
 
@@ -176,3 +162,13 @@ class ObjectStore:
         if not done.ok:
             raise FastprojError(f"git could not build the template's bundle: {done.reason}")
         return done
+
+
+def _unreleased(declared: str, past: Iterable[str]) -> str:
+    """Return the version of files that are not a release: the declared one, or the next after the last release."""
+    version = f"{declared}.dev0" if is_release(declared) else declared
+    last = max(map(Version, past), default=None)
+    if last is None or Version(version) > last:
+        return version
+    *leading, final = last.release
+    return ".".join(map(str, [*leading, final + 1])) + ".dev0"
