@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from . import run_commands
-from .options import AnswersCommand, Data, DryRun, Json, Names, ProjectFolder, UpdateSource, Where, with_answers
+from .options import AnswersCommand, Data, DryRun, Json, Names, ProjectFolder, Where, with_answers
 from .shared.answers import SPELLINGS
 from .shared.errors import UsageError, without_passwords
 from .terminal import interactive
@@ -44,13 +44,13 @@ def fastproj(version: Annotated[bool, _VERSION] = False) -> None:
 
 
 @app.command()
-def detect(json: Json = False) -> None:
-    """Show this machine's hardware, and the answers that `new` derives from it."""
+def detect() -> None:
+    """Print this machine's hardware, and the answers that `new` derives from it, as JSON."""
     from . import show
     from .creating.hardware import detect as detect_hardware
 
     machine = detect_hardware()
-    print(show.as_json(machine, answers=machine.answers()) if json else show.machine_text(machine))
+    print(show.as_json(machine, answers=machine.answers()))
 
 
 @app.command(cls=AnswersCommand)
@@ -90,7 +90,6 @@ def update(
     data: Data = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the defaults of new questions.")] = False,
     dry_run: DryRun = False,
-    downgrade: Annotated[bool, typer.Option("--downgrade", help="Allow an older version.")] = False,
     template: Annotated[str | None, typer.Option(help="New location of the template, recorded in the project.")] = None,
     **answers: Any,
 ) -> None:
@@ -99,7 +98,7 @@ def update(
     from .updating.update import Wanted
     from .updating.update import update as run_update
 
-    wanted = Wanted(to, template, answers, data, not yes and interactive(), dry_run, downgrade)
+    wanted = Wanted(to, template, answers, data, not yes and interactive(), dry_run)
     result = run_update(where, wanted)
     print(without_passwords(show.updated(result, dry_run)))
     _exit(result.conflicts)
@@ -122,27 +121,21 @@ def status(
 
 
 @app.command()
-def components(where: Where = Path(), json: Json = False) -> None:
+def components(where: Where = Path()) -> None:
     """Show the components that there are, and those that a project has."""
     from . import show_components
     from .updating.components import listed
 
-    print(show_components.listed(listed(where), json))
+    print(show_components.listed(listed(where)))
 
 
 @app.command()
-def add(
-    names: Names,
-    project: ProjectFolder = Path(),
-    update_source: UpdateSource = None,
-    data: Data = None,
-    dry_run: DryRun = False,
-) -> None:
+def add(names: Names, project: ProjectFolder = Path(), data: Data = None, dry_run: DryRun = False) -> None:
     """Add components to a project, at its own version of the template, and stage the result."""
     from . import show_components
     from .updating.components import add as run_add
 
-    changed = run_add(project, names, dry_run, data or [], {"update_source": update_source})
+    changed = run_add(project, names, dry_run, data or [])
     print(without_passwords(show_components.added(changed, dry_run)))
     _exit(changed.updated.conflicts)
 

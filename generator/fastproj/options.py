@@ -16,9 +16,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Components; `fastproj components` lists them.")]
 ProjectFolder = Annotated[Path, typer.Option("--project", help="The project's folder, or a folder inside it.")]
-UpdateSource = Annotated[
-    str | None, typer.Option(help="Answer to the question of update-workflow; see `fastproj new --help`.")
-]
 
 
 class AnswersCommand(TyperCommand):

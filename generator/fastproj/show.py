@@ -8,7 +8,7 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from .shared.answers import ANSWERS_FILE, as_text, option, shown_name
+from .shared.answers import ANSWERS_FILE, as_text, shown_name
 
 if TYPE_CHECKING:  # no command needs all of them
     from .creating.hardware import Machine
@@ -20,24 +20,6 @@ if TYPE_CHECKING:  # no command needs all of them
 def as_json(found: Machine | Status, **more: Any) -> str:
     """Format the result of a command as JSON."""
     return json.dumps(asdict(found) | more, indent=2)
-
-
-def machine_text(machine: Machine) -> str:
-    """Format a machine and the derived answers as text."""
-    lines = [f"system   {machine.system}"]
-    memory = f", {machine.memory_mib / 1024:.1f} GiB of memory" if machine.memory_mib else ""
-    bf16 = "with" if machine.cpu_bf16 else "without"
-    lines.append(f"cpu      {machine.cpu}: {machine.cores} usable cores{memory}, {bf16} bf16 instructions")
-    for number, gpu in enumerate(machine.gpus):
-        size = f"{gpu.memory_mib / 1024:.1f} GiB" if gpu.memory_mib else "memory unknown"
-        capability = f", {gpu.capability}" if gpu.capability else ""
-        lines.append(f"gpu {number}    {gpu.name}{capability}, {size}, Tensor Cores: {gpu.tensor_cores}")
-    if not machine.gpus:
-        lines.append("gpus     none")
-    lines += [f"note     {note}" for note in machine.notes]
-    return "\n".join(
-        [*lines, f"answers  {' '.join(f'{option(key)} {value}' for key, value in machine.answers().items())}"]
-    )
 
 
 def detected(machine: Machine) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from . import show
@@ -12,10 +10,8 @@ if TYPE_CHECKING:
     from .updating.components import Changed, Component
 
 
-def listed(components: list[Component], as_json: bool) -> str:
+def listed(components: list[Component]) -> str:
     """Format the components in one line each; those that the project's framework does not have come last."""
-    if as_json:
-        return json.dumps([asdict(it) for it in components], indent=2)
     width = max((len(it.name) for it in components), default=0)
     lines = [
         f"{it.name:{width}}  {'installed' if it.installed else '':9}  {it.about}".rstrip()

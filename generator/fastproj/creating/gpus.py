@@ -1,4 +1,4 @@
-"""Detect the GPUs of NVIDIA, AMD, Intel and Apple, and the newest number format of their matrix units."""
+"""Detect the GPUs of NVIDIA, AMD and Apple, and the newest number format of their matrix units."""
 
 import os
 import platform
@@ -16,21 +16,8 @@ _QUERY = "name,compute_cap,memory.total,mig.mode.current,uuid,driver_version"
 _ROW = re.compile(r"(.+), *(\d{1,2}\.\d), *([^,]*), *([^,]*), *(GPU-[^,]*?)(?:, *(?:(\d{1,4})\.[\d.]*|[^,]*))?")
 _SLICE = re.compile(r"MIG (\S+) +Device +\d+: \(UUID: (MIG-[^)]+)\)")
 
-# Families by PCI device ID (Linux, include/drm/intel/pciids.h), of those that torch supports ("Getting Started on Intel
-# GPU"); older integrated graphics are not among them.
-_INTEL: dict[str, tuple[str, Format]] = {
-    r"0b6[9e]|0bd[0-9ab]": ("Intel Data Center GPU Max", "bf16"),
-    r"56c[0-2]": ("Intel Data Center GPU Flex", "bf16"),
-    r"569[0-7]|56a[0-6]|56b[0-3a-f]": ("Intel Arc A-Series", "bf16"),
-    r"e202|e20[b-d]|e21[0-6]|e22[0-3]": ("Intel Arc B-Series", "bf16"),
-    r"7d51|7dd1|6420|64[ab]0|b08[0-7f]|b0[9ab]0": ("Intel Core Ultra with Arc Graphics", "bf16"),
-    r"7d55|7dd5": ("Intel Core Ultra with Arc Graphics", "none"),  # Meteor Lake, the only one without matrix units
-}
-_CUDA_13_CAPABILITY, _CUDA_13_DRIVER = (7, 5), 580
+_CUDA_13_CAPABILITY, _CUDA_13_DRIVER = 7.5, 580
 """What torch from PyPI needs, as it is built for CUDA 13 (its release notes: Turing or newer, driver R580 or newer)."""
-_CUDA_12_DRIVER = 525
-_MAXWELL, _BLACKWELL = (5, 0), (10, 0)
-"""The build for CUDA 12.6 has kernels from the first on, and none for the second."""
 CUDA_12 = "pip install --force-reinstall 'torch<2.15' --index-url https://download.pytorch.org/whl/cu126"
 
 
@@ -38,10 +25,10 @@ CUDA_12 = "pip install --force-reinstall 'torch<2.15' --index-url https://downlo
 class Gpu:
     """A device that a process can train on: a GPU, or a MIG slice."""
 
-    vendor: Literal["nvidia", "amd", "intel", "apple"]
+    vendor: Literal["nvidia", "amd", "apple"]
     name: str
     capability: str | None
-    """CUDA compute capability (`9.0`), AMD's target (`gfx942`), or Intel's PCI device ID (`0xe20b`)."""
+    """CUDA compute capability (`9.0`), or AMD's target (`gfx942`)."""
     memory_mib: int | None
     tensor_cores: Format
     """Newest number format of its matrix units."""
@@ -51,7 +38,7 @@ class Gpu:
 
 def detect_gpus(root: Path, notes: list[str]) -> list[Gpu]:
     """Return the GPUs that this process can use."""
-    return _nvidia(notes) or _amd(root, notes) or _intel(root) or _apple()
+    return _nvidia(notes) or _amd(root, notes) or _apple()
 
 
 def nvidia_format(capability: str | None, name: str) -> Format:
@@ -106,22 +93,14 @@ def _nvidia(notes: list[str]) -> list[Gpu]:
 
 def _not_for_cuda_13(gpus: list[Gpu], drivers: list[int]) -> list[str]:
     """Return why torch from PyPI would not run on these GPUs, and what to install instead."""
-    if not gpus:
+    old = [gpu for gpu in gpus if float(gpu.capability or 99) < _CUDA_13_CAPABILITY]
+    if old:
+        reason = f"{old[0].name} has compute capability {old[0].capability}, which torch from PyPI does not support"
+    elif gpus and min(drivers, default=_CUDA_13_DRIVER) < _CUDA_13_DRIVER:
+        reason = f"torch from PyPI needs the NVIDIA driver {_CUDA_13_DRIVER} or newer; this is {min(drivers)}"
+    else:
         return []
-    another = f"install a build for CUDA 12.6 ({CUDA_12})"
-    capabilities = {tuple(map(int, (gpu.capability or "99.0").split("."))): gpu for gpu in gpus}
-    capability, gpu = min(capabilities.items(), key=lambda it: it[0])
-    has = f"{gpu.name} has compute capability {gpu.capability}"
-    if capability < _MAXWELL:
-        return [f"{has}, for which no torch 2.11 or newer has kernels: train on the CPU (--gpus 0)"]
-    if capability < _CUDA_13_CAPABILITY:
-        return [f"{has}, which torch from PyPI (CUDA 13) does not support: {another}"]
-    driver = min(drivers, default=_CUDA_13_DRIVER)
-    if driver >= _CUDA_13_DRIVER:
-        return []
-    other = driver >= _CUDA_12_DRIVER and max(capabilities) < _BLACKWELL
-    update = f"update it to {_CUDA_13_DRIVER} or newer{f', or {another}' * other}"
-    return [f"the NVIDIA driver {driver} is too old for torch from PyPI (CUDA 13): {update}"]
+    return [f"{reason}: install a build for CUDA 12.6 ({CUDA_12})"]
 
 
 def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu]:
@@ -154,20 +133,6 @@ def _amd(root: Path, notes: list[str]) -> list[Gpu]:
         gpus.append(Gpu("amd", name, target, mebibytes(size), amd_format(target)))
     if gpus and root == Path("/") and not os.access("/dev/kfd", os.R_OK | os.W_OK):
         notes.append("no permission to open /dev/kfd: join the groups render and video")
-    return gpus
-
-
-def _intel(root: Path) -> list[Gpu]:
-    """Find display controllers (PCI class 03) of the families above that a kernel driver has taken."""
-    gpus = []
-    for device in sorted(root.glob("sys/bus/pci/devices/*")):
-        kind, vendor, number = (read_file(device / it).strip() for it in ("class", "vendor", "device"))
-        if not kind.startswith("0x03") or vendor != "0x8086" or not (device / "driver").exists():
-            continue
-        for pattern, (name, format) in _INTEL.items():
-            if re.fullmatch(pattern, number.removeprefix("0x")):
-                size = field("0x([0-9a-f]{1,16})$", read_file(device / "tile0/physical_vram_size_bytes"))
-                gpus.append(Gpu("intel", name, number, int(size, 16) >> 20 if size else None, format))
     return gpus
 
 

@@ -1,16 +1,12 @@
 """Read system files and the output of system tools. A failure costs at most three seconds and never raises."""
 
-import os
 import platform
 import re
-import signal
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 TIMEOUT_S = 3.0
-_MOST_OUTPUT = 1 << 16  # what a pipe holds; a tool that prints more blocks, and times out
 
 
 def read_file(file: Path) -> str:
@@ -43,40 +39,21 @@ def printable(text: str) -> str:
 
 
 def run_tool(command: Sequence[str], notes: list[str]) -> str:
-    """Return the output of a tool; empty if it is missing or fails, and unless it is missing, add why to `notes`.
-
-    After the timeout, the tool is killed with all processes that it started.
-    """
+    """Return the output of a tool; empty if it is missing or fails, and unless it is missing, add why to `notes`."""
     tool = command[0]
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
     except FileNotFoundError:
         return ""
     except OSError as error:
         notes.append(f"{tool} could not be started: {error.strerror}")
         return ""
-    assert process.stdout is not None
-    with process.stdout as stdout:
-        try:
-            status = process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            notes.append(f"{tool} did not finish in {TIMEOUT_S:g} s")
-            return ""
-        finally:
-            _kill_group(process)
-        os.set_blocking(stdout.fileno(), False)  # a process that left the group may still have it open
-        text = (stdout.read(_MOST_OUTPUT) or b"").decode(errors="replace")
-    if status != 0:
-        first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
-        notes.append(f"{tool} failed with status {status}: {printable(first)}")
-    return text if status == 0 else ""
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a tool and the processes that it started. One that hangs in the driver cannot be killed, and is left."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=0.2)
+    except subprocess.TimeoutExpired:
+        notes.append(f"{tool} did not finish in {TIMEOUT_S:g} s")
+        return ""
+    text = done.stdout.decode(errors="replace")
+    if done.returncode == 0:
+        return text
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    notes.append(f"{tool} failed with status {done.returncode}: {printable(first)}")
+    return ""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from . import process
 from .errors import FastprojError
 
 OLDEST_TO_RENDER = (2, 28)  # first with `init --initial-branch`; copier needs 2.27
@@ -66,7 +65,10 @@ def run(
     options = [part for key, value in (_SAFE | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
     try:
         environment = os.environ | _PROTOCOLS | dict(variables or {})
-        done = process.run([program, *options, *arguments], folder, environment, data, timeout_s)
+        command = [program, *options, *arguments]
+        done = subprocess.run(
+            command, cwd=folder, env=environment, input=data, capture_output=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired as error:
         reason = f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}"
         raise FastprojError(f"{reason}: run it there to see why") from error

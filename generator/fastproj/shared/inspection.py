@@ -1,15 +1,10 @@
 """Inspect what a template rendered before git or the user sees it. A template is not trusted."""
 
 import os
-import re
 from pathlib import Path
 
 from .errors import FastprojError
 
-# Ignored by HFS+ in a name, so that `.g<U+200C>it` is `.git` there (git's utf8.c, next_hfs_char).
-_IGNORED_BY_HFS = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
-# Short names that NTFS gives to `.git` and `.gitmodules` (git's path.c, is_ntfs_dotgit and is_ntfs_dot_generic).
-_SHORT_ON_NTFS = re.compile(r"git~\d+|gitmod~\d+|gi7eba~\d+")
 # What git looks for in a folder (its setup.c, is_git_directory): the second has `objects` and `refs` elsewhere.
 _REPOSITORIES = ({"head", "objects", "refs"}, {"head", "commondir"})
 
@@ -51,14 +46,12 @@ def check_links(top: Path, template: str) -> None:
 
 
 def is_of_git(name: str) -> bool:
-    """Return whether git, on any file system, treats a file or folder of this name as its own."""
-    plain = [_plain(part) for part in re.split(r"[\\/]", name)]
-    return any(it in (".git", ".gitmodules") or _SHORT_ON_NTFS.fullmatch(it) for it in plain)
+    """Return whether git treats a file or folder of this name as its own, on a file system that ignores case."""
+    return _plain(name) in (".git", ".gitmodules")
 
 
 def _plain(name: str) -> str:
-    """Return what file systems that ignore case, some letters or the end of a name make of it."""
-    return _IGNORED_BY_HFS.sub("", name).lower().partition(":")[0].rstrip(" .")
+    return name.lower().rstrip(" .")
 
 
 def _leaves(link: str, top: str) -> bool:

@@ -39,8 +39,6 @@ class Rendered:
 
     answers: Answers
     """The recorded answers, without copier's own entries."""
-    renamed: dict[str, str]
-    """The template's table of renamed files and folders, the computed answer `renamed`."""
     own: list[str]
     """Files that belong to the user (`_skip_if_exists`)."""
     migrates: bool
@@ -69,16 +67,14 @@ def copy(
             raise UsageError(f"the questions of {template.location} cannot be asked: answer them, and pass --yes")
         answers = prompts.ask(asked, answers, defaults, confirmation)
     preload().join()
-    renamed, own, migrates = in_child(lambda: _render(folder, stage, template.location, answers, defaults))
+    own, migrates = in_child(lambda: _render(folder, stage, template.location, answers, defaults))
     check_rendered(stage, template.location)
     file = stage / ANSWERS_FILE
     _record(file, folder.name, template.location, version)
-    return Rendered(answers_in(read_answers(file)), renamed, own, migrates)
+    return Rendered(answers_in(read_answers(file)), own, migrates)
 
 
-def _render(
-    template: Path, stage: Path, location: str, answers: Answers, defaults: Answers
-) -> tuple[dict[str, str], list[str], bool]:
+def _render(template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> tuple[list[str], bool]:
     """Run copier in this process, which is for nothing else, and so that the template sees no variable of the user.
 
     Without git on the PATH, copier takes the template as a plain folder.
@@ -106,13 +102,11 @@ def _render(
         raise
     except Exception as error:
         raise _explained(error, location, answers) from error
-    renamed = worker.answers.combined.get("renamed")
     files = (
         os.path.relpath(os.path.join(folder, name), stage) for folder, _, names in os.walk(stage) for name in names
     )
-    table = {str(was): str(now) for was, now in renamed.items()} if isinstance(renamed, dict) else {}
     own = [file for file in files if worker.match_skip(Path(file))]
-    return table, own, bool(worker.template.config_data.get("migrations"))
+    return own, bool(worker.template.config_data.get("migrations"))
 
 
 def _explained(error: Exception, location: str, answers: Answers) -> Exception:

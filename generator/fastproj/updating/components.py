@@ -59,8 +59,8 @@ def listed(where: Path) -> list[Component]:
         return [*_table(before.questions(project.version) or {}, project.answers).values()]
 
 
-def add(where: Path, names: Sequence[str], dry_run: bool, data: list[str], answers: dict[str, Any]) -> Changed:
-    """Add components with those that they require, and stage the result; `data` and `answers` are new answers."""
+def add(where: Path, names: Sequence[str], dry_run: bool, data: list[str]) -> Changed:
+    """Add components with those that they require, and stage the result; `data` are new answers."""
 
     def chosen(table: Table) -> set[str]:
         found, left = {name for name, it in table.items() if it.installed}, [*names]
@@ -72,7 +72,7 @@ def add(where: Path, names: Sequence[str], dry_run: bool, data: list[str], answe
             found.add(name)
         return found
 
-    return _change(where, names, chosen, Wanted(answers=answers, data=data, dry_run=dry_run))
+    return _change(where, names, chosen, Wanted(data=data, dry_run=dry_run))
 
 
 def remove(where: Path, names: Sequence[str], dry_run: bool) -> Changed:

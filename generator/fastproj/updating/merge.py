@@ -1,8 +1,7 @@
 """Merge a newer rendering into the user's commit: git's three-way merge, with the old rendering as its base.
 
 An edit of the user is never lost. In addition to what git does, these stay as the user has them: deleted files; edited
-files that the template no longer has; edited files that belong to the user (`_skip_if_exists`). A file that the
-template lists as renamed is merged under its new name, however much of it was rewritten.
+files that the template no longer has; edited files that belong to the user (`_skip_if_exists`).
 """
 
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
 from .repository import Repository, Tree
-from .users_files import folders_of, free_renames
+from .users_files import folders_of
 
 # Whatever the user prefers, renamed files are followed, and the user's files stay in their folders.
 _SETTINGS = ["-c", "merge.renames=true", "-c", "merge.directoryRenames=false", "-c", "merge.renameLimit=32767"]
@@ -39,20 +38,17 @@ class Merged:
         return {line.partition("\t")[2] for line in self.stages}
 
 
-def merge(
-    repository: Repository, trees: tuple[str, str, str], listed: dict[str, str], own: set[str], message: str, work: Path
-) -> Merged:
+def merge(repository: Repository, trees: tuple[str, str, str], own: set[str], message: str, work: Path) -> Merged:
     """Merge the template's changes into a commit.
 
-    The trees are the old rendering, the user's commit and the new rendering; `listed` are the files that the template
-    lists as renamed, and `own` those that belong to the user. `work` is a scratch folder.
+    The trees are the old rendering, the user's commit and the new rendering; `own` are the files that belong to the
+    user. `work` is a scratch folder.
     """
     merged = Merged(trees[1])
     old, ours, new = (repository.files(tree) for tree in trees)
     by_user = {was: now for was, now in repository.renames(*trees[:2]).items() if was in old and was not in ours}
-    listed = free_renames(listed, ours, by_user)
-    renames = repository.renames(trees[0], trees[2]) | listed
-    base, mine, theirs = dict(old), dict(ours), dict(new)
+    renames = repository.renames(trees[0], trees[2])
+    base, theirs = dict(old), dict(new)
     answers = f"{repository.prefix}{ANSWERS_FILE}"
     base[answers] = ours[answers]  # nobody edits them
     for path, why in _kept((old, ours, new), renames, by_user, own).items():
@@ -62,17 +58,12 @@ def merge(
     folders = folders_of(new)
     for path in old.keys() - ours.keys() - by_user.keys():
         theirs.pop(renames.get(path, ""), None)
-        listed.pop(path, None)
         if path in folders:
             del base[path], theirs[path]
-    for was, now in listed.items():  # on both sides, so that git merges them under their new names
-        if now not in base:
-            base[now] = base.pop(was)
-            mine.update({now: mine.pop(was)} if was in mine else {})
-    for path in base.keys() & mine.keys() - theirs.keys() - renames.keys():
-        if base[path].split()[1] == mine[path].split()[1]:
-            base[path] = mine[path]  # a file whose mode alone is the user's leaves without a conflict
-    _commit(repository, zip(trees, (base, mine, theirs), strict=True), message, work / "merge")
+    for path in base.keys() & ours.keys() - theirs.keys() - renames.keys():
+        if base[path].split()[1] == ours[path].split()[1]:
+            base[path] = ours[path]  # a file whose mode alone is the user's leaves without a conflict
+    _commit(repository, zip(trees, (base, ours, theirs), strict=True), message, work / "merge")
     _merge_tree(repository, work / "merge", merged)
     result = repository.files(merged.tree)
     entries = {path: (ours.get(path), result.get(path)) for path in sorted(ours.keys() | result.keys())}

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..shared.errors import FastprojError
@@ -24,6 +24,7 @@ class Repository:
     top: Path
     git_dir: Path
     common_dir: Path
+    objects: Path  # where new ones are written
     prefix: str  # the project's folder, ending in `/`; empty if it is the whole repository
 
     @property
@@ -33,7 +34,8 @@ class Repository:
 
     def run(self, *arguments: str, data: bytes = b"", variables: Mapping[str, object] | None = None) -> Result:
         """Run git and return its result, whatever the exit status; `variables` are added to its environment."""
-        environment = _VARIABLES | {key: str(value) for key, value in (variables or {}).items()}
+        environment = _VARIABLES | {"GIT_OBJECT_DIRECTORY": str(self.objects)}
+        environment |= {key: str(value) for key, value in (variables or {}).items()}
         folder = Path(environment.get("GIT_WORK_TREE", self.top))
         return run(folder, *arguments, data=data, variables=environment, timeout_s=600.0)
 
@@ -48,6 +50,12 @@ class Repository:
     def lines(self, *arguments: str) -> list[str]:
         """Run git with `-z` among the arguments, and return the parts of its output."""
         return self.git(*arguments).split("\0")[:-1]
+
+    def with_objects_in(self, folder: Path) -> "Repository":
+        """Return the same repository, which writes new objects to another folder."""
+        (folder / "info").mkdir(parents=True)
+        (folder / "info/alternates").write_bytes(os.fsencode(self.objects.resolve()) + b"\n")
+        return replace(self, objects=folder)
 
     def head(self) -> str:
         """Return the commit that is checked out."""
@@ -88,14 +96,14 @@ class Repository:
 def open_at(folder: Path) -> Repository:
     """Return the repository that contains a folder."""
     require(OLDEST_TO_MERGE)
-    paths = ["--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--show-prefix"]
+    paths = ["--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--git-path", "objects", "--show-prefix"]
     done = run(folder, "rev-parse", *paths, variables={"LC_ALL": "C"})
     if b"not a git repository" in done.stderr:
         raise FastprojError(f"{folder} is not in a git repository: git init there, add and commit, then try again")
     if not done.ok:
         raise FastprojError(f"git cannot read the repository of {folder}: {done.reason}")
     found = os.fsdecode(done.stdout).removesuffix("\n").split("\n")
-    if len(found) != 4:
+    if len(found) != 5:
         raise FastprojError(f"the path of {folder} has a line break in it: move it to one without")
-    top, git_dir, common_dir, prefix = found
-    return Repository(Path(top), Path(git_dir), (folder / common_dir).resolve(), prefix)
+    top, git_dir, common_dir, objects, prefix = found
+    return Repository(Path(top), Path(git_dir), (folder / common_dir).resolve(), folder / objects, prefix)

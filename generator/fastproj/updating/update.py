@@ -20,7 +20,7 @@ from .apply import apply, check, check_ready
 from .merge import Merged, merge
 from .project import Project, read_project
 from .status import is_older, templates
-from .users_files import convert_line_ends, listed_renames, paths_in
+from .users_files import convert_line_ends
 
 # Returns the wanted components, given the recorded answers and the template's questions.
 Choose = Callable[[dict[str, Any], dict[str, Any]], list[str]]
@@ -36,7 +36,6 @@ class Wanted:
     data: list[str] | None = None
     ask: bool = False
     dry_run: bool = False
-    downgrade: bool = False
     components: Choose | None = None  # stay at the project's own version, with these components
 
 
@@ -81,26 +80,23 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
         return Updated(project, target)
 
     repository, prefix = project.repository, project.repository.prefix
+    repository = repository.with_objects_in(work / "objects") if wanted.dry_run else repository
     files = repository.files(head)
     if prefix + ANSWERS_FILE not in files:
         raise FastprojError(f"{project.root / ANSWERS_FILE} is not committed: git add and commit it, then try again")
     recorded = project.answers
-    old = _render(project, before, project.version, work / "old", {})
+    _render(project, before, project.version, work / "old", {})
     fresh = (questions or {}).keys() - recorded.keys() - answers.keys()
     confirmation = f"Update to {target}?" if wanted.ask and fresh else ""
     new = _render(project, after, target, work / "new", answers, confirmation)
     if new.migrates:
         fix = "if you trust it, use copier update --trust"
         raise FastprojError(f"the template {after.location} has _migrations, which would run its code here: {fix}")
-    # A downgrade reverts what the project's version renamed.
-    table = {now: was for was, now in old.renamed.items()} | new.renamed
-    table = {prefix + was: prefix + now for was, now in table.items()}
-    listed = listed_renames(table, paths_in(work / "old"), paths_in(work / "new"))
-    convert_line_ends(repository, work / "old", work / "new", listed, files)
+    convert_line_ends(repository, work / "old", work / "new", files)
     old_tree, new_tree = (repository.tree_of(work / it, work / f"{it}.index") for it in ("old", "new"))
     message = f"Update to template {target}" if wanted.components is None else "Change the components"
     own = {prefix + path for path in new.own}
-    merged = merge(repository, (old_tree, head, new_tree), listed, own, message, work)
+    merged = merge(repository, (old_tree, head, new_tree), own, message, work)
     check(repository, merged)
     if not wanted.dry_run:
         apply(repository, merged, message)
@@ -133,9 +129,6 @@ def _target(project: Project, after: Template, wanted: Wanted) -> str:
     """Return the version to update to."""
     if wanted.components is not None:
         return project.version
-    target = after.named(wanted.to) if wanted.to is not None else after.newest
-    if wanted.downgrade or not is_older(target, project.version):
-        return target
-    if wanted.to is None and after.has(project.version):
-        return project.version  # a version between releases, newer than the last one
-    raise FastprojError(f"{target} is older than {project.version}, the version of the project: add --downgrade")
+    if wanted.to is not None:
+        return after.named(wanted.to)
+    return project.version if is_older(after.newest, project.version) else after.newest
