@@ -1,6 +1,5 @@
 """The entry point: `fastproj`, or `python -m fastproj`."""
 
-import gc
 import io
 import os
 import signal
@@ -11,7 +10,6 @@ from typing import NoReturn
 
 def main() -> None:
     """Run the command line. An expected failure prints one line to stderr and exits with a nonzero status."""
-    gc.disable()  # a command is short; imports take an eighth less time
     if sys.platform == "win32":
         _fail("on Windows, fastproj runs in WSL2 only: install it there (learn.microsoft.com/windows/wsl)", 1)
     for stream in (sys.stdout, sys.stderr):
@@ -27,9 +25,9 @@ def main() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except (Exception, KeyboardInterrupt, SystemExit) as error:
-        status = _exit_status(error)
-        if not status:
+        if isinstance(error, Exception):
             _fail(*_describe(error))
+        status = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
     if status > 128:
         outcomes = {"new": "no incomplete project is left", "tune": "what was found is kept"}
         outcome = outcomes.get(sys.argv[1], "nothing was changed")
@@ -68,15 +66,6 @@ def _describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}; check that it exists and that you may access it", 1
     raise error
-
-
-def _exit_status(error: BaseException | None) -> int:
-    """Return the exit status of a signal, also if its clean-up failed with this error; 0 for other errors."""
-    if error is None:
-        return 0
-    if isinstance(error, KeyboardInterrupt):
-        return 130
-    return int(error.code or 0) if isinstance(error, SystemExit) else _exit_status(error.__context__)
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -25,7 +25,7 @@ class AnswersCommand(TyperCommand):
         """Return the help."""
         from .shared import embedded, template
 
-        questions = template.questions(embedded.questions_folder()) or {}
+        questions = template.questions(embedded.questions_folder())
         for parameter in self.params:
             if allowed := choices(questions, str(parameter.name)):
                 parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"  # type: ignore[attr-defined]

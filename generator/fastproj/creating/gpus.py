@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,8 +14,6 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 _QUERY = "name,compute_cap,memory.total,mig.mode.current,uuid,driver_version"
 _ROW = re.compile(r"(.+), *(\d{1,2}\.\d), *([^,]*), *([^,]*), *(GPU-[^,]*?)(?:, *(?:(\d{1,4})\.[\d.]*|[^,]*))?")
-_SLICE = re.compile(r"MIG (\S+) +Device +\d+: \(UUID: (MIG-[^)]+)\)")
-
 _CUDA_13_CAPABILITY, _CUDA_13_DRIVER = 7.5, 580
 """What torch from PyPI needs, as it is built for CUDA 13 (its release notes: Turing or newer, driver R580 or newer)."""
 CUDA_12 = "pip install --force-reinstall 'torch<2.15' --index-url https://download.pytorch.org/whl/cu126"
@@ -63,7 +61,6 @@ def _nvidia(notes: list[str]) -> list[Gpu]:
     output = run_tool(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], notes)
     if not output or "no devices were found" in output.lower():
         return []
-    listing = run_tool(["nvidia-smi", "-L"], notes) if "Enabled" in output else ""
     rows = {line: _ROW.fullmatch(line) for line in map(str.strip, output.splitlines()) if line}
     other = [line for line, row in rows.items() if row is None]
     notes += [f"nvidia-smi printed a line that does not describe a GPU: {printable(line)!r}" for line in other]
@@ -71,21 +68,10 @@ def _nvidia(notes: list[str]) -> list[Gpu]:
     devices: list[tuple[list[str], Gpu]] = []  # with the names that CUDA_VISIBLE_DEVICES may use
     for index, row in enumerate(filter(None, rows.values())):
         name, capability, memory, mig, uuid, _ = row.groups()
-        names = [str(index), uuid]
-        memory_mib = int(memory) if memory.isdecimal() and int(memory) < 1 << 24 else None
-        gpu = Gpu("nvidia", printable(name), capability, memory_mib, nvidia_format(capability, name))
-        if mig != "Enabled":
-            devices.append((names, gpu))
-            continue
-        slices = _SLICE.findall(listing.partition(f"{uuid})")[2].partition("\nGPU ")[0])
-        if not slices:
-            notes.append(f"{gpu.name} is in MIG mode without a slice: run nvidia-smi mig -cgi, or turn MIG off")
-        for profile, slice_uuid in slices:
-            size = re.search(r"(\d+)gb", profile)
-            memory_mib = int(size[1]) * 1024 if size else None
-            part = replace(gpu, name=f"{gpu.name} MIG {profile}", memory_mib=memory_mib, is_slice=True)
-            devices.append(([slice_uuid, *names], part))
-            names = []  # those of the GPU mean its first slice
+        memory_mib = int(memory) if memory.isdecimal() and mig != "Enabled" else None
+        label = f"{printable(name)}{' (a MIG slice)' if mig == 'Enabled' else ''}"
+        gpu = Gpu("nvidia", label, capability, memory_mib, nvidia_format(capability, name), mig == "Enabled")
+        devices.append(([str(index), uuid], gpu))
     visible = _visible(devices, notes)
     notes += _not_for_cuda_13(visible, drivers)
     return visible
@@ -111,8 +97,9 @@ def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu
     notes.append(f"CUDA_VISIBLE_DEVICES is {visible!r}")
     kept: list[Gpu] = []
     for entry in filter(None, map(str.strip, visible.split(","))):
-        matches = str.startswith if entry.startswith(("GPU-", "MIG-")) else str.__eq__
-        found = next((gpu for names, gpu in devices if any(matches(name, entry) for name in names)), None)
+        matches = str.startswith if entry.startswith("GPU-") else str.__eq__
+        sliced = entry.startswith("MIG-")  # the UUID of a slice
+        found = next((gpu for names, gpu in devices if sliced or any(matches(name, entry) for name in names)), None)
         if found is None:
             break
         kept.append(found)

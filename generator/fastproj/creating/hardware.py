@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from .gpus import FORMATS, Gpu, detect_gpus
-from .probe import field, mebibytes, read_file, sysctl
+from .probe import field, read_file, sysctl
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware of a machine, as far as this process may use it: affinity and limits of a container count."""
+    """The hardware of a machine, as far as this process may use it: affinity and the quota of a container count."""
 
     system: str
     gpus: tuple[Gpu, ...]
     cpu: str
     cores: int
-    memory_mib: int | None
-    cpu_bf16: bool
-    """Whether the CPU multiplies matrices in bfloat16."""
     notes: tuple[str, ...] = ()
     """What could not be detected, and why."""
 
@@ -40,20 +37,14 @@ def detect(root: Path = Path("/")) -> Machine:
     notes: list[str] = []
     gpus = detect_gpus(root, notes)
     cpu = read_file(root / "proc/cpuinfo")
-    flags = set(field(r"(?:flags|Features)\s*:(.*)$", cpu).split())
     name = field(r"model name\s*:\s*(.*)$", cpu) or sysctl("machdep.cpu.brand_string") or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if quota := re.match(r"(\d+) (\d+)", read_file(root / "sys/fs/cgroup/cpu.max")):
         cores = max(1, min(cores, round(int(quota[1]) / int(quota[2]))))
-    installed = field(r"MemTotal:\s+(\d+) kB$", read_file(root / "proc/meminfo"))
-    limit = read_file(root / "sys/fs/cgroup/memory.max").strip()
-    sizes = [int(installed) >> 10 if installed else None, mebibytes(limit), mebibytes(sysctl("hw.memsize"))]
     return Machine(
         system=f"{platform.system()} {platform.machine()}",
         gpus=tuple(gpus),
         cpu=name,
         cores=cores,
-        memory_mib=min((size for size in sizes if size is not None), default=None),
-        cpu_bf16=bool(flags & {"avx512_bf16", "amx_bf16", "bf16"}) or sysctl("hw.optional.arm.FEAT_BF16") == "1",
         notes=tuple(notes),
     )

@@ -54,28 +54,27 @@ def choices(questions: Mapping[str, Any], name: str) -> list[str]:
     return [*values, "none"] if questions.get(name, {}).get("multiselect") else values
 
 
-def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any] | None) -> dict[str, Any]:
+def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answers that options (None if not given) and pairs KEY=VALUE of `--data` give.
 
     Raises:
         UsageError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
     """
-    known = questions or {}
     combined = {name: value for name, value in answers.items() if value is not None}
-    asked = [it for it, entry in known.items() if entry.get("when") is not False and it != "project_name"]
+    asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
     for pair in data:
         name, equals, value = pair.partition("=")
-        name = _QUESTION.get(name, name) if name not in known else name
+        name = _QUESTION.get(name, name) if name not in questions else name
         if not equals or not name.isidentifier():
             raise UsageError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
         if name in combined:
             raise UsageError(f"{shown_name(name)} is given twice: keep one of its options")
         combined[name] = value
     for name in combined:
-        if questions is not None and name not in asked:
+        if name not in asked:
             hint = f"{did_you_mean(name, asked)}it asks {', '.join(map(shown_name, asked))}"
             raise UsageError(f"{option(name)}: the template has no such question; {hint}")
-    return {name: _checked(name, value, known) for name, value in combined.items()}
+    return {name: _checked(name, value, questions) for name, value in combined.items()}
 
 
 def did_you_mean(given: str, known: Collection[str]) -> str:

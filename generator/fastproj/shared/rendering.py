@@ -1,8 +1,9 @@
-"""Render a template with copier in a child process, and turn its errors into one line each."""
+"""Render a template with copier, and turn its errors into one line each."""
 
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 from .answers import ANSWERS_FILE, option
 from .answers_file import answers_in, read_answers
-from .child import in_child
 from .errors import FastprojError, UsageError
 from .inspection import check_links, check_rendered
 from .template import Template, questions
@@ -29,7 +29,7 @@ def preload() -> Thread:
 
 
 def _import_copier() -> None:
-    with suppress(Exception):  # the child, which needs it, reports why
+    with suppress(Exception):  # `_render`, which needs it, reports why
         import_module("copier")
 
 
@@ -62,44 +62,45 @@ def copy(
     if confirmation:
         from . import prompts  # 0.1 s
 
-        asked = questions(folder)
-        if asked is None:
-            raise UsageError(f"the questions of {template.location} cannot be asked: answer them, and pass --yes")
-        answers = prompts.ask(asked, answers, defaults, confirmation)
+        answers = prompts.ask(questions(folder), answers, defaults, confirmation)
     preload().join()
-    own, migrates = in_child(lambda: _render(folder, stage, template.location, answers, defaults))
+    with _without_environment(folder):
+        own, migrates = _render(folder, stage, template.location, answers, defaults)
     check_rendered(stage, template.location)
     file = stage / ANSWERS_FILE
     _record(file, folder.name, template.location, version)
     return Rendered(answers_in(read_answers(file)), own, migrates)
 
 
-def _render(template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> tuple[list[str], bool]:
-    """Run copier in this process, which is for nothing else, and so that the template sees no variable of the user.
+@contextmanager
+def _without_environment(template: Path) -> Iterator[None]:
+    """Hide the user's variables from the template, whose filters could read them; and git, which copier would run.
 
     Without git on the PATH, copier takes the template as a plain folder.
     """
-    import copier
-    from copier.errors import InteractiveSessionError
     from plumbum import local
 
-    os.environ.clear()
-    os.environ.update(PATH="", HOME=str(template))
-    local.env.clear()  # plumbum copied the environment when it was imported
-    local.env.update(os.environ)
-    os.chdir(template.parent)
+    before = dict(os.environ)
+    try:
+        for variables in (os.environ, local.env):  # plumbum copied the environment when it was imported
+            variables.clear()
+            variables.update(PATH="", HOME=str(template))
+        with chdir(template.parent):
+            yield
+    finally:
+        for variables in (os.environ, local.env):
+            variables.clear()
+            variables.update(before)
+
+
+def _render(template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> tuple[list[str], bool]:
+    """Run copier, and return the files that belong to the user, and whether there are migrations."""
+    import copier
+
     # The user's settings would make the same command render something else on another machine.
-    options: Answers = {"defaults": True, "quiet": True, "settings": copier.Settings()}
+    options: Answers = {"defaults": True, "overwrite": True, "quiet": True, "settings": copier.Settings()}
     try:
         worker = copier.run_copy(template.name, stage, answers, user_defaults=defaults, **options)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        name = os.path.relpath(error.filename or stage, stage)
-        reason = f"it renders {name!r} both as a file and as a folder"
-        raise FastprojError(f"the template {location} is broken: {reason}") from error
-    except InteractiveSessionError as error:  # copier asks whether to overwrite
-        raise FastprojError(f"the template {location} is broken: it renders two files of one name") from error
-    except MemoryError:
-        raise
     except Exception as error:
         raise _explained(error, location, answers) from error
     files = (

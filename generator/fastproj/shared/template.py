@@ -65,8 +65,8 @@ class Template:
         known = ", ".join(self.tags[-5:]) or "none"
         raise FastprojError(f"the template {self.location} has no version {version}: the newest are {known}")
 
-    def questions(self, version: str) -> dict[str, Any] | None:
-        """Return the questions of a version; None if only copier can read them."""
+    def questions(self, version: str) -> dict[str, Any]:
+        """Return the questions of a version."""
         return questions(self.at(version))
 
     def _git(self, *arguments: str) -> git.Result:
@@ -120,24 +120,15 @@ def open_template(location: str | None, work: Path) -> Template:
     return Template(location, clone, tags, version, own)
 
 
-def questions(folder: Path) -> dict[str, Any] | None:
-    """Return the questions of a template's files; None if only copier can read them."""
-    from yaml.constructor import ConstructorError  # 20 ms, which `--version` and `detect` do not need
-
-    file = next((it for name in ("copier.yml", "copier.yaml") if (it := folder / name).is_file()), None)
-    if file is None:
-        return None
+def questions(folder: Path) -> dict[str, Any]:
+    """Return the questions of a template's files."""
+    file = folder / "copier.yml"
     try:
         found = read_yaml(file)
-    except ConstructorError:
-        return None  # a tag that copier defines, such as !include
     except (OSError, ValueError) as error:
         raise FastprojError(f"cannot read the template's questions {file}: {error}") from error
     if not isinstance(found, dict):
         raise FastprojError(f"{file} does not list questions: pass a copier template")
-    syntax = found.get("_envops") or {}
-    if not isinstance(syntax, dict) or syntax.keys() - {"undefined", "keep_trailing_newline"}:
-        return None  # expressions in another syntax
     # copier allows `name: value` for a question with that default.
     return {
         key: entry if isinstance(entry, dict) else {"default": entry}

@@ -12,7 +12,6 @@ def read_yaml(file: Path) -> Any:
 
     Raises:
         ValueError: it is not YAML in UTF-8, or too large or deep to be what it should be.
-        yaml.constructor.ConstructorError: it has tags of its own.
         OSError: it cannot be read.
     """
     import yaml  # 20 ms, which `--version` and `detect` do not need
@@ -33,8 +32,6 @@ def read_yaml(file: Path) -> Any:
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError(f"it uses the alias *{event.anchor}: write its value there")
         found = yaml.load(text, loader)  # noqa: S506
-    except yaml.constructor.ConstructorError:
-        raise
     except (yaml.YAMLError, OverflowError) as error:
         raise ValueError(" ".join(str(error).split())) from error
     if isinstance(found, dict) and isinstance(found.get("_commit"), int | float | date):

@@ -52,11 +52,11 @@ class Changed:
 def listed(where: Path) -> list[Component]:
     """Return the components of the template at the version of a project; outside of one, of the newest version."""
     if root_of(where) is None:
-        return [*_table(questions_in(embedded.questions_folder()) or {}, {}).values()]
+        return [*_table(questions_in(embedded.questions_folder()), {}).values()]
     project = read_project(where)
     with scratch_folder(temporary_folder(), "components") as work:
         before, _ = templates(project, None, work)
-        return [*_table(before.questions(project.version) or {}, project.answers).values()]
+        return [*_table(before.questions(project.version), project.answers).values()]
 
 
 def add(where: Path, names: Sequence[str], dry_run: bool, data: list[str]) -> Changed:

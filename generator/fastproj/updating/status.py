@@ -52,8 +52,7 @@ def templates(project: Project, location: str | None, work: Path) -> tuple[Templ
         newest = f"; its newest is {before.tags[-1]}" if before.tags else ""
         fix = "install a newer fastproj" if before.own else "check that it has all its tags"
         raise FastprojError(f"{of} has no version {project.version} of {project.root}{newest}: {fix}")
-    asked = before.questions(project.version)
-    if asked is not None and (unknown := sorted(project.answers.keys() - asked)):
+    if unknown := sorted(project.answers.keys() - before.questions(project.version)):
         raise FastprojError(
             f"{ANSWERS_FILE} answers {unknown[0]!r}, which {of} at {project.version} does not ask: "
             "pass the right template with --template, or fix the file"

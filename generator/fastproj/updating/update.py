@@ -74,7 +74,7 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     questions = after.questions(target)
     answers = combine(wanted.answers or {}, wanted.data or [], questions)
     if wanted.components is not None:
-        answers["components"] = wanted.components(project.answers, questions or {})
+        answers["components"] = wanted.components(project.answers, questions)
     given = any(str(project.answers.get(key)) != str(value) for key, value in answers.items())
     if (target, after.location) == (project.version, before.location) and not given:
         return Updated(project, target)
@@ -86,7 +86,7 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
         raise FastprojError(f"{project.root / ANSWERS_FILE} is not committed: git add and commit it, then try again")
     recorded = project.answers
     _render(project, before, project.version, work / "old", {})
-    fresh = (questions or {}).keys() - recorded.keys() - answers.keys()
+    fresh = questions.keys() - recorded.keys() - answers.keys()
     confirmation = f"Update to {target}?" if wanted.ask and fresh else ""
     new = _render(project, after, target, work / "new", answers, confirmation)
     if new.migrates:
