@@ -123,31 +123,31 @@ def status(
 @app.command()
 def components(where: Where = Path()) -> None:
     """Show the components that there are, and those that a project has."""
-    from . import show_components
+    from . import show
     from .updating.components import listed
 
-    print(show_components.listed(listed(where)))
+    print(show.listed(listed(where)))
 
 
 @app.command()
 def add(names: Names, project: ProjectFolder = Path(), data: Data = None, dry_run: DryRun = False) -> None:
     """Add components to a project, at its own version of the template, and stage the result."""
-    from . import show_components
+    from . import show
     from .updating.components import add as run_add
 
     changed = run_add(project, names, dry_run, data or [])
-    print(without_passwords(show_components.added(changed, dry_run)))
+    print(without_passwords(show.added(changed, dry_run)))
     _exit(changed.updated.conflicts)
 
 
 @app.command()
 def remove(names: Names, project: ProjectFolder = Path(), dry_run: DryRun = False) -> None:
     """Remove components from a project, and stage the result. Files that you edited stay."""
-    from . import show_components
+    from . import show
     from .updating.components import remove as run_remove
 
     changed = run_remove(project, names, dry_run)
-    print(without_passwords(show_components.removed(changed, dry_run)))
+    print(without_passwords(show.removed(changed, dry_run)))
     _exit(changed.updated.conflicts)
 
 

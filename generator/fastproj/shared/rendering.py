@@ -11,10 +11,10 @@ from threading import Thread
 from typing import Any
 
 from .answers import ANSWERS_FILE, option
-from .answers_file import answers_in, read_answers
 from .errors import FastprojError, UsageError
 from .inspection import check_links, check_rendered
 from .template import Template, questions
+from .yaml_file import answers_in, read_answers
 
 Answers = dict[str, Any]
 _loaders: list[Thread] = []

@@ -4,7 +4,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from .answers import ANSWERS_FILE
+from .errors import FastprojError
+
 _MAX_BYTES, _MAX_DEPTH = 1 << 20, 50
+_LAST = f"$(git log -1 --diff-filter=AM --format=%h -- {ANSWERS_FILE})"
+RESTORE = f"go to a project that fastproj rendered, or restore the file: git checkout {_LAST} -- {ANSWERS_FILE}"
 
 
 def read_yaml(file: Path) -> Any:
@@ -37,3 +42,19 @@ def read_yaml(file: Path) -> Any:
     if isinstance(found, dict) and isinstance(found.get("_commit"), int | float | date):
         found["_commit"] = yaml.load(text, yaml.BaseLoader)["_commit"]  # noqa: S506
     return found
+
+
+def read_answers(file: Path) -> dict[str, Any]:
+    """Return the content of an answers file."""
+    try:
+        recorded = read_yaml(file)
+    except (OSError, ValueError) as error:
+        raise FastprojError(f"cannot read {file} ({' '.join(str(error).split())}): {RESTORE}") from error
+    if not isinstance(recorded, dict):
+        raise FastprojError(f"{file} holds no answers: {RESTORE}")
+    return recorded
+
+
+def answers_in(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return the answers of an answers file, without copier's own entries."""
+    return {str(key): value for key, value in recorded.items() if not str(key).startswith("_")}

@@ -8,12 +8,11 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ..shared.answers import ANSWERS_FILE
 from ..shared.errors import FastprojError
 from .repository import Repository, Tree
-from .users_files import folders_of
 
 # Whatever the user prefers, renamed files are followed, and the user's files stay in their folders.
 _SETTINGS = ["-c", "merge.renames=true", "-c", "merge.directoryRenames=false", "-c", "merge.renameLimit=32767"]
@@ -55,7 +54,7 @@ def merge(repository: Repository, trees: tuple[str, str, str], own: set[str], me
         theirs.pop(path, None)
         theirs.update({path: old[path]} if path in old else {})
         merged.notes += [why.format(by_user.get(path, path))] if new.get(path) != old.get(path) else []
-    folders = folders_of(new)
+    folders = _folders_of(new)
     for path in old.keys() - ours.keys() - by_user.keys():
         theirs.pop(renames.get(path, ""), None)
         if path in folders:
@@ -79,8 +78,8 @@ def _kept(
     old, ours, new = trees
     deleted = old.keys() - ours.keys() - by_user.keys()
     kept = {path for path in own & new.keys() - deleted if ours.get(path) != old.get(path)}
-    gone = old.keys() - deleted - new.keys() - renames.keys() - folders_of(new)
-    gone = {path for path in gone if not folders_of([path]) & new.keys()}  # a file may be in place of a folder
+    gone = old.keys() - deleted - new.keys() - renames.keys() - _folders_of(new)
+    gone = {path for path in gone if not _folders_of([path]) & new.keys()}  # a file may be in place of a folder
     edited = {path for path in gone if path in by_user or ours[path].split()[1] != old[path].split()[1]}
     found = dict.fromkeys(sorted(deleted), "deleted   {}: stays deleted, although the template changed it")
     found |= dict.fromkeys(sorted(kept), "yours     {}: kept with your changes; the template has a newer version")
@@ -132,3 +131,8 @@ def _merge_tree(repository: Repository, folder: Path, merged: Merged) -> None:
     for number in parts:
         _, kind, reason = [next(parts) for _ in range(int(number))], next(parts), next(parts).strip()
         merged.conflicts += [reason] if kind.startswith("CONFLICT") else []
+
+
+def _folders_of(paths: Iterable[str]) -> set[str]:
+    """Return all folders around these paths."""
+    return {str(folder) for path in paths for folder in PurePath(path).parents}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..shared.answers import ANSWERS_FILE
-from ..shared.answers_file import RESTORE, answers_in, read_answers
 from ..shared.errors import FastprojError
+from ..shared.yaml_file import RESTORE, answers_in, read_answers
 from .repository import Repository, open_at
 
 

@@ -92,6 +92,17 @@ class Repository:
             self.git("rm", "--cached", "--quiet", "--", *borrowed, variables=scratch)
         return self.git("write-tree", variables=scratch)
 
+    def convert_line_ends(self, old: Path, new: Path, ours: Tree) -> None:
+        """Give CRLF line endings to rendered files that the user converted, so that git can merge them line by line."""
+        lines = self.lines("ls-files", "--cached", "--eol", "-z", "--", self.where)
+        crlf, rendered = {line.partition("\t")[2] for line in lines if line.startswith("i/crlf ")}, _paths_in(old)
+        renamed = rendered - ours.keys() if crlf - rendered else set()  # possibly by the user
+        for path in (crlf & rendered) | renamed:
+            for file in (old / path, new / path):
+                content = file.read_bytes() if file.is_file() and not file.is_symlink() else b"\0"
+                if b"\0" not in content and b"\r\n" not in content:
+                    file.write_bytes(content.replace(b"\n", b"\r\n"))
+
 
 def open_at(folder: Path) -> Repository:
     """Return the repository that contains a folder."""
@@ -107,3 +118,8 @@ def open_at(folder: Path) -> Repository:
         raise FastprojError(f"the path of {folder} has a line break in it: move it to one without")
     top, git_dir, common_dir, objects, prefix = found
     return Repository(Path(top), Path(git_dir), (folder / common_dir).resolve(), folder / objects, prefix)
+
+
+def _paths_in(folder: Path) -> set[str]:
+    """Return the paths of the files in a folder."""
+    return {str(it.relative_to(folder)) for it in folder.rglob("*") if it.is_symlink() or it.is_file()}

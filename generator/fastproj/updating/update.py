@@ -20,7 +20,6 @@ from .apply import apply, check, check_ready
 from .merge import Merged, merge
 from .project import Project, read_project
 from .status import is_older, templates
-from .users_files import convert_line_ends
 
 # Returns the wanted components, given the recorded answers and the template's questions.
 Choose = Callable[[dict[str, Any], dict[str, Any]], list[str]]
@@ -92,7 +91,7 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     if new.migrates:
         fix = "if you trust it, use copier update --trust"
         raise FastprojError(f"the template {after.location} has _migrations, which would run its code here: {fix}")
-    convert_line_ends(repository, work / "old", work / "new", files)
+    repository.convert_line_ends(work / "old", work / "new", files)
     old_tree, new_tree = (repository.tree_of(work / it, work / f"{it}.index") for it in ("old", "new"))
     message = f"Update to template {target}" if wanted.components is None else "Change the components"
     own = {prefix + path for path in new.own}
