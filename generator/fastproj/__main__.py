@@ -57,7 +57,9 @@ def _describe(error: BaseException) -> tuple[str, int]:
     from .shared.errors import FastprojError
 
     if isinstance(error, typer.TyperException):
-        return f"{error.format_message()} (fastproj --help lists the commands and options)", error.exit_code
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "fastproj"
+        return f"{error.format_message()} See {command} --help.", error.exit_code
     if isinstance(error, FastprojError):
         return str(error), error.status
     if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.filename is None):

@@ -45,7 +45,7 @@ def fastproj(version: Annotated[bool, _VERSION] = False) -> None:
 
 @app.command()
 def detect() -> None:
-    """Print this machine's hardware, and the answers that `new` derives from it, as JSON."""
+    """Print this machine's hardware as JSON, and the answers that follow from it."""
     from . import show
     from .creating.hardware import detect as detect_hardware
 
@@ -93,7 +93,7 @@ def update(
     template: Annotated[str | None, typer.Option(help="New location of the template, recorded in the project.")] = None,
     **answers: Any,
 ) -> None:
-    """Update a project to a newer template or to other answers, and stage the result. Your changes are kept."""
+    """Update a project to a newer template or to other answers. Your changes are kept; the result is staged."""
     from . import show
     from .updating.update import Wanted
     from .updating.update import update as run_update
@@ -122,7 +122,7 @@ def status(
 
 @app.command()
 def components(where: Where = Path()) -> None:
-    """Show the components that there are, and those that a project has."""
+    """List the components, and mark those that a project has."""
     from . import show
     from .updating.components import listed
 
@@ -131,7 +131,7 @@ def components(where: Where = Path()) -> None:
 
 @app.command()
 def add(names: Names, project: ProjectFolder = Path(), data: Data = None, dry_run: DryRun = False) -> None:
-    """Add components to a project, at its own version of the template, and stage the result."""
+    """Add components to a project, and stage the result. The version of the template stays."""
     from . import show
     from .updating.components import add as run_add
 

@@ -27,7 +27,7 @@ class AnswersCommand(TyperCommand):
 
         questions = template.questions(embedded.questions_folder())
         for parameter in self.params:
-            if allowed := choices(questions, str(parameter.name)):
+            if (allowed := choices(questions, str(parameter.name))) and parameter.name != "components":
                 parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"  # type: ignore[attr-defined]
         return super().get_help(ctx)
 

@@ -25,7 +25,7 @@ Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds of each com
 
 
 def report(runs: Runs = None, output: Page = None) -> None:
-    """Summarize a run, or compare several: what limits the speed, and a page with curves, times and events."""
+    """Summarize a run, or compare several. Writes a page with curves, times and events."""
     from .runs.report import write_page
     from .runs.run import read_runs
     from .runs.summary import text
@@ -45,7 +45,7 @@ def tune(
     processes: Processes = 1,
     python: Python = None,
 ) -> None:
-    """Find faster options for this machine by short trainings, and write configs/tuned.yaml with the evidence."""
+    """Find faster options for this machine by short trainings. Writes configs/tuned.yaml with the evidence."""
     import time
 
     from tqdm import tqdm
@@ -94,7 +94,7 @@ def bench(
         Path | None, typer.Option("--output", "-o", help="Folder of bench.json and bench.svg; runs by default.")
     ] = None,
 ) -> None:
-    """Measure how much faster each technique makes the training on this machine, as a table and a chart."""
+    """Measure how much faster each technique makes the training. Prints a table and writes a chart."""
     from tqdm import tqdm
 
     from .runs import bench as results

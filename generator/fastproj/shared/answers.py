@@ -18,7 +18,7 @@ ANSWERS = {
     "model": "Model, with its data and training recipe.",
     "author": "Your name, for the license and the package.",
     "licence": "License of the project.",
-    "components": "Components, separated by commas; `fastproj add` brings others later.",
+    "components": "Components, separated by commas; `fastproj components` lists them.",
     "update_source": "Where update-workflow gets fastproj: git+https://HOST/OWNER/REPO@TAG, or a wheel's URL.",
 }
 
