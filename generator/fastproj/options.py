@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from .shared.answers import ANSWERS, choices, option
 
-Data = Annotated[list[str] | None, typer.Option(help="Answer KEY=VALUE to any other question of a custom template.")]
+Data = Annotated[list[str] | None, typer.Option(help="Answer KEY=VALUE to any other question of the template.")]
 Where = Annotated[Path, typer.Argument(help="The project's folder, or a folder inside it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]

@@ -19,7 +19,6 @@ ANSWERS = {
     "author": "Your name, for the license and the package.",
     "licence": "License of the project.",
     "components": "Components, separated by commas; `fastproj components` lists them.",
-    "update_source": "Where update-workflow gets fastproj: git+https://HOST/OWNER/REPO@TAG, or a wheel's URL.",
 }
 
 # Questions are never renamed; this one is named as in the first release, but shown as package metadata spells it.
