@@ -11,18 +11,7 @@ from matrix import EVERY
 from program import Fastproj
 from updating import MakeProject, build, commit, git, project_state
 
-OF_GIT = [".git", ".GIT", ".Git", ".git ", ".git.", ".git. .", ".git::$INDEX_ALLOCATION", ".git:x", "git~1", "GIT~2"]
-OF_GIT += [
-    ".g\u200cit",
-    "\ufeff.git",
-    ".gi\u206ft",
-    ".gitmodules",
-    ".GITMODULES",
-    ".gitmodules ",
-    "gitmod~1",
-    "gi7eba~1",
-]
-OF_GIT += ["a\\.git", ".git\\config"]
+OF_GIT = [".git", ".GIT", ".Git", ".git ", ".git.", ".git. .", ".gitmodules", ".GITMODULES", ".gitmodules "]
 ORDINARY = [".gitignore", ".gitattributes", ".github", ".gitkeep", "git", "gitx", ".git-blame-ignore-revs", "x.git"]
 
 

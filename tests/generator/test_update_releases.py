@@ -121,26 +121,6 @@ def test_edited_files_without_a_successor_are_kept_and_named(
     assert read_files(folder).keys() - fresh.keys() == kept | {"src/proj/own.py"}
 
 
-def test_own_data_keeps_the_modules_that_it_imports(
-    released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
-) -> None:
-    folder = released("0.3.0", "mlp")
-    append(folder / PACKAGE / "data.py", "MINE = 1\n")
-    commit(folder)
-    before = read_files(folder)
-    result = fastproj("update", "--yes", cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
-    after, fresh = read_files(folder), render(fastproj, tmp_path, "--model=mlp", MOVED)
-    assert after["src/proj/data.py"] == before["src/proj/data.py"]
-    assert after["src/proj/model.py"] == fresh["src/proj/model.py"], "it was not edited"
-    kept = after.keys() - fresh.keys()
-    assert {"src/proj/readers/__init__.py", "src/proj/readers/table.py", "src/proj/readers/columns.py"} <= kept
-    assert {path: after[path] for path in kept} == {path: before[path] for path in kept}
-    assert not any("tests/" in path or "tools/" in path or path.endswith("progress.py") for path in kept)
-    named = {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if "imports it" in line}
-    assert named == kept
-
-
 def test_plain_copier_update_reads_launchers_and_workflow_as_components(
     released: Callable[[str, str], Path], fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
@@ -194,7 +174,7 @@ def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Pat
     assert workflow.exists()
     assert "removed   .github/workflows/update.yml" in update("update", "--yes")
     assert not workflow.exists(), "it installed the program by a name"
-    update("add", "update-workflow", "--update-source", UPDATE_SOURCE)
+    update("add", "update-workflow", "--data", f"update_source={UPDATE_SOURCE}")
     assert workflow.exists()
     update("remove", "update-workflow")
     assert not workflow.exists()
