@@ -79,16 +79,14 @@ def test_implausible_memory_size_is_ignored(smi: Path) -> None:
     assert [gpu.memory_mib for gpu in hardware.detect().gpus] == [None]
 
 
-@pytest.mark.parametrize(
-    "script", ["sleep 60", "trap '' TERM INT; sleep 60 & sleep 60", "yes"], ids=["hangs", "stubborn", "floods"]
-)
+@pytest.mark.parametrize("script", ["sleep 60", "trap '' TERM INT; sleep 60 & sleep 60"], ids=["hangs", "stubborn"])
 def test_hanging_nvidia_smi_times_out(smi: Path, script: str) -> None:
     smi.write_text(f"#!/bin/sh\n{script}\n")
     started = time.monotonic()
     machine = hardware.detect()
     assert time.monotonic() - started < probe.TIMEOUT_S + 3
     assert machine.gpus == ()
-    assert script == "yes" or "nvidia-smi did not finish" in machine.notes[0]
+    assert "nvidia-smi did not finish" in machine.notes[0]
 
 
 def test_nvidia_smi_that_cannot_start_finds_no_gpu(smi: Path) -> None:

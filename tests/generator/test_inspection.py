@@ -132,6 +132,7 @@ def test_template_sees_no_variable_and_no_home_of_the_user(fastproj: Fastproj, t
     git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
     (tmp_path / "fork/project/seen.txt.jinja").write_text("{{ '$MINE' | expandvars }} {{ '~' | expanduser }}\n")
     (tmp_path / "fork/project/set.txt.jinja").write_text("{{ '$PATH' | expandvars }}\n")
+    commit(tmp_path / "fork")
     options = ["--yes", "--template", str(tmp_path / "fork"), "--output", str(tmp_path)]
     result = fastproj("new", "proj", *options, MINE="mine", HOME=str(tmp_path))
     assert result.returncode == 0, result.stderr

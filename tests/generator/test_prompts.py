@@ -92,8 +92,8 @@ def test_every_question_and_every_invalid_answer(width: int, environment: dict[s
             terminal.expect_exact(message)
             terminal.send(CLEAR)
         terminal.send(valid + ENTER)
-    terminal.expect_exact("Create proj?")
     terminal.expect_exact("license        BSD-3-Clause")
+    terminal.expect_exact("Create proj?")
     assert list(tmp_path.glob("proj")) == []
     terminal.send({60: ENTER, 80: CTRL_C, 120: "n"}[width])
     status, output = finish(terminal)
@@ -134,8 +134,8 @@ def test_update_asks_new_questions_only(make_project: MakeProject, environment: 
     terminal = start(environment, folder, "update", width=60)
     terminal.expect_exact("tracker")
     terminal.send("mine" + ENTER)
+    terminal.expect("tracker +mine\r")
     terminal.expect_exact("Update to v0.3.0?")
-    terminal.expect_exact("tracker  mine")
     terminal.send(ENTER)
     status, output = finish(terminal)
     assert status == 0, output

@@ -181,14 +181,15 @@ def test_recorded_locations_stay_valid(programs: dict[str, dict[str, str]], home
     """Of earlier releases and of other machines; and a newer program updates the copy that plain copier reads there."""
     former, macos = home / ".fastproj", home / "Library/Application Support/fastproj"
     refresh(programs["0.2.0"], former)
-    own = "True v0.3.0 ~/.local/share/fastproj/template.bundle"
     for location in (
         "~/.fastproj/template.bundle",
         "~/Library/Application Support/fastproj/template.bundle",
         "~/snap/code/1/.local/share/fastproj/template.bundle",  # of another XDG_DATA_HOME
-        "/scratch/ada/fastproj/template.bundle",  # outside of the home folder
     ):
-        assert opened(location, programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work") == own
+        found = opened(location, programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work")
+        assert found == f"True v0.3.0 {location}", "an update records the same"
+    outside = opened("/scratch/ada/fastproj/template.bundle", programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work")
+    assert outside == "True v0.3.0 ~/.local/share/fastproj/template.bundle"
     assert held_versions(former) == [*RELEASES]
     assert not macos.exists()
     assert not (home / "snap").exists()
@@ -202,4 +203,5 @@ def test_home_that_cannot_be_written_to_needs_none(programs: dict[str, dict[str,
     location, work = "~/.fastproj/template.bundle", tmp_path / "work"
     assert opened(location, environment, work).endswith("set FASTPROJ_HOME to a writable folder")
     environment["XDG_DATA_HOME"] = str(tmp_path / "data")
-    assert opened(location, environment, work) == f"True v0.3.0 {tmp_path}/data/fastproj/template.bundle"
+    assert opened(location, environment, work) == f"True v0.3.0 {location}"
+    assert (tmp_path / "data/fastproj/template.bundle").exists()

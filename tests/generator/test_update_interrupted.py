@@ -171,25 +171,3 @@ def test_second_update_at_once_is_refused(edited: Path, writing: Path, environme
     assert (second.returncode, output) == (1, "")
     assert message == f"fastproj: another fastproj is running in {edited}: wait until it is done\n"
     assert first.returncode == 0
-
-
-def test_lock_ends_with_a_killed_update_while_it_renders(environment: dict[str, str], tmp_path: Path) -> None:
-    """A version is rendered in a process of its own, which may outlive the program for a moment."""
-    git(tmp_path, "init", "-q")
-    (tmp_path / "file").touch()
-    commit(tmp_path)
-    program = """
-import os, signal, sys, time
-from pathlib import Path
-from fastproj.shared.child import in_child
-from fastproj.updating.apply import check_ready
-from fastproj.updating.repository import open_at
-check_ready(open_at(Path(sys.argv[1])))
-if sys.argv[2:]:
-    os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGKILL))
-    in_child(lambda: time.sleep(5))
-"""
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    killed = subprocess.run([*command, "kill"], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    subprocess.run(command, env=environment, check=True)
