@@ -188,7 +188,9 @@ def test_recorded_locations_stay_valid(programs: dict[str, dict[str, str]], home
     ):
         found = opened(location, programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work")
         assert found == f"True v0.3.0 {location}", "an update records the same"
-    outside = opened("/scratch/ada/fastproj/template.bundle", programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work")
+    outside = opened(
+        "/scratch/ada/fastproj/template.bundle", programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work"
+    )
     assert outside == "True v0.3.0 ~/.local/share/fastproj/template.bundle"
     assert held_versions(former) == [*RELEASES]
     assert not macos.exists()

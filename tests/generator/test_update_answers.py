@@ -33,7 +33,7 @@ def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -
     assert git(folder, "status", "--porcelain") == ""
 
 
-def test_edited_model_file_is_kept_also_if_the_model_answer_changes(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_edited_model_file_is_kept_also_with_another_model(make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project("v0.1.0")
     model = folder / PACKAGE / "model.py"
     own_model(folder)

@@ -71,15 +71,16 @@ def test_update_loses_no_edit(
         commit(folder)
     before = read_files(folder)
     result = fastproj("update", "--yes", "--model", "resnet", "--gpus", "2", cwd=folder)
-    # The user's network and recipe, which those of another model would replace.
-    own_model = state is edited
-    assert result.returncode == (1 if own_model else 0), result.stdout + result.stderr
+    # The recipe of another model would replace the user's; the network stays the user's.
+    own_recipe = state is edited
+    assert result.returncode == (1 if own_recipe else 0), result.stdout + result.stderr
+    assert ("yours     src/proj/model.py" in result.stdout) == (state is edited)
     assert lost_edits(folder, before, rendered) == []
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
     assert (found["model"], found["components"], found["gpus"]) == ("resnet", ["gpu-ci", "moved-options"], 2)
     conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
-    expected = {"configs/default.yaml", "src/proj/model.py"} if own_model else set()
-    rewritten = {"README.md", "src/proj/log.py", "src/proj/metrics.py"} if own_model else set()
+    expected = {"configs/default.yaml"} if own_recipe else set()
+    rewritten = {"README.md", "src/proj/log.py", "src/proj/metrics.py"} if own_recipe else set()
     assert expected <= conflicts <= expected | rewritten
     assert fastproj("status", "--json", cwd=folder).returncode == 0
 
