@@ -179,8 +179,9 @@ def released(
 
     @functools.cache
     def render(version: str, model: str) -> Path:
-        copies = ["--template", "~/.fastproj/template.bundle"]  # where they kept the copy
-        assert fastproj("new", "x", "--yes", *copies, cwd=tmp_path_factory.mktemp("home")).returncode == 0
+        assert fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home")).returncode == 0
+        (home / ".fastproj").mkdir(exist_ok=True)  # where they kept the copy
+        shutil.copy(home / ".local/share/fastproj/template.bundle", home / ".fastproj")
         folder = tmp_path_factory.mktemp("released") / "proj"
         command = [sys.executable, str(PROGRAMS / "render_release.py"), str(folder), version, model]
         subprocess.run(command, env=environment, check=True, capture_output=True)

@@ -47,7 +47,6 @@ def test_license_has_two_spellings(fastproj: Fastproj, tmp_path: Path) -> None:
     for options in (["--licence", "none"], ["--data", "license=none"]):
         result = fastproj("new", options[0].strip("-"), "--yes", "--no-git", *options, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
-        assert "--license none" in result.stdout
         assert "licence: none" in (tmp_path / options[0].strip("-") / ".copier-answers.yml").read_text()
 
 

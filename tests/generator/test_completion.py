@@ -11,13 +11,12 @@ import pytest
 BASH = """
 eval "$(fastproj)"; unset _FASTPROJ_COMPLETE
 complete() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fastproj_completion fastproj; echo "${COMPREPLY[@]}"; }
-complete fastproj new x --model r
 complete fastproj up
 complete fastproj new x --lic
 """
 FISH = """
 fastproj | source; set --erase _FASTPROJ_COMPLETE
-for line in "fastproj new x --model r" "fastproj up" "fastproj new x --lic"
+for line in "fastproj up" "fastproj new x --lic"
     complete --do-complete $line | string split --fields 1 \\t
 end
 """
@@ -42,7 +41,7 @@ def test_completion_in_bash_and_fish(shell: list[str], script: str, complete: di
     require(shell[0])
     variables = complete | {"_FASTPROJ_COMPLETE": f"source_{shell[0]}"}
     done = subprocess.run([*shell, "-c", script], env=variables, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["resnet", "update", "--license"], done.stderr
+    assert done.stdout.split() == ["update", "--license"], done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -53,7 +52,7 @@ def test_completion_in_zsh(complete: dict[str, str], tmp_path: Path) -> None:
     zsh = pexpect.spawn("zsh", ["-f"], env=complete, encoding="utf-8", dimensions=(24, 100), timeout=30)
     zsh.send(f"PS1='rea'dy; source {setup}\r")
     zsh.expect_exact("ready")
-    for typed, completed in (("new x --model r", "--model resnet"), ("up", "update"), ("new x --lic", "--license")):
+    for typed, completed in (("up", "update"), ("new x --lic", "--license")):
         zsh.send(f"\x15fastproj {typed}\t")
         zsh.expect_exact(completed)
     zsh.close(force=True)

@@ -1,6 +1,5 @@
 """`fastproj add`, `remove` and `components`, with the components of the real template."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -45,7 +44,7 @@ def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def source_of(component: str) -> list[str]:
-    return ["--update-source", UPDATE_SOURCE] if component == "update-workflow" else []
+    return ["--data", f"update_source={UPDATE_SOURCE}"] if component == "update-workflow" else []
 
 
 def test_each_is_added_as_if_the_project_had_been_created_with_it_and_removed_to_the_byte(
@@ -174,8 +173,6 @@ def test_components_lists_each_in_a_line(make_new: MakeNew, fastproj: Fastproj) 
         assert len(line) <= 79
     outside = fastproj("components", cwd=folder.parent)
     assert outside.stdout.split() == result.stdout.replace(" installed ", "").split()
-    found = json.loads(fastproj("components", "--json", str(folder)).stdout)
-    assert [it["name"] for it in found if it["installed"]] == ["ema"]
 
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {

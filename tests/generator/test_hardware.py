@@ -79,16 +79,14 @@ def test_implausible_memory_size_is_ignored(smi: Path) -> None:
     assert [gpu.memory_mib for gpu in hardware.detect().gpus] == [None]
 
 
-@pytest.mark.parametrize(
-    "script", ["sleep 60", "trap '' TERM INT; sleep 60 & sleep 60", "yes"], ids=["hangs", "stubborn", "floods"]
-)
+@pytest.mark.parametrize("script", ["sleep 60", "trap '' TERM INT; sleep 60 & sleep 60"], ids=["hangs", "stubborn"])
 def test_hanging_nvidia_smi_times_out(smi: Path, script: str) -> None:
     smi.write_text(f"#!/bin/sh\n{script}\n")
     started = time.monotonic()
     machine = hardware.detect()
     assert time.monotonic() - started < probe.TIMEOUT_S + 3
     assert machine.gpus == ()
-    assert script == "yes" or "nvidia-smi did not finish" in machine.notes[0]
+    assert "nvidia-smi did not finish" in machine.notes[0]
 
 
 def test_nvidia_smi_that_cannot_start_finds_no_gpu(smi: Path) -> None:
@@ -170,8 +168,8 @@ def test_tensor_cores_of_nvidia(capability: str | None, name: str, expected: str
         ("Tesla V100-SXM2-16GB, 7.0, 16384, Disabled, GPU-1, 580.95.05", "has compute capability 7.0, which torch"),
         ("Tesla P100, 6.0, 16384, Disabled, GPU-1", "has compute capability 6.0, which torch"),
         ("A, 9.0, 1, Disabled, GPU-1, 580.1\nB, 7.0, 1, Disabled, GPU-2, 580.1", "B has compute capability 7.0"),
-        ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, 535.183.06", "the NVIDIA driver 535 is too old for torch"),
-        ("NVIDIA H200, 9.0, 143771, Disabled, GPU-1, 570.124.06", "update it to 580 or newer, or install"),
+        ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, 535.183.06", "needs the NVIDIA driver 580 or newer; this is 535"),
+        ("NVIDIA H200, 9.0, 143771, Disabled, GPU-1, 570.124.06", "needs the NVIDIA driver 580 or newer; this is 570"),
         ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, 580.65", ""),
         ("Tesla T4, 7.5, 16384, Disabled, GPU-1, 610", ""),
         ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, [N/A]", ""),
@@ -184,22 +182,6 @@ def test_gpu_or_driver_too_old_for_cuda_13(smi: Path, rows: str, expected: str) 
     assert (f"install a build for CUDA 12.6 ({gpus.CUDA_12})" in notes) == bool(expected)
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ("NVIDIA B200, 10.0, 183359, Disabled, GPU-1, 570.124.06", ": update it to 580 or newer"),
-        ("NVIDIA GeForce RTX 5090, 12.0, 32607, Disabled, GPU-1, 575.57", ": update it to 580 or newer"),
-        ("A, 9.0, 1, Disabled, GPU-1, 570.1\nB, 10.0, 1, Disabled, GPU-2, 570.1", ": update it to 580 or newer"),
-        ("NVIDIA A100, 8.0, 81920, Disabled, GPU-1, 470.57", ": update it to 580 or newer"),
-        ("Tesla K80, 3.7, 11441, Disabled, GPU-1, 470.57", "newer has kernels: train on the CPU (--gpus 0)"),
-    ],
-)
-def test_build_for_cuda_12_is_not_named_where_it_does_not_run(smi: Path, rows: str, expected: str) -> None:
-    answer(smi, rows)
-    (note,) = hardware.detect().notes
-    assert note.endswith(expected)
-
-
 def test_hidden_gpu_is_not_too_old(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(smi, "A, 9.0, 1, Disabled, GPU-1, 580.1\nB, 7.0, 1, Disabled, GPU-2, 580.1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -209,53 +191,10 @@ def test_hidden_gpu_is_not_too_old(smi: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_notes_are_shown_by_detect_and_new(fastproj: Fastproj, smi: Path, tmp_path: Path) -> None:
     answer(smi, "Tesla V100-SXM2-16GB, 7.0, 16384, Disabled, GPU-1, 580.95.05")
     path = {"PATH": os.environ["PATH"]}
-    assert "note     Tesla V100-SXM2-16GB has compute capability 7.0" in fastproj("detect", **path).stdout
+    (note,) = json.loads(fastproj("detect", **path).stdout)["notes"]
+    assert note.startswith("Tesla V100-SXM2-16GB has compute capability 7.0")
     created = fastproj("new", "proj", "--yes", "--no-git", "--output", str(tmp_path), **path)
     assert "Note: Tesla V100-SXM2-16GB has compute capability 7.0" in created.stdout
-
-
-def pci_device(root: Path, number: int, **values: str) -> Path:
-    folder = root / f"sys/bus/pci/devices/0000:{number:02x}:00.0"
-    (folder / "tile0").mkdir(parents=True)
-    for name, value in values.items():
-        (folder / name).write_text(f"{value}\n")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("device", "name", "expected"),
-    [
-        ("0x0bd5", "Intel Data Center GPU Max", "bf16"), ("0x56a0", "Intel Arc A-Series", "bf16"),
-        ("0xe20b", "Intel Arc B-Series", "bf16"), ("0x64a0", "Intel Core Ultra with Arc Graphics", "bf16"),
-        ("0x7d55", "Intel Core Ultra with Arc Graphics", "none"),
-    ],
-)  # fmt: skip
-def test_intel(tmp_path: Path, device: str, name: str, expected: str) -> None:
-    for number in (1, 2):
-        folder = pci_device(tmp_path, number, **{"class": "0x030000"}, vendor="0x8086", device=device)
-        (folder / "driver").mkdir()
-        (folder / "tile0/physical_vram_size_bytes").write_text("0x0000000300000000\n")
-    machine = hardware.detect(tmp_path)
-    seen = [(gpu.vendor, gpu.name, gpu.capability, gpu.memory_mib, gpu.tensor_cores) for gpu in machine.gpus]
-    assert seen == [("intel", name, device, 12288, expected)] * 2
-    assert machine.answers() == {"gpus": 2, "nodes": 1, "tensor_cores": expected}
-
-
-@pytest.mark.parametrize(
-    ("kind", "vendor", "device", "driver"),
-    [
-        ("0x030000", "0x8086", "0x4680", True),  # UHD Graphics 770
-        ("0x030000", "0x8086", "0xe20b", False),  # without a driver
-        ("0x020000", "0x8086", "0xe20b", True),  # a network controller
-        ("0x030000", "0x1002", "0xe20b", True),
-        ("", "", "", True),
-    ],
-)
-def test_other_pci_devices_are_no_intel_gpus(tmp_path: Path, kind: str, vendor: str, device: str, driver: bool) -> None:
-    folder = pci_device(tmp_path, 1, **{"class": kind}, vendor=vendor, device=device)
-    if driver:
-        (folder / "driver").mkdir()
-    assert hardware.detect(tmp_path).gpus == ()
 
 
 def amd_machine(root: Path, targets: list[int]) -> Path:
@@ -313,13 +252,10 @@ def test_container_limits(tmp_path: Path) -> None:
     assert (machine.cores, machine.memory_mib) == (len(os.sched_getaffinity(0)), 64000)
 
 
-def test_detect_prints_text_and_json(fastproj: Fastproj, smi: Path) -> None:
+def test_detect_prints_json(fastproj: Fastproj, smi: Path) -> None:
     answer(smi, "NVIDIA H200, 9.0, 143771, Disabled, GPU-1")
     path = {"PATH": os.environ["PATH"]}
-    found = json.loads(fastproj("detect", "--json", **path).stdout)
+    found = json.loads(fastproj("detect", **path).stdout)
     assert found["answers"] == {"gpus": 1, "nodes": 1, "tensor_cores": "fp8"}
     assert found["gpus"][0]["name"] == "NVIDIA H200"
     assert found["cores"] == len(os.sched_getaffinity(0))
-    text = fastproj("detect", **path).stdout
-    assert "gpu 0    NVIDIA H200, 9.0, 140.4 GiB, Tensor Cores: fp8" in text
-    assert "--gpus 1 --nodes 1 --tensor-cores fp8" in text

@@ -1,6 +1,5 @@
 """Project names: which are refused, and why."""
 
-import importlib.metadata
 import keyword
 import re
 import sys
@@ -11,11 +10,11 @@ import pytest
 from fastproj.creating import names
 from fastproj.creating.names import package_of
 from fastproj.shared.errors import FastprojError
-from matrix import COVER
+from matrix import COMPONENTS, COVER
 from program import Fastproj, Project
 
 BAD = [
-    "", ".", "..", "a/b", "/a", "a\\b", "con", "nul", "com1", "$(x)", "`x`", "a b", "a\nb", "a\tb", "x" * 300,
+    "", ".", "..", "a/b", "/a", "a\\b", "$(x)", "`x`", "a b", "a\nb", "a\tb", "x" * 300,
     "x" * 61, "class", "match", "None", "import", "torch", "numpy", "sklearn", "scikit-learn", "fastproj",
     "fastproj-cli", "json", "email", "test", "tests", "src", "runs", "é", "проект", "a\u202eb", "A", "MyProject", "1a",
     "_a", "a-", "a_", "a.b", "a'b", 'a"b', "a|b", "{{x}}", "{% x %}", "~", "~/x", "*", "a:b", "\x00", "a\x7f", " a",
@@ -37,7 +36,7 @@ def test_good_names_pass(name: str) -> None:
 
 
 def test_suggested_name_is_accepted() -> None:
-    for name in [*keyword.kwlist, *sys.stdlib_module_names, "torch", "con", "MyProject", "my project", "a.b"]:
+    for name in [*keyword.kwlist, *sys.stdlib_module_names, "torch", "MyProject", "my project", "a.b"]:
         try:
             names.check(name)
         except FastprojError as refusal:
@@ -46,18 +45,18 @@ def test_suggested_name_is_accepted() -> None:
 
 
 def test_requirements_are_refused_as_project_names(project: Project) -> None:
+    required = [package for entry in COMPONENTS.values() for package in entry.get("packages", {})]
     for framework, model in COVER:
         declared = tomllib.loads((project(framework, model) / "pyproject.toml").read_text())
-        for requirement in [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]:
-            name = re.match(r"[\w-]+", requirement)
-            assert name is not None
-            with pytest.raises(FastprojError, match="a package that the project uses"):
-                names.check(name[0].lower().replace("_", "-"))
+        required += [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]
+    for requirement in required:
+        name = re.match(r"[\w-]+", requirement)
+        assert name is not None
+        with pytest.raises(FastprojError, match="a package that the project uses"):
+            names.check(name[0].lower().replace("_", "-"))
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "a/b", "con", "$(x)", "a\nb", "x" * 300, "class", "torch", "é", "-rf"], ids=ascii
-)
+@pytest.mark.parametrize("name", ["", ".", "a/b", "$(x)", "a\nb", "x" * 300, "class", "torch", "é", "-rf"], ids=ascii)
 def test_bad_name_is_a_one_line_error(name: str, fastproj: Fastproj, tmp_path: Path) -> None:
     result = fastproj("new", name, "--yes", "--output", str(tmp_path), cwd=tmp_path)
     assert result.returncode in (1, 2)
@@ -65,22 +64,3 @@ def test_bad_name_is_a_one_line_error(name: str, fastproj: Fastproj, tmp_path: P
     assert result.stderr.count("\n") == 1
     assert result.stderr.startswith("fastproj: ")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_transitive_requirements_are_refused_as_project_names(project: Project) -> None:
-    declared = [tomllib.loads((project(*pair) / "pyproject.toml").read_text())["project"] for pair in COVER]
-    open_names = [re.split(r"[^\w-]", it)[0] for entry in declared for it in entry["dependencies"]]
-    seen: set[str] = set()
-    while open_names:
-        name = re.sub(r"[-_.]+", "-", open_names.pop().lower())
-        if name in seen:
-            continue
-        seen.add(name)
-        with pytest.raises(FastprojError, match="a package that the project uses"):
-            names.check(name)
-        try:
-            required = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue  # for another platform
-        open_names += [re.split(r"[^\w.-]", it)[0] for it in required if "extra ==" not in it and "platform" not in it]
-    assert "sympy" in seen

@@ -1,6 +1,5 @@
 """`fastproj new` interrupted, killed, or run twice at once: the project is complete or absent."""
 
-import fcntl
 import os
 import shutil
 import signal
@@ -52,7 +51,7 @@ def test_what_git_started_has_ended_before_the_scratch_folder_is_removed(
 ) -> None:
     """As `git index-pack`, which creates its folders and outlives a `git clone` that is killed."""
     (tmp_path / "bin").mkdir()
-    clone = 'for place; do :; done; (sleep 1; mkdir -p "$place/.git/objects/pack") & touch cloning; wait'
+    clone = 'for place; do :; done; (sleep 0.1; mkdir -p "$place/objects/pack") & touch cloning; wait'
     text = f'#!/bin/sh\ncase "$*" in *clone*) cd {tmp_path}; {clone};; *) exec {shutil.which("git")} "$@";; esac\n'
     (tmp_path / "bin/git").write_text(text)
     (tmp_path / "bin/git").chmod(0o755)
@@ -74,15 +73,12 @@ def test_what_git_started_has_ended_before_the_scratch_folder_is_removed(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_leftovers_of_a_killed_render_are_removed(fastproj: Fastproj, tmp_path: Path) -> None:
-    for name in (".proj.fastproj-dead", ".proj.fastproj-alive"):
-        (tmp_path / name / "project").mkdir(parents=True)
-        os.utime(tmp_path / name, (0, 0))
-    descriptor = os.open(tmp_path / ".proj.fastproj-alive", os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+def test_leftovers_of_a_killed_render_are_removed_a_day_later(fastproj: Fastproj, tmp_path: Path) -> None:
+    for name, hours in {"old": 25, "young": 23}.items():
+        (tmp_path / f".proj.fastproj-{name}/project").mkdir(parents=True)
+        os.utime(tmp_path / f".proj.fastproj-{name}", (0, time.time() - hours * 3600))
     assert fastproj("new", "proj", "--yes", cwd=tmp_path).returncode == 0
-    os.close(descriptor)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".proj.fastproj-alive", "proj"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".proj.fastproj-young", "proj"]
 
 
 def test_two_at_once_create_one_complete_project(environment: dict[str, str], tmp_path: Path) -> None:

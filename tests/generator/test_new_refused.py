@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from program import Fastproj, run_on_full_device
+from updating import commit, git
 
 WRONG_USAGE = [
     (["--gpus", "-1"], "gpus"),
@@ -183,6 +184,8 @@ def test_one_name_twice_in_a_template(
         (template / "project" / name).parent.mkdir(parents=True, exist_ok=True)
         (template / "project" / name).write_text(f"{len(name)}\n")
     (template / "copier.yml").write_text("_subdirectory: project\n")
+    git(template, "init", "-q")
+    commit(template)
     result = fastproj("new", "proj", "--yes", "--template", str(template), cwd=tmp_path)
     assert result.returncode == 1
     assert f"it renders {message}" in result.stderr

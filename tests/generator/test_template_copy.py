@@ -1,4 +1,4 @@
-"""The program's local copy of the template: always complete, and never without a release that it once had."""
+"""The program's local copy of the template: always complete, and with all releases of the program that runs."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fastproj.shared.embedded import entries
 from fastproj.shared.versions import newest
-from history import RELEASES, Repository, program_in, refresh, start
+from history import REFRESH, RELEASES, Repository, program_in, refresh, start
 from template_copy import clones, held_versions
 
 
@@ -39,18 +39,18 @@ def test_newer_program_adds_releases_and_older_one_removes_none(
     assert clones(home, tmp_path / "clone")
 
 
-def test_program_without_history_keeps_all_releases(
+def test_program_without_the_others_releases_replaces_the_copy(
     programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
 ) -> None:
     refresh(programs["0.2.0"], home)
-    assert refresh(programs["archive"], home) == "v0.4.0"
-    assert held_versions(home) == ["0.1.0", "0.2.0", "0.4.0"]
-    assert refresh(programs["0.3.0"], home) == "v0.3.0"
-    assert held_versions(home) == ["0.1.0", "0.2.0", "0.3.0", "0.4.0"]
-    assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
-    assert held_versions(home) == ["0.1.0", "0.2.0", "0.3.0", "0.3.1.dev0", "0.4.0"]
-    assert clones(home, tmp_path / "clone")
-    assert Repository(tmp_path / "clone").git("describe", "--tags", "HEAD") == "v0.4.0"
+    for program, tag, held in [
+        ("archive", "v0.4.0", ["0.4.0"]),
+        ("0.3.0", "v0.3.0", [*RELEASES]),
+        ("checkout", "v0.3.1.dev0", [*RELEASES, "0.3.1.dev0"]),
+    ]:
+        assert refresh(programs[program], home) == tag
+        assert held_versions(home) == held
+        assert clones(home, tmp_path / "clone")
 
 
 def test_development_entry_of_a_checkout_is_replaced(tmp_path: Path, home: Path) -> None:
@@ -84,7 +84,7 @@ def test_concurrent_refreshes_keep_the_copy_complete(
     messages = [process.communicate()[1] for process in running]
     assert [process.returncode for process in running] == [0] * len(running), messages
     assert reads
-    assert {*held_versions(home)} >= {*RELEASES, "0.4.0"}
+    assert held_versions(home) in (["0.4.0"], [*RELEASES], [*RELEASES, "0.3.1.dev0"])
     assert clones(home, tmp_path / "clone")
 
 
@@ -102,8 +102,7 @@ def stuck(tmp_path: Path) -> str:
 def packing(program: dict[str, str], path: str, home: Path) -> subprocess.Popen[str]:
     """Start a refresh, and return while it packs."""
     environment = program | {"PATH": path, "FASTPROJ_HOME": str(home)}
-    code = "from fastproj.shared.source import embedded; embedded()"
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment, start_new_session=True, text=True)
+    process = subprocess.Popen([sys.executable, "-c", REFRESH], env=environment, start_new_session=True, text=True)
     while not (home.parent / "packing").exists():
         assert process.poll() is None
         time.sleep(0.01)
@@ -119,26 +118,22 @@ def test_kill_during_refresh_keeps_the_previous_copy(
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert (home / "template.bundle").read_bytes() == before
-    assert len(os.listdir(home)) == 2, "its half-done folder"
+    (left,) = home.glob(".bundle.fastproj-*")
+    os.utime(left, (0, 0))
     assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
-    assert held_versions(home) == [*RELEASES, "0.3.1.dev0"], "the next one swept it away"
+    assert held_versions(home) == [*RELEASES, "0.3.1.dev0"], "the next one removed the folder of the killed one"
 
 
-def test_hanging_refresh_times_out_and_blocks_no_reader(
-    programs: dict[str, dict[str, str]], home: Path, stuck: str
-) -> None:
+def test_hanging_refresh_delays_no_other(programs: dict[str, dict[str, str]], home: Path, stuck: str) -> None:
     refresh(programs["0.2.0"], home)
     process = packing(programs["checkout"], stuck, home)
     try:
-        assert refresh(programs["0.1.0"], home) == "v0.1.0", "what is there already needs no lock"
-        code = "import fastproj.shared.source as s\ns._LOCK_TIMEOUT_S = 0.3\n"
-        code += "try: s.embedded()\nexcept s.FastprojError as error: print(error)"
-        output, message = start(programs["0.3.0"], home, code).communicate(timeout=60)
-        assert output.startswith(f"another fastproj has been using {home}"), message
+        assert refresh(programs["0.1.0"], home) == "v0.1.0"
+        assert refresh(programs["0.3.0"], home) == "v0.3.0"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert len(os.listdir(home)) == 2, "one that waited in vain swept nothing away"
+    assert list(entries(home / "template.bundle")) == [*RELEASES]
 
 
 ON_MACOS = "import platformdirs, platformdirs.macos\nplatformdirs.PlatformDirs = platformdirs.macos.MacOS\n"
@@ -155,7 +150,7 @@ PLACES = [
 def test_copy_is_in_the_platforms_folder(
     programs: dict[str, dict[str, str]], home: Path, platform: str, variables: dict[str, str], place: str
 ) -> None:
-    code = f"{platform}from fastproj.shared.source import embedded; print(embedded().location)"
+    code = f"{platform}from fastproj.shared.embedded import location, refresh_copy; refresh_copy(); print(location())"
     environment = programs["0.3.0"] | {"HOME": str(home)}
     environment |= {key: value.format(home=home) for key, value in variables.items()}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -164,38 +159,51 @@ def test_copy_is_in_the_platforms_folder(
     assert newest(entries(Path(recorded.replace("~", str(home))))) == "0.3.0"
 
 
-def test_recorded_locations_stay_valid(programs: dict[str, dict[str, str]], home: Path) -> None:
+OPEN = """
+import sys
+from pathlib import Path
+from fastproj.shared.template import open_template
+found = open_template(sys.argv[1], Path(sys.argv[2]))
+print(found.own, found.version, found.location)
+"""
+
+
+def opened(location: str, program: dict[str, str], work: Path) -> str:
+    """Open a recorded template in a new process, and return what it is, or the error."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    run = [sys.executable, "-c", OPEN, location, str(work)]
+    result = subprocess.run(run, env=program, capture_output=True, text=True, check=False)
+    return result.stdout.strip() or result.stderr.strip().splitlines()[-1]
+
+
+def test_recorded_locations_stay_valid(programs: dict[str, dict[str, str]], home: Path, tmp_path: Path) -> None:
     """Of earlier releases and of other machines; and a newer program updates the copy that plain copier reads there."""
     former, macos = home / ".fastproj", home / "Library/Application Support/fastproj"
-
-    def source(location: str, program: str = "0.3.0") -> str:
-        code = "import sys; from fastproj.shared.source import from_location\n"
-        code += "found = from_location(sys.argv[1]); print(found.own, found.location)"
-        environment = programs[program] | {"HOME": str(home)}
-        run = [sys.executable, "-c", code, location]
-        result = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
-        return result.stdout.strip() or result.stderr.strip().splitlines()[-1]
-
-    own = "True ~/.local/share/fastproj/template.bundle"
-    assert source("~/.fastproj/template.bundle", "0.2.0") == own
-    assert held_versions(former) == ["0.1.0", "0.2.0"]
-    assert source("~/Library/Application Support/fastproj/template.bundle") == own
-    assert held_versions(macos) == held_versions(former) == [*RELEASES]
-    assert source("~/snap/code/1/.local/share/fastproj/template.bundle") == own, "of another XDG_DATA_HOME"
-    assert source("/scratch/ada/fastproj/template.bundle") == own, "of one outside of the home folder"
-    assert not (home / "snap").exists()
-    assert source("~/data/template.bundle").endswith(
-        "~/.local/share/fastproj/template.bundle is the one of this program"
+    refresh(programs["0.2.0"], former)
+    for location in (
+        "~/.fastproj/template.bundle",
+        "~/Library/Application Support/fastproj/template.bundle",
+        "~/snap/code/1/.local/share/fastproj/template.bundle",  # of another XDG_DATA_HOME
+    ):
+        found = opened(location, programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work")
+        assert found == f"True v0.3.0 {location}", "an update records the same"
+    outside = opened(
+        "/scratch/ada/fastproj/template.bundle", programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work"
     )
+    assert outside == "True v0.3.0 ~/.local/share/fastproj/template.bundle"
+    assert held_versions(former) == [*RELEASES]
+    assert not macos.exists()
+    assert not (home / "snap").exists()
+    missing = opened("~/data/template.bundle", programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work")
+    assert missing.endswith("~/.local/share/fastproj/template.bundle is the one of this program")
 
 
 def test_home_that_cannot_be_written_to_needs_none(programs: dict[str, dict[str, str]], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = programs["0.3.0"] | {"HOME": str(tmp_path / "file")}
-    code = "from fastproj.shared.source import from_location\n"
-    code += "print(from_location('~/.fastproj/template.bundle').location)"
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert run.stderr.strip().endswith("set FASTPROJ_HOME to a writable folder")
+    location, work = "~/.fastproj/template.bundle", tmp_path / "work"
+    assert opened(location, environment, work).endswith("set FASTPROJ_HOME to a writable folder")
     environment["XDG_DATA_HOME"] = str(tmp_path / "data")
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert run.stdout == f"{tmp_path}/data/fastproj/template.bundle\n", run.stderr
+    assert opened(location, environment, work) == f"True v0.3.0 {location}"
+    assert (tmp_path / "data/fastproj/template.bundle").exists()

@@ -107,10 +107,10 @@ def test_unwritable_home_is_a_one_line_error(
 def test_complete_copy_in_a_read_only_folder_is_used(programs: dict[str, dict[str, str]], home: Path) -> None:
     refresh(programs["0.3.0"], home)
     code = (
-        "import os, fastproj.shared.source as s\n"
+        "import os, fastproj.shared.embedded as e\n"
         "def refuse(*a, **k): raise PermissionError(13, 'Permission denied')\n"  # root may write anywhere
         "os.mkdir = os.replace = refuse\n"
-        "print(s.embedded().revision)"
+        "print(e.refresh_copy()[1])"
     )
     for program in ("0.3.0", "0.2.0"):
         output, message = start(programs[program], home, code).communicate(timeout=60)

@@ -33,7 +33,7 @@ def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -
     assert git(folder, "status", "--porcelain") == ""
 
 
-def test_model_file_is_kept_unless_the_model_answer_changes(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_edited_model_file_is_kept_also_with_another_model(make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project("v0.1.0")
     model = folder / PACKAGE / "model.py"
     own_model(folder)
@@ -44,24 +44,26 @@ def test_model_file_is_kept_unless_the_model_answer_changes(make_project: MakePr
     assert model.read_text() == "# a network of my own\nSIZE = 99\n"
     git(folder, "reset", "-q", "--hard")
     result = fastproj("update", "--yes", "--model", "two", cwd=folder)
-    assert result.returncode == 1, result.stdout
-    assert "CONFLICT (content): Merge conflict in src/proj/model.py" in result.stdout
-    text = model.read_text()
-    for line in ("<<<<<<< HEAD", "# a network of my own", "SIZE = 99", "# the network two", ">>>>>>> TEMPLATE"):
-        assert line in text
+    assert result.returncode == 0, result.stdout
+    assert "model: one -> two" in result.stdout
+    assert "yours     src/proj/model.py: kept with your changes; the template has a newer version" in result.stdout
+    assert model.read_text() == "# a network of my own\nSIZE = 99\n"
 
 
-def test_downgrade_requires_the_option(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_model_file_without_edits_becomes_the_new_models(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project("v0.1.0")
+    result = fastproj("update", "--yes", "--model", "two", cwd=folder)
+    assert result.returncode == 0, result.stdout
+    assert (folder / PACKAGE / "model.py").read_text().startswith("# the network two\n")
+
+
+def test_older_version_keeps_the_edits(make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project("v0.2.0")
     rendered = read_files(folder)
     edited_another_function(folder)
     commit(folder)
     before = read_files(folder)
     result = fastproj("update", "--yes", "--to", "0.1.0", cwd=folder)
-    assert result.returncode == 1
-    assert "add --downgrade" in result.stderr
-    assert read_files(folder) == before
-    result = fastproj("update", "--yes", "--to", "0.1.0", "--downgrade", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert read_answers(folder)["_commit"] == "v0.1.0"
     assert lost_edits(folder, before, rendered) == []

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fastproj.shared.lock import locked
 from matrix import EVERY
 from program import Fastproj
 from updating import MakeProject, commit, edit, git, project_state, read_files
@@ -162,17 +161,13 @@ def test_signals_at_random_moments(
     assert outcomes["as it was"] >= (3 if EVERY else 1)
 
 
-def test_killed_update_leaves_no_lock_while_it_renders(environment: dict[str, str], tmp_path: Path) -> None:
-    """A version is rendered in a process of its own, which may outlive the program for a moment."""
-    program = """
-import os, signal, sys, time
-from pathlib import Path
-from fastproj.shared.lock import locked
-from fastproj.shared.child import in_child
-with locked(Path(sys.argv[1]), "busy"), in_child(lambda: time.sleep(5)):
-    time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, check=False)
-    with locked(tmp_path, "still locked") as held:
-        assert held
+def test_second_update_at_once_is_refused(edited: Path, writing: Path, environment: dict[str, str]) -> None:
+    with updating(edited, environment) as first:
+        while not writing.exists():
+            time.sleep(0.01)
+        with updating(edited, environment) as second:
+            output, message = second.communicate(timeout=60)
+        assert first.communicate(timeout=60)[1] == ""
+    assert (second.returncode, output) == (1, "")
+    assert message == f"fastproj: another fastproj is running in {edited}: wait until it is done\n"
+    assert first.returncode == 0

@@ -38,7 +38,7 @@ def test_current_folder_is_removed_by_the_update(make_project: MakeProject, fast
     commit(folder)
     assert fastproj("update", "--yes", "--components", "slurm", cwd=folder).returncode == 0
     commit(folder)
-    result = fastproj("update", "--yes", "--to", "v0.2.0", "--downgrade", cwd=folder / "docs")
+    result = fastproj("update", "--yes", "--to", "v0.2.0", cwd=folder / "docs")
     assert not (folder / "docs").exists()
     assert result.returncode == 0, result.stderr
     assert f"git -C {folder} commit" in result.stdout
@@ -83,7 +83,7 @@ def test_gitattributes_are_merged(make_project: MakeProject, fastproj: Fastproj,
     result = fastproj("update", "--yes", *fork, cwd=folder)
     assert (folder / ".gitattributes").read_text() == "*.bin binary\n", result.stderr
     commit(folder)
-    assert fastproj("update", "--yes", "--to", "v0.3.0", "--downgrade", cwd=folder).returncode == 0
+    assert fastproj("update", "--yes", "--to", "v0.3.0", cwd=folder).returncode == 0
     assert not (folder / ".gitattributes").exists()
     git(folder, "reset", "-q", "--hard", "HEAD~1")
     (folder / ".gitattributes").write_text("# mine\n*.py text\n")

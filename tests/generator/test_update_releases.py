@@ -71,15 +71,16 @@ def test_update_loses_no_edit(
         commit(folder)
     before = read_files(folder)
     result = fastproj("update", "--yes", "--model", "resnet", "--gpus", "2", cwd=folder)
-    # The user's network and recipe, which those of another model would replace.
-    own_model = state is edited
-    assert result.returncode == (1 if own_model else 0), result.stdout + result.stderr
+    # The recipe of another model would replace the user's; the network stays the user's.
+    own_recipe = state is edited
+    assert result.returncode == (1 if own_recipe else 0), result.stdout + result.stderr
+    assert ("yours     src/proj/model.py" in result.stdout) == (state is edited)
     assert lost_edits(folder, before, rendered) == []
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
     assert (found["model"], found["components"], found["gpus"]) == ("resnet", ["gpu-ci", "moved-options"], 2)
     conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
-    expected = {"configs/default.yaml", "src/proj/model.py"} if own_model else set()
-    rewritten = {"README.md", "src/proj/log.py", "src/proj/metrics.py"} if own_model else set()
+    expected = {"configs/default.yaml"} if own_recipe else set()
+    rewritten = {"README.md", "src/proj/log.py", "src/proj/metrics.py"} if own_recipe else set()
     assert expected <= conflicts <= expected | rewritten
     assert fastproj("status", "--json", cwd=folder).returncode == 0
 
@@ -119,26 +120,6 @@ def test_edited_files_without_a_successor_are_kept_and_named(
     assert {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if "no longer rendered" in line} == kept
     fresh = render(fastproj, tmp_path, "--model=mlp", MOVED)
     assert read_files(folder).keys() - fresh.keys() == kept | {"src/proj/own.py"}
-
-
-def test_own_data_keeps_the_modules_that_it_imports(
-    released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
-) -> None:
-    folder = released("0.3.0", "mlp")
-    append(folder / PACKAGE / "data.py", "MINE = 1\n")
-    commit(folder)
-    before = read_files(folder)
-    result = fastproj("update", "--yes", cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
-    after, fresh = read_files(folder), render(fastproj, tmp_path, "--model=mlp", MOVED)
-    assert after["src/proj/data.py"] == before["src/proj/data.py"]
-    assert after["src/proj/model.py"] == fresh["src/proj/model.py"], "it was not edited"
-    kept = after.keys() - fresh.keys()
-    assert {"src/proj/readers/__init__.py", "src/proj/readers/table.py", "src/proj/readers/columns.py"} <= kept
-    assert {path: after[path] for path in kept} == {path: before[path] for path in kept}
-    assert not any("tests/" in path or "tools/" in path or path.endswith("progress.py") for path in kept)
-    named = {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if "imports it" in line}
-    assert named == kept
 
 
 def test_plain_copier_update_reads_launchers_and_workflow_as_components(
@@ -194,7 +175,7 @@ def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Pat
     assert workflow.exists()
     assert "removed   .github/workflows/update.yml" in update("update", "--yes")
     assert not workflow.exists(), "it installed the program by a name"
-    update("add", "update-workflow", "--update-source", UPDATE_SOURCE)
+    update("add", "update-workflow", "--data", f"update_source={UPDATE_SOURCE}")
     assert workflow.exists()
     update("remove", "update-workflow")
     assert not workflow.exists()

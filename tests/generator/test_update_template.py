@@ -29,6 +29,28 @@ def test_fork_is_recorded_and_used_by_later_updates(
     assert "up to date: v0.3.1" in fastproj("update", "--yes", cwd=folder).stdout
 
 
+def test_edited_file_that_the_template_moves_and_rewrites_is_kept(
+    make_project: MakeProject, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+) -> None:
+    folder = make_project()
+    engine = folder / "src/proj/engine.py"
+    edit(engine, "return 20\n", "return 20 + 1  # mine\n")
+    commit(folder)
+    mine = engine.read_text()
+    git(tmp_path, "clone", "-q", str(bundles[-1]), "fork")
+    package = tmp_path / "fork/project/src/{{ package }}"
+    (package / "engine.py").unlink()
+    (package / "core").mkdir()
+    (package / "core/motor.py").write_text("".join(f"class Part{number}: ...\n" for number in range(40)))
+    commit(tmp_path / "fork")
+    git(tmp_path / "fork", "tag", "v0.4.0")
+    result = fastproj("update", "--yes", "--template", str(tmp_path / "fork"), cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "yours     src/proj/engine.py: kept with your changes; it is no longer rendered" in result.stdout
+    assert engine.read_text() == mine
+    assert "class Part0" in (folder / "src/proj/core/motor.py").read_text()
+
+
 @pytest.mark.parametrize("how", ["truncated", "swapped", "empty", "folder"])
 def test_broken_bundle_is_a_one_line_error(
     how: str, render_release: MakeProject, bundles: list[Path], fastproj: Fastproj, tmp_path: Path

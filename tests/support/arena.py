@@ -127,10 +127,9 @@ class Attempt(Observed):
 
     def no_leftovers(self, what: str) -> None:
         """Notice what a finished or refused update left."""
-        git_dir = self.git_dir()
-        places = [git_dir / "fastproj", git_dir / "index.lock"]
-        left = [str(it) for it in places if os.path.lexists(it)]
-        left += self.git("for-each-ref", "refs/worktree", "refs/fastproj").split()
+        lock = self.git_dir() / "index.lock"
+        left = [str(lock)] if os.path.lexists(lock) else []
+        left += self.git("for-each-ref", "refs/worktree").split()
         if left:
             self.report("leftovers", f"{what}: {left}")
 

@@ -180,8 +180,6 @@ TEMPLATES: list[Change] = [
     questions("bad_type", "x: {type: nonsense, default: 1}\n"),
     questions("validator", 'x: {type: str, default: a, validator: "{{ range(99999999) | list }}"}\n'),
     questions("regex", f"x: {{type: str, default: {'a' * 35}, validator: {REGEX}}}\n"),
-    questions("renamed", "renamed: {type: yaml, when: false, default: {src/: ../../, a: /etc/passwd}}\n"),
-    questions("renamed_loop", "renamed: {type: yaml, when: false, default: {README.md: x, x: README.md}}\n"),
     questions("secret", "_secret_questions: [gpus]\ngpus: {type: int, secret: true, default: 1}\n"),
     device,
     submodule,

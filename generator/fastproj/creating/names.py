@@ -8,11 +8,14 @@ from ..shared.errors import UsageError
 
 LONGEST = 60
 
-# What rendered projects import, and tools that they use: a package of that name would hide it.
+# What rendered projects require and import, and tools that they use: a package of that name would hide it.
 _DEPENDENCIES = {
-    "accelerate", "conftest", "copier", "fastproj", "jsonargparse", "lightning", "mypy", "numpy", "optuna", "packaging",
-    "pandas", "pil", "pip", "pytest", "pytorch_lightning", "ruff", "safetensors", "scipy", "setuptools", "sklearn",
-    "tensorboard", "tokenizers", "torch", "torchrun", "torchvision", "tqdm", "transformers", "wandb", "yaml",
+    "accelerate", "alembic", "conftest", "copier", "fastproj", "fastproj_cli", "jsonargparse", "lightning",
+    "matplotlib", "mlflow", "mlflow_skinny", "mypy", "numpy", "onnxruntime", "onnxscript", "optuna", "packaging",
+    "pandas", "pandas_stubs", "peft", "pil", "pillow", "pip", "pyarrow", "pytest", "pytest_timeout",
+    "pytorch_lightning", "pytorch_optimizer", "pyyaml", "ruff", "safetensors", "scikit_learn", "scipy", "setuptools",
+    "sklearn", "sqlalchemy", "tensorboard", "tokenizers", "torch", "torchao", "torchmetrics", "torchrun", "torchvision",
+    "tqdm", "trackio", "transformers", "types_pyyaml", "types_tqdm", "wandb", "yaml",
 }  # fmt: skip
 
 # Folders of a project, which Python would import instead of the package.

@@ -59,7 +59,8 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
     Raises:
         UsageError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
     """
-    combined = {name: value for name, value in answers.items() if value is not None}
+    given = {name: value for name, value in answers.items() if value is not None}
+    combined = {SPELLINGS[name] if SPELLINGS.get(name) in questions else name: value for name, value in given.items()}
     asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
     for pair in data:
         name, equals, value = pair.partition("=")

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,14 +26,18 @@ def temporary_folder() -> Path:
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """Create a folder `.<name>.fastproj-*` in `parent`, and remove it at the end, with those of killed processes."""
     for left in parent.glob(f".{name}.fastproj-*"):
-        if time.time() - left.lstat().st_mtime > _ABANDONED_S:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process has removed its own
+            if time.time() - left.lstat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(left, ignore_errors=True)
     folder = parent / f".{name}.fastproj-{secrets.token_hex(8)}"
     # A signal may come before `try`, in `finally`, or between this function and its caller.
     at_exit = atexit.register(partial(_remove, folder))
     try:
         folder.mkdir(mode=0o700)
         yield folder
+    except (KeyboardInterrupt, SystemExit):
+        time.sleep(0.3)  # what a killed git had started would create the folder again
+        raise
     finally:
         _remove(folder)
         atexit.unregister(at_exit)

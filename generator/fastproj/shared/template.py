@@ -84,7 +84,8 @@ def open_template(location: str | None, work: Path) -> Template:
     version, folder = "", False
     if location is None or own:
         copy, version = embedded.refresh_copy()
-        location, address = embedded.location(), str(copy)
+        # One below `~` is the same on every machine, so projects keep it.
+        location, address = location if location and location[0] == "~" else embedded.location(), str(copy)
     else:
         path = os.path.abspath(os.path.expanduser(location))
         folder = os.path.isdir(path)

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 from ..shared.errors import FastprojError
@@ -19,10 +18,11 @@ def check_ready(repository: Repository) -> str:
     """Return the commit that is checked out, after checking that nothing is in progress or uncommitted."""
     top, lock = repository.top, repository.git_dir / "index.lock"
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(os.open(repository.git_dir, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the exit
+        fcntl.flock(os.open(repository.git_dir, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the exit
     except BlockingIOError as error:
         raise FastprojError(f"another fastproj is running in {top}: wait until it is done") from error
+    except OSError:
+        pass  # a file system without locks
     for name, what in _IN_PROGRESS.items():
         if os.path.lexists(repository.git_dir / name):
             raise FastprojError(f"a {what} is in progress in {top}: finish or abort it, then try again")

@@ -15,7 +15,7 @@ from fastproj.__main__ import main
 from fastproj.shared import scratch
 
 number, left, line = int(sys.argv[1]), [], 0
-traced = (scratch.__file__, "contextlib.py", "lock.py")
+traced = (scratch.__file__, "contextlib.py")
 
 
 def app(*_: Any, **__: Any) -> None:
