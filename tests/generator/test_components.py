@@ -61,7 +61,7 @@ def test_each_is_added_as_if_the_project_had_been_created_with_it_and_removed_to
     assert fastproj("add", *reversed(COMPONENTS), cwd=folder).returncode == 0
     commit(folder)
     (tmp_path / "all").mkdir()
-    answers = ["--model=mlp", f"--components={','.join(COMPONENTS)}", f"--update-source={UPDATE_SOURCE}"]
+    answers = ["--model=mlp", f"--components={','.join(COMPONENTS)}", f"--data=update_source={UPDATE_SOURCE}"]
     assert fastproj("new", "proj", "--yes", *answers, cwd=tmp_path / "all").returncode == 0
     assert read_files(folder) == read_files(tmp_path / "all/proj")
     assert read_files(folder)["README.md"] == without["README.md"], "else every `add` would edit it"
@@ -178,7 +178,7 @@ def test_components_lists_each_in_a_line(make_new: MakeNew, fastproj: Fastproj) 
 REFUSED: dict[str, tuple[list[str], int, str]] = {
     "unknown": (["add", "emma"], 2, "there is no component 'emma': did you mean ema?"),
     "unknown-remove": (["remove", "emma"], 2, "there is no component 'emma'"),
-    "no-source": (["add", "update-workflow"], 2, "answer it with --update-source"),
+    "no-source": (["add", "update-workflow"], 2, "answer it with --data update_source"),
     "nothing": (["add"], 2, "NAME"),
 }
 

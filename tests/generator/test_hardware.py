@@ -24,20 +24,16 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def answer(smi: Path, query: str, status: int = 0, listing: str = "") -> None:
-    """Set what it prints, and what for -L."""
+def answer(smi: Path, query: str, status: int = 0) -> None:
+    """Set what it prints."""
     smi.with_suffix(".query").write_text(query)
-    smi.with_suffix(".listing").write_text(listing)
-    smi.write_text(
-        f'#!/bin/sh\nif [ "$1" = -L ]; then cat {smi.with_suffix(".listing")}; exit 0; fi\n'
-        f"cat {smi.with_suffix('.query')}\nexit {status}\n"
-    )
+    smi.write_text(f"#!/bin/sh\ncat {smi.with_suffix('.query')}\nexit {status}\n")
 
 
 @pytest.mark.parametrize("file", sorted(RECORDED.glob("*.json")), ids=lambda file: file.stem)
 def test_recorded_nvidia_smi_outputs(smi: Path, file: Path) -> None:
     case = json.loads(file.read_text())
-    answer(smi, case["query"], case["status"], case.get("listing", ""))
+    answer(smi, case["query"], case["status"])
     machine = hardware.detect()
     seen = [[gpu.name, gpu.capability, gpu.memory_mib, gpu.tensor_cores] for gpu in machine.gpus]
     assert seen == case["gpus"]
@@ -72,11 +68,6 @@ def test_malformed_nvidia_smi_output_finds_no_gpu(smi: Path, text: str) -> None:
 def test_nvidia_smi_output_that_is_not_utf8(smi: Path) -> None:
     smi.write_text("#!/bin/sh\nprintf '\\377\\376\\000'\n")
     assert hardware.detect().gpus == ()
-
-
-def test_implausible_memory_size_is_ignored(smi: Path) -> None:
-    answer(smi, "NVIDIA H100, 9.0, 99999999999999, Disabled, GPU-1")
-    assert [gpu.memory_mib for gpu in hardware.detect().gpus] == [None]
 
 
 @pytest.mark.parametrize("script", ["sleep 60", "trap '' TERM INT; sleep 60 & sleep 60"], ids=["hangs", "stubborn"])
@@ -117,17 +108,14 @@ def test_more_gpus_than_allowed(smi: Path) -> None:
     assert hardware.detect().answers()["gpus"] == 64
 
 
-@pytest.mark.parametrize(
-    ("visible", "memory"), [("0", [5120]), ("MIG-aa", [5120]), ("MIG-bb", [10240]), ("", []), ("1", [1000])]
-)
-def test_mig_and_cuda_visible_devices(
-    smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, memory: list[int]
-) -> None:
-    listing = "GPU 0: A (UUID: GPU-1)\n  MIG 1g.5gb     Device  0: (UUID: MIG-aa11)\n"
-    listing += "  MIG 2g.10gb     Device  1: (UUID: MIG-bb22)\nGPU 1: B (UUID: GPU-2)\n"
-    answer(smi, "A, 8.0, 40960, Enabled, GPU-1\nB, 8.0, 1000, Disabled, GPU-2\n", listing=listing)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu.memory_mib for gpu in hardware.detect().gpus] == memory
+@pytest.mark.parametrize("visible", ["MIG-aa11", "MIG-aa11,MIG-bb22", None])
+def test_slices_of_a_gpu_count_as_one(smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
+    answer(smi, "A, 8.0, 40960, Enabled, GPU-1\nB, 8.0, 40960, Enabled, GPU-2\n")
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    machine = hardware.detect()
+    assert machine.gpus[0].name == "A (a MIG slice)"
+    assert machine.answers() == {"gpus": 1, "nodes": 1, "tensor_cores": "bf16"}
 
 
 @pytest.mark.parametrize(
@@ -227,29 +215,25 @@ def test_apple(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    values = {"hw.memsize": "17179869184", "machdep.cpu.brand_string": "Apple M2", "hw.optional.arm.FEAT_BF16": "1"}
+    values = {"hw.memsize": "17179869184", "machdep.cpu.brand_string": "Apple M2"}
     cases = "".join(f"{key}) echo '{value}';;" for key, value in values.items())
     (tmp_path / "sysctl").write_text(f'#!/bin/sh\ncase "$2" in {cases} esac\n')
     (tmp_path / "sysctl").chmod(0o755)
     machine = hardware.detect(tmp_path)
     assert [(gpu.vendor, gpu.name, gpu.memory_mib) for gpu in machine.gpus] == [("apple", "Apple M2", 16384)]
-    assert machine.cpu_bf16
     assert machine.answers() == {"gpus": 1, "nodes": 1, "tensor_cores": "none"}
 
 
-def test_container_limits(tmp_path: Path) -> None:
+def test_quota_of_a_container(tmp_path: Path) -> None:
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal:       65536000 kB\n")
-    (tmp_path / "proc/cpuinfo").write_text("model name\t: Some CPU\nflags\t\t: fpu avx512f avx512_bf16\n")
+    (tmp_path / "proc/cpuinfo").write_text("model name\t: Some CPU\nflags\t\t: fpu\n")
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("100000 100000\n")
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("1073741824\n")
     machine = hardware.detect(tmp_path)
-    assert (machine.cores, machine.memory_mib, machine.cpu_bf16, machine.cpu) == (1, 1024, True, "Some CPU")
+    assert (machine.cores, machine.cpu) == (1, "Some CPU")
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
     machine = hardware.detect(tmp_path)
-    assert (machine.cores, machine.memory_mib) == (len(os.sched_getaffinity(0)), 64000)
+    assert machine.cores == len(os.sched_getaffinity(0))
 
 
 def test_detect_prints_json(fastproj: Fastproj, smi: Path) -> None:

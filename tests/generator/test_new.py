@@ -8,7 +8,8 @@ import tomllib
 from pathlib import Path
 
 from fastproj.cli import new
-from matrix import COMPONENTS, MODELS, QUESTIONS, ROOT
+from fastproj.shared.answers import ANSWERS
+from matrix import MODELS, QUESTIONS, ROOT
 from program import PROGRAMS, Fastproj, read_tree
 from updating import build, commit, git, read_answers
 
@@ -33,7 +34,7 @@ def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path:
 def test_every_question_is_an_option() -> None:
     asked = {name for name, entry in QUESTIONS.items() if not name.startswith("_") and entry.get("when") is not False}
     options = set(new.__annotations__)
-    assert asked - {"project_name"} <= options
+    assert asked - {"project_name", "update_source"} == set(ANSWERS) <= options
 
 
 def test_help_shows_choices_and_imports_little(fastproj: Fastproj, environment: dict[str, str]) -> None:
@@ -42,7 +43,6 @@ def test_help_shows_choices_and_imports_little(fastproj: Fastproj, environment: 
         f"[{'|'.join(MODELS)}]",
         "[pytorch",
         "[none|fp16|bf16|fp8]",
-        f"[{'|'.join(COMPONENTS)}|none]",
         "MIT|",
     ):
         assert choice in "".join(text.split()), choice

@@ -1,8 +1,5 @@
 """`fastproj new` in unusual environments: git settings, home folders, encodings, other repositories."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -98,18 +95,3 @@ def test_other_encodings_and_terminals(variables: dict[str, str], fastproj: Fast
     if "LC_ALL" not in variables:
         result = fastproj("new", "other", "--yes", "--author", "\u5f20", cwd=tmp_path, HOME=str(tmp_path), **variables)
         assert result.returncode == 0, result.stderr
-
-
-def test_copier_that_cannot_be_imported_is_a_one_line_error(environment: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "site/copier").mkdir(parents=True)
-    (tmp_path / "site/copier/__init__.py").write_text("raise ValueError('broken')\n")
-    path = f"{tmp_path / 'site'}{os.pathsep}{environment.get('PYTHONPATH', '')}"
-    done = subprocess.run(
-        [sys.executable, "-m", "fastproj", "new", "proj", "--yes"],
-        cwd=tmp_path,
-        env=environment | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (1, "fastproj: ValueError: broken\n")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from program import Fastproj, run_on_full_device
-from updating import commit, git
 
 WRONG_USAGE = [
     (["--gpus", "-1"], "gpus"),
@@ -166,28 +165,3 @@ def test_full_output_device_is_a_one_line_error(
     assert result.returncode == 1
     assert "cannot write the output" in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-TWICE = [
-    ("x/y.txt", "{{ 'x' }}.jinja", "'x' both as a file and as a folder"),
-    ("x", "{{ 'x' }}/y.txt.jinja", "'x' both as a file and as a folder"),
-    ("{{ 'a' }}.txt", "{{ 'a.txt' }}.jinja", "two files of one name"),
-]
-
-
-@pytest.mark.parametrize(("first", "second", "message"), TWICE)
-def test_one_name_twice_in_a_template(
-    first: str, second: str, message: str, fastproj: Fastproj, tmp_path: Path
-) -> None:
-    template = tmp_path / "template"
-    for name in (first, second):
-        (template / "project" / name).parent.mkdir(parents=True, exist_ok=True)
-        (template / "project" / name).write_text(f"{len(name)}\n")
-    (template / "copier.yml").write_text("_subdirectory: project\n")
-    git(template, "init", "-q")
-    commit(template)
-    result = fastproj("new", "proj", "--yes", "--template", str(template), cwd=tmp_path)
-    assert result.returncode == 1
-    assert f"it renders {message}" in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["template"]

@@ -182,7 +182,7 @@ def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Pat
     assert "update_source" not in (folder / ".copier-answers.yml").read_text()
     result = fastproj("add", "update-workflow", cwd=folder)
     assert result.returncode == 2
-    assert "update_source has no default: answer it with --update-source" in result.stderr
+    assert "update_source has no default: answer it with --data update_source" in result.stderr
 
 
 def append(file: Path, text: str) -> None:

@@ -78,7 +78,7 @@ class GitHub:
 
 
 def render(fastproj: Fastproj, folder: Path, source: str) -> dict[str, Any]:
-    answers = ["--components", "update-workflow", "--update-source", source]
+    answers = ["--components", "update-workflow", "--data", f"update_source={source}"]
     result = fastproj("new", "other", "--yes", "--no-git", *answers, "--output", str(folder))
     assert result.returncode == 0, result.stderr
     text = (folder / "other/.github/workflows/update.yml").read_text()
@@ -264,9 +264,11 @@ def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> 
         f"{release}1.2.3.dev0",
     ]:
         assert validator.render(update_source=source, components=["update-workflow"]).strip() == "", source
-    result = fastproj("new", "p", "--yes", "--components=update-workflow", "--update-source=fastproj", cwd=tmp_path)
+    result = fastproj(
+        "new", "p", "--yes", "--components=update-workflow", "--data=update_source=fastproj", cwd=tmp_path
+    )
     assert result.returncode == 2
-    assert result.stderr.startswith("fastproj: --update-source: enter git+https://HOST/OWNER/REPO@TAG")
+    assert result.stderr.startswith("fastproj: --data update_source: enter git+https://HOST/OWNER/REPO@TAG")
     assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -274,7 +276,7 @@ def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> 
 def test_source_is_required_with_the_workflow_only(fastproj: Fastproj, tmp_path: Path) -> None:
     missing = fastproj("new", "p", "--yes", "--components=update-workflow", cwd=tmp_path)
     assert missing.returncode == 2
-    assert missing.stderr == "fastproj: update_source has no default: answer it with --update-source\n"
-    alone = fastproj("new", "p", "--yes", "--update-source", WHEEL, cwd=tmp_path)
-    assert alone.stderr.startswith(f"fastproj: --update-source: {WHEEL} requires the component update-workflow")
+    assert missing.stderr == "fastproj: update_source has no default: answer it with --data update_source\n"
+    alone = fastproj("new", "p", "--yes", "--data", f"update_source={WHEEL}", cwd=tmp_path)
+    assert alone.stderr.startswith(f"fastproj: --data update_source: {WHEEL} requires the component update-workflow")
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from matrix import HARDWARE, ROOT
-from program import Fastproj, Project
+from program import Project
 
 INSTALLERS = re.compile(r"(?:.*/)?(?:pip[\d.]*|pipx|uv|uvx|npm|npx)")
 PINNED = re.compile(r"git\+https://\S+@[0-9a-f]{40}|https://\S+\.whl#sha256=[0-9a-f]{64}|\.{0,2}/.*|\.")
@@ -174,7 +174,3 @@ def test_no_text_says_to_install_by_a_name() -> None:
         assert not by_name.search(file.read_text(errors="replace")), name
     assert by_name.search("pip install --upgrade fastproj")
     assert by_name.search("uvx fastproj-cli")
-
-
-def test_help_says_where_the_program_comes_from(fastproj: Fastproj) -> None:
-    assert "git+https://HOST/OWNER/REPO@TAG" in "".join(fastproj("update", "--help", COLUMNS="200").stdout.split("\n"))

@@ -32,7 +32,7 @@ HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
     "gpu": ["--gpus", "1", "--tensor-cores", "fp16", "--components", "gpu-ci"],
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--components", "slurm"],
-    "nodes": ["--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2", f"--update-source={UPDATE_SOURCE}"],
+    "nodes": ["--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2", f"--data=update_source={UPDATE_SOURCE}"],
 }
 """Machines; `answers` adds the components: none, the default, one, all."""
 

@@ -16,7 +16,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number, (framework, model) in enumerate(PAIRS):
             name = f"project{number}"
-            components = [] if number else [f"--components={','.join(COMPONENTS)}", f"--update-source={UPDATE_SOURCE}"]
+            components = (
+                [] if number else [f"--components={','.join(COMPONENTS)}", f"--data=update_source={UPDATE_SOURCE}"]
+            )
             answers = ["--framework", framework, "--model", model, "--yes", "--no-git", "--output", folder, *components]
             subprocess.run(
                 [sys.executable, "-m", "fastproj", "new", name, *answers], check=True, stdout=subprocess.DEVNULL

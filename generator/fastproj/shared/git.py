@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -63,18 +64,24 @@ def run(
     if program is None:
         raise FastprojError("git is not on the PATH: install git, then try again")
     options = [part for key, value in (_SAFE | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
+    command = [program, *options, *arguments]
+    environment = os.environ | _PROTOCOLS | dict(variables or {})
+    pipe = subprocess.PIPE
     try:
-        environment = os.environ | _PROTOCOLS | dict(variables or {})
-        command = [program, *options, *arguments]
-        done = subprocess.run(
-            command, cwd=folder, env=environment, input=data, capture_output=True, timeout=timeout_s, check=False
-        )
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+        try:
+            stdout, stderr = process.communicate(data, timeout_s)
+        except BaseException:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=5)  # until what git has started, such as `index-pack`, ends as well
+            raise
     except subprocess.TimeoutExpired as error:
         reason = f"git {arguments[0]} did not finish in {timeout_s:g} s in {folder}"
         raise FastprojError(f"{reason}: run it there to see why") from error
     except OSError as error:
         raise FastprojError(f"git cannot be started ({error.strerror}): repair {program}") from error
-    return Result(done.returncode, done.stdout, done.stderr)
+    return Result(process.returncode, stdout, stderr)
 
 
 @cache

@@ -58,7 +58,15 @@ def _plain(name: str) -> str:
 
 
 def _leaves(link: str, top: str) -> bool:
-    """Return whether a link's target, also through other links, is outside of a folder or among git's own files."""
-    target = Path(os.path.realpath(link))
-    inside = Path(os.path.realpath(top))
-    return not target.is_relative_to(inside) or any(map(is_of_git, target.relative_to(inside).parts))
+    """Return whether a step on the way to a link's target is outside of a folder, or of git."""
+    place, left = os.path.dirname(link), [*Path(os.readlink(link)).parts]
+    for _ in range(1000):  # a loop leads nowhere
+        if not left:
+            break
+        place = os.path.normpath(os.path.join(place, left[0]))
+        if is_of_git(left.pop(0)) or not f"{place}/".startswith(f"{top}/"):
+            return True
+        if os.path.islink(place):
+            left = [*Path(os.readlink(place)).parts, *left]
+            place = os.path.dirname(place)
+    return False

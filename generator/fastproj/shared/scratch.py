@@ -35,9 +35,6 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     try:
         folder.mkdir(mode=0o700)
         yield folder
-    except (KeyboardInterrupt, SystemExit):
-        time.sleep(0.3)  # what a killed git had started would create the folder again
-        raise
     finally:
         _remove(folder)
         atexit.unregister(at_exit)

@@ -40,7 +40,7 @@ class Template:
         folder = self.clone.with_suffix(f".{version.replace('/', '-')}")
         if folder.exists():
             return folder
-        done = self._git("worktree", "add", "--quiet", "--detach", "--", str(folder), version)
+        done = self._git("worktree", "add", "--quiet", "--detach", "--", f"../{folder.name}", version)
         if done.ok and (folder / ".gitmodules").exists():
             update = ("submodule", "--quiet", "update", "--init", "--recursive")
             done = git.run(folder, *update, timeout_s=_CLONE_S, variables=git.to_read_templates(self.own))
@@ -70,7 +70,7 @@ class Template:
         return questions(self.at(version))
 
     def _git(self, *arguments: str) -> git.Result:
-        return git.run(self.clone, "--git-dir", str(self.clone), *arguments, variables=git.to_read_templates(self.own))
+        return git.run(self.clone, "--git-dir", ".", *arguments, variables=git.to_read_templates(self.own))
 
 
 def open_template(location: str | None, work: Path) -> Template:
@@ -101,10 +101,9 @@ def open_template(location: str | None, work: Path) -> Template:
                 f"a URL, with --template; {embedded.location()} is the one of this program"
             )
     clone = work / f"template{len(list(work.glob('*.git')))}.git"
-    variables = git.to_read_templates(own)
-    done = git.run(
-        work, "clone", "--bare", "--quiet", "--", address, str(clone), timeout_s=_CLONE_S, variables=variables
-    )
+    # The target is relative, so that a git that a signal left behind cannot create the scratch folder again.
+    arguments = ["clone", "--bare", "--quiet", "--", address, clone.name]
+    done = git.run(work, *arguments, timeout_s=_CLONE_S, variables=git.to_read_templates(own))
     if not done.ok:
         raise FastprojError(
             f"git could not read the template {location} ({done.reason}): fix that, or pass another with --template"
