@@ -178,6 +178,24 @@ def test_documented_commands_exist() -> None:
         assert {word.split("=")[0] for word in words if word.startswith("-")} <= allowed[name], line
 
 
+def test_readme_has_the_measured_results() -> None:
+    """With as many digits as it shows."""
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 100
+    for model in MODELS:
+        ((shown, percent),) = re.findall(rf"^\| `{model}` \|.*\| \D*?([\d.]+)(%?)[^|]*\|$", readme, re.MULTILINE)
+        (measured,) = re.findall(r"^\| validation `\w+` [^|]*\| ([\d.]+) ", _page(model), re.MULTILINE)
+        digits = len(shown.partition(".")[2])
+        assert float(shown) == round(float(measured) * (100 if percent else 1), digits), model
+    shown = re.findall(r"bf16 trains `resnet` ([\d.]+) times", readme)
+    measured = re.findall(r"^\| `bf16` \|[^|]*\| ([\d.]+) ", (ROOT / "docs/techniques/measured.md").read_text(), re.M)
+    assert shown == measured[:1]
+
+
+def _page(model: str) -> str:
+    return (ROOT / f"docs/models/{model}.md").read_text()
+
+
 MODEL_HEADINGS = ["Overview", "Sizes", "Results", "Your own data", "After training"]
 
 
