@@ -20,8 +20,8 @@ from pathlib import Path
 
 WIDTHS = {"desktop": 1280, "phone": 390}
 PICTURES = [
-    *("index", "tutorials/first-run", "reference/config", "techniques/core"),
-    *("components", "comparison", "troubleshooting", "models/gpt"),
+    *("index", "start/first-run", "reference/config", "techniques/core"),
+    *("components", "comparison", "reference/errors", "models/gpt", "components/lora"),
 ]
 """The pages of which screenshots are taken."""
 CHECK = "browse-check.html"
