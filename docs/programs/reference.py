@@ -10,7 +10,7 @@ are current.
 import ast
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def _lines(file: Path) -> int:
 def commands() -> list[str]:
     """Return a table of arguments and options for each command."""
     from fastproj.cli import app
-    from fastproj.shared.answers import choices
+    from fastproj.shared.answers import ANSWERS, choices
     from typer.main import get_command
 
     questions = yaml.safe_load((ROOT / "copier.yml").read_text())
@@ -126,10 +126,15 @@ def commands() -> list[str]:
     for name, command in everything.items():
         lines += ["", f"## {name}", "", " ".join(str(command.help).split()), ""]
         lines += ["| argument or option | meaning |", "|---|---|"]
+        answers = [
+            it for it in command.params if name == "fastproj update" and it.name in {answer.name for answer in ANSWERS}
+        ]
         for parameter in command.params:
-            if not getattr(parameter, "hidden", False) and parameter.name != "help":
+            if not getattr(parameter, "hidden", False) and parameter.name != "help" and parameter not in answers:
                 allowed = choices(questions, str(parameter.name)) if parameter.name != "components" else []
                 lines.append(_row(parameter, allowed))
+        if answers:
+            lines.append(f"| {', '.join(f'`{it.opts[0]}`' for it in answers)} | New answers, as for `fastproj new`. |")
     return [*lines, "", "</div>"]
 
 
@@ -164,10 +169,21 @@ def config() -> list[str]:
     lines = ['<div class="keys four" markdown="1">']
     for section, text, keys in sections(PACKAGE / "config.py"):
         lines += ["", f"## {section}", "", text, "", *table(section, keys)]
-    for kind in ("data", "model"):
+    for kind, text in (
+        ("data", "The data set and its preparation. Bold names are the models that have the key."),
+        ("model", "The network. Bold names are the models that have the key."),
+    ):
+        owners: dict[Key, list[str]] = {}
         for file in modules(kind):
-            for section, text, keys in sections(file):
-                lines += ["", f"## {section} of {_of(kind, file.parent.name)}", "", text, "", *table(section, keys)]
+            for _, _, keys in sections(file):
+                for key in keys:
+                    owners.setdefault(key, []).append(_of(kind, file.parent.name))
+        names = list(dict.fromkeys(key.name for key in owners))
+        merged = [
+            replace(key, meaning=f"**{', '.join(found)}:** {key.meaning}")
+            for key, found in sorted(owners.items(), key=lambda it: names.index(it[0].name))
+        ]
+        lines += ["", f"## {kind}", "", text, "", *table(kind, merged)]
     return [*lines, "", "</div>"]
 
 
