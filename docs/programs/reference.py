@@ -103,9 +103,9 @@ def components() -> list[str]:
     rows = ["| name | what it adds | frameworks | file |", "|---|---|---|---|"]
     for name, entry in entries.items():
         files = [f"{folder}/{entry[kind]}".lstrip("/") for kind, folder in folders.items() if kind in entry]
-        file = files[0] if files else f"components/{name.replace('-', '_')}.py"
+        file = f"`{files[0]}`" if files else "a module"
         works = ", ".join(entry.get("frameworks", ["all"]))
-        rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | {works} | `{file}` |")
+        rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | {works} | {file} |")
     return rows
 
 
