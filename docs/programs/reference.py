@@ -46,7 +46,7 @@ def files() -> dict[Path, str]:
     for file in sorted((ROOT / "template/components").glob("*/component.py")):
         name = file.parent.name
         rows = [row for _, _, keys in sections(file) for row in table(name.replace("-", "_"), keys)]
-        if rows:
+        if len(rows) > len(table(name, [])) + 1:  # more than `enabled`, which the command on the page shows
             pages[ROOT / f"docs/components/{name}.md"] = ("keys", rows)
     blocks = {file: replace_block(file.read_text(), name, rows) for file, (name, rows) in pages.items()}
     return blocks | {TOUR: tour(TOUR.read_text(), (PACKAGE / "train.py").read_text())}
