@@ -15,7 +15,8 @@ import recording
 import reference
 import yaml
 from fastproj.cli import app
-from matrix import ENGINE_MODEL, FRAMEWORKS, MODELS, MODULES, ROOT, module_of
+from fastproj.runs.techniques import SWITCHES, TECHNIQUES
+from matrix import COMPONENTS, ENGINE_MODEL, FRAMEWORKS, MODELS, MODULES, ROOT, module_of
 from program import Fastproj, Project
 from typer.main import get_command
 from warm import run_python
@@ -179,6 +180,21 @@ def test_documented_commands_exist() -> None:
     for line in lines:
         _, name, *words = shlex.split(line, comments=True)
         assert {word.split("=")[0] for word in words if word.startswith("-")} <= allowed[name], line
+
+
+def test_documented_components_and_techniques_exist() -> None:
+    known = {"add": {*COMPONENTS, "NAME"}, "remove": {*COMPONENTS}, "bench": {*TECHNIQUES, *SWITCHES, "NAME"}}
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    found = [
+        (command, name)
+        for page in pages
+        for command, names in re.findall(
+            r"fastproj (add|remove|bench)((?: [a-zA-Z][\w-]*)+)(?: --|  #|`|$)", page.read_text(), re.M
+        )
+        for name in names.split()
+    ]
+    assert len(found) > 60
+    assert [(command, name) for command, name in found if name not in known[command]] == []
 
 
 def test_readme_has_the_measured_results() -> None:
