@@ -2,8 +2,9 @@
 
     python docs/programs/browse.py build/site [--screenshots FOLDER]
 
-It fails on an error in the console, an image that cannot be shown, and a page that is wider than the screen. Chromium
-must be on the PATH: `apt-get install chromium`, for example. Nothing outside this machine is opened.
+It fails on an error in the console, an image that cannot be shown, a page that is wider than the screen, and a table
+that is clipped on a desktop. Chromium must be on the PATH: `apt-get install chromium`, for example. Nothing outside of
+this machine is opened.
 """
 
 import argparse
@@ -20,8 +21,8 @@ from pathlib import Path
 
 WIDTHS = {"desktop": 1280, "phone": 390}
 PICTURES = [
-    *("index", "tutorials/first-run", "reference/config", "techniques/core"),
-    *("components", "comparison", "troubleshooting", "models/gpt"),
+    *("index", "start/first-run", "reference/config", "techniques/core"),
+    *("components", "comparison", "reference/errors", "models/gpt", "components/lora"),
 ]
 """The pages of which screenshots are taken."""
 CHECK = "browse-check.html"
@@ -41,6 +42,8 @@ async function open(page, width) {
   }
   const wide = view.documentElement.scrollWidth;
   if (wide > width) found.push(`${page}: ${wide} pixels wide on a screen of ${width}`);
+  for (const table of width > 1000 ? view.querySelectorAll(".md-typeset__scrollwrap") : [])
+    if (table.scrollWidth > table.clientWidth + 1) found.push(`${page}: a table is clipped on a screen of ${width}`);
   frame.remove();
 }
 (async () => {

@@ -4,7 +4,7 @@
 
 The session is real: each command runs in a pseudo-terminal, in this Python's environment, and each line of the picture
 appears when it was printed, soon after the one before. Where a command prints many rows of the same kind,
-the middle ones are left out, which the picture says. A test checks that the commands and their fixed words are current.
+the middle ones are left out, which the picture says. A test checks that its texts and numbers are current.
 """
 
 import os

@@ -1,15 +1,16 @@
-"""Write the reference pages, docs/reference/, the list of components, and that of a project's modules in README.md.
+"""Write the generated blocks of the docs: commands, config keys, the table of components, and the modules in README.md.
 
     python docs/programs/reference.py
 
-Commands are read from the program, keys from the template's dataclasses, and descriptions of modules from the README of
-rendered projects. A test checks that the pages are current.
+A block stands between `<!-- name -->` and `<!-- end of name -->`. Commands are read from the program, keys from the
+template's dataclasses, and descriptions of modules from the README of rendered projects. A test checks that the blocks
+are current.
 """
 
 import ast
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ PACKAGE = ROOT / "template/frameworks/pytorch"
 SHARED = ROOT / "template/project/src/{{ package }}"
 README = ROOT / "README.md"
 COMPONENTS = ROOT / "docs/components.md"
+TOUR = ROOT / "docs/reading.md"
 SHOWN_MODEL, SHOWN_DATA = "resnet", "images"
 """The default model, whose lines README.md counts."""
 sys.path.insert(0, str(ROOT / "generator"))
@@ -29,19 +31,51 @@ sys.path.insert(0, str(ROOT / "generator"))
 
 def main() -> None:
     """Write the pages."""
-    PAGES.mkdir(exist_ok=True)
     for file, text in files().items():
         file.write_text(text)
 
 
 def files() -> dict[Path, str]:
-    """Return each page with its content."""
-    pages = {PAGES / "commands.md": commands(), PAGES / "config.md": config()}
-    return pages | {COMPONENTS: components(), README: readme()}
+    """Return each page with its current blocks."""
+    pages = {
+        PAGES / "commands.md": ("commands", commands()),
+        PAGES / "config.md": ("keys", config()),
+        COMPONENTS: ("components", components()),
+        README: ("modules", modules_table()),
+    }
+    for file in sorted((ROOT / "template/components").glob("*/component.py")):
+        name = file.parent.name
+        rows = [row for _, _, keys in sections(file) for row in table(name.replace("-", "_"), keys)]
+        if len(rows) > len(table(name, [])) + 1:  # more than `enabled`, which the command on the page shows
+            pages[ROOT / f"docs/components/{name}.md"] = ("keys", rows)
+    blocks = {file: replace_block(file.read_text(), name, rows) for file, (name, rows) in pages.items()}
+    return blocks | {TOUR: tour(TOUR.read_text(), (PACKAGE / "train.py").read_text())}
 
 
-def readme() -> str:
-    """Return README.md with the current list of modules and their lines."""
+def tour(page: str, source: str) -> str:
+    """Return the page with the line in `train.py` of each code that it quotes."""
+
+    def row(found: re.Match[str]) -> str:
+        code = found[1]
+        places = [number for number, line in enumerate(source.splitlines(), 1) if line.strip().startswith(code)]
+        if len(places) != 1:
+            raise ValueError(f"train.py has {len(places)} lines that start with {code}")
+        return f"| {places[0]} | `{code}` |"
+
+    return re.sub(r"^\| \d+ \| `([^`]+)` \|", row, page, flags=re.MULTILINE)
+
+
+def replace_block(text: str, name: str, rows: list[str]) -> str:
+    """Return a page with other lines in its block of this name."""
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, found, rest = text.partition(start)
+    if not found or end not in rest:
+        raise ValueError(f"no block {start} in {text[:40]!r}")
+    return "\n".join([before + start, *rows, end]) + rest.partition(end)[2]
+
+
+def modules_table() -> list[str]:
+    """Return the modules of a project with their lines."""
     own = {"model.py": f"models/{SHOWN_MODEL}/model.py", "data.py": f"data/{SHOWN_DATA}/data.py"}
     found = dict(re.findall(r"^  (\w+\.py) +(.*)$", (PACKAGE / "README.md").read_text(), re.MULTILINE))
     shared = {file.name: file for folder in (SHARED, PACKAGE) for file in folder.glob("*.py")}
@@ -57,54 +91,51 @@ def readme() -> str:
     ]
     tests.append(ROOT / f"template/data/{SHOWN_DATA}/test_data.py")
     rows = [f"{name:16} {sizes[name]:5,}  {text}" for name, text in found.items()]
-    rows.append(f"{'components/':16} {len(registry.splitlines()):5,}  what `fastproj add` brought; nothing by default")
+    rows.append(f"{'components/':16} {len(registry.splitlines()):5,}  the components that you add; none by default")
     rows.append(f"{'tests/':16} {sum(map(_lines, tests)):5,}  the tests")
-    block = "\n".join(["<!-- modules -->", "```", *rows, "```", "<!-- end of modules -->"])
-    return re.sub("<!-- modules -->.*<!-- end of modules -->", lambda _: block, README.read_text(), flags=re.DOTALL)
+    return ["```", *rows, "```"]
 
 
-def components() -> str:
-    """Return docs/components.md with the current list of components."""
-    table = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
+def components() -> list[str]:
+    """Return the table of components."""
+    entries = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
     folders = {"launch": "launch", "workflow": ".github/workflows", "config": "configs", "file": ""}
-    rows = ["<!-- components -->", "| name | what it brings | frameworks | file |", "|---|---|---|---|"]
-    for name, entry in table.items():
+    rows = ["| name | what it adds | frameworks | file |", "|---|---|---|---|"]
+    for name, entry in entries.items():
         files = [f"{folder}/{entry[kind]}".lstrip("/") for kind, folder in folders.items() if kind in entry]
-        file = files[0] if files else f"components/{name.replace('-', '_')}.py"
+        file = f"`{files[0]}`" if files else "a module"
         works = ", ".join(entry.get("frameworks", ["all"]))
-        rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | {works} | `{file}` |")
-    block = "\n".join([*rows, "<!-- end of components -->"])
-    page = COMPONENTS.read_text()
-    return re.sub("<!-- components -->.*<!-- end of components -->", lambda _: block, page, flags=re.DOTALL)
+        rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | {works} | {file} |")
+    return rows
 
 
 def _lines(file: Path) -> int:
     return len(file.read_text().splitlines())
 
 
-def commands() -> str:
-    """Return the page of the commands."""
+def commands() -> list[str]:
+    """Return a table of arguments and options for each command."""
     from fastproj.cli import app
-    from fastproj.shared.answers import choices
+    from fastproj.shared.answers import ANSWERS, choices
     from typer.main import get_command
 
     questions = yaml.safe_load((ROOT / "copier.yml").read_text())
-    lines = [
-        "# Commands and options",
-        "",
-        "Every command of `fastproj` with its arguments and options, as `fastproj COMMAND --help` prints them.",
-        "[Command line](../generator.md), [Components](../components.md) and [Updating](../updating.md) explain them.",
-    ]
+    lines = ['<div class="keys" markdown="1">']
     program = get_command(app)
     everything = {"fastproj": program} | {f"fastproj {name}": it for name, it in program.commands.items()}  # type: ignore[attr-defined]
     for name, command in everything.items():
         lines += ["", f"## {name}", "", " ".join(str(command.help).split()), ""]
-        lines += ['<div class="keys" markdown="1">', "", "| argument or option | meaning |", "|---|---|"]
+        lines += ["| argument or option | meaning |", "|---|---|"]
+        answers = [
+            it for it in command.params if name == "fastproj update" and it.name in {answer.name for answer in ANSWERS}
+        ]
         for parameter in command.params:
-            if not getattr(parameter, "hidden", False) and parameter.name != "help":
-                lines.append(_row(parameter, choices(questions, str(parameter.name))))
-        lines += ["", "</div>"]
-    return "\n".join([*lines, ""])
+            if not getattr(parameter, "hidden", False) and parameter.name != "help" and parameter not in answers:
+                allowed = choices(questions, str(parameter.name)) if parameter.name != "components" else []
+                lines.append(_row(parameter, allowed))
+        if answers:
+            lines.append(f"| {', '.join(f'`{it.opts[0]}`' for it in answers)} | New answers, as for `fastproj new`. |")
+    return [*lines, "", "</div>"]
 
 
 def _row(parameter: Any, allowed: list[str]) -> str:
@@ -133,29 +164,27 @@ class Key:
     meaning: str
 
 
-def config() -> str:
-    """Return the page of the config keys."""
-    lines = [
-        "# Config keys",
-        "",
-        "Every key of a rendered project. Set a key in `configs/default.yaml`, or on the command line as",
-        "`--section.key value`. The command line overrides the file, and the file overrides these defaults.",
-        "`python -m <package>.train --help` prints the keys of one project. The section `data` depends on the kind of",
-        "data, and `model` on the model. Each component adds a section of its own. All other keys are the same in",
-        "every project.",
-    ]
+def config() -> list[str]:
+    """Return the tables of the keys of the core, the kinds of data and the models."""
+    lines = ['<div class="keys four" markdown="1">']
     for section, text, keys in sections(PACKAGE / "config.py"):
         lines += ["", f"## {section}", "", text, "", *table(section, keys)]
-    for file in sorted((ROOT / "template/components").glob("*/component.py")):
-        name = file.parent.name
-        for _, text, keys in sections(file):
-            lines += ["", f"## {name.replace('-', '_')}, with the component {name}", "", text, ""]
-            lines += table(name.replace("-", "_"), keys)
-    for kind in ("data", "model"):
+    for kind, text in (
+        ("data", "The data set and its preparation. Bold names are the models that have the key."),
+        ("model", "The network. Bold names are the models that have the key."),
+    ):
+        owners: dict[Key, list[str]] = {}
         for file in modules(kind):
-            for section, text, keys in sections(file):
-                lines += ["", f"## {section}, {_of(kind, file.parent.name)}", "", text, "", *table(section, keys)]
-    return "\n".join([*lines, ""])
+            for _, _, keys in sections(file):
+                for key in keys:
+                    owners.setdefault(key, []).append(_of(kind, file.parent.name))
+        names = list(dict.fromkeys(key.name for key in owners))
+        merged = [
+            replace(key, meaning=f"**{', '.join(found)}:** {key.meaning}")
+            for key, found in sorted(owners.items(), key=lambda it: names.index(it[0].name))
+        ]
+        lines += ["", f"## {kind}", "", text, "", *table(kind, merged)]
+    return [*lines, "", "</div>"]
 
 
 def modules(kind: str) -> list[Path]:
@@ -200,8 +229,7 @@ def table(section: str, keys: list[Key]) -> list[str]:
     rows = [
         f"| `{section}.{key.name}` | `{key.default}` | {_cell(_values(key))} | {_cell(key.meaning)} |" for key in keys
     ]
-    head = ['<div class="keys four" markdown="1">', "", "| key | default | values | meaning |", "|---|---|---|---|"]
-    return [*head, *rows, "", "</div>"]
+    return ["| key | default | values | meaning |", "|---|---|---|---|", *rows]
 
 
 def _values(key: Key) -> str:
@@ -224,7 +252,9 @@ def _value(value: object) -> str:
     """Return a default as YAML shows it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return "[]" if value == () else str(value).replace("e-0", "e-")
+    if isinstance(value, tuple):
+        return f"[{', '.join(value)}]"
+    return str(value).replace("e-0", "e-") or "''"
 
 
 def _cell(text: str) -> str:

@@ -28,7 +28,7 @@ def test_near_miss_is_suggested(arguments: list[str], suggested: str, fastproj: 
 def test_exit_statuses_are_documented(fastproj: Fastproj) -> None:
     """Each is held elsewhere: 1 and 2 by what `new` refuses, 3 by `status`, 128 + N by interrupted commands."""
     text = " ".join(fastproj("--help").stdout.split())
-    page = (ROOT / "docs/generator.md").read_text()
+    page = (ROOT / "docs/reference/commands.md").read_text()
     for status, meaning in {
         "0": "success",
         "1": "error",

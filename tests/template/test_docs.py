@@ -15,7 +15,8 @@ import recording
 import reference
 import yaml
 from fastproj.cli import app
-from matrix import ENGINE_MODEL, FRAMEWORKS, MODELS, MODULES, ROOT, module_of
+from fastproj.runs.techniques import SWITCHES, TECHNIQUES
+from matrix import COMPONENTS, ENGINE_MODEL, FRAMEWORKS, MODELS, MODULES, ROOT, module_of
 from program import Fastproj, Project
 from typer.main import get_command
 from warm import run_python
@@ -117,10 +118,9 @@ def test_quoted_messages_exist() -> None:
     """In the source of the program or of the template, between the parts that differ."""
     files = [file for folder in ("generator", "template") for file in (ROOT / folder).rglob("*.py")]
     source = " ".join(_texts(file) for file in files if "test" not in file.name)
-    messages = re.findall(
-        r"^```output\n(.*?)\n```$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    assert len(messages) > 25
+    page = (ROOT / "docs/reference/errors.md").read_text()
+    messages = [text for _, text in re.findall(r"^\| (``?)(.*?)\1 \| ", page, re.MULTILINE)]
+    assert len(messages) > 50
     for message in messages:
         for part in re.split(r"<[\w ]+>|\.copier-answers\.yml", message):
             assert part.strip() in source, f"{message}: {part!r}"
@@ -132,7 +132,7 @@ def _texts(file: Path) -> str:
     return " ".join(str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant))
 
 
-def test_recording_shows_current_texts(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_recording_shows_current_texts_and_numbers(fastproj: Fastproj, project: Project, tmp_path: Path) -> None:
     shown = [unescape(line) for line in re.findall(r">(.*)</text>", recording.FILE.read_text())]
     assert [line for line in shown if line.startswith("$ ")] == [
         f"$ {command}" for command in recording.COMMANDS[:2]
@@ -140,12 +140,15 @@ def test_recording_shows_current_texts(fastproj: Fastproj, tmp_path: Path) -> No
     end = shown.index(f"$ {recording.COMMANDS[1]}")
     result = fastproj(*recording.COMMANDS[0].split()[1:], "--gpus", "0", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    wanted = " ".join(result.stdout.split())
-    assert recording.kind(" ".join(" ".join(shown[1:end]).split())) == recording.kind(wanted)
-    source = " ".join(file.read_text() for file in (ROOT / "template").rglob("*.*") if file.suffix in (".py", ".jinja"))
-    for line in shown[end + 3 :]:
-        assert "Traceback" not in line
-        assert [word for word in re.findall(r"[a-z]{4,}", line) if word not in source + "more rows left"] == []
+    assert " ".join(" ".join(shown[1:end]).split()) == " ".join(result.stdout.split()), "record it again"
+    options = ("--config=configs/default.yaml", "--run.dir", str(tmp_path), "--run.hours=1e-9")
+    stopped = run_python(project(FRAMEWORKS[0], reference.SHOWN_MODEL), "-m", "proj.train", *options)
+    assert stopped.returncode == 75, stopped.stderr
+    first = next(place for place, line in enumerate(shown) if line.startswith("runs/first: "))
+    assert _first_lines(shown[first:]) == _first_lines(stopped.stdout.splitlines()), "record it again"
+    ((metric, value),) = re.findall(r"^\| validation `(\w+)` [^|]*\| ([\d.]+) ", _page(reference.SHOWN_MODEL), re.M)
+    assert f"{metric} {value}" in next(line for line in shown if line.startswith("done after"))
+    assert not any("Traceback" in line for line in shown)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "docs")))
@@ -179,7 +182,45 @@ def test_documented_commands_exist() -> None:
         assert {word.split("=")[0] for word in words if word.startswith("-")} <= allowed[name], line
 
 
-MODEL_HEADINGS = ["Overview", "Sizes", "Results", "Your own data", "After training"]
+def test_documented_components_and_techniques_exist() -> None:
+    known = {"add": {*COMPONENTS, "NAME"}, "remove": {*COMPONENTS}, "bench": {*TECHNIQUES, *SWITCHES, "NAME"}}
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    found = [
+        (command, name)
+        for page in pages
+        for command, names in re.findall(
+            r"fastproj (add|remove|bench)((?: [a-zA-Z][\w-]*)+)(?: --|  #|`|$)", page.read_text(), re.M
+        )
+        for name in names.split()
+    ]
+    assert len(found) > 60
+    assert [(command, name) for command, name in found if name not in known[command]] == []
+
+
+def test_readme_has_the_measured_results() -> None:
+    """With as many digits as it shows."""
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 100
+    for model in MODELS:
+        ((shown, percent),) = re.findall(rf"^\| `{model}` \|.*\| \D*?([\d.]+)(%?)[^|]*\|$", readme, re.MULTILINE)
+        (measured,) = re.findall(r"^\| validation `\w+` [^|]*\| ([\d.]+) ", _page(model), re.MULTILINE)
+        digits = len(shown.partition(".")[2])
+        assert float(shown) == round(float(measured) * (100 if percent else 1), digits), model
+    shown = re.findall(r"bf16 trains `resnet` ([\d.]+) times", readme)
+    measured = re.findall(r"^\| `bf16` \|[^|]*\| ([\d.]+) ", (ROOT / "docs/techniques/measured.md").read_text(), re.M)
+    assert shown == measured[:1]
+
+
+def _first_lines(lines: list[str]) -> list[str]:
+    """What a run prints before its first row, without the folder and the precision, which differ between machines."""
+    return [re.sub(r"^\S*/\S+: |, (bf16|fp32)$", "", line) for line in lines[:4]]
+
+
+def _page(model: str) -> str:
+    return (ROOT / f"docs/models/{model}.md").read_text()
+
+
+MODEL_HEADINGS = ["Sizes", "Results", "Use"]
 
 
 @pytest.mark.parametrize("model", MODELS)

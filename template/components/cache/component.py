@@ -29,7 +29,7 @@ class CacheConfig(Section):
     enabled: bool = False
     """Keep the samples of both sets as the dataset returns them, before augmentation."""
     where: Literal["disk", "device", "memory"] = "disk"
-    """disk: files, for all runs and ranks; device: GPU memory; memory: host memory. Both are filled at the start."""
+    """disk: files, for all runs and ranks; device: GPU memory; memory: host memory, filled at the start like device."""
     folder: Path | None = None
     """Folder of the files; null: `.cache` in `run.dir`."""
     max_gb: float = within("(0, inf)", 8.0)

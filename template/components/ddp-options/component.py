@@ -25,7 +25,7 @@ class DdpOptionsConfig(Section):
     sync_batchnorm: bool = False
     """Normalize by the statistics of all ranks' micro-batches, on GPUs."""
     static_graph: bool = False
-    """Every step uses the same parameters in the same order: DDP then need not search for unused ones."""
+    """Tell DDP that every step uses the same parameters in the same order."""
     bf16_gradients: bool = False
     """All-reduce gradients in bf16: half the bytes, less precise."""
 

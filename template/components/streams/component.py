@@ -34,7 +34,7 @@ class StreamsConfig(Section):
     number of ranks and of loader workers that divides it has the same samples in each step."""
     split: Literal["samples", "dataset"] = "samples"
     """samples: each reader takes every n-th sample of a dataset that is not one of shards; dataset: the dataset itself
-    gives each rank and worker its own, as those of Hugging Face do."""
+    gives each rank and worker its own samples, as in Hugging Face datasets."""
 
 
 class Streams(Component):

@@ -22,7 +22,7 @@ class DataConfig(Section):
     """Which images to load, and how to augment them."""
 
     path: Path | None = None
-    """Folder with a subfolder per class, or with `train` and `val`, which have these; null: digits of 8 x 8 pixels."""
+    """Folder with a subfolder per class, or with `train` and `val`, each with these; null: digits of 8 x 8 pixels."""
     size: int = within("[4, 4096]", 64)
     """Height and width in pixels to which your own images are resized; the digits keep theirs."""
     channels: Literal[1, 3] = 3

@@ -39,7 +39,7 @@ class DataConfig(Section):
     tokenizer: str = "train"
     """train: train byte-level BPE on the training texts; or the path of a tokenizer.json of Hugging Face."""
     vocabulary: int = within("[300, 1000000]", 8000)
-    """Maximum number of tokens of a trained tokenizer; texts with less to learn from give fewer."""
+    """Maximum number of tokens of a trained tokenizer; short training texts give fewer."""
     length: int = within("[4, 65536]", 128)
     """Number of tokens per text, with the two that mark its ends; longer texts are cut, shorter ones padded."""
 

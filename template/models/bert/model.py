@@ -22,7 +22,7 @@ class ModelConfig(Section):
     """Architecture, regularization and loss."""
 
     size: Literal["tiny", "mini", "base", "large"] = "tiny"
-    """Size of the network, those above tiny are published ones; the options below override it."""
+    """Size of the network, published ones except tiny; the options below override it."""
     depth: int = within("[0, 1000]", 0)
     """Number of blocks. 0: set by `size`."""
     width: int = within("[0, inf)", 0)

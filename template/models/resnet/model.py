@@ -29,7 +29,7 @@ class ModelConfig(Section):
     """Channels of the first stage; each further stage doubles them and halves the resolution. 0: set by `size`."""
     depths: tuple[int, ...] = ()
     """Number of residual blocks per stage; [9, 9, 9] with a width of 16 is the paper's ResNet-56 for
-    CIFAR-10, but for projections as shortcuts. Empty: set by `size`."""
+    CIFAR-10, with projections as shortcuts. Empty: set by `size`."""
     block: Literal["auto", "basic", "bottleneck"] = "auto"
     """basic: two 3 x 3 convolutions; bottleneck: 1 x 1, 3 x 3, and 1 x 1 to four times the width. auto: set by
     `size`."""
