@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from matrix import FRAMEWORKS
 from program import Project
 
 TORCHRUN = "-m torch.distributed.run"
@@ -176,3 +177,13 @@ def test_slurm_refuses_what_cannot_start(folder: Path) -> None:
     few = run(folder, "slurm.sbatch", **JOB | {"SLURM_SUBMIT_DIR": str(folder), "SLURM_GPUS_ON_NODE": "4"})
     assert few.stderr == "error: 8 tasks per node, but 4 GPUs: set --ntasks-per-node and --gpus-per-node\n"
     assert (without.returncode != 0, few.returncode) == (True, 2)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_scripts_are_short_and_begin_with_the_command_that_starts_them(project: Project, framework: str) -> None:
+    scripts = [*(project(framework, "mlp", "nodes") / "launch").glob("*.s*h*")]
+    assert {script.name for script in scripts} == {"local.sh", "multinode.sh", "slurm.sbatch"}
+    for script in scripts:
+        lines = script.read_text().splitlines()
+        assert len(lines) <= 80
+        assert f"launch/{script.name} " in "".join(line for line in lines[:4] if line.startswith("#"))
