@@ -20,7 +20,7 @@ from program import Fastproj
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EVERY, reason="trains on two hosts: set EVERY_TEST=1")]
 namespaces = pytest.mark.skipif(bool(missing()), reason=missing())
-OPTIONS = ["--run.device=cpu", "--speed.compile=off", "--train.steps=2000", "--train.eval_every=200"]
+OPTIONS = ["--run.device=cpu", "--speed.compile=off", "--train.steps=1000", "--train.eval_every=100"]
 Host = tuple[list[str], str]
 
 
@@ -50,15 +50,28 @@ def start(folder: Path, script: str, *options: str, on: Host | None = None, **va
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=pipe, stdout=pipe, text=True, process_group=0)
 
 
-def processes(name: str, variable: str = "") -> list[int]:
+def processes(name: str, variable: str | None = None) -> list[int]:
     """Return the training processes of a run, with a variable if given."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             command = (place / "cmdline").read_text().split("\0")
-            if "proj.train" in command and name in command and variable in (place / "environ").read_text().split("\0"):
+            if (
+                "proj.train" in command
+                and name in command
+                and (variable is None or variable in (place / "environ").read_text().split("\0"))
+            ):
                 found.append(int(place.name))
     return found
+
+
+def kill_host(launcher: subprocess.Popen[str], name: str) -> None:
+    """Kill what runs on a host: the launcher, and the training processes, which are in sessions of their own."""
+    network = Path(f"/proc/{launcher.pid}/ns/net").readlink()
+    there = [pid for pid in processes(name) if Path(f"/proc/{pid}/ns/net").readlink() == network]
+    for pid in {launcher.pid, *there}:
+        os.kill(pid, signal.SIGKILL)
+    launcher.communicate()
 
 
 def until(condition: Callable[[], object], *running: subprocess.Popen[str]) -> None:
@@ -85,11 +98,7 @@ def test_host_that_was_killed_joins_again(folder: Path, hosts: list[Host]) -> No
     finished(*both("whole"))
     second, first = both("killed")
     until(lambda: any(folder.glob("runs/killed/checkpoints/step-*")), first, second)
-    os.killpg(second.pid, signal.SIGKILL)
-    for pid in processes("killed", ""):
-        with suppress(ProcessLookupError):
-            if Path(f"/proc/{pid}/ns/net").stat().st_ino != Path(f"/proc/{first.pid}/ns/net").stat().st_ino:
-                os.kill(pid, signal.SIGKILL)
+    kill_host(second, "killed")
     again = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="killed")
     begin = time.monotonic()
     printed = finished(first, again)
@@ -104,7 +113,7 @@ def test_one_of_two_hosts_is_enough_for_an_elastic_job(folder: Path, hosts: list
     first = start(folder, "multinode.sh", on=hosts[0], RUN_NAME="elastic", NODES="1:2")
     second = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="elastic", NODES="1:2")
     until(lambda: any(folder.glob("runs/elastic/checkpoints/step-*")), first, second)
-    os.killpg(second.pid, signal.SIGKILL)
+    kill_host(second, "elastic")
     printed = finished(first)
     assert "on 2 x cpu" in printed
     assert "on 1 x cpu" in printed
@@ -115,7 +124,8 @@ def test_hosts_that_cannot_train_together_end_with_a_line(folder: Path, hosts: l
     alone = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="a", WAIT="2")
     assert re.fullmatch(r"error: 10.39.0.1:29400 does not answer .*\n", alone.communicate(timeout=60)[1])
     other = shutil.copytree(folder, tmp_path / "proj")
-    (other / "src/proj/model.py").open("a").write("# an edit\n")
+    model = other / "src/proj/model.py"
+    model.write_text(model.read_text() + "# an edit\n")
     first = start(folder, "multinode.sh", on=hosts[0], RUN_NAME="a")
     second = start(other, "multinode.sh", on=hosts[1], RUN_NAME="a")
     message = "src here and on 10.39.0.1 differ: use the same commit and command on all machines"
