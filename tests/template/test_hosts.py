@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine import equal, rows, saved
@@ -144,7 +145,7 @@ def test_port_of_another_program_is_refused(folder: Path) -> None:
 
 
 def test_local_starts_all_processes_again_after_one_was_killed(folder: Path) -> None:
-    variables = {"PROCESSES": "2", "RESTARTS": "1"}
+    variables: dict[str, Any] = {"PROCESSES": "2", "RESTARTS": "1"}
     finished(start(folder, "local.sh", *OPTIONS, "--run.name", "local", **variables))
     run = start(folder, "local.sh", *OPTIONS, "--run.name", "local-killed", **variables)
     until(lambda: any(folder.glob("runs/local-killed/checkpoints/step-*")), run)
