@@ -1,22 +1,26 @@
 """The launch scripts, run with stand-ins for Python and for SLURM's commands."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from matrix import FRAMEWORKS
 from program import Project
 
 TORCHRUN = "-m torch.distributed.run"
 TRAIN = "-m proj.train --config configs/default.yaml"
+PYTHON = 'case "$1" in -c) echo "${GPUS-8}";; *) echo "threads=${OMP_NUM_THREADS-} $@";; esac'
+"""Stands in for Python on a machine with 8 GPUs, or as many as the variable says."""
 
 
 @pytest.fixture
 def folder(project: Project, tmp_path: Path) -> Path:
     """A project with every launcher, for two machines with 8 GPUs each."""
     copied = shutil.copytree(project("pytorch", "mlp", "nodes"), tmp_path / "proj")
-    stand_in(tmp_path / "bin/python", 'case "$1" in -c) echo 3;; *) echo "threads=${OMP_NUM_THREADS-} $@";; esac')
+    stand_in(tmp_path / "bin/python", PYTHON)
     return copied
 
 
@@ -35,62 +39,151 @@ def run(folder: Path, script: str, *options: str, **variables: str) -> subproces
 
 
 def test_local_starts_torchrun_for_several_processes_only(folder: Path) -> None:
-    several = run(folder, "local.sh", "--optim.lr", "3e-4")
-    expected = f"threads=1 {TORCHRUN} --standalone --nproc-per-node 8 {TRAIN} --optim.lr 3e-4\n"
+    several = run(folder, "local.sh", "--run.name", "first", "--optim.lr", "3e-4", OMP_NUM_THREADS="5")
+    logs = f"--log-dir runs/first/logs --tee {','.join(f'{rank}:3' for rank in range(1, 8))}"
+    launcher = f"{TORCHRUN} --standalone --nproc-per-node 8 --max-restarts 0 {logs}"
+    expected = f"threads=5 {launcher} {TRAIN} --run.name first --run.name first --optim.lr 3e-4\n"
     assert (several.returncode, several.stdout) == (0, expected)
     assert run(folder, "local.sh", PROCESSES="1").stdout == f"threads= {TRAIN}\n"
-    assert "--nproc-per-node 3 " in run(folder, "local.sh", PROCESSES="auto").stdout
+    assert "--nproc-per-node 3 " in run(folder, "local.sh", PROCESSES="auto", GPUS="3").stdout
+    assert run(folder, "local.sh", PROCESSES="auto", GPUS="0").stdout == f"threads= {TRAIN}\n"
+    assert " --max-restarts 3 " in run(folder, "local.sh", RESTARTS="3").stdout
 
 
-def test_lightning_starts_its_processes_itself_but_for_multinode(project: Project, tmp_path: Path) -> None:
+def test_unnamed_run_has_its_name_before_it_starts(folder: Path) -> None:
+    """So that a restart resumes it; and the cores are shared by the processes."""
+    words = run(folder, "local.sh", PROCESSES="2").stdout.split()
+    name = words[words.index("--run.name") + 1]
+    assert re.fullmatch(r"(\d+-){5}\d+", name)
+    assert words[words.index("--log-dir") + 1] == f"runs/{name}/logs"
+    assert words[0] == f"threads={max(len(os.sched_getaffinity(0)) // 2, 1)}"
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "message"),
+    [
+        ([], {"GPUS": "4"}, "8 processes need 8 GPUs, but torch finds 4: use PROCESSES=auto, or --run.device cpu"),
+        ([], {"GPUS": "0"}, "8 processes need 8 GPUs, but torch finds 0: use PROCESSES=auto, or --run.device cpu"),
+        ([], {"PROCESSES": "0"}, "PROCESSES is '0': use auto, or a number from 1"),
+        ([], {"PROCESSES": "two"}, "PROCESSES is 'two': use auto, or a number from 1"),
+        (["--run.device=cpu"], {"GPUS": "4"}, None),
+        (["--run.device", "cpu"], {"GPUS": "4"}, None),
+    ],
+)
+def test_local_refuses_processes_without_a_gpu(
+    options: list[str], variables: dict[str, str], message: str | None, folder: Path
+) -> None:
+    done = run(folder, "local.sh", *options, **variables)
+    assert (done.returncode, done.stderr) == ((2, f"error: {message}\n") if message else (0, ""))
+    assert bool(done.stdout) == (message is None), "nothing has started"
+
+
+def test_lightning_starts_its_processes_itself_but_for_clusters(project: Project, tmp_path: Path) -> None:
     copied = shutil.copytree(project("lightning", "mlp", "nodes"), tmp_path / "proj")
-    stand_in(tmp_path / "bin/python", 'echo "$@"')
+    stand_in(tmp_path / "bin/python", PYTHON.replace("threads=${OMP_NUM_THREADS-} ", ""))
     train = "-m proj.train fit --config configs/default.yaml"
     local = run(copied, "local.sh", "--model.lr", "3e-4")
     assert local.stdout == f"{train} --trainer.devices 8 --trainer.num_nodes 1 --model.lr 3e-4\n"
-    done = run(copied, "multinode.sh", NODE_RANK="1", MASTER_ADDR="10.0.0.1", PROCESSES="4")
-    assert "--nproc-per-node 4 " in done.stdout
-    assert done.stdout.endswith(f" {train} --trainer.devices 4 --trainer.num_nodes 2\n")
-    stand_in(tmp_path / "bin/srun", 'echo "$@"')
+    done = run(copied, "multinode.sh", RUN_NAME="first", MASTER_ADDR="10.0.0.1", PROCESSES="4")
+    named = "--trainer.logger.version first --ckpt_path last"
+    assert done.stdout.endswith(f" {train[3:]} --trainer.devices 4 --trainer.num_nodes 2 {named}\n")
+    stand_in(tmp_path / "bin/srun", 'shift; "$@"')
+    stand_in(tmp_path / "bin/scontrol", "echo n0")
     done = run(copied, "slurm.sbatch", "--model.lr", "3e-4", SLURM_SUBMIT_DIR=str(copied), **JOB)
-    run_folder = "--trainer.logger.version slurm-4711 --trainer.default_root_dir runs/slurm-4711"
-    assert done.stdout == f"{tmp_path}/bin/python {train} {run_folder} --model.lr 3e-4\n"
+    named = f"{named.replace('first', 'slurm-4711')} --trainer.default_root_dir runs/slurm-4711"
+    assert done.stdout == f"{train} --trainer.devices 8 --trainer.num_nodes 2 {named} --model.lr 3e-4\n", done.stderr
 
 
-def test_multinode_names_this_machine_and_the_first_one(folder: Path) -> None:
-    address = {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"}
-    done = run(folder, "multinode.sh", "--run.name", "first", **address)
-    where = "--nnodes 2 --node-rank 1 --nproc-per-node 8 --master-addr 10.0.0.1 --master-port 29500"
-    assert done.stdout == f"threads=1 {TORCHRUN} {where} {TRAIN} --run.name first\n"
-    without = run(folder, "multinode.sh")
-    assert without.returncode != 0
-    assert "set NODE_RANK to the index of this machine" in without.stderr
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RUN_NAME": ""}, "set RUN_NAME to the name of the run, the same on all machines"),
+        ({"MASTER_ADDR": ""}, "set MASTER_ADDR to the address of the machine that the others join"),
+        ({"NODES": "0"}, "error: NODES is '0' and PROCESSES is '8': use numbers from 1, or MIN:MAX for NODES"),
+        ({"NODES": "2:"}, "error: NODES is '2:' and PROCESSES is '8': use numbers from 1, or MIN:MAX for NODES"),
+        ({"PROCESSES": "0"}, "error: NODES is '2' and PROCESSES is '0': use numbers from 1, or MIN:MAX for NODES"),
+    ],
+)
+def test_multinode_refuses_what_cannot_start(variables: dict[str, str], message: str, folder: Path) -> None:
+    done = run(folder, "multinode.sh", **{"RUN_NAME": "first", "MASTER_ADDR": "10.0.0.1"} | variables)
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith(f"{message}\n")
 
 
 JOB = {
+    "GPUS": "29500",  # what Python prints: here, the port
     "SLURM_JOB_ID": "4711",
     "SLURM_JOB_NODELIST": "n[0-1]",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_NTASKS_PER_NODE": "8",
+    "SLURM_GPUS_ON_NODE": "8",
     "SLURM_NTASKS": "16",
-    "SLURM_PROCID": "9",
+    "SLURM_PROCID": "0",
     "SLURM_LOCALID": "1",
 }
 
 
-@pytest.mark.parametrize(
-    ("status", "state", "requeued"),
-    [(0, "RUNNING", False), (1, "RUNNING", False), (75, "RUNNING", True), (75, "COMPLETING", False)],
-)
-def test_slurm_requeues_a_run_that_was_stopped(status: int, state: str, requeued: bool, folder: Path) -> None:
-    programs, record = folder.parent / "bin", folder.parent / "requeued"
-    stand_in(programs / "srun", f'shift; "$@"; exit {status}')
+def slurm(folder: Path, *options: str, status: int = 0, state: str = "", **variables: str) -> tuple[str, list[str]]:
+    """Run the batch script with commands of SLURM that write down how they are called; return output and calls."""
+    programs, record = folder.parent / "bin", folder.parent / "calls"
+    stand_in(programs / "srun", f'echo srun >> {record}; shift; "$@"; exit {status}')
     stand_in(programs / "squeue", f"echo {state}")
-    stand_in(programs / "scontrol", f'case "$1" in show) printf "n0\\nn1\\n";; requeue) echo "$2" > {record};; esac')
+    stand_in(programs / "scontrol", f'case "$1" in show) printf "n0\\nn1\\n";; *) echo "$@" >> {record};; esac')
     names = "address=$MASTER_ADDR:$MASTER_PORT rank=$RANK/$WORLD_SIZE local=$LOCAL_RANK"
-    stand_in(programs / "python", f'echo "{names} $@"')
-    done = run(folder, "slurm.sbatch", "--optim.lr", "3e-4", SLURM_SUBMIT_DIR=str(folder), **JOB)
+    stand_in(programs / "python", f'case "$1" in -c) echo 29500;; *) echo "{names} $@";; esac')
+    done = run(folder, "slurm.sbatch", *options, **JOB | {"SLURM_SUBMIT_DIR": str(folder)} | variables)
     assert done.returncode == status, done.stderr
-    assert done.stdout == f"address=n0:24711 rank=9/16 local=1 {TRAIN} --run.name slurm-4711 --optim.lr 3e-4\n"
-    assert record.exists() == requeued
+    return done.stdout, record.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "calls"),
+    [
+        (0, "RUNNING", ["srun"]),
+        (1, "RUNNING", ["srun"]),
+        (75, "RUNNING", ["srun", "requeue 4711"]),
+        (75, "COMPLETING", ["srun"]),
+    ],
+)
+def test_slurm_requeues_a_run_that_was_stopped(status: int, state: str, calls: list[str], folder: Path) -> None:
+    printed, called = slurm(folder, "--optim.lr", "3e-4", status=status, state=state)
+    assert printed == f"address=n0:29500 rank=0/16 local=1 {TRAIN} --run.name slurm-4711 --optim.lr 3e-4\n"
+    assert called == calls
     script = (folder / "launch/slurm.sbatch").read_text()
     for option in ("--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8", "--signal=USR1@120", "--requeue"):
         assert f"\n#SBATCH {option}\n" in script
+
+
+def test_slurm_starts_a_failed_run_again_once_it_has_a_checkpoint(folder: Path) -> None:
+    (folder / "runs/slurm-4711/checkpoints/step-1").mkdir(parents=True)
+    assert slurm(folder, status=137, state="RUNNING")[1] == ["srun"] * 4
+
+
+def test_slurm_array_has_a_run_for_each_seed(folder: Path) -> None:
+    printed, _ = slurm(folder, SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
+    assert printed.endswith(f" {TRAIN} --run.name slurm-4700-3 --run.seed 3\n")
+
+
+def test_other_tasks_of_slurm_write_to_files_of_the_run(folder: Path) -> None:
+    printed, _ = slurm(folder, SLURM_PROCID="9")
+    assert printed == ""
+    assert " rank=9/16 " in (folder / "runs/slurm-4711/logs/9.log").read_text()
+
+
+def test_slurm_refuses_what_cannot_start(folder: Path) -> None:
+    without = run(folder, "slurm.sbatch")
+    assert without.stderr.endswith("start this file with sbatch, on a machine where SLURM is installed\n")
+    few = run(folder, "slurm.sbatch", **JOB | {"SLURM_SUBMIT_DIR": str(folder), "SLURM_GPUS_ON_NODE": "4"})
+    assert few.stderr == "error: 8 tasks per node, but 4 GPUs: set --ntasks-per-node and --gpus-per-node\n"
+    assert (without.returncode != 0, few.returncode) == (True, 2)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_scripts_are_short_and_begin_with_the_command_that_starts_them(project: Project, framework: str) -> None:
+    scripts = [*(project(framework, "mlp", "nodes") / "launch").glob("*.s*h*")]
+    assert {script.name for script in scripts} == {"local.sh", "multinode.sh", "slurm.sbatch"}
+    for script in scripts:
+        lines = script.read_text().splitlines()
+        assert len(lines) <= 80
+        assert f"launch/{script.name} " in "".join(line for line in lines[:4] if line.startswith("#"))

@@ -8,7 +8,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from covering import covering
@@ -127,22 +129,18 @@ def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    nodes = [
-        subprocess.Popen(
-            ["launch/multinode.sh", *small, *across, f"{name}=nodes"],
-            cwd=folder,
-            env=_node(folder, rank, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
+    nodes = []
+    for _ in range(2):
+        command = ["launch/multinode.sh", *small, *across]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        nodes.append(subprocess.Popen(command, cwd=folder, env=_node(folder, port), **pipes))
+        while nodes[0].poll() is None and not answers(port):  # the second one would take itself for the first
+            time.sleep(0.1)
     printed = [process.communicate(timeout=300)[0] for process in nodes]
     assert [process.returncode for process in nodes] == [0, 0], printed
     losses = logged_losses(folder / "runs/nodes")
     assert len(losses) >= 1
-    local = run_in(folder, "launch/local.sh", *small, f"{name}=local", PROCESSES="2")
+    local = run_in(folder, "launch/local.sh", *small, f"{name}=local", PROCESSES="2", PYTHONPATH="")
     assert local.returncode == 0, local.stderr
     assert logged_losses(folder / "runs/local") == losses
 
@@ -151,6 +149,11 @@ def logged_losses(run: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def _node(folder: Path, rank: int, port: int) -> dict[str, str]:
-    place = {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PROCESSES": "1"}
-    return {**os.environ, **place, "PYTHONPATH": str(folder / "src"), "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+def answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _node(folder: Path, port: int) -> dict[str, str]:
+    place = {"RUN_NAME": "nodes", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PROCESSES": "1"}
+    return {**os.environ, **place, "PYTHONPATH": "", "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}

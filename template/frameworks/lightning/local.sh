@@ -9,6 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=python3
 if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 python=${PYTHON:-$python}
+export PYTHONPATH=$PWD/src${PYTHONPATH:+:$PYTHONPATH}
 devices=${PROCESSES:-{{ [gpus, 1] | max }}}
 
 # Lightning starts the other processes itself.

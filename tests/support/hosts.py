@@ -1,0 +1,40 @@
+"""Two hosts as network namespaces of this machine, joined by a cable."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def missing() -> str:
+    """Return why there are no namespaces on this machine, or nothing."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        return "network namespaces need the program ip and root"
+    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
+    return "" if tried.returncode == 0 else "this machine does not allow network namespaces"
+
+
+@contextmanager
+def two_hosts() -> Iterator[list[tuple[list[str], str]]]:
+    """Return, for each host, the words that start a command on it, and its address."""
+    names = [f"fastproj-{os.getpid()}-{place}" for place in (0, 1)]
+    cables, addresses = [f"fp{os.getpid()}{place}" for place in "ab"], ["10.39.0.1", "10.39.0.2"]
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", cables[0], "netns", names[0], "type", "veth", "peer", cables[1], "netns", names[1])
+        for name, cable, address in zip(names, cables, addresses, strict=True):
+            ip("-n", name, "link", "set", cable, "name", "eth0")
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                ip("-n", name, "link", "set", device, "up")
+        yield [(["ip", "netns", "exec", name], address) for name, address in zip(names, addresses, strict=True)]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def ip(*words: str) -> None:
+    """Run the program ip."""
+    subprocess.run(["ip", *words], check=True, capture_output=True)

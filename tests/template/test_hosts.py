@@ -1,0 +1,159 @@
+"""multinode.sh on two hosts, which are network namespaces; and restarts of local.sh."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine import equal, rows, saved
+from hosts import missing, two_hosts
+from matrix import ENGINE_MODEL, EVERY
+from program import Fastproj
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EVERY, reason="trains on two hosts: set EVERY_TEST=1")]
+namespaces = pytest.mark.skipif(bool(missing()), reason=missing())
+OPTIONS = ["--run.device=cpu", "--speed.compile=off", "--train.steps=1000", "--train.eval_every=100"]
+Host = tuple[list[str], str]
+
+
+@pytest.fixture(scope="module")
+def folder(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project for two machines with one GPU each."""
+    folder = tmp_path_factory.mktemp("project")
+    options = ["--model", ENGINE_MODEL, "--components", "multinode", "--gpus=1", "--nodes=2", "--tensor-cores=none"]
+    result = fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(folder))
+    assert result.returncode == 0, result.stderr
+    return folder / "proj"
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    with two_hosts() as hosts:
+        yield hosts
+
+
+def start(folder: Path, script: str, *options: str, on: Host | None = None, **variables: str) -> subprocess.Popen[str]:
+    """Start a launch script, on a host or on this machine."""
+    settings = {"PYTHON": sys.executable, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+    settings |= {"MASTER_ADDR": "10.39.0.1"} | ({} if on else {"GLOO_SOCKET_IFNAME": "lo"}) | variables
+    command = [*(on[0] if on else []), f"launch/{script}", *(options or OPTIONS)]
+    environment = os.environ | settings
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=pipe, stdout=pipe, text=True, process_group=0)
+
+
+def processes(name: str, variable: str | None = None) -> list[int]:
+    """Return the training processes of a run, with a variable if given."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (place / "cmdline").read_text().split("\0")
+            if (
+                "proj.train" in command
+                and name in command
+                and (variable is None or variable in (place / "environ").read_text().split("\0"))
+            ):
+                found.append(int(place.name))
+    return found
+
+
+def kill_host(launcher: subprocess.Popen[str], name: str) -> None:
+    """Kill what runs on a host: the launcher, and the training processes, which are in sessions of their own."""
+    network = Path(f"/proc/{launcher.pid}/ns/net").readlink()
+    there = [pid for pid in processes(name) if Path(f"/proc/{pid}/ns/net").readlink() == network]
+    for pid in {launcher.pid, *there}:
+        os.kill(pid, signal.SIGKILL)
+    launcher.communicate()
+
+
+def until(condition: Callable[[], object], *running: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 100
+    while not condition():
+        ended = [it for it in running if it.poll() is not None]
+        assert not ended, [it.communicate() for it in ended]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def finished(*started: subprocess.Popen[str]) -> str:
+    """Return what was printed, after all have ended well."""
+    printed = [it.communicate(timeout=200) for it in started]
+    assert [it.returncode for it in started] == [0] * len(started), printed
+    return "".join(it for pair in printed for it in pair)
+
+
+@namespaces
+def test_host_that_was_killed_joins_again(folder: Path, hosts: list[Host]) -> None:
+    def both(name: str) -> list[subprocess.Popen[str]]:
+        return [start(folder, "multinode.sh", on=host, RUN_NAME=name) for host in reversed(hosts)]  # the first one last
+
+    finished(*both("whole"))
+    second, first = both("killed")
+    until(lambda: any(folder.glob("runs/killed/checkpoints/step-*")), first, second)
+    kill_host(second, "killed")
+    again = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="killed")
+    begin = time.monotonic()
+    printed = finished(first, again)
+    print(f"{time.monotonic() - begin:.0f} s from the kill to the end")
+    assert len(set(re.findall(r"from step ([\d,]+)", printed))) == 2, printed
+    assert equal(saved(folder / "runs", "killed"), saved(folder / "runs", "whole"))
+    assert rows(folder / "runs", "val", "killed") == rows(folder / "runs", "val", "whole")
+
+
+@namespaces
+def test_one_of_two_hosts_is_enough_for_an_elastic_job(folder: Path, hosts: list[Host]) -> None:
+    first = start(folder, "multinode.sh", on=hosts[0], RUN_NAME="elastic", NODES="1:2")
+    second = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="elastic", NODES="1:2")
+    until(lambda: any(folder.glob("runs/elastic/checkpoints/step-*")), first, second)
+    kill_host(second, "elastic")
+    printed = finished(first)
+    assert "on 2 x cpu" in printed
+    assert "on 1 x cpu" in printed
+
+
+@namespaces
+def test_hosts_that_cannot_train_together_end_with_a_line(folder: Path, hosts: list[Host], tmp_path: Path) -> None:
+    alone = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="a", WAIT="2")
+    assert re.fullmatch(r"error: 10.39.0.1:29400 does not answer .*\n", alone.communicate(timeout=60)[1])
+    other = shutil.copytree(folder, tmp_path / "proj")
+    model = other / "src/proj/model.py"
+    model.write_text(model.read_text() + "# an edit\n")
+    first = start(folder, "multinode.sh", on=hosts[0], RUN_NAME="a")
+    second = start(other, "multinode.sh", on=hosts[1], RUN_NAME="a")
+    message = "src here and on 10.39.0.1 differ: use the same commit and command on all machines"
+    assert second.communicate(timeout=60) == ("", f"error: {message}\n")
+    first.terminate()
+    first.communicate(timeout=60)
+
+
+def test_port_of_another_program_is_refused(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        run = start(folder, "multinode.sh", RUN_NAME="a", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        message = f"another program uses 127.0.0.1:{port}: set MASTER_PORT to the same free port on all machines"
+        assert run.communicate(timeout=60) == ("", f"error: {message}\n")
+        assert run.returncode == 1
+
+
+def test_local_starts_all_processes_again_after_one_was_killed(folder: Path) -> None:
+    variables: dict[str, Any] = {"PROCESSES": "2", "RESTARTS": "1"}
+    finished(start(folder, "local.sh", *OPTIONS, "--run.name", "local", **variables))
+    run = start(folder, "local.sh", *OPTIONS, "--run.name", "local-killed", **variables)
+    until(lambda: any(folder.glob("runs/local-killed/checkpoints/step-*")), run)
+    os.kill(processes("local-killed", "RANK=1")[0], signal.SIGKILL)
+    begin = time.monotonic()
+    printed = finished(run)
+    print(f"{time.monotonic() - begin:.0f} s from the kill to the end")
+    assert len(set(re.findall(r"from step ([\d,]+)", printed))) == 2
+    assert equal(saved(folder / "runs", "local-killed"), saved(folder / "runs", "local"))
+    logs = {file.parent.name for file in folder.glob("runs/local-killed/logs/*/attempt_1/*/stderr.log")}
+    assert logs == {"1"}, "the first one has the console"

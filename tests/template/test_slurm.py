@@ -1,0 +1,125 @@
+"""The batch script in a real SLURM cluster of two emulated nodes with fake GPUs."""
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine import equal, rows, saved
+from matrix import ENGINE_MODEL, EVERY
+from program import Fastproj
+from slurm_cluster import Cluster, missing, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not EVERY, reason="trains in a SLURM cluster for minutes: set EVERY_TEST=1"),
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
+OPTIONS = ["--run.device=cpu", "--speed.compile=off", "--train.steps=1500", "--train.eval_every=100"]
+VARIABLES = {"PYTHON": sys.executable, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": ""}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def folder(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project for two nodes with one GPU each."""
+    folder = tmp_path_factory.mktemp("project")
+    options = ["--model", ENGINE_MODEL, "--components", "slurm", "--gpus=1", "--nodes=2", "--tensor-cores=none"]
+    result = fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(folder))
+    assert result.returncode == 0, result.stderr
+    return folder / "proj"
+
+
+@pytest.fixture(scope="module")
+def whole(cluster: Cluster, folder: Path) -> str:
+    """The name of a run that was not interrupted."""
+    job = submit(cluster, folder)
+    ended(cluster, job)
+    return f"slurm-{job}"
+
+
+def submit(cluster: Cluster, folder: Path, *options: str, train: list[str] = OPTIONS) -> str:
+    """Submit the script, and return the ID of the job."""
+    printed = cluster.run("sbatch", *options, "launch/slurm.sbatch", *train, cwd=folder, **VARIABLES)
+    found = re.fullmatch(r"Submitted batch job (\d+)\n", printed)
+    assert found, printed
+    return found[1]
+
+
+def ended(cluster: Cluster, job: str, seconds: float = 200) -> None:
+    """Wait until a job has ended."""
+    wait_for(
+        lambda: cluster.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"), cluster.daemons, seconds
+    )
+    assert cluster.state(job) == "COMPLETED", cluster.run("scontrol", "show", "job", job)
+
+
+def trains(folder: Path, job: str) -> bool:
+    """Whether the run of a job has saved a checkpoint."""
+    return any(folder.glob(f"runs/slurm-{job}/checkpoints/step-*"))
+
+
+def test_run_is_requeued_at_the_time_limit_and_ends_as_an_uninterrupted_one(
+    cluster: Cluster, folder: Path, whole: str
+) -> None:
+    job = submit(cluster, folder, "--time=1", "--signal=USR1@45")
+    wait_for(lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", job), cluster.daemons, 150)
+    stopped = saved(folder / "runs", f"slurm-{job}")["step"]
+    assert stopped < 1500, "so it has not ended before the signal"
+    for change in ("TimeLimit=10", "StartTime=now"):  # SLURM would wait for two minutes
+        cluster.run("scontrol", "update", f"JobId={job}", change)
+    requeued = time.monotonic()
+    ended(cluster, job)
+    output = (folder / f"slurm-{job}.out").read_text()
+    assert f"stopped at step {stopped:,}: resume with --run.name slurm-{job}" in output
+    assert f"from step {stopped:,}" in output
+    assert equal(saved(folder / "runs", f"slurm-{job}"), saved(folder / "runs", whole))
+    assert rows(folder / "runs", "val", f"slurm-{job}") == rows(folder / "runs", "val", whole)
+    print(f"stopped at step {stopped}; {time.monotonic() - requeued:.0f} s from the requeue to the end")
+
+
+def test_killed_task_starts_again_in_the_same_job(cluster: Cluster, folder: Path, whole: str) -> None:
+    job = submit(cluster, folder)
+    wait_for(lambda: trains(folder, job), cluster.daemons)
+    os.kill(rank_of(f"slurm-{job}", "1"), signal.SIGKILL)
+    ended(cluster, job)
+    assert "a task ended with status 137" in (folder / f"slurm-{job}.out").read_text()
+    assert equal(saved(folder / "runs", f"slurm-{job}"), saved(folder / "runs", whole))
+
+
+def rank_of(name: str, rank: str) -> int:
+    """Return the process of a run's rank."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (place / "cmdline").read_text().split("\0")
+            if name in command and "proj.train" in command and f"\0RANK={rank}\0" in (place / "environ").read_text():
+                return int(place.name)
+        except OSError:
+            continue
+    raise AssertionError(f"{name} has no rank {rank}")
+
+
+def test_array_trains_a_run_for_each_seed(cluster: Cluster, folder: Path) -> None:
+    short = ["--run.device=cpu", "--speed.compile=off", "--train.steps=20", "--train.eval_every=20"]
+    job = submit(cluster, folder, "--array=3-4", "--nodes=1", train=short)
+    ended(cluster, f"{job}_3")
+    ended(cluster, f"{job}_4")
+    configs = [json.loads((folder / f"runs/slurm-{job}-{seed}/config.json").read_text()) for seed in (3, 4)]
+    assert [it["config"]["run"]["seed"] for it in configs] == [3, 4]
+
+
+def test_more_tasks_than_gpus_are_refused(cluster: Cluster, folder: Path) -> None:
+    job = submit(cluster, folder, "--nodes=1", "--ntasks-per-node=2")
+    wait_for(lambda: cluster.state(job) == "FAILED", cluster.daemons)
+    output = (folder / f"slurm-{job}.out").read_text()
+    assert output == "error: 2 tasks per node, but 1 GPUs: set --ntasks-per-node and --gpus-per-node\n"
