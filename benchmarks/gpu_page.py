@@ -27,6 +27,23 @@ python benchmarks/gpu_smoke.py --prepare 3.12   # writes build/gpu-smoke
 ```
 """
 ANCHORS = """
+## Records to compare with
+
+These are results of others, from the sources named. The share of the peak is computed from what the source states: the
+FLOPs of the run, its time, and 312 TFLOP/s of an A100 in bf16 or fp16.
+
+| record | hardware | time | share of the peak |
+|---|---|---|---|
+| [airbench94_muon][airbench]: CIFAR-10, 94% | one A100 | 2.59 s, 0.29 PFLOP | 36% |
+| [airbench96_faster][airbench]: CIFAR-10, 96% | one A100 | 27.3 s, 3.1 PFLOP | 36% |
+| [ResNet-18, plain training][airbench]: CIFAR-10, 96% | one A100 | 7 min, 32.3 PFLOP | 25% |
+| [modded-nanogpt][modded]: loss of 3.28 on FineWeb | 8 x H100 | under 90 s | not stated |
+| [llm.c][modded], where modded-nanogpt began: the same loss | 8 x H100 | 45 min | not stated |
+| [MLPerf Training 3.0][mlperf]: ResNet-50, 75.9% | 8 x H100 | 13.5 min | not stated |
+
+[airbench]: https://github.com/KellerJordan/cifar10-airbench
+[modded]: https://github.com/KellerJordan/modded-nanogpt
+[mlperf]: https://developer.nvidia.com/deep-learning-performance-training-inference/training
 """
 
 

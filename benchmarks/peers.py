@@ -8,8 +8,8 @@ All loops of a model have the same initial weights, samples, batches, schedule a
 last step. They must end with the same loss of the validation, within 1e-4. Dropout and augmentation are off, and the
 clipping never changes a gradient, so that the bare step, which has neither, computes the same. Each run is a process
 of its own; each round runs every loop once, so that a slow phase of the machine affects all of them. Prints the median
-of all blocks of steps in microseconds per step, the lowest and highest, and the ratio to the bare step: its median
-over the rounds.
+of all blocks of steps in microseconds of CPU time per step, the lowest and highest, the ratio to the bare step (its
+median over the rounds), and the ratio of the lowest ones, which other work on the machine changes least.
 """
 
 import argparse
@@ -52,14 +52,14 @@ MLP = {"model.width": 16, "model.depth": 1, "model.dropout": 0, "train.micro_bat
 TEXT = {"data.path": "text.txt"}
 CASES = [
     Case("mlp", 200, MLP, ("accelerate", "lightning", "Lightning, all defaults", "hf")),
-    Case("resnet", 10, {"data.shift": 0}),
-    Case("vit", 10, {"model.dropout": 0}),
-    Case("unet", 6, {"data.shift": 0}),
-    Case("gpt", 10, TEXT, ("nanogpt",)),
-    Case("lstm", 6, TEXT),
-    Case("vae", 20),
-    Case("bert", 10, {"model.dropout": 0}),
-    Case("diffusion", 6),
+    Case("resnet", 5, {"data.shift": 0}),
+    Case("vit", 5, {"model.dropout": 0}),
+    Case("unet", 3, {"data.shift": 0}),
+    Case("gpt", 5, TEXT, ("nanogpt",)),
+    Case("lstm", 3, TEXT),
+    Case("vae", 8),
+    Case("bert", 5, {"model.dropout": 0}),
+    Case("diffusion", 3),
 ]
 LIGHTNING = {
     "model": "model.net",
@@ -79,15 +79,26 @@ def main() -> None:
     args = parser.parse_args()
     cases = [case for case in CASES if case.model in args.models or not args.models]
     times: dict[str, dict[str, list[list[float]]]] = {case.model: {} for case in cases}
+    loads: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.rounds):
             for case in cases:
                 measure(case, Path(folder), number, times[case.model])
-    tables = {model: table(found) for model, found in times.items()}
-    if args.keep:
-        versions = {name: version(name) for name in PACKAGES}
-        kept = {"machine": f"{machine()}, one thread", "load": os.getloadavg(), "versions": versions, "models": tables}
-        RESULT.write_text(json.dumps(kept, indent=1) + "\n")
+            loads.append(round(os.getloadavg()[1], 1))
+            if args.keep:
+                keep(times, loads)
+    for model, found in times.items():
+        for peer, (median, low, high, ratio, of_lowest) in table(found).items():
+            print(f"{model:10}{peer:26}{median:9.0f} us  ({low:.0f} to {high:.0f})  {ratio:.2f}  {of_lowest:.2f}")
+
+
+def keep(times: dict[str, dict[str, list[list[float]]]], loads: list[float]) -> None:
+    """Write peers.json."""
+    columns = ["median", "lowest", "highest", "ratio", "ratio of the lowest"]
+    found = {"machine": f"{machine()}, one thread", "versions": {name: version(name) for name in PACKAGES}}
+    found |= {"load of each round": loads, "columns": columns}
+    tables = {model: table(peers) for model, peers in times.items()}
+    RESULT.write_text(json.dumps(found | {"models": tables}, indent=1) + "\n")
 
 
 def measure(case: Case, folder: Path, number: int, times: dict[str, list[list[float]]]) -> None:
@@ -107,7 +118,13 @@ def measure(case: Case, folder: Path, number: int, times: dict[str, list[list[fl
 def run_peer(case: Case, peer: str, project: Path, name: str) -> tuple[list[float], float]:
     """Train with a loop; return the microseconds per step of each block, and the loss of the validation."""
     steps = 12 * case.every
-    own = {"run.device": "cpu", "speed.precision": "fp32", "loader.workers": 0, "optim.clip": 1e9, "log.every": case.every}
+    own = {
+        "run.device": "cpu",
+        "speed.precision": "fp32",
+        "loader.workers": 0,
+        "optim.clip": 1e9,
+        "log.every": case.every,
+    }
     own |= {"train.steps": steps, "train.eval_every": steps, **case.options}
     options = ["--config=configs/default.yaml", *(f"--{key}={value}" for key, value in own.items())]
     if peer == "Lightning, all defaults":
@@ -160,7 +177,12 @@ def run(project: Path, *command: str) -> str:
     """Run a Python program in a project with one thread, and return its output."""
     environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, str(PROGRAMS / "cpu_clock.py"), *command],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         sys.exit(f"error: {' '.join(command)}: {done.stderr[-3000:]}")
@@ -168,14 +190,14 @@ def run(project: Path, *command: str) -> str:
 
 
 def table(times: dict[str, list[list[float]]]) -> dict[str, list[float]]:
-    """Print a model's table; return median, lowest, highest and ratio of each loop."""
-    found = {}
+    """Return median, lowest, highest and ratios of each loop."""
     middles = {peer: [statistics.median(blocks) for blocks in rounds] for peer, rounds in times.items()}
-    for peer, rounds in times.items():
-        every = [block for blocks in rounds for block in blocks]
+    every = {peer: [block for blocks in rounds for block in blocks] for peer, rounds in times.items()}
+    found = {}
+    for peer, blocks in every.items():
+        numbers = [round(it(blocks), 1) for it in (statistics.median, min, max)]
         ratio = statistics.median(a / b for a, b in zip(middles[peer], middles["bare"], strict=True))
-        found[peer] = [*(round(it(every), 1) for it in (statistics.median, min, max)), round(ratio, 3)]
-        print(f"{peer:26}{found[peer][0]:9.0f} us  ({found[peer][1]:.0f} to {found[peer][2]:.0f})  {ratio:.2f}")
+        found[peer] = [*numbers, round(ratio, 3), round(min(blocks) / min(every["bare"]), 3)]
     return found
 
 

@@ -16,6 +16,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -190,12 +191,12 @@ def hugging_face(it: Setup) -> list[float]:
         disable_tqdm=True,
         remove_unused_columns=False,
     )
-    optimizers = (it.optimizer, it.torch_schedule())
+    optimizers: Any = (it.optimizer, it.torch_schedule())
     trainer = InOrder(Net(), arguments, train_dataset=Named(it.train_set), optimizers=optimizers, callbacks=[Clock()])
     begin = time.perf_counter()
     trainer.train()
     ends = [begin, *times[: steps // every]]
-    return [(end - start) / every * 1e6 for start, end in zip(ends, ends[1:], strict=False)]
+    return [(end - start) / every * 1e6 for start, end in pairwise(ends)]
 
 
 def timed(steps: Iterator[None], count: int, every: int) -> list[float]:
@@ -213,10 +214,7 @@ def main() -> None:
     """Train with a loop, validate, and print."""
     kind, it = sys.argv[1], Setup(sys.argv[2], sys.argv[3:])
     loops: dict[str, Callable[[Setup], Iterator[None]]] = {"bare": bare, "tutorial": tutorial, "nanogpt": nanogpt}
-    if kind == "hf":
-        times = hugging_face(it)
-    else:
-        times = timed(loops[kind](it), it.plan.total_steps, it.cfg.log.every)
+    times = hugging_face(it) if kind == "hf" else timed(loops[kind](it), it.plan.total_steps, it.cfg.log.every)
     print(json.dumps({"times": times, "loss": it.validate()}))
 
 
