@@ -99,9 +99,11 @@ docs-check: docs  ## check all links, and open every page in headless Chromium; 
 sizes: $(VENV)/.ready  ## count files and lines of the default project of each model
 	$(BIN)/python benchmarks/sizes.py
 
-bench: $(VENV)/.ready  ## measure fastproj's commands, and what the training loop adds to a step
+bench: $(VENV)/.ready  ## measure fastproj's commands, and a step, the start and the loader beside those of others
 	$(BIN)/python benchmarks/commands.py
-	$(BIN)/python benchmarks/frameworks.py
+	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/loading.py
 
 release: $(VENV)/.ready  ## make a release after test-all: VERSION=X.Y.Z; nothing is pushed
 	@$(BIN)/python generator/release.py "$$VERSION"

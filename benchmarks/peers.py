@@ -20,12 +20,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from machine import machine
+from peer_cases import CASES, MLP, Case, lightning_options
 
 PROGRAMS = Path(__file__).parent / "programs"
 RESULT = Path(__file__).with_name("peers.json")
@@ -33,41 +33,6 @@ WARM_UP = 2
 """Blocks of steps to skip, of 12."""
 TOLERANCE = 1e-4
 PACKAGES = ("torch", "lightning", "accelerate", "transformers")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, and the options with which its loops compute the same."""
-
-    model: str
-    every: int
-    """Steps per block."""
-    options: dict[str, Any] = field(default_factory=dict)
-    peers: tuple[str, ...] = ()
-    """Loops beyond bare, tutorial and core."""
-
-
-MLP = {"model.width": 16, "model.depth": 1, "model.dropout": 0, "train.micro_batch": 32, "optim.lr": 1e-4}
-"""So small that little but the loop matters."""
-TEXT = {"data.path": "text.txt"}
-CASES = [
-    Case("mlp", 200, MLP, ("accelerate", "lightning", "Lightning, all defaults", "hf")),
-    Case("resnet", 5, {"data.shift": 0}),
-    Case("vit", 5, {"model.dropout": 0}),
-    Case("unet", 3, {"data.shift": 0}),
-    Case("gpt", 5, TEXT, ("nanogpt",)),
-    Case("lstm", 3, TEXT),
-    Case("vae", 8),
-    Case("bert", 5, {"model.dropout": 0}),
-    Case("diffusion", 3),
-]
-LIGHTNING = {
-    "model": "model.net",
-    "data": "data.source",
-    "train.micro_batch": "data.batch_size",
-    "optim.lr": "model.lr",
-}
-"""LightningCLI's names of options and sections."""
 
 
 def main() -> None:
@@ -95,7 +60,10 @@ def main() -> None:
 def keep(times: dict[str, dict[str, list[list[float]]]], loads: list[float]) -> None:
     """Write peers.json."""
     columns = ["median", "lowest", "highest", "ratio", "ratio of the lowest"]
-    found = {"machine": f"{machine()}, one thread", "versions": {name: version(name) for name in PACKAGES}}
+    found: dict[str, Any] = {
+        "machine": f"{machine()}, one thread",
+        "versions": {name: version(name) for name in PACKAGES},
+    }
     found |= {"load of each round": loads, "columns": columns}
     tables = {model: table(peers) for model, peers in times.items()}
     RESULT.write_text(json.dumps(found | {"models": tables}, indent=1) + "\n")
@@ -141,17 +109,6 @@ def run_peer(case: Case, peer: str, project: Path, name: str) -> tuple[list[floa
     samples = batch["train"]["micro_batch"] if "train" in batch else batch["data"]["batch_size"]
     train = [samples * 1e6 / row["samples_per_second"] for row in rows if row["split"] == "train"]
     return train, next(row["loss"] for row in rows if row["split"] == "val")
-
-
-def lightning_options(case: Case, steps: int) -> list[str]:
-    """Return the options of the rendered LightningCLI."""
-    own = {"trainer.accelerator": "cpu", "trainer.max_epochs": "null", "trainer.max_steps": steps}
-    own |= {"trainer.gradient_clip_val": 1e9, "trainer.log_every_n_steps": case.every}
-    own |= {"trainer.val_check_interval": steps, "trainer.num_sanity_val_steps": 0}
-    for key, value in case.options.items():
-        section, name = key.split(".")
-        own[LIGHTNING.get(key, f"{LIGHTNING.get(section, section)}.{name}")] = value
-    return ["fit", "--config=configs/default.yaml", *(f"--{key}={value}" for key, value in own.items())]
 
 
 def printed(output: str) -> tuple[list[float], float]:
