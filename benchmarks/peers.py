@@ -102,6 +102,8 @@ def run_peer(case: Case, peer: str, project: Path, name: str) -> tuple[list[floa
         run(project, "-m", "proj.train", *lightning_options(case, steps), f"--trainer.logger.version={name}")
     elif peer in ("core", "accelerate"):
         run(project, "-m", "proj.train", *options, f"--run.name={name}")
+    elif peer == "hf":
+        return printed(run(project, str(PROGRAMS / "hf_trainer.py"), case.model, *options))
     else:
         return printed(run(project, str(PROGRAMS / "loops.py"), peer, case.model, *options))
     rows = [json.loads(line) for line in (project / "runs" / name / "metrics.jsonl").read_text().splitlines()]

@@ -8,7 +8,6 @@ the validation after the last step.
 bare       forward, backward and update, on batches that are prepared beforehand; the rates of the schedule as well
 tutorial   as in PyTorch's tutorials: a DataLoader of single samples, clipping, a scheduler, and the sum of the losses
 nanogpt    the shape of nanoGPT's loop: rows of one array of tokens, the rate computed in each step, clipping
-hf         Hugging Face's Trainer, with its defaults where they do not change the result
 """
 
 import importlib
@@ -16,7 +15,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -152,53 +150,6 @@ def nanogpt(it: Setup) -> Iterator[None]:
         yield
 
 
-def hugging_face(it: Setup) -> list[float]:
-    """Train with Hugging Face's Trainer, and return the microseconds per step of each block."""
-    from transformers import Trainer, TrainerCallback, TrainingArguments
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = it.net
-
-        def forward(self, **batch: Tensor) -> dict[str, Tensor]:
-            return {"loss": it.loss(it.prepared(tuple(batch.values())))}
-
-    class Named(Samples):
-        def __getitem__(self, index: int) -> Any:
-            return {f"part{number}": part for number, part in enumerate(super().__getitem__(index))}
-
-    class InOrder(Trainer):
-        def _get_train_sampler(self, *_: Any) -> Any:
-            return [index for batch in it.order for index in batch]
-
-    times: list[float] = []
-
-    class Clock(TrainerCallback):
-        def on_log(self, *_: Any, **__: Any) -> None:
-            times.append(time.perf_counter())
-
-    steps, every = it.plan.total_steps, it.cfg.log.every
-    arguments = TrainingArguments(
-        output_dir="runs/hf",
-        use_cpu=True,
-        max_steps=steps,
-        logging_steps=every,
-        per_device_train_batch_size=it.cfg.train.micro_batch,
-        max_grad_norm=it.cfg.optim.clip,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-    )
-    optimizers: Any = (it.optimizer, it.torch_schedule())
-    trainer = InOrder(Net(), arguments, train_dataset=Named(it.train_set), optimizers=optimizers, callbacks=[Clock()])
-    begin = time.perf_counter()
-    trainer.train()
-    ends = [begin, *times[: steps // every]]
-    return [(end - start) / every * 1e6 for start, end in pairwise(ends)]
-
-
 def timed(steps: Iterator[None], count: int, every: int) -> list[float]:
     """Return the microseconds per step of each block."""
     times = []
@@ -214,7 +165,7 @@ def main() -> None:
     """Train with a loop, validate, and print."""
     kind, it = sys.argv[1], Setup(sys.argv[2], sys.argv[3:])
     loops: dict[str, Callable[[Setup], Iterator[None]]] = {"bare": bare, "tutorial": tutorial, "nanogpt": nanogpt}
-    times = hugging_face(it) if kind == "hf" else timed(loops[kind](it), it.plan.total_steps, it.cfg.log.every)
+    times = timed(loops[kind](it), it.plan.total_steps, it.cfg.log.every)
     print(json.dumps({"times": times, "loss": it.validate()}))
 
 
