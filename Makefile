@@ -18,7 +18,7 @@ GPU_VENV := build/gpu-venv
 GPU_BIN := $(abspath $(GPU_VENV))/bin
 GPU_READY = $(GPU_VENV)/ready$(subst /,-,$(shell command -v $(PYTHON)))
 
-.PHONY: help demo test test-all try gpu check format docs docs-check sizes bench release clean
+.PHONY: help demo test test-all try gpu gpu-smoke check format docs docs-check sizes bench release clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -75,6 +75,10 @@ $(GPU_READY): pyproject.toml template/project/pyproject.toml.jinja
 gpu: $(GPU_READY)  ## the rendered projects' own tests that need a GPU, with PYTHON's torch; a skip is a failure
 	REQUIRE_GPU=1 $(GPU_BIN)/python -m pytest -m gpu $(ARGS)
 
+gpu-smoke: $(GPU_READY)  ## nine minutes on one GPU: each precision and component, speed, memory; writes docs/gpu.md
+	$(GPU_BIN)/python benchmarks/gpu_smoke.py $(ARGS)
+	$(GPU_BIN)/python benchmarks/gpu_page.py
+
 check: $(VENV)/.ready  ## check format, lint and types of the generator, the template and the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -95,9 +99,11 @@ docs-check: docs  ## check all links, and open every page in headless Chromium; 
 sizes: $(VENV)/.ready  ## count files and lines of the default project of each model
 	$(BIN)/python benchmarks/sizes.py
 
-bench: $(VENV)/.ready  ## measure fastproj's commands, and what the training loop adds to a step
+bench: $(VENV)/.ready  ## measure fastproj's commands, and a step, the start and the loader beside those of others
 	$(BIN)/python benchmarks/commands.py
-	$(BIN)/python benchmarks/frameworks.py
+	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/loading.py
 
 release: $(VENV)/.ready  ## make a release after test-all: VERSION=X.Y.Z; nothing is pushed
 	@$(BIN)/python generator/release.py "$$VERSION"

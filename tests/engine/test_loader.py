@@ -4,11 +4,13 @@ from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from engine import MakePackage, rows
 from engine import saved as state
+from torch import Tensor
 
 WORLDS = [1, 2, 3, 4]
 KINDS = ["batches", "samples", "dicts", "nested", "collated", "tensors"]
@@ -97,3 +99,44 @@ def test_automatic_workers_follow_the_data_and_the_cores(tiny: MakePackage, monk
         assert p.loader._auto_workers(train, device) == expected
     train.in_memory = True
     assert p.loader._auto_workers(train, device) == 0
+
+
+class Calls:
+    """Notes what a loader asks of a device that has streams and no values."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.found: list[str] = []
+        self.stream = "main"
+        self.main, side = self._make_stream("main"), self._make_stream("side")
+        move = Tensor.to
+        patch.setattr(torch, "Stream", lambda device: side)
+        patch.setattr(torch.accelerator, "current_stream", lambda device: self.main)
+        patch.setattr(Tensor, "pin_memory", lambda part: self._note("pin", part))
+        patch.setattr(Tensor, "record_stream", lambda part, s: self._note(f"record {s.name}", part))
+        patch.setattr(Tensor, "to", lambda part, device, non_blocking: self._copy(move(part, device), non_blocking))
+
+    def _note(self, call: str, part: Tensor) -> Tensor:
+        self.found.append(call)
+        return part
+
+    def _copy(self, part: Tensor, non_blocking: bool) -> Tensor:
+        return self._note(f"copy on {self.stream}" + ", waiting" * (not non_blocking), part)
+
+    def _make_stream(self, name: str) -> Any:
+        stream = mock.MagicMock()
+        stream.name = name
+        stream.wait_stream = lambda other: self.found.append(f"{name} waits for {other.name}")
+        stream.__enter__.side_effect = lambda: setattr(self, "stream", name)
+        stream.__exit__.side_effect = lambda *_: setattr(self, "stream", "main")
+        return stream
+
+
+def test_the_next_batch_is_copied_from_pinned_memory_while_the_present_one_is_in_use(
+    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p, calls, dataset = tiny(), Calls(monkeypatch), torch.utils.data.TensorDataset(torch.arange(4))
+    device = p.distributed.World(0, 1, torch.device("meta"))
+    for _ in p.loader.Loader(dataset, [[0], [1], [2]], p.config.LoaderConfig(workers=0), device):
+        calls.found.append("use")
+    copy, hand_over = ["pin", "copy on side"], ["main waits for side", "record main"]
+    assert calls.found == [*copy, *hand_over, *copy, "use", *hand_over, *copy, "use", *hand_over, "use"]

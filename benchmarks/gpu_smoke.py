@@ -1,0 +1,174 @@
+"""Ask a GPU whether each precision and component trains and agrees, and measure speed and memory: `make gpu-smoke`.
+
+    python benchmarks/gpu_smoke.py                         # all, at most nine minutes; what is answered is skipped
+    python benchmarks/gpu_smoke.py --only 'fp8|^gpt'       # these again
+    python benchmarks/gpu_page.py                          # docs/gpu.md from the results
+
+A machine without a network needs torch, and a copy of this repository with a folder that is prepared elsewhere, for
+its version of Python:
+
+    python benchmarks/gpu_smoke.py --prepare 3.12          # writes build/gpu-smoke, which must be copied as well
+
+Each answer is written at once to the results, a JSON file, so that a second call continues the first. Without a GPU,
+this is a dry run: what needs one is skipped.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gpu_prepare import ROOT, prepare
+from gpu_questions import QUESTIONS, ROWS, Question, Row
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+FOLDER = ROOT / "build/gpu-smoke"
+RESULTS = Path(__file__).with_name("gpu.json")
+LIMITS = {Question: 120.0, Row: 100.0}
+"""Seconds that one of them may take."""
+SHORTEST = 10.0
+"""Nothing is started when fewer seconds are left."""
+
+
+def name_of(asked: Question | Row) -> str:
+    """Return the key of a result."""
+    return asked.name if isinstance(asked, Question) else f"{asked.model}: {asked.name}"
+
+
+@dataclass
+class Smoke:
+    """One call: what can be asked here, and the results so far."""
+
+    folder: Path
+    file: Path
+    deadline: float
+    machine: dict[str, Any]
+    results: dict[str, Any] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def load(self) -> None:
+        """Read the results so far, or end the program if they are of another machine."""
+        found = json.loads(self.file.read_text()) if self.file.exists() else {"machine": self.machine, "results": {}}
+        if found["machine"] != self.machine:
+            sys.exit(f"error: {self.file} is of another machine, {found['machine']}: use another --results")
+        self.results = found["results"]
+
+    def ask(self, asked: Question | Row) -> None:
+        """Answer in a process of its own, within the time that is left, and write the result."""
+        left = self.deadline - time.monotonic()
+        why = missing(asked, self.machine)
+        if not why and left < SHORTEST:
+            return
+        started = time.monotonic()
+        found = {"status": "skipped", "why": why} if why else self._answer(asked, min(left, LIMITS[type(asked)]))
+        if found:
+            self.write(name_of(asked), found | {"seconds": round(time.monotonic() - started, 1)})
+
+    def write(self, name: str, found: dict[str, Any]) -> None:
+        """Add a result to the file."""
+        with self.lock:
+            self.results[name] = found
+            new = self.file.with_suffix(".new")
+            new.write_text(json.dumps({"machine": self.machine, "results": self.results}, indent=1) + "\n")
+            new.replace(self.file)
+            print(f"{found['status']:8}{found['seconds']:6.1f} s  {name}  {found.get('why', '')}".rstrip(), flush=True)
+
+    def _answer(self, asked: Question | Row, limit: float) -> dict[str, Any]:
+        context = multiprocessing.get_context("forkserver")
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder, "answer.json")
+            process = context.Process(target=_start, args=(asked, self.folder / asked.model / "proj", result))
+            process.start()
+            process.join(limit)
+            if process.is_alive():
+                process.kill()
+                process.join()
+                full = limit == LIMITS[type(asked)]
+                return {"status": "failed", "why": f"took more than {limit:.0f} s"} if full else {}
+            ended = {"status": "failed", "why": f"the process ended with {process.exitcode}"}
+            found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else ended
+            return found
+
+
+def _start(asked: Question | Row, project: Path, result: Path) -> None:
+    from gpu_answer import answer  # imports torch, which the parent needs not
+
+    answer(asked, project, result)
+
+
+def missing(asked: Question | Row, machine: dict[str, Any]) -> str:
+    """Return what this machine lacks for a question."""
+    lacks = {"CUDA": machine["gpus"] < 1, "2 GPUs": machine["gpus"] < 2, "fp8": machine["capability"] < [8, 9]}
+    packages = [name for name in asked.modules if find_spec(name) is None]
+    found = [asked.needs] if lacks.get(asked.needs) else packages
+    return f"needs {' and '.join(found)}" if found else ""
+
+
+def find_machine() -> dict[str, Any]:
+    """Return what a result depends on."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "gpus": torch.cuda.device_count() if cuda else 0,
+        "capability": list(torch.cuda.get_device_capability()) if cuda else [0, 0],
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def remaining(asked: Iterable[Question | Row], done: dict[str, Any], only: str) -> list[Question | Row]:
+    """Return what is not answered yet, or what is asked for by name."""
+    if only:
+        return [it for it in asked if re.search(only, name_of(it))]
+    return [it for it in asked if name_of(it) not in done]
+
+
+def main() -> None:
+    """Read the options, ask, and print what is left."""
+    parser = argparse.ArgumentParser(description="Train each component on a GPU, and measure.")
+    parser.add_argument("--prepare", metavar="PYTHON", help="render, and fetch packages for a Python, such as 3.12")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="the rendered projects")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--seconds", type=float, default=540.0, help="time for everything")
+    parser.add_argument("--jobs", type=int, help="questions at the same time")
+    parser.add_argument("--only", default="", metavar="REGEX", help="ask these, also if they are answered")
+    args = parser.parse_args()
+    deadline = time.monotonic() + args.seconds
+    if args.prepare or not args.folder.exists():
+        prepare(args.folder, args.prepare or "")
+    if args.prepare:
+        return
+    site = str(args.folder.resolve() / "site")
+    sys.path.append(site)
+    os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:1], str(Path(__file__).parent), site])
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch._dynamo", "jsonargparse", "gpu_answer"])
+    smoke = Smoke(args.folder.resolve(), args.results, deadline, find_machine())
+    smoke.load()
+    with ThreadPoolExecutor(args.jobs or max(1, (os.cpu_count() or 2) // 2)) as pool:
+        list(pool.map(smoke.ask, remaining(QUESTIONS, smoke.results, args.only)))
+    for row in remaining(ROWS, smoke.results, args.only):  # alone, as these are measured
+        smoke.ask(row)
+    every: list[Question | Row] = [*QUESTIONS, *ROWS]
+    failed = [name for name, found in smoke.results.items() if found["status"] == "failed"]
+    unanswered = len(remaining(every, smoke.results, ""))
+    print(f"{len(every) - unanswered} of {len(every)} answered, {len(failed)} failed: {', '.join(failed) or 'none'}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Answer a question or measure a row of `gpu_questions.py`, in a process of its own with the model's project."""
+
+import gc
+import importlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing import set_start_method
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from gpu_questions import Question, Row
+
+CONFIG = "--config=configs/default.yaml"
+Losses = list[float]
+IMAGES = ("resnet", "vit")
+
+
+class One(int):
+    """The size of a process group of one rank, which `fsdp` takes for several: it does not equal 1."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def answer(asked: Question | Row, project: Path, result: Path) -> None:
+    """Write the answer to a JSON file; all that is printed goes to a file beside it."""
+    set_start_method("fork", force=True)  # of loader workers, as in a process of its own
+    output = result.with_suffix(".out")
+    descriptor = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.chdir(project)
+    sys.path.insert(0, str(project / "src"))
+    torch.set_num_threads(2 if torch.cuda.is_available() else 1)
+    try:
+        runs = result.with_suffix("")
+        found = _ask(asked, runs, output) if isinstance(asked, Question) else _measure(asked, runs)
+        answered = {"status": "ok", **found}
+    except BaseException as error:  # also SystemExit: whatever ends it is the answer
+        kind = "".join(traceback.format_exception(error)).strip().splitlines()
+        answered = {"status": "failed", "why": "\n".join(kind[-12:])}
+    result.write_text(json.dumps(answered))
+
+
+def _ask(asked: Question, runs: Path, output: Path) -> dict[str, Any]:
+    """Train the reference and the run, and compare them."""
+    expected = [] if asked.reference is None else _train(asked.model, asked.reference, runs / "reference")[0]
+    if asked.memory < 1:
+        peak, total = torch.cuda.max_memory_reserved(), torch.cuda.mem_get_info()[1]
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(asked.memory * peak / total)
+    losses = _train(asked.model, asked.options, runs / "run", asked.launch)[0]
+    assert all(map(torch.isfinite, torch.tensor(losses))), f"a loss is not finite: {losses}"
+    assert not asked.falls or losses[-1] < losses[0], f"the loss did not fall: {losses}"
+    assert asked.prints in output.read_text(), f"the run did not print {asked.prints!r}"
+    found: dict[str, Any] = {"losses": [round(losses[0], 5), round(losses[-1], 5)]}
+    if asked.reference is not None:
+        assert len(losses) == len(expected), f"{len(losses)} rows of metrics are not {len(expected)}"
+        found["difference"] = max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True))
+        assert found["difference"] <= asked.tolerance, f"{losses} differ from {expected} by {found['difference']:.2g}"
+    return found
+
+
+def _measure(asked: Row, runs: Path) -> dict[str, Any]:
+    """Train on synthetic data; return speed, share of the peak and memory without the first two rows of metrics."""
+    cuda = torch.cuda.is_available()
+    length: tuple[str, ...] = (f"--train.steps={asked.steps}", f"--train.eval_every={asked.steps}", "--log.every=10")
+    if not cuda:
+        length = DRY if asked.model == "resnet" else (*DRY, "--model.depth=1")
+    data = ("--data.shift=0",) if asked.model in IMAGES else ()
+    options = (*asked.options, *data, *length, "--mfu.enabled=true")
+    load = importlib.import_module("proj.data").load
+    with mock.patch("proj.data.load", lambda cfg: _synthetic(asked.model, cfg, load, 224 if cuda else 32)):
+        _, rows = _train(asked.model, options, runs / "run")
+    kept = rows[2:]
+    found = {key: statistics.median(row[key] for row in kept) for key in ("samples_per_second", "data_wait")}
+    found |= {key: statistics.median(row[key] for row in kept) for key in ("tflops", "mfu") if key in kept[0]}
+    memory = torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0
+    return found | {"memory_gb": memory, "first_row_seconds": rows[0]["seconds"]}
+
+
+DRY = ("--train.steps=3", "--train.eval_every=3", "--log.every=1", "--train.micro_batch=2")
+"""Options of a row without a GPU, where nothing is measured."""
+
+
+def _synthetic(model: str, cfg: Any, load: Callable[[Any], Any], size: int) -> Any:
+    """Return random images or tokens, as many as need no disk; real text for the LSTM."""
+    data, generator = importlib.import_module("proj.data"), torch.Generator().manual_seed(0)
+    if model in IMAGES:
+        count = 1024 if size > 200 else 12
+        images = torch.randint(256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
+        labels = torch.randint(1000, (count,), generator=generator)
+        train, val = (data.Images(images, labels, part, cfg) for part in torch.arange(count).split(count * 3 // 4))
+        return train, val, data.Spec(3, size, tuple(map(str, range(1000))), (0.5,) * 3, (0.25,) * 3)
+    if model == "gpt":
+        context, vocabulary = (cfg.context, 50304) if size > 200 else (32, 256)
+        tokens = torch.randint(vocabulary, (256 * context + 1,), dtype=torch.int32, generator=generator)
+        return (
+            data.Windows(tokens, context),
+            data.Windows(tokens[: 32 * context + 1], context),
+            data.Spec(vocabulary, context),
+        )
+    return load(cfg)
+
+
+def _train(model: str, options: tuple[str, ...], folder: Path, launch: str = "") -> tuple[Losses, list[dict[str, Any]]]:
+    """Train with options; return the loss of each row of metrics, and the rows."""
+    text = ("--data.path=text.txt",) if model in ("gpt", "lstm") else ()
+    given = [CONFIG, *text, *options, f"--run.dir={folder}", "--run.name=run"]
+    if launch == "two":
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        source = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run([*command, "-m", "proj.train", *given], check=True, env=os.environ | source)
+    else:
+        _train_here(given, launch)
+    rows = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["split"] == "train"]
+    return [row["loss"] for row in rows], rows
+
+
+def _train_here(given: list[str], launch: str) -> None:
+    names = ("train", "config", "components", "distributed", "errors")
+    train, config, components, distributed, errors = (importlib.import_module(f"proj.{name}") for name in names)
+    cfg = config.parse(components.Config, given)
+    device = distributed.find_device(cfg.run.device)
+    world = distributed.World(0, 1, device)
+    if launch == "one-rank":
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        torch.distributed.init_process_group(init_method=address, rank=0, world_size=1)
+        world = distributed.World(0, One(1), device)
+    if launch == "stop":
+        try:
+            train.train(config.parse(components.Config, [*given, "--run.hours=1e-9"]), world)
+        except errors.Stopped:
+            train.train(cfg, world)
+        else:
+            raise AssertionError("the run did not stop")
+        return
+    train.train(cfg, world)

@@ -1,0 +1,67 @@
+"""Train the network of a rendered `proj` with Hugging Face's Trainer: the same weights, samples, steps and validation.
+
+    python hf_trainer.py MODEL --config configs/default.yaml
+
+The Trainer has its defaults where they do not change the result. Prints what `loops.py` prints.
+"""
+
+import json
+import sys
+import time
+from itertools import pairwise
+from typing import Any
+
+from loops import Samples, Setup
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+
+def hugging_face(it: Setup) -> list[float]:
+    """Train with Hugging Face's Trainer, and return the microseconds per step of each block."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = it.net
+
+        def forward(self, **batch: Tensor) -> dict[str, Tensor]:
+            return {"loss": it.loss(it.prepared(tuple(batch.values())))}
+
+    class Named(Samples):
+        def __getitem__(self, index: int) -> Any:
+            return {f"part{number}": part for number, part in enumerate(super().__getitem__(index))}
+
+    class InOrder(Trainer):
+        def _get_train_sampler(self, *_: Any) -> Any:
+            return [index for batch in it.order for index in batch]
+
+    times: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_log(self, *_: Any, **__: Any) -> None:
+            times.append(time.perf_counter())
+
+    steps, every = it.plan.total_steps, it.cfg.log.every
+    arguments = TrainingArguments(
+        output_dir="runs/hf",
+        use_cpu=True,
+        max_steps=steps,
+        logging_steps=every,
+        per_device_train_batch_size=it.cfg.train.micro_batch,
+        max_grad_norm=it.cfg.optim.clip,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+    optimizers: Any = (it.optimizer, it.torch_schedule())
+    trainer = InOrder(Net(), arguments, train_dataset=Named(it.train_set), optimizers=optimizers, callbacks=[Clock()])
+    begin = time.perf_counter()
+    trainer.train()
+    ends = [begin, *times[: steps // every]]
+    return [(end - start) / every * 1e6 for start, end in pairwise(ends)]
+
+
+if __name__ == "__main__":
+    made = Setup(sys.argv[1], sys.argv[2:])
+    print(json.dumps({"times": hugging_face(made), "loss": made.validate()}))
