@@ -126,9 +126,7 @@ def commands() -> list[str]:
     for name, command in everything.items():
         lines += ["", f"## {name}", "", " ".join(str(command.help).split()), ""]
         lines += ["| argument or option | meaning |", "|---|---|"]
-        answers = [
-            it for it in command.params if name == "fastproj update" and it.name in {answer.name for answer in ANSWERS}
-        ]
+        answers = [it for it in command.params if name == "fastproj update" and it.name in ANSWERS]
         for parameter in command.params:
             if not getattr(parameter, "hidden", False) and parameter.name != "help" and parameter not in answers:
                 allowed = choices(questions, str(parameter.name)) if parameter.name != "components" else []
