@@ -73,26 +73,23 @@ def _confirm(confirmation: str, answers: Answers) -> bool:
 def _ask(question: Question, defaults: Answers) -> Any:
     default = question.default(defaults)
     while True:
-        answer = question.parsed(_prompt(question, default))
+        answer = _prompt(question, default)
         if not (wrong := question.problem(answer)):
-            return answer
+            return question.parsed(answer)
         questionary.print(f"  {wrong}", style="fg:ansired")
 
 
 def _prompt(question: Question, default: Any) -> Any:
-    def check(answer: Any) -> str | bool:
-        return question.problem(answer) or True
-
     title, *details = question.help
     title = f"{_wrapped(title)}\n "
     if found := question.choices():
         several = question.entry.get("multiselect")
         checked = (default or []) if several else []
         choices = [Choice(_wrapped(name), value, checked=value in checked) for name, value in found.items()]
-        keys = f"Arrow keys: move, typing: filter, {'Space: toggle' if several else 'Enter: select'}"
+        keys = f"Arrows: move, typing: filter, {'Space: toggle, Enter: done' if several else 'Enter: select'}"
         look = _LIST | {"instruction": "\n  ".join([*details, keys])}
         if several:
-            return questionary.checkbox(title, choices, validate=check, **look).unsafe_ask()
+            return questionary.checkbox(title, choices, **look).unsafe_ask()
         start = next((it for it in choices if it.value == default), None)
         return questionary.select(title, choices, start, **look).unsafe_ask()
     message = "\n  ".join([title.strip(), *details])
@@ -101,9 +98,7 @@ def _prompt(question: Question, default: Any) -> Any:
     # An empty field shows the default, which Enter accepts.
     empty = "" if default is MISSING else _as_field(default)
     hint = [("fg:ansibrightblack", empty)]
-    text = questionary.text(
-        f"{message}\n ", validate=lambda it: question.problem(it or empty) or True, placeholder=hint, **_LOOK
-    ).unsafe_ask()
+    text = questionary.text(f"{message}\n ", placeholder=hint, **_LOOK).unsafe_ask()
     return str(text or empty)
 
 
