@@ -4,7 +4,7 @@ import pytest
 from arena import Arena
 from attack import FAST, attempt, cases
 from matrix import EVERY
-from observed import harness
+from project_state import harness
 
 
 @pytest.fixture(scope="module")

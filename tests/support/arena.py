@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from observed import Entries, Observed, harness
 from program import run_fastproj
+from project_state import Entries, Observed, harness
 from updating import build, lost_edits, read_files
 
 KINDS = ("lost edits", "wrong merges", "code executed", "tracebacks", "hangs", "leftovers", "surprises")

@@ -29,7 +29,7 @@ from attempts import (
 )
 from edits import State
 from hostile_answers import HOSTILE
-from observed import harness
+from project_state import harness
 from refused import REFUSED
 from template_changes import CHANGES
 

@@ -10,7 +10,7 @@ import git_settings
 import hostile_templates
 from arena import Attempt
 from edits import State
-from observed import harness
+from project_state import harness
 from updating import commit, git, read_files
 
 
