@@ -15,12 +15,6 @@ from updating import read_answers
 MOVED: dict[str, str] = yaml.safe_load((ROOT / "template/components/moved-options/renamed.yaml").read_text())
 
 
-def test_page_lists_every_option_with_its_successor() -> None:
-    page = (ROOT / "docs/upgrading.md").read_text()
-    rows = dict(re.findall(r"(?m)^\| `([\w.]+)` \| (.*) \|$", page))
-    assert {option: cell.replace("`", "") for option, cell in rows.items()} == MOVED
-
-
 def test_text_says_whether_the_component_exists() -> None:
     for option, text in MOVED.items():
         named = re.search(r"in the component ([a-z-]+)(.*)", text)
