@@ -30,7 +30,7 @@ def main() -> None:
         status = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
     if status > 128:
         outcomes = {"new": "no incomplete project is left", "tune": "what was found is kept"}
-        outcome = outcomes.get(sys.argv[1], "nothing was changed")
+        outcome = outcomes.get("".join(sys.argv[1:2]), "nothing was changed")
         _fail(f"interrupted; {outcome}", status)
     sys.exit(status)
 
@@ -59,7 +59,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "fastproj"
-        return f"{error.format_message()} See {command} --help.", error.exit_code
+        return f"{error.format_message().rstrip('.')}. See {command} --help.", error.exit_code
     if isinstance(error, FastprojError):
         return str(error), error.status
     if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.filename is None):

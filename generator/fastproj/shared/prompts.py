@@ -39,7 +39,10 @@ def ask(questions: Answers, given: Answers, defaults: Answers, confirmation: str
             question = Question(name, entry, dict(known))
             try:
                 asked = name not in given and question.is_asked()
-                answer = _ask(question, defaults) if asked else _unasked(question, given, defaults)
+                if asked:
+                    answer = _ask(question, defaults)
+                else:
+                    answer = question.parsed(given[name]) if name in given else question.default(defaults)
             except EOFError:
                 raise
             except Exception as error:
@@ -55,11 +58,6 @@ def ask(questions: Answers, given: Answers, defaults: Answers, confirmation: str
     except EOFError as error:
         raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
     return given | new
-
-
-def _unasked(question: Question, given: Answers, defaults: Answers) -> Any:
-    name = question.name
-    return question.parsed(given[name]) if name in given else question.default(defaults)
 
 
 def _confirm(confirmation: str, answers: Answers) -> bool:

@@ -37,11 +37,7 @@ class Question:
 
     def is_asked(self) -> bool:
         """Return whether a user is asked: unless `ask` is false, or the question does not apply."""
-        return self.applies() and self._is_true("ask")
-
-    def applies(self) -> bool:
-        """Return whether `when` holds."""
-        return self._is_true("when")
+        return self._is_true("when") and self._is_true("ask")
 
     def default(self, replaced: dict[str, Any]) -> Any:
         """Return the default, or what replaces it."""

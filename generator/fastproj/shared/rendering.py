@@ -113,6 +113,8 @@ def _render(template: Path, stage: Path, location: str, answers: Answers, defaul
 def _explained(error: Exception, location: str, answers: Answers) -> Exception:
     """Return the error of one line for an error of copier or of a library that it uses."""
     of_a_library = type(error).__module__.partition(".")[0] in ("jinja2", "yaml", "pydantic", "pydantic_core")
+    if type(error).__name__ == "UnsafeTemplateError":
+        return FastprojError(f"the template {location} would run code of its own, such as _tasks: remove that from it")
     if isinstance(error, OSError) and not of_a_library:  # Jinja's for a missing include is one
         return error
     message = " ".join(str(error).split()) or type(error).__name__

@@ -108,7 +108,8 @@ def open_template(location: str | None, work: Path) -> Template:
         raise FastprojError(
             f"git could not read the template {location} ({done.reason}): fix that, or pass another with --template"
         )
-    listed = git.run(clone, "--git-dir", str(clone), "tag", "--list").text.split("\n")
+    tags_of = ("for-each-ref", "--format=%(refname:lstrip=2)", "refs/tags")
+    listed = git.run(clone, "--git-dir", ".", *tags_of, variables=git.to_read_templates(own)).text.split("\n")
     versions = {tag: found for tag in listed if (found := version_of(tag)) is not None}
     tags = sorted(versions, key=versions.__getitem__)
     releases = [tag for tag in tags if not versions[tag].is_prerelease]

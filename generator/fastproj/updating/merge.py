@@ -56,7 +56,9 @@ def merge(repository: Repository, trees: tuple[str, str, str], own: set[str], me
         merged.notes += [why.format(by_user.get(path, path))] if new.get(path) != old.get(path) else []
     folders = _folders_of(new)
     for path in old.keys() - ours.keys() - by_user.keys():
-        theirs.pop(renames.get(path, ""), None)
+        if path in renames:
+            theirs.pop(renames[path], None)
+            merged.notes.append(f"deleted   {path}: stays deleted, and so does {renames[path]}, its new name")
         if path in folders:
             del base[path], theirs[path]
     for path in base.keys() & ours.keys() - theirs.keys() - renames.keys():

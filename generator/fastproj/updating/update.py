@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ..shared.answers import ANSWERS_FILE, combine, option
-from ..shared.errors import FastprojError
+from ..shared.errors import FastprojError, UsageError
 from ..shared.rendering import Rendered, copy, preload
 from ..shared.scratch import scratch_folder, temporary_folder
 from ..shared.template import Template
@@ -73,9 +73,12 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     questions = after.questions(target)
     answers = combine(wanted.answers or {}, wanted.data or [], questions)
     if wanted.components is not None:
+        if "components" in answers:
+            raise UsageError("--data components is not allowed here: name the components as arguments")
         answers["components"] = wanted.components(project.answers, questions)
     given = any(str(project.answers.get(key)) != str(value) for key, value in answers.items())
-    if (target, after.location) == (project.version, before.location) and not given:
+    moved = after.location != before.location or (wanted.template is not None and after.location != project.location)
+    if target == project.version and not (moved or given):
         return Updated(project, target)
 
     repository, prefix = project.repository, project.repository.prefix
