@@ -48,7 +48,7 @@ def ask(questions: Answers, given: Answers, defaults: Answers, confirmation: str
             except Exception as error:
                 reason = " ".join(str(error).split())
                 raise FastprojError(
-                    f"cannot ask for {shown_name(name)} ({reason}): answer it with {option(name)}, or pass --yes"
+                    f"the question {shown_name(name)} is broken ({reason}): answer it with {option(name)}, or use --yes"
                 ) from error
             known |= {} if answer is MISSING else {name: answer}
             new |= {name: answer} if asked else {}

@@ -53,12 +53,12 @@ def merge(repository: Repository, trees: tuple[str, str, str], own: set[str], me
     for path, why in _kept((old, ours, new), renames, by_user, own).items():
         theirs.pop(path, None)
         theirs.update({path: old[path]} if path in old else {})
-        merged.notes += [why.format(by_user.get(path, path))] if new.get(path) != old.get(path) else []
+        merged.notes += (
+            [why.format(by_user.get(path, path), renames.get(path))] if new.get(path) != old.get(path) else []
+        )
     folders = _folders_of(new)
     for path in old.keys() - ours.keys() - by_user.keys():
-        if path in renames:
-            theirs.pop(renames[path], None)
-            merged.notes.append(f"deleted   {path}: stays deleted, and so does {renames[path]}, its new name")
+        theirs.pop(renames.get(path, ""), None)
         if path in folders:
             del base[path], theirs[path]
     for path in base.keys() & ours.keys() - theirs.keys() - renames.keys():
@@ -84,6 +84,7 @@ def _kept(
     gone = {path for path in gone if not _folders_of([path]) & new.keys()}  # a file may be in place of a folder
     edited = {path for path in gone if path in by_user or ours[path].split()[1] != old[path].split()[1]}
     found = dict.fromkeys(sorted(deleted), "deleted   {}: stays deleted, although the template changed it")
+    found |= dict.fromkeys(deleted & renames.keys(), "deleted   {}: stays deleted, also under its new name {}")
     found |= dict.fromkeys(sorted(kept), "yours     {}: kept with your changes; the template has a newer version")
     return found | dict.fromkeys(sorted(edited), "yours     {}: kept with your changes; it is no longer rendered")
 
