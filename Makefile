@@ -27,6 +27,7 @@ help:  ## list the commands
 demo:  ## render a project for this machine, train it on real data and evaluate it
 	@test -x $(DEMO_BIN)/fastproj || { echo 'demo: creating a virtual environment, once'; \
 	  $(PYTHON) -m venv $(DEMO_VENV) && $(DEMO_BIN)/python -m pip install --quiet --editable .; }
+	@$(DEMO_BIN)/python generator/template_bundle.py
 	@if [ -e $(DEMO) ]; then rm -rf $(DEMO).before && mv $(DEMO) $(DEMO).before; fi
 	@$(DEMO_BIN)/fastproj new $(notdir $(DEMO)) --output $(dir $(DEMO)) --model resnet --framework pytorch --no-git --yes
 	@cmp -s $(DEMO)/pyproject.toml $(DEMO_VENV)/installed.toml || { echo 'demo: installing its requirements, once'; \
@@ -56,7 +57,7 @@ test-all: export EVERY_TEST := 1
 test-all: test  ## run all checks and every test: all projects' own tests, all recipes to their end
 
 try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='test_train.py -k resume'
-	@rm -rf build/try && mkdir -p build/try
+	@$(BIN)/python generator/template_bundle.py && rm -rf build/try && mkdir -p build/try
 	@$(BIN)/fastproj new proj --model $(MODEL) --framework $(FRAMEWORK) --no-git --yes --output build/try > /dev/null
 	@cd build/try/proj/src/proj/tests && PYTHONPATH=$(abspath build/try/proj/src) OMP_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -q -p no:cacheprovider $(TESTS)
@@ -76,6 +77,7 @@ gpu: $(GPU_READY)  ## the rendered projects' own tests that need a GPU, with PYT
 	REQUIRE_GPU=1 $(GPU_BIN)/python -m pytest -m gpu $(ARGS)
 
 gpu-smoke: $(GPU_READY)  ## nine minutes on one GPU: each precision and component, speed, memory; writes docs/gpu.md
+	$(GPU_BIN)/python generator/template_bundle.py
 	$(GPU_BIN)/python benchmarks/gpu_smoke.py $(ARGS)
 	$(GPU_BIN)/python benchmarks/gpu_page.py
 

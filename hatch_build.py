@@ -21,9 +21,8 @@ class TemplateBundle(BuildHookInterface[Any]):
         """Write the bundle with the releases in the history, and with `copier.yml` and `template/` as they are now."""
         root = Path(self.root)
         build_data["artifacts"].append(BUNDLE)
-        in_sdist = (root / "PKG-INFO").exists() and (root / BUNDLE).exists()
-        if in_sdist or version == "editable":
-            return  # an editable install builds a bundle of the working tree when it needs one
+        if (root / "PKG-INFO").exists() and (root / BUNDLE).exists():
+            return  # this is an sdist
         sys.path.insert(0, str(root / "generator"))
         from template_bundle import build  # needs only the standard library and packaging
 

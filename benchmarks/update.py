@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[1]
 ROUNDS = 9
 FASTPROJ = [sys.executable, "-m", "fastproj"]
 COMMANDS = {
-    "fastproj update": [*FASTPROJ, "update", "--yes"],
-    "fastproj update --dry-run": [*FASTPROJ, "update", "--yes", "--dry-run"],
+    "fastproj update": [*FASTPROJ, "update"],
+    "fastproj update --dry-run": [*FASTPROJ, "update", "--dry-run"],
     "fastproj status": [*FASTPROJ, "status"],
     "copier update": [sys.executable, "-m", "copier", "update", "--defaults", "--quiet"],
 }

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fastproj.shared.versions import declared_version, newest, tag_of
+from fastproj.shared.versions import newest, tag_of
 from packaging.version import Version
-from template_bundle import releases
+from template_bundle import declared_version, releases
 
 # Variables that `make` passes to its children, removed so that they do not limit the tests.
 _MAKE_VARIABLES = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS", "VERSION")

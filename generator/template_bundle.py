@@ -1,18 +1,23 @@
-"""Build the template as a git bundle, with one parentless commit per release. Only builds and checkouts need this."""
+"""Build the template as a git bundle, with one parentless commit per release. Only builds and checkouts need this.
+
+`python generator/template_bundle.py` builds it for a checkout, from which the program then renders.
+"""
 
 import os
 import re
+import tempfile
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from fastproj.shared import git
-from fastproj.shared.embedded import held
 from fastproj.shared.errors import FastprojError
-from fastproj.shared.scratch import scratch_folder, temporary_folder
-from fastproj.shared.versions import declared_version, is_release, tag_of, version_of
+from fastproj.shared.scratch import scratch_folder
+from fastproj.shared.versions import tag_of, version_of
 from packaging.version import Version
 
+PLACE = "generator/fastproj/_template.bundle"
 # An entry contains these, and nothing else of the repository.
 _CONTENT = ("copier.yml", "template")
 # Fixed, so that the same tree is the same commit on every machine and in every later build.
@@ -35,19 +40,25 @@ def build(root: Path, target: Path) -> None:
         store.write(store.collect(root.absolute()), target)
 
 
-def refresh(root: Path, target: Path) -> dict[str, str]:
-    """Write the bundle of the template in `root` if `target` does not have all its entries, and return them."""
-    with object_store(target.parent) as store:
-        ours = store.collect(root)
-        if not ours.items() <= held(target).items():
-            store.write(ours, target)
-    return ours
-
-
 def releases(root: Path) -> dict[str, str]:
     """Return the releases in the history of a source tree, and the commit of each one's entry."""
-    with object_store(temporary_folder()) as store:
+    with object_store(Path(tempfile.gettempdir())) as store:
         return store.releases(store.link(root.absolute()))
+
+
+def is_release(version: str) -> bool:
+    """Return whether a version is a release, which never changes, and not a `.dev` or other pre-release."""
+    return not Version(version).is_prerelease
+
+
+def declared_version(pyproject: bytes) -> str | None:
+    """Return the version in a `pyproject.toml`, normalized; None if it has none."""
+    try:
+        stated = tomllib.loads(pyproject.decode())["project"]["version"]
+    except (ValueError, KeyError):
+        return None
+    version = version_of(str(stated))
+    return str(version) if version else None
 
 
 @contextmanager
@@ -158,7 +169,7 @@ class ObjectStore:
     def _git(self, *arguments: str, data: bytes = b"", folder: Path | None = None) -> git.Result:
         variables = _VARIABLES | {"GIT_DIR": str(self._folder / "git")}
         place = folder or self._folder
-        done = git.run(place, *arguments, data=data, variables=variables, settings=_SETTINGS, timeout_s=600.0)
+        done = git.run(place, *arguments, data=data, variables=variables, settings=_SETTINGS)
         if not done.ok:
             raise FastprojError(f"git could not build the template's bundle: {done.reason}")
         return done
@@ -172,3 +183,8 @@ def _unreleased(declared: str, past: Iterable[str]) -> str:
         return version
     *leading, final = last.release
     return ".".join(map(str, [*leading, final + 1])) + ".dev0"
+
+
+if __name__ == "__main__":
+    checkout = Path(__file__).parents[1]
+    build(checkout, checkout / PLACE)

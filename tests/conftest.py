@@ -13,14 +13,20 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from history import Repository, installed, program_in
-from matrix import answers
+import template_bundle
+from history import Repository, installed
+from matrix import ROOT, answers
 from program import PROGRAMS, Fastproj, Project, run_fastproj
 from updating import VERSIONS, MakeProject, build, commit, git
 
 
 def pytest_configure() -> None:
-    """Let signals reach the programs under test, also where a shell or `nohup` started pytest, ignoring them."""
+    """Build the template that the program renders, once for all workers.
+
+    Signals reach the programs under test, also where a shell or `nohup` started pytest, ignoring them.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        template_bundle.build(ROOT, ROOT / template_bundle.PLACE)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -144,7 +150,7 @@ def make_project(render_release: MakeProject, tmp_path: Path) -> MakeProject:
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """Environments of the program of three releases, of a checkout, and of an archive without history."""
+    """Environments of the program of three releases, of a development version, and of an archive without history."""
     folder = tmp_path_factory.mktemp("programs")
     checkout = Repository(folder / "checkout")
     make_project = checkout.three_releases()
@@ -160,7 +166,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
         (shutil.copytree if source.is_dir() else shutil.copy)(source, archive.folder / name)
     archive.version("0.4.0")
     found["archive"] = installed(archive, folder / "archived")
-    found["checkout"] = program_in(checkout)
+    found["development"] = installed(checkout, folder / "development")
     return found
 
 
@@ -180,8 +186,6 @@ def released(
     @functools.cache
     def render(version: str, model: str) -> Path:
         assert fastproj("new", "x", "--yes", cwd=tmp_path_factory.mktemp("home")).returncode == 0
-        (home / ".fastproj").mkdir(exist_ok=True)  # where they kept the copy
-        shutil.copy(home / ".local/share/fastproj/template.bundle", home / ".fastproj")
         folder = tmp_path_factory.mktemp("released") / "proj"
         command = [sys.executable, str(PROGRAMS / "render_release.py"), str(folder), version, model]
         subprocess.run(command, env=environment, check=True, capture_output=True)

@@ -1,21 +1,19 @@
 """The entry point: `fastproj`, or `python -m fastproj`."""
 
-import io
 import os
 import signal
 import sys
 from types import FrameType
 from typing import NoReturn
 
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows lacks the last
+
 
 def main() -> None:
     """Run the command line. An expected failure prints one line to stderr and exits with a nonzero status."""
     if sys.platform == "win32":
         _fail("on Windows, fastproj runs in WSL2 only: install it there (learn.microsoft.com/windows/wsl)", 1)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name may have letters that the encoding lacks
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` does
             signal.signal(number, _interrupt)
     try:
@@ -24,10 +22,12 @@ def main() -> None:
         status = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="fastproj") or 0
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        if isinstance(error, Exception):
-            _fail(*_describe(error))
-        status = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
+    except SystemExit as error:
+        status = int(error.code or 0)
+    except KeyboardInterrupt:  # declined, or Ctrl-C at a prompt
+        status = 130
+    except Exception as error:
+        _fail(*_describe(error))
     if status > 128:
         outcomes = {"new": "no incomplete project is left", "tune": "what was found is kept"}
         outcome = outcomes.get("".join(sys.argv[1:2]), "nothing was changed")
@@ -44,9 +44,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGALRM, lambda _, later: _interrupt(number, later))
         signal.setitimer(signal.ITIMER_REAL, 0.005)
         return
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    signal.signal(number, signal.SIG_IGN)
+    for other in _SIGNALS:
+        signal.signal(other, signal.SIG_IGN)  # nothing interrupts the removal of temporary files
     raise SystemExit(128 + number)
 
 

@@ -88,7 +88,6 @@ def update(
     where: Where = Path(),
     to: Annotated[str | None, typer.Option(help="Version of the template; the newest by default.")] = None,
     data: Data = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the defaults of new questions.")] = False,
     dry_run: DryRun = False,
     template: Annotated[str | None, typer.Option(help="New location of the template, recorded in the project.")] = None,
     **answers: Any,
@@ -98,23 +97,18 @@ def update(
     from .updating.update import Wanted
     from .updating.update import update as run_update
 
-    wanted = Wanted(to, template, answers, data, not yes and interactive(), dry_run)
-    result = run_update(where, wanted)
+    result = run_update(where, Wanted(to, template, answers, data, dry_run))
     print(without_passwords(show.updated(result, dry_run)))
     _exit(result.conflicts)
 
 
 @app.command()
-def status(
-    where: Where = Path(),
-    json: Json = False,
-    template: Annotated[str | None, typer.Option(help="Another location of the template.")] = None,
-) -> None:
+def status(where: Where = Path(), json: Json = False) -> None:
     """Show a project's version, the newest version and the answers. Exits with 3 if outdated."""
     from . import show
     from .updating.status import status as read_status
 
-    found = read_status(where, template)
+    found = read_status(where)
     print(without_passwords(show.as_json(found) if json else show.status_text(found)))
     if found.behind:
         raise typer.Exit(3)  # 1 is an error

@@ -104,7 +104,7 @@ def test_hostile_template_is_refused(
         assert list((tmp_path / "out").iterdir()) == []
     folder = make_project()
     before = project_state(folder)
-    for command in (["update", "--yes"], ["update", "--yes", "--dry-run"]):
+    for command in (["update"], ["update", "--dry-run"]):
         result = fastproj(*command, "--template", str(tmp_path / "fork"), cwd=folder)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
         assert "which git treats as its own" in result.stderr

@@ -30,7 +30,7 @@ def test_updated_project_refuses_old_options_with_their_new_names(
     released: Callable[[str, str], Path], fastproj: Fastproj
 ) -> None:
     folder = released("0.3.0", "mlp")
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     assert read_answers(folder)["components"] == ["moved-options"]
     old = folder / "configs/old.yaml"

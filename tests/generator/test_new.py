@@ -24,7 +24,7 @@ def test_new_renders_commits_and_prints_next_steps(fastproj: Fastproj, tmp_path:
     assert git(folder, "status", "--porcelain") == ""
     assert git(folder, "branch", "--show-current") == "main"
     recorded = read_answers(folder)
-    assert recorded["_src_path"] == "~/.local/share/fastproj/template.bundle"
+    assert recorded["_src_path"] == "~/.fastproj/template.bundle"
     assert str(recorded["_commit"]).startswith("v0.")
     assert (recorded["gpus"], recorded["nodes"], recorded["tensor_cores"]) == (2, 3, "bf16")
     assert (recorded["author"], recorded["components"]) == ("Ada Lovelace", ["multinode"])
@@ -80,7 +80,7 @@ def test_author_and_licence_are_rendered(fastproj: Fastproj, tmp_path: Path) -> 
 
 def test_template_from_a_bundle(fastproj: Fastproj, tmp_path: Path, home: Path) -> None:
     fastproj("new", "first", "--yes", cwd=tmp_path)
-    bundle = shutil.copy(home / ".local/share/fastproj/template.bundle", tmp_path / "team.bundle")
+    bundle = shutil.copy(home / ".fastproj/template.bundle", tmp_path / "team.bundle")
     result = fastproj("new", "second", "--yes", "--template", str(bundle), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     (tmp_path / "broken.bundle").write_bytes(Path(bundle).read_bytes()[:2000])

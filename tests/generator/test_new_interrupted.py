@@ -1,7 +1,5 @@
 """`fastproj new` interrupted, killed, or run twice at once: the project is complete or absent."""
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from matrix import EVERY
-from program import PROGRAMS, Fastproj
+from program import PROGRAMS
 from updating import git
 
 
@@ -46,39 +44,6 @@ def test_signal_leaves_a_complete_project_or_none(
         assert list((output / "tmp").iterdir()) == []
 
 
-def test_what_git_started_ends_before_the_scratch_folder_goes(environment: dict[str, str], tmp_path: Path) -> None:
-    """As `git index-pack`, which creates its folders and outlives a `git clone` that is killed."""
-    (tmp_path / "bin").mkdir()
-    clone = f'for place; do :; done; (sleep 1; mkdir -p "$PWD/$place/objects/pack") & touch {tmp_path}/cloning; wait'
-    text = f'#!/bin/sh\ncase "$*" in *clone*) {clone};; *) exec {shutil.which("git")} "$@";; esac\n'
-    (tmp_path / "bin/git").write_text(text)
-    (tmp_path / "bin/git").chmod(0o755)
-    (tmp_path / "out").mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path / "out")],
-        env=environment | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{environment['PATH']}"},
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not (tmp_path / "cloning").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGHUP)
-    _, message = process.communicate(timeout=60)
-    assert (process.returncode, message) == (129, "fastproj: interrupted; no incomplete project is left\n")
-    time.sleep(1)
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_leftovers_of_a_killed_render_are_removed_a_day_later(fastproj: Fastproj, tmp_path: Path) -> None:
-    for name, hours in {"old": 25, "young": 23}.items():
-        (tmp_path / f".proj.fastproj-{name}/project").mkdir(parents=True)
-        os.utime(tmp_path / f".proj.fastproj-{name}", (0, time.time() - hours * 3600))
-    assert fastproj("new", "proj", "--yes", cwd=tmp_path).returncode == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".proj.fastproj-young", "proj"]
-
-
 def test_two_at_once_create_one_complete_project(environment: dict[str, str], tmp_path: Path) -> None:
     both = [
         subprocess.Popen(
@@ -97,32 +62,23 @@ def test_two_at_once_create_one_complete_project(environment: dict[str, str], tm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("place", ["import", "tempfile"])
-def test_signal_in_python_itself(
-    place: str, number: signal.Signals, environment: dict[str, str], tmp_path: Path
-) -> None:
-    """Python's import system would drop the exception and keep its lock, and `tempfile` would leave a file."""
-    done = subprocess.run(
-        [sys.executable, str(PROGRAMS / "interrupt_itself.py"), str(number.value), place],
-        env=environment | {"TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == ((128 + number, "") if place == "import" else (0, "not interrupted\n"))
-    assert list(tmp_path.iterdir()) == []
+def test_signal_during_an_import(number: signal.Signals, environment: dict[str, str], tmp_path: Path) -> None:
+    """Python's import system would drop the exception and keep its lock."""
+    program = [sys.executable, str(PROGRAMS / "interrupt_itself.py"), str(number.value)]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (128 + number, "")
 
 
 def test_signal_at_each_line_leaves_no_scratch_folder(environment: dict[str, str], tmp_path: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "interrupt_everywhere.py"), str(signal.SIGTERM.value)]
     done = subprocess.run(program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     lines, left = done.stdout.split(maxsplit=1)
-    assert (int(lines) > 50, left) == (True, "[]\n")
+    assert (int(lines) > 20, left) == (True, "[]\n")
 
 
 def test_ignored_hangup_stays_ignored(environment: dict[str, str]) -> None:
     done = subprocess.run(
-        ["nohup", sys.executable, str(PROGRAMS / "interrupt_itself.py"), str(signal.SIGHUP.value), "import"],
+        ["nohup", sys.executable, str(PROGRAMS / "interrupt_itself.py"), str(signal.SIGHUP.value)],
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,

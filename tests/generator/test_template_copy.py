@@ -1,9 +1,7 @@
 """The program's local copy of the template: always complete, and with all releases of the program that runs."""
 
 import contextlib
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 from fastproj.shared.embedded import entries
 from fastproj.shared.versions import newest
-from history import REFRESH, RELEASES, Repository, program_in, refresh, start
+from history import RELEASES, Repository, installed, refresh, start
 from template_copy import clones, held_versions
 
 
@@ -32,7 +30,7 @@ def test_newer_program_adds_releases_and_older_one_removes_none(
     assert newer == Path(programs["0.3.0"]["PYTHONPATH"], "fastproj/_template.bundle").read_bytes()
     assert refresh(programs["0.2.0"], home) == "v0.2.0", "each renders its own version"
     assert (home / "template.bundle").read_bytes() == newer
-    assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
+    assert refresh(programs["development"], home) == "v0.3.1.dev0"
     assert held_versions(home) == [*RELEASES, "0.3.1.dev0"]
     assert refresh(programs["0.1.0"], home) == "v0.1.0"
     assert held_versions(home) == [*RELEASES, "0.3.1.dev0"]
@@ -46,35 +44,32 @@ def test_program_without_the_others_releases_replaces_the_copy(
     for program, tag, held in [
         ("archive", "v0.4.0", ["0.4.0"]),
         ("0.3.0", "v0.3.0", [*RELEASES]),
-        ("checkout", "v0.3.1.dev0", [*RELEASES, "0.3.1.dev0"]),
+        ("development", "v0.3.1.dev0", [*RELEASES, "0.3.1.dev0"]),
     ]:
         assert refresh(programs[program], home) == tag
         assert held_versions(home) == held
         assert clones(home, tmp_path / "clone")
 
 
-def test_development_entry_of_a_checkout_is_replaced(tmp_path: Path, home: Path) -> None:
-    checkout = Repository(tmp_path / "checkout")
-    checkout.three_releases()
-    program = program_in(checkout)
-    refresh(program, home)
-    before = entries(home / "template.bundle")
-    written = (home / "template.bundle").stat().st_mtime_ns
-    refresh(program, home)
+def test_other_files_of_a_development_version_replace_it(
+    programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
+) -> None:
+    refresh(programs["development"], home)
+    before, written = entries(home / "template.bundle"), (home / "template.bundle").stat().st_mtime_ns
+    refresh(programs["development"], home)
     assert (home / "template.bundle").stat().st_mtime_ns == written, "the same entries are not written again"
-    checkout.write({"template/project/new.txt": "changed\n"})
-    assert refresh(program, home) == "v0.3.1.dev0"
+    changed = Repository(tmp_path / "changed")
+    changed.three_releases()
+    changed.write({"template/project/new.txt": "changed\n"})
+    assert refresh(installed(changed, tmp_path / "site"), home) == "v0.3.1.dev0"
     after = entries(home / "template.bundle")
     assert {version for version in after if after[version] != before[version]} == {"0.3.1.dev0"}
-    checkout.commit("Release 0.4.0", "0.4.0")
-    assert refresh(program, home) == "v0.4.0"
-    assert held_versions(home) == [*RELEASES, "0.4.0"]
 
 
 def test_concurrent_refreshes_keep_the_copy_complete(
     programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
 ) -> None:
-    kinds = ["0.1.0", "checkout", "0.3.0", "archive", "0.2.0"]
+    kinds = ["0.1.0", "development", "0.3.0", "archive", "0.2.0"]
     running = [start(programs[kind], home) for kind in kinds * 4]
     reads = 0
     while any(process.poll() is None for process in running):
@@ -88,69 +83,14 @@ def test_concurrent_refreshes_keep_the_copy_complete(
     assert clones(home, tmp_path / "clone")
 
 
-@pytest.fixture
-def stuck(tmp_path: Path) -> str:
-    """A PATH whose git reports that it is about to pack, and then hangs."""
-    (tmp_path / "bin").mkdir()
-    real = shutil.which("git")
-    script = f'#!/bin/sh\ncase " $* " in *" pack-objects "*) touch {tmp_path}/packing; exec sleep 60;; esac\n'
-    (tmp_path / "bin/git").write_text(f'{script}exec {real} "$@"\n')
-    (tmp_path / "bin/git").chmod(0o755)
-    return f"{tmp_path}/bin:{os.environ['PATH']}"
+PLACES = [({}, "~/.fastproj"), ({"FASTPROJ_HOME": "{home}/else/where"}, "{home}/else/where")]
 
 
-def packing(program: dict[str, str], path: str, home: Path) -> subprocess.Popen[str]:
-    """Start a refresh, and return while it packs."""
-    environment = program | {"PATH": path, "FASTPROJ_HOME": str(home)}
-    process = subprocess.Popen([sys.executable, "-c", REFRESH], env=environment, start_new_session=True, text=True)
-    while not (home.parent / "packing").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    return process
-
-
-def test_kill_during_refresh_keeps_the_previous_copy(
-    programs: dict[str, dict[str, str]], home: Path, stuck: str, tmp_path: Path
+@pytest.mark.parametrize(("variables", "place"), PLACES, ids=[place for _, place in PLACES])
+def test_copy_is_in_the_home_folder(
+    programs: dict[str, dict[str, str]], home: Path, variables: dict[str, str], place: str
 ) -> None:
-    refresh(programs["0.2.0"], home)
-    before = (home / "template.bundle").read_bytes()
-    process = packing(programs["checkout"], stuck, home)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert (home / "template.bundle").read_bytes() == before
-    (left,) = home.glob(".bundle.fastproj-*")
-    os.utime(left, (0, 0))
-    assert refresh(programs["checkout"], home) == "v0.3.1.dev0"
-    assert held_versions(home) == [*RELEASES, "0.3.1.dev0"], "the next one removed the folder of the killed one"
-
-
-def test_hanging_refresh_delays_no_other(programs: dict[str, dict[str, str]], home: Path, stuck: str) -> None:
-    refresh(programs["0.2.0"], home)
-    process = packing(programs["checkout"], stuck, home)
-    try:
-        assert refresh(programs["0.1.0"], home) == "v0.1.0"
-        assert refresh(programs["0.3.0"], home) == "v0.3.0"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert list(entries(home / "template.bundle")) == [*RELEASES]
-
-
-ON_MACOS = "import platformdirs, platformdirs.macos\nplatformdirs.PlatformDirs = platformdirs.macos.MacOS\n"
-PLACES = [
-    ("", {}, "~/.local/share/fastproj"),
-    ("", {"XDG_DATA_HOME": "{home}/data"}, "~/data/fastproj"),
-    ("", {"XDG_DATA_HOME": "{home}-other"}, "{home}-other/fastproj"),
-    ("", {"FASTPROJ_HOME": "{home}/else/where"}, "{home}/else/where"),
-    (ON_MACOS, {}, "~/Library/Application Support/fastproj"),
-]
-
-
-@pytest.mark.parametrize(("platform", "variables", "place"), PLACES, ids=[place for *_, place in PLACES])
-def test_copy_is_in_the_platforms_folder(
-    programs: dict[str, dict[str, str]], home: Path, platform: str, variables: dict[str, str], place: str
-) -> None:
-    code = f"{platform}from fastproj.shared.embedded import location, refresh_copy; refresh_copy(); print(location())"
+    code = "from fastproj.shared.embedded import location, refresh_copy; refresh_copy(); print(location())"
     environment = programs["0.3.0"] | {"HOME": str(home)}
     environment |= {key: value.format(home=home) for key, value in variables.items()}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -164,7 +104,7 @@ import sys
 from pathlib import Path
 from fastproj.shared.template import open_template
 found = open_template(sys.argv[1], Path(sys.argv[2]))
-print(found.own, found.version, found.location)
+print(found.newest, found.location)
 """
 
 
@@ -177,26 +117,15 @@ def opened(location: str, program: dict[str, str], work: Path) -> str:
     return result.stdout.strip() or result.stderr.strip().splitlines()[-1]
 
 
-def test_recorded_locations_stay_valid(programs: dict[str, dict[str, str]], home: Path, tmp_path: Path) -> None:
-    """Of earlier releases and of other machines; and a newer program updates the copy that plain copier reads there."""
-    former, macos = home / ".fastproj", home / "Library/Application Support/fastproj"
-    refresh(programs["0.2.0"], former)
-    for location in (
-        "~/.fastproj/template.bundle",
-        "~/Library/Application Support/fastproj/template.bundle",
-        "~/snap/code/1/.local/share/fastproj/template.bundle",  # of another XDG_DATA_HOME
-    ):
-        found = opened(location, programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work")
-        assert found == f"True v0.3.0 {location}", "an update records the same"
-    outside = opened(
-        "/scratch/ada/fastproj/template.bundle", programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work"
-    )
-    assert outside == "True v0.3.0 ~/.local/share/fastproj/template.bundle"
-    assert held_versions(former) == [*RELEASES]
-    assert not macos.exists()
-    assert not (home / "snap").exists()
-    missing = opened("~/data/template.bundle", programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work")
-    assert missing.endswith("~/.local/share/fastproj/template.bundle is the one of this program")
+def test_recorded_locations_of_other_machines_stay_valid(
+    programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
+) -> None:
+    environment, work = programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work"
+    assert opened("~/.fastproj/template.bundle", environment, work) == "v0.3.0 ~/.fastproj/template.bundle"
+    of_another_home = opened("/scratch/ada/fastproj/template.bundle", environment, work)
+    assert of_another_home == "v0.3.0 ~/.fastproj/template.bundle"
+    missing = opened("~/data/template.bundle", environment, work)
+    assert missing.endswith("~/data/template.bundle is not on this machine: pass an existing folder, or a URL")
 
 
 def test_home_that_cannot_be_written_to_needs_none(programs: dict[str, dict[str, str]], tmp_path: Path) -> None:
@@ -204,6 +133,6 @@ def test_home_that_cannot_be_written_to_needs_none(programs: dict[str, dict[str,
     environment = programs["0.3.0"] | {"HOME": str(tmp_path / "file")}
     location, work = "~/.fastproj/template.bundle", tmp_path / "work"
     assert opened(location, environment, work).endswith("set FASTPROJ_HOME to a writable folder")
-    environment["XDG_DATA_HOME"] = str(tmp_path / "data")
-    assert opened(location, environment, work) == f"True v0.3.0 {location}"
-    assert (tmp_path / "data/fastproj/template.bundle").exists()
+    environment["FASTPROJ_HOME"] = str(tmp_path / "data")
+    assert opened(location, environment, work) == f"v0.3.0 {location}"
+    assert (tmp_path / "data/template.bundle").exists()

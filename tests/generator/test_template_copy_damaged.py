@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fastproj.shared.embedded import entries
-from history import RELEASES, Repository, program_in, refresh, start
+from history import RELEASES, Repository, refresh, start
 from template_bundle import build
 from template_copy import clones
 
@@ -64,7 +64,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("program", ["0.2.0", "checkout"])
+@pytest.mark.parametrize("program", ["0.2.0", "development"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_or_foreign_copy_is_replaced(
     damage: Callable[[Path], object], program: str, programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
@@ -90,7 +90,7 @@ def run_new(program: dict[str, str], folder: Path, **changes: str) -> subprocess
 
 
 @pytest.mark.parametrize("place", ["/proc/fastproj", "{}/file/below", "{}/taken"])
-@pytest.mark.parametrize("program", ["0.3.0", "checkout"])
+@pytest.mark.parametrize("program", ["0.3.0"])
 def test_unwritable_home_is_a_one_line_error(
     place: str, program: str, programs: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
@@ -129,12 +129,3 @@ def test_damaged_installation_is_a_one_line_error(
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1, result.stderr
     assert "reinstall fastproj" in result.stderr
-
-
-def test_checkout_without_version_is_a_one_line_error(tmp_path: Path) -> None:
-    checkout = Repository(tmp_path / "checkout")
-    checkout.write({**RELEASES["0.1.0"], "pyproject.toml": "[project]\n[tool.x]\nversion = '1'\n"})
-    result = run_new(program_in(checkout), tmp_path / "out", FASTPROJ_HOME=str(tmp_path / "home"))
-    assert result.returncode == 1
-    assert result.stderr.count("\n") == 1, result.stderr
-    assert "pyproject.toml has no version" in result.stderr

@@ -14,7 +14,7 @@ def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -
     folder = make_project("v0.2.0")
     edited_another_function(folder)
     commit(folder)
-    result = fastproj("update", "--yes", "--to", "v0.2.0", "--gpus", "8", "--components", "slurm", cwd=folder)
+    result = fastproj("update", "--to", "v0.2.0", "--gpus", "8", "--components", "slurm", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert "gpus: 0 -> 8" in result.stdout
     assert (folder / "job.sbatch").is_file()
@@ -23,12 +23,12 @@ def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -
     assert (recorded["gpus"], recorded["tensor_cores"], recorded["components"]) == (8, "bf16", ["slurm"])
     assert recorded["_commit"] == "v0.2.0"
     commit(folder)
-    result = fastproj("update", "--yes", "--to", "v0.2.0", "--gpus", "0", cwd=folder)
+    result = fastproj("update", "--to", "v0.2.0", "--gpus", "0", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert "tensor_cores: bf16 -> (no longer asked)" in result.stdout
     assert "tensor_cores" not in read_answers(folder)
     commit(folder)
-    result = fastproj("update", "--yes", "--to", "v0.2.0", "--gpus", "0", cwd=folder)
+    result = fastproj("update", "--to", "v0.2.0", "--gpus", "0", cwd=folder)
     assert "is up to date" in result.stdout
     assert git(folder, "status", "--porcelain") == ""
 
@@ -38,12 +38,12 @@ def test_edited_model_file_is_kept_also_with_another_model(make_project: MakePro
     model = folder / PACKAGE / "model.py"
     own_model(folder)
     commit(folder)
-    result = fastproj("update", "--yes", "--gpus", "2", cwd=folder)
+    result = fastproj("update", "--gpus", "2", cwd=folder)
     assert result.returncode == 0, result.stdout
     assert "yours     src/proj/model.py" in result.stdout
     assert model.read_text() == "# a network of my own\nSIZE = 99\n"
     git(folder, "reset", "-q", "--hard")
-    result = fastproj("update", "--yes", "--model", "two", cwd=folder)
+    result = fastproj("update", "--model", "two", cwd=folder)
     assert result.returncode == 0, result.stdout
     assert "model: one -> two" in result.stdout
     assert "yours     src/proj/model.py: kept with your changes; the template has a newer version" in result.stdout
@@ -52,7 +52,7 @@ def test_edited_model_file_is_kept_also_with_another_model(make_project: MakePro
 
 def test_model_file_without_edits_becomes_the_new_models(make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project("v0.1.0")
-    result = fastproj("update", "--yes", "--model", "two", cwd=folder)
+    result = fastproj("update", "--model", "two", cwd=folder)
     assert result.returncode == 0, result.stdout
     assert (folder / PACKAGE / "model.py").read_text().startswith("# the network two\n")
 
@@ -63,7 +63,7 @@ def test_older_version_keeps_the_edits(make_project: MakeProject, fastproj: Fast
     edited_another_function(folder)
     commit(folder)
     before = read_files(folder)
-    result = fastproj("update", "--yes", "--to", "0.1.0", cwd=folder)
+    result = fastproj("update", "--to", "0.1.0", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert read_answers(folder)["_commit"] == "v0.1.0"
     assert lost_edits(folder, before, rendered) == []
@@ -77,19 +77,19 @@ def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Pat
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(home / ".gitconfig", other / ".gitconfig")
-    result = fastproj("update", "--yes", "--gpus", "2", cwd=folder, HOME=str(other))
+    result = fastproj("update", "--gpus", "2", cwd=folder, HOME=str(other))
     assert result.returncode == 0, result.stderr
-    assert read_answers(folder)["_src_path"] == "~/.local/share/fastproj/template.bundle"
+    assert read_answers(folder)["_src_path"] == "~/.fastproj/template.bundle"
     assert read_answers(folder)["gpus"] == 2
     git(folder, "reset", "-q", "--hard")
     (tmp_path / "file").touch()
-    result = fastproj("update", "--yes", "--gpus", "2", cwd=folder, HOME=str(tmp_path / "file"))
+    result = fastproj("update", "--gpus", "2", cwd=folder, HOME=str(tmp_path / "file"))
     assert result.returncode == 1
     assert "FASTPROJ_HOME" in result.stderr
     moved = {"HOME": str(tmp_path / "file"), "FASTPROJ_HOME": str(tmp_path / "moved")}
-    result = fastproj("update", "--yes", "--gpus", "2", cwd=folder, **moved)
+    result = fastproj("update", "--gpus", "2", cwd=folder, **moved)
     assert result.returncode == 0, result.stderr
-    assert read_answers(folder)["_src_path"] == "~/.local/share/fastproj/template.bundle"
+    assert read_answers(folder)["_src_path"] == "~/.fastproj/template.bundle"
     assert str(tmp_path) not in git(folder, "diff", "--staged")
 
 
@@ -106,7 +106,7 @@ def test_version_that_looks_like_a_number(
     commit(tmp_path / "fork")
     git(tmp_path / "fork", "tag", tag)
     fork = ["--template", str(tmp_path / "fork")]
-    result = fastproj("update", "--yes", *fork, "--to", tag, cwd=folder)
+    result = fastproj("update", *fork, "--to", tag, cwd=folder)
     assert result.returncode == 0, result.stderr
     assert read_answers(folder)["_commit"] == tag
     commit(folder)
@@ -116,6 +116,6 @@ def test_version_that_looks_like_a_number(
     git(tmp_path / "fork", "tag", "2026.1")
     edit(folder / ".copier-answers.yml", f"_commit: '{tag}'", f"_commit: {tag}")  # as earlier versions wrote it
     commit(folder)
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert read_answers(folder)["_commit"] == "2026.1"

@@ -58,12 +58,10 @@ def copier_update(folder: Path, environment: dict[str, str]) -> None:
 def test_plain_copier_update_from_the_own_bundle(
     fastproj: Fastproj, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Where macOS has it, as the space in its path is the harder case."""
     shutil.copy(Path(environment["HOME"]) / ".gitconfig", tmp_path / ".gitconfig")
-    data = tmp_path / "Library/Application Support"
-    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path), XDG_DATA_HOME=str(data))
+    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
     assert result.returncode == 0, result.stderr
-    folder, bundle = tmp_path / "proj", data / "fastproj/template.bundle"
+    folder, bundle = tmp_path / "proj", tmp_path / ".fastproj/template.bundle"
     edit(folder / "README.md", "## Files", "## My files")
     (folder / "src/proj/model.py").write_text("# mine\n")
     (folder / "LICENSE").unlink()  # copier then reads `_skip_if_exists` before there are answers
@@ -78,7 +76,7 @@ def test_plain_copier_update_from_the_own_bundle(
     copier_update(folder, environment | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")})
     assert (read_answers(folder)["_commit"], read_answers(folder)["_src_path"]) == (
         "v99.0.0",
-        "~/Library/Application Support/fastproj/template.bundle",
+        "~/.fastproj/template.bundle",
     )
     assert (folder / "NEW.md").is_file()
     assert "## My files" in (folder / "README.md").read_text()

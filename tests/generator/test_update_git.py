@@ -18,7 +18,7 @@ def conflict(make_project: MakeProject, fastproj: Fastproj) -> Path:
     folder = make_project()
     edited_same_line(folder)
     commit(folder)
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     assert result.returncode == 1, result.stderr
     return folder
 
@@ -55,7 +55,7 @@ def test_abort_restores_every_file_and_keeps_later_edits(make_project: MakeProje
     (folder / "own.py").write_text("OWN = 1\n")
     commit(folder)
     before = read_files(folder)
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     (folder / "own.py").write_text("OWN = 2\n")
     (folder / "later.py").write_text("LATER = 1\n")
     undo = result.stdout.strip().splitlines()[-1].strip()
@@ -72,7 +72,7 @@ def test_undo_touches_only_the_files_of_the_update(make_project: MakeProject, fa
         (folder / name).write_text("OWN = 1\n")
     commit(folder)
     before = read_files(folder)
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     assert not (folder / ".git/CHERRY_PICK_HEAD").exists(), "nothing is left to continue"
     for name in ("own.py", "staged.py", "later.py"):
         (folder / name).write_text("OWN = 2\n")
@@ -95,7 +95,7 @@ def test_merge_driver_of_the_user_applies(place: str, make_project: MakeProject,
     (folder / place).write_text("engine.py merge=both\n")
     edited_same_line(folder)
     commit(folder)
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     text = (folder / ENGINE).read_text()
     assert text.count("def part_0():") == 2
@@ -108,7 +108,7 @@ def test_conflict_style_of_the_user_applies(make_project: MakeProject, fastproj:
     git(folder, "config", "merge.conflictStyle", "diff3")
     edited_same_line(folder)
     commit(folder)
-    assert fastproj("update", "--yes", cwd=folder).returncode == 1
+    assert fastproj("update", cwd=folder).returncode == 1
     assert "\n||||||| " in (folder / ENGINE).read_text()
 
 
@@ -131,7 +131,7 @@ def test_bare_repository_in_a_clone_runs_nothing(make_project: MakeProject, fast
         )
     (folder / ".gitattributes").write_text("* filter=x\n")
     commit(top)
-    for command in (["status"], ["components"], ["update", "--yes", "--dry-run"], ["update", "--yes"]):
+    for command in (["status"], ["components"], ["update", "--dry-run"], ["update"]):
         for place in (folder, folder / "configs"):
             result = fastproj(*command, cwd=place)
             assert not (tmp_path / "hacked").exists(), command
@@ -144,12 +144,12 @@ def test_stale_time_of_a_file_is_no_change(make_project: MakeProject, fastproj: 
     commit(folder)
     for path in read_files(folder):
         (folder / path).touch()
-    assert fastproj("update", "--yes", cwd=folder).returncode == 0
+    assert fastproj("update", cwd=folder).returncode == 0
 
 
 def test_second_update_waits_for_the_first_to_be_committed(conflict: Path, fastproj: Fastproj) -> None:
     before = project_state(conflict)
-    for command in (["update", "--yes"], ["add", "ema"], ["update", "--yes", "--dry-run"]):
+    for command in (["update"], ["add", "ema"], ["update", "--dry-run"]):
         result = fastproj(*command, cwd=conflict)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1)
         assert "a cherry-pick is in progress" in result.stderr

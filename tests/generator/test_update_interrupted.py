@@ -30,7 +30,7 @@ def updated_once(
     commit(folder)
     (folder / "scratch.txt").write_text("mine, never added\n")
     before, start = project_state(folder), time.monotonic()
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     length = time.monotonic() - start
     assert result.returncode == 0, result.stderr
     updated = project_state(folder)
@@ -50,7 +50,7 @@ def edited(updated_once: tuple[Path, tuple[object, ...], float], tmp_path: Path)
 def updating(folder: Path, environment: dict[str, str], limit: int = -1) -> Iterator[subprocess.Popen[str]]:
     """Start an update in a process group of its own, with at most `limit` bytes per file."""
     with subprocess.Popen(
-        [sys.executable, "-m", "fastproj", "update", "--yes"],
+        [sys.executable, "-m", "fastproj", "update"],
         cwd=folder,
         env=environment | {"TMPDIR": str(folder.parent / "tmp"), "PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
@@ -111,10 +111,10 @@ def test_kill_while_git_writes_loses_nothing(
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
     assert read_files(edited)["scratch.txt"] == ("-", b"mine, never added\n")
-    refused = fastproj("update", "--yes", cwd=edited)
+    refused = fastproj("update", cwd=edited)
     assert (refused.returncode, "index.lock" in refused.stderr) == (1, True)
     recover(edited, before)
-    assert fastproj("update", "--yes", cwd=edited).returncode == 0
+    assert fastproj("update", cwd=edited).returncode == 0
     assert "# mine" in (edited / ENGINE).read_text()
 
 
@@ -169,5 +169,5 @@ def test_second_update_at_once_is_refused(edited: Path, writing: Path, environme
             output, message = second.communicate(timeout=60)
         assert first.communicate(timeout=60)[1] == ""
     assert (second.returncode, output) == (1, "")
-    assert message == f"fastproj: another fastproj is running in {edited}: wait until it is done\n"
+    assert message.startswith(f"fastproj: another git is running in {edited}: wait for it, or remove"), message
     assert first.returncode == 0

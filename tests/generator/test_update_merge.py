@@ -16,6 +16,6 @@ def test_folder_in_place_of_a_deleted_file(make_project: MakeProject, fastproj: 
     git(tmp_path / "fork", "tag", "v0.4.0")
     (folder / "logo.bin").unlink()
     commit(folder)
-    result = fastproj("update", "--yes", "--template", str(tmp_path / "fork"), cwd=folder)
+    result = fastproj("update", "--template", str(tmp_path / "fork"), cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     assert (folder / "logo.bin/large.svg").read_text() == "<svg/>\n"

@@ -72,7 +72,7 @@ def test_update_loses_no_edit(
     if state is not unedited:
         commit(folder)
     before = read_files(folder)
-    result = fastproj("update", "--yes", "--model", "resnet", "--gpus", "2", cwd=folder)
+    result = fastproj("update", "--model", "resnet", "--gpus", "2", cwd=folder)
     # The recipe of another model would replace the user's; the network stays the user's.
     own_recipe = state is edited
     assert result.returncode == (1 if own_recipe else 0), result.stdout + result.stderr
@@ -88,10 +88,9 @@ def test_update_loses_no_edit(
 
 
 def render(fastproj: Fastproj, output: Path, *answers: str) -> dict[str, tuple[str, bytes]]:
-    """Return the files of a new project, with the location that older releases have recorded."""
+    """Return the files of a new project."""
     result = fastproj("new", "proj", "--yes", "--no-git", "--author=The authors", *answers, "--output", str(output))
     assert result.returncode == 0, result.stderr
-    edit(output / "proj/.copier-answers.yml", "~/.local/share/fastproj/", "~/.fastproj/")  # an update keeps it
     return read_files(output / "proj")
 
 
@@ -101,7 +100,7 @@ def test_unedited_project_becomes_the_small_one(
     version: str, model: str, released: Callable[[str, str], Path], fastproj: Fastproj, tmp_path: Path
 ) -> None:
     folder = released(version, model)
-    assert fastproj("update", "--yes", cwd=folder).returncode == 0
+    assert fastproj("update", cwd=folder).returncode == 0
     assert read_files(folder) == render(fastproj, tmp_path, f"--model={model}", MOVED)
     assert not [line for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "], "all is staged"
 
@@ -116,7 +115,7 @@ def test_edited_files_without_a_successor_are_kept_and_named(
     (folder / PACKAGE / "parts.py").chmod(0o755)
     (folder / PACKAGE / "run_folder.py").rename(folder / PACKAGE / "place.py")
     commit(folder)
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     kept = {"src/proj/progress.py", "src/proj/tools/show.py", "src/proj/place.py"}
     assert {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if "no longer rendered" in line} == kept
@@ -130,7 +129,7 @@ def test_plain_copier_update_reads_launchers_and_workflow_as_components(
     folder = released("0.3.0", "mlp")
     answers = ["launchers=multinode,slurm", "update_workflow=true", f"update_source={UPDATE_SOURCE}"]
     data = [f"--data={answer}" for answer in answers]
-    assert fastproj("update", "--yes", "--to=v0.3.0", *data, cwd=folder).returncode == 0
+    assert fastproj("update", "--to=v0.3.0", *data, cwd=folder).returncode == 0
     commit(folder)
     command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults", "--prereleases"]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -150,11 +149,11 @@ def test_project_of_another_framework_keeps_its_edits(
 ) -> None:
     folder = released("0.3.0", "mlp")
     answers = ["--data", f"framework={framework}", "--to=v0.3.0"]
-    assert fastproj("update", "--yes", *answers, cwd=folder).returncode == 0
+    assert fastproj("update", *answers, cwd=folder).returncode == 0
     edit(folder / PACKAGE / "speed.py", '"""', '"""Mine: ')
     edit(folder / PACKAGE / "model.py", '"""', '"""My own network: ')
     commit(folder)
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     for name, text in (("speed.py", '"""Mine: '), ("model.py", '"""My own network: ')):
         assert (folder / PACKAGE / name).read_text().startswith(text)
@@ -173,9 +172,9 @@ def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Pat
         commit(folder)
         return result.stdout
 
-    update("update", "--yes", "--to", "v0.2.0", "--data", "update_workflow=true")
+    update("update", "--to", "v0.2.0", "--data", "update_workflow=true")
     assert workflow.exists()
-    assert "removed   .github/workflows/update.yml" in update("update", "--yes")
+    assert "removed   .github/workflows/update.yml" in update("update")
     assert not workflow.exists(), "it installed the program by a name"
     update("add", "update-workflow", "--data", f"update_source={UPDATE_SOURCE}")
     assert workflow.exists()

@@ -27,11 +27,11 @@ def test_project_in_a_subfolder_of_a_repository(
     (top / "other/file.txt").write_text("dirty\n")
     (top / "other/staged.txt").write_text("staged\n")
     git(top, "add", "other/staged.txt")
-    refused = fastproj("update", "--yes", cwd=folder)
+    refused = fastproj("update", cwd=folder)
     assert "other/staged.txt changed since the last commit" in refused.stderr, "git cherry-pick --abort would remove it"
     git(top, "rm", "--cached", "-q", "other/staged.txt")
     before, others = read_files(folder), read_files(top / "other")
-    result = fastproj("update", "--yes", cwd=folder / "src/proj")
+    result = fastproj("update", cwd=folder / "src/proj")
     assert result.returncode == 0, result.stdout + result.stderr
     assert lost_edits(folder, before, before_edits) == []
     assert "Release 1." in (top / "tools/README.md").read_text()
@@ -58,13 +58,13 @@ def test_submodule_and_linked_work_tree(make_project: MakeProject, fastproj: Fas
     commit(folder)
     (folder / "vendor/lib/lib.py").write_text("mine = 2\n")
     inside = read_files(folder / "vendor")
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert read_files(folder / "vendor") == inside
     assert "vendor" not in git(folder, "diff", "--staged", "--name-only")
     git(folder, "reset", "-q", "--hard")
     git(folder, "worktree", "add", "-q", str(tmp_path / "linked"))
-    result = fastproj("update", "--yes", cwd=tmp_path / "linked")
+    result = fastproj("update", cwd=tmp_path / "linked")
     assert result.returncode == 0, result.stderr
     assert read_answers(tmp_path / "linked")["_commit"] == "v0.3.0"
     assert git(folder, "status", "--porcelain", "--ignore-submodules=dirty") == ""
@@ -89,7 +89,7 @@ def test_hostile_git_settings_have_no_effect(make_project: MakeProject, fastproj
     (tmp_path / ".gitconfig").write_text(settings + "[color]\nui = always\n[safe]\nbareRepository = explicit\n")
     (tmp_path / "ignore").write_text("*\n")
     hostile = {"HOME": str(tmp_path), "GIT_DIR": "/nowhere", "GIT_INDEX_FILE": "/nowhere", "GIT_OBJECT_DIRECTORY": "/x"}
-    result = fastproj("update", "--yes", cwd=folder, **hostile)
+    result = fastproj("update", cwd=folder, **hostile)
     assert result.returncode == 0, result.stderr
     assert not (tmp_path / "hooked").exists()
     assert '"""Of release 3."""' in (folder / PACKAGE / "motor.py").read_text()
@@ -103,7 +103,7 @@ def test_sha256_repository(make_project: MakeProject, fastproj: Fastproj) -> Non
     readme = folder / "README.md"
     edit(readme, "Release", "My release")
     commit(folder)
-    result = fastproj("update", "--yes", cwd=folder)
+    result = fastproj("update", cwd=folder)
     assert result.returncode == 1, result.stderr
     assert "My release" in readme.read_text()
     assert not (folder / "logo.bin").exists()

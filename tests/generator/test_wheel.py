@@ -146,13 +146,13 @@ def test_installed_wheel_renders_offline(
     assert (tmp_path / "proj/src/proj/model.py").read_bytes() == (ROOT / "template/models/gpt/model.py").read_bytes()
     assert "[resnet|vit" in "".join(run("new", "--help").split())
     early = ["copy", "--quiet", "--defaults", "--vcs-ref", "v0.0.1", "--data", "project_name=early"]
-    copier = [sys.executable, "-m", "copier", *early, "~/.local/share/fastproj/template.bundle", "early"]
+    copier = [sys.executable, "-m", "copier", *early, "~/.fastproj/template.bundle", "early"]
     subprocess.run(copier, cwd=tmp_path, env=home, check=True)
     assert (tmp_path / "early/early.txt").is_file()
     assert not (tmp_path / "early/Makefile").exists()
-    again = (tmp_path / ".local/share/fastproj/template.bundle").stat().st_mtime_ns
+    again = (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns
     run("new", "other", "--yes")
-    assert (tmp_path / ".local/share/fastproj/template.bundle").stat().st_mtime_ns == again
+    assert (tmp_path / ".fastproj/template.bundle").stat().st_mtime_ns == again
 
 
 WITH_PINS = ["--constraints", str(ROOT / "constraints.txt")]
@@ -181,4 +181,4 @@ def test_wheel_is_installed_as_users_do(
         assert result.stdout.count("PASSED") == 2
     else:
         assert (tmp_path / "demo/Makefile").is_file()
-        assert (tmp_path / "home/.local/share/fastproj/template.bundle").is_file()
+        assert (tmp_path / "home/.fastproj/template.bundle").is_file()

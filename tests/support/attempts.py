@@ -30,7 +30,7 @@ def update_works(state: State, attempt: Attempt) -> None:
     before, mine, without_objects = attempt.state(), attempt.entries(), attempt.state(objects=False)
     dry = _only_report(attempt, before)
     files = read_files(attempt.project)
-    done = attempt.fastproj("update", "--yes")
+    done = attempt.fastproj("update")
     if done.stderr or done.returncode != dry:
         attempt.report("surprises", f"update ends with {done.returncode}, dry-run with {dry}: {done.stderr}")
         attempt.unchanged(without_objects, "a refused update", objects=False)
@@ -51,8 +51,9 @@ def _only_report(attempt: Attempt, before: dict[str, object]) -> int:
     """Run the commands that may not change anything, and return the exit status of the second."""
     attempt.fastproj("status")
     attempt.unchanged(before, "status")
-    done = attempt.fastproj("update", "--yes", "--dry-run")
-    attempt.unchanged(before, "dry-run")
+    before = attempt.state(objects=False)
+    done = attempt.fastproj("update", "--dry-run")
+    attempt.unchanged(before, "dry-run", objects=False)
     return done.returncode
 
 
@@ -61,7 +62,7 @@ def update_is_refused(state: State, message: str, attempt: Attempt) -> None:
     prepare(attempt, state, committed=False)
     before, without_objects = attempt.state(), attempt.state(objects=False)
     _only_report(attempt, before)
-    done = attempt.fastproj("update", "--yes")
+    done = attempt.fastproj("update")
     if done.returncode != 1 or message not in done.stderr:
         attempt.report("surprises", f"update is not refused with {message!r} but {done.stdout}{done.stderr}")
     attempt.unchanged(without_objects, "a refused update", objects=False)
@@ -73,7 +74,7 @@ def answers_are_refused(content: bytes, reason: str, attempt: Attempt) -> None:
     file.write_bytes(b"_src_path: ~/x.bundle\n_commit: v0.1.0\n" + content)
     commit(attempt.project)
     before = attempt.state()
-    for command in (["status"], ["update", "--yes"], ["update", "--dry-run"], ["components"]):
+    for command in (["status"], ["update"], ["update", "--dry-run"], ["components"]):
         done = attempt.fastproj(*command)
         if done.returncode != 1 or reason not in done.stderr:
             attempt.report("surprises", f"{command} is not refused with {reason!r} but {done.stdout}{done.stderr}")
@@ -93,10 +94,10 @@ def template_is_harmless(change: Callable[[Path], None], attempt: Attempt) -> No
     if not done.returncode:
         _use_git(attempt, out / "made")
     prepare(attempt, edits.edited_another_function)
-    before, without_objects, files = attempt.state(), attempt.state(objects=False), read_files(attempt.project)
-    attempt.fastproj("update", "--yes", "--dry-run", "--template", str(fork))
-    attempt.unchanged(before, "dry-run")
-    done = attempt.fastproj("update", "--yes", "--template", str(fork))
+    without_objects, files = attempt.state(objects=False), read_files(attempt.project)
+    attempt.fastproj("update", "--dry-run", "--template", str(fork))
+    attempt.unchanged(without_objects, "dry-run", objects=False)
+    done = attempt.fastproj("update", "--template", str(fork))
     if done.returncode < 0:
         return  # it hung
     attempt.no_leftovers("update")
@@ -124,7 +125,7 @@ def template_change_arrives(
     git(attempt.place, "clone", "-q", str(attempt.arena.bundle), str(fork))
     hostile_templates.publish(change, fork)
     prepare(attempt, state)
-    done = attempt.fastproj("update", "--yes", "--template", str(fork))
+    done = attempt.fastproj("update", "--template", str(fork))
     if done.stderr:
         attempt.report("surprises", f"update fails: {done.stderr}")
     files = read_files(attempt.project)

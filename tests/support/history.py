@@ -1,4 +1,4 @@
-"""A small template with a history of releases in a git repository, and fastproj run from there or installed."""
+"""A small template with a history of releases in a git repository, and fastproj installed from there."""
 
 import os
 import shutil
@@ -87,12 +87,6 @@ class Repository:
         return made
 
 
-def program_in(repository: Repository) -> dict[str, str]:
-    """Put the program into a repository, and return the environment in which it runs from there, as a checkout."""
-    shutil.copytree(ROOT / "generator", repository.folder / "generator", ignore=_LEAVE_OUT)
-    return repository.environment | {"PYTHONPATH": str(repository.folder / "generator")}
-
-
 def installed(repository: Repository, site: Path) -> dict[str, str]:
     """Install the program with a repository's template, and return the environment in which it runs from there."""
     shutil.copytree(ROOT / "generator/fastproj", site / "fastproj", ignore=_LEAVE_OUT)
@@ -101,7 +95,7 @@ def installed(repository: Repository, site: Path) -> dict[str, str]:
     return repository.environment | {"PYTHONPATH": str(site)}
 
 
-_LEAVE_OUT = shutil.ignore_patterns("__pycache__", "_template.bundle")
+_LEAVE_OUT = shutil.ignore_patterns("__pycache__", "_template.bundle", "copier.yml")
 
 REFRESH = "from fastproj.shared.embedded import refresh_copy; print(refresh_copy()[1])"
 """The first action of every command that needs the template."""

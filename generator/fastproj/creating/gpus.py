@@ -3,31 +3,26 @@
 import os
 import platform
 import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from .probe import field, mebibytes, printable, read_file, run_tool, sysctl
-
 Format = Literal["none", "fp16", "bf16", "fp8"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+TIMEOUT_S = 3.0
 
-_QUERY = "name,compute_cap,memory.total,mig.mode.current,uuid,driver_version"
-_ROW = re.compile(r"(.+), *(\d{1,2}\.\d), *([^,]*), *([^,]*), *(GPU-[^,]*?)(?:, *(?:(\d{1,4})\.[\d.]*|[^,]*))?")
-_CUDA_13_CAPABILITY, _CUDA_13_DRIVER = 7.5, 580
-"""What torch from PyPI needs, as it is built for CUDA 13 (its release notes: Turing or newer, driver R580 or newer)."""
-CUDA_12 = "pip install --force-reinstall 'torch<2.15' --index-url https://download.pytorch.org/whl/cu126"
+_QUERY = ["nvidia-smi", "--query-gpu=name,compute_cap,mig.mode.current,uuid", "--format=csv,noheader"]
+_ROW = re.compile(r"(.+), *(\d{1,2}\.\d), *([^,]*), *(GPU-[^,]*)")
 
 
 @dataclass(frozen=True)
 class Gpu:
     """A device that a process can train on: a GPU, or a MIG slice."""
 
-    vendor: Literal["nvidia", "amd", "apple"]
     name: str
     capability: str | None
     """CUDA compute capability (`9.0`), or AMD's target (`gfx942`)."""
-    memory_mib: int | None
     tensor_cores: Format
     """Newest number format of its matrix units."""
     is_slice: bool = False
@@ -36,15 +31,13 @@ class Gpu:
 
 def detect_gpus(root: Path, notes: list[str]) -> list[Gpu]:
     """Return the GPUs that this process can use."""
-    return _nvidia(notes) or _amd(root, notes) or _apple()
+    return _nvidia(notes) or _amd(root) or _apple()
 
 
-def nvidia_format(capability: str | None, name: str) -> Format:
+def nvidia_format(capability: str, name: str) -> Format:
     """Return the newest Tensor Core format (CUDA C++ Programming Guide, section "Compute Capabilities")."""
-    match = re.fullmatch(r"(\d{1,2})\.(\d)", capability or "")
-    if match is None:
-        return "none"
-    generation = (int(match[1]), int(match[2]))
+    major, minor = capability.split(".")
+    generation = (int(major), int(minor))
     if generation < (7, 0) or (generation == (7, 5) and re.search(r"GTX 16|MX\d|\bT([456]00|1000|1200|2000)\b", name)):
         return "none"  # the small Turing chips have no Tensor Cores
     return "fp16" if generation < (8, 0) else "bf16" if generation < (8, 9) else "fp8"
@@ -58,73 +51,65 @@ def amd_format(target: str) -> Format:
 
 
 def _nvidia(notes: list[str]) -> list[Gpu]:
-    output = run_tool(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], notes)
-    if not output or "no devices were found" in output.lower():
-        return []
-    rows = {line: _ROW.fullmatch(line) for line in map(str.strip, output.splitlines()) if line}
-    other = [line for line, row in rows.items() if row is None]
-    notes += [f"nvidia-smi printed a line that does not describe a GPU: {printable(line)!r}" for line in other]
-    drivers = [int(row[6]) for row in rows.values() if row and row[6]]
-    devices: list[tuple[list[str], Gpu]] = []  # with the names that CUDA_VISIBLE_DEVICES may use
-    for index, row in enumerate(filter(None, rows.values())):
-        name, capability, memory, mig, uuid, _ = row.groups()
-        memory_mib = int(memory) if memory.isdecimal() and mig != "Enabled" else None
-        label = f"{printable(name)}{' (a MIG slice)' if mig == 'Enabled' else ''}"
-        gpu = Gpu("nvidia", label, capability, memory_mib, nvidia_format(capability, name), mig == "Enabled")
-        devices.append(([str(index), uuid], gpu))
-    visible = _visible(devices, notes)
-    notes += _not_for_cuda_13(visible, drivers)
-    return visible
+    devices: list[tuple[str, Gpu]] = []  # with the UUID
+    for line in filter(None, map(str.strip, _output(_QUERY, notes).splitlines())):
+        if row := _ROW.fullmatch(line):
+            name, capability, mig, uuid = row.groups()
+            label = f"{name}{' (a MIG slice)' if mig == 'Enabled' else ''}"
+            devices.append((uuid, Gpu(label, capability, nvidia_format(capability, name), mig == "Enabled")))
+        else:
+            notes.append(f"nvidia-smi printed a line that does not describe a GPU: {line!r:.200}")
+    return _visible(devices, notes)
 
 
-def _not_for_cuda_13(gpus: list[Gpu], drivers: list[int]) -> list[str]:
-    """Return why torch from PyPI would not run on these GPUs, and what to install instead."""
-    old = [gpu for gpu in gpus if float(gpu.capability or 99) < _CUDA_13_CAPABILITY]
-    if old:
-        reason = f"{old[0].name} has compute capability {old[0].capability}, which torch from PyPI does not support"
-    elif gpus and min(drivers, default=_CUDA_13_DRIVER) < _CUDA_13_DRIVER:
-        reason = f"torch from PyPI needs the NVIDIA driver {_CUDA_13_DRIVER} or newer; this is {min(drivers)}"
-    else:
-        return []
-    return [f"{reason}: install a build for CUDA 12.6 ({CUDA_12})"]
-
-
-def _visible(devices: list[tuple[list[str], Gpu]], notes: list[str]) -> list[Gpu]:
+def _visible(devices: list[tuple[str, Gpu]], notes: list[str]) -> list[Gpu]:
     """Apply CUDA_VISIBLE_DEVICES; as in CUDA, an unknown entry hides all that follow."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
+    if visible is None or not devices:
         return [gpu for _, gpu in devices]
     notes.append(f"CUDA_VISIBLE_DEVICES is {visible!r}")
     kept: list[Gpu] = []
-    for entry in filter(None, map(str.strip, visible.split(","))):
-        matches = str.startswith if entry.startswith("GPU-") else str.__eq__
-        sliced = entry.startswith("MIG-")  # the UUID of a slice
-        found = next((gpu for names, gpu in devices if sliced or any(matches(name, entry) for name in names)), None)
-        if found is None:
+    for entry in map(str.strip, visible.split(",")):
+        matches = [
+            gpu
+            for index, (uuid, gpu) in enumerate(devices)
+            if entry.startswith("MIG-") or entry == str(index) or (entry.startswith("GPU-") and uuid.startswith(entry))
+        ]
+        if not matches:
             break
-        kept.append(found)
+        kept.append(matches[0])
     return kept
 
 
-def _amd(root: Path, notes: list[str]) -> list[Gpu]:
+def _output(command: list[str], notes: list[str]) -> str:
+    """Return what a tool prints; empty if it is missing or, with a note, if it fails."""
+    tool = command[0]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        return ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        late = isinstance(error, subprocess.TimeoutExpired)
+        notes.append(f"{tool} {f'did not finish in {TIMEOUT_S:g} s' if late else f'could not be started: {error}'}")
+        return ""
+    text = done.stdout.decode(errors="replace").strip()
+    if done.returncode:
+        notes.append(f"{tool} failed with status {done.returncode}: {text.partition(chr(10))[0]}")
+    return "" if done.returncode or "no devices were found" in text.lower() else text
+
+
+def _amd(root: Path) -> list[Gpu]:
     """Read the table of the kernel driver (drivers/gpu/drm/amd/amdkfd/kfd_topology.c), which needs no ROCm."""
     gpus = []
-    nodes = root.glob("sys/class/kfd/kfd/topology/nodes/[0-9]*")
-    for node in sorted(nodes, key=lambda path: (len(path.name), path.name)):
-        version = int(field(r"gfx_target_version (\d+)$", read_file(node / "properties")) or 0)
-        if version == 0:
-            continue  # a CPU
-        target = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-        size = field(r"size_in_bytes (\d+)$", read_file(node / "mem_banks/0/properties"))
-        name = read_file(node / "name").strip() or "AMD GPU"
-        gpus.append(Gpu("amd", name, target, mebibytes(size), amd_format(target)))
-    if gpus and root == Path("/") and not os.access("/dev/kfd", os.R_OK | os.W_OK):
-        notes.append("no permission to open /dev/kfd: join the groups render and video")
+    for properties in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
+        found = re.search(r"^gfx_target_version ([1-9]\d*)$", properties.read_text(), re.MULTILINE)  # 0 for a CPU
+        if found:
+            version = int(found[1])
+            target = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+            gpus.append(Gpu(f"AMD {target}", target, amd_format(target)))
     return gpus
 
 
 def _apple() -> list[Gpu]:
-    if platform.system() != "Darwin" or platform.machine() != "arm64":
-        return []
-    name = sysctl("machdep.cpu.brand_string") or "Apple GPU"
-    return [Gpu("apple", name, None, mebibytes(sysctl("hw.memsize")), "none")]
+    is_apple = platform.system() == "Darwin" and platform.machine() == "arm64"
+    return [Gpu("Apple GPU", None, "none")] if is_apple else []

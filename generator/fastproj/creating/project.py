@@ -73,11 +73,14 @@ def create(
     shown, target = target, target.absolute()
     try:
         with scratch_folder(target.parent, target.name) as scratch:
-            template = open_template(location, scratch)
-            given = combine(options, data, template.questions(template.version))
-            answers, stage = given | {"project_name": target.name}, scratch / "project"
-            confirmation = f"Create {target.name}?" if ask else ""
-            rendered = copy(template, template.version, stage, answers, default_answers(machine), confirmation)
+            template, defaults, stage = open_template(location, scratch), default_answers(machine), scratch / "project"
+            questions = template.questions(template.newest)
+            answers = combine(options, data, questions) | {"project_name": target.name}
+            if ask:
+                from . import prompts  # 0.1 s
+
+                answers = prompts.ask(questions, answers, defaults, f"Create {target.name}?")
+            rendered = copy(template, template.newest, stage, answers, defaults)
             files = sum(len(found) for _, _, found in os.walk(stage))
             repository = _commit(stage, target) if commit else "no git repository, as requested"
             if os.path.lexists(target):

@@ -23,7 +23,7 @@ ANSWERS = {
 
 # Questions are never renamed; this one is named as in the first release, but shown as package metadata spells it.
 SPELLINGS = {"licence": "license"}
-_QUESTION = {"license": "licence"}
+_OTHER_SPELLING = SPELLINGS | {"license": "licence"}
 
 
 def shown_name(name: str) -> str:
@@ -59,17 +59,19 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
     Raises:
         UsageError: a pair is malformed, not a question of the template, given twice, or not an allowed answer.
     """
-    given = {name: value for name, value in answers.items() if value is not None}
-    combined = {SPELLINGS[name] if SPELLINGS.get(name) in questions else name: value for name, value in given.items()}
-    asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
+    pairs = [(name, value) for name, value in answers.items() if value is not None]
     for pair in data:
         name, equals, value = pair.partition("=")
-        name = _QUESTION.get(name, name) if name not in questions else name
-        if not equals or not name.isidentifier():
+        if not equals:
             raise UsageError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
+        pairs.append((name, value))
+    combined: dict[str, Any] = {}
+    for name, value in pairs:
+        name = name if name in questions else _OTHER_SPELLING.get(name, name)
         if name in combined:
             raise UsageError(f"{shown_name(name)} is given twice: keep one of its options")
         combined[name] = value
+    asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
     for name in combined:
         if name not in asked:
             hint = f"{did_you_mean(name, asked)}it asks {', '.join(map(shown_name, asked))}"
@@ -94,8 +96,6 @@ def _checked(name: str, value: Any, questions: Mapping[str, Any]) -> Any:
     if entry.get("type") == "int" and not str(value).removeprefix("-").isdecimal():
         raise UsageError(f"{option(name)} is {value!r}: it must be an integer")
     for single in map(str, value if isinstance(value, list) else [value]):
-        if any("\ud800" <= letter <= "\udfff" for letter in single):
-            raise UsageError(f"{option(name)} is not valid text in this terminal's encoding: use UTF-8")
         if allowed and single not in allowed:
             hint = f"{did_you_mean(single, allowed)}choose from {', '.join(allowed)}"
             raise UsageError(f"{option(name)} {single!r} is unknown: {hint}")

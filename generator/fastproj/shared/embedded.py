@@ -1,91 +1,57 @@
 """The template that comes with this program, as a git bundle: one parentless commit for each release.
 
-Projects record a copy of it, from which plain `copier update` works too.
+Projects record a copy of it in the home folder, from which plain `copier update` works too.
 """
 
 import hashlib
 import os
 import re
 import shutil
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from secrets import token_hex
 
 from .errors import FastprojError
-from .versions import declared_version, newest, tag_of, version_of
+from .versions import newest, tag_of, version_of
 
-_PACKAGE = Path(__file__).parents[1]
-_CHECKOUT = _PACKAGE.parent.parent
-_PACKED = _PACKAGE / "_template.bundle"
+QUESTIONS = Path(__file__).parents[1]
+"""The folder with its `copier.yml`."""
+_PACKED = QUESTIONS / "_template.bundle"
 _NAME = "template.bundle"
-_PLACES = tuple(
-    f"~/{it}/{_NAME}" for it in (".fastproj", ".local/share/fastproj", "Library/Application Support/fastproj")
-)
-"""What projects record: until 0.3, and since then on Linux and on macOS."""
-
-
-@cache
-def _in_checkout() -> bool:
-    """Return whether the program runs from its own repository, and so uses the template there."""
-    return (_CHECKOUT / "copier.yml").is_file() and (_CHECKOUT / "generator" / "fastproj").is_dir()
-
-
-def questions_folder() -> Path:
-    """Return the folder with the `copier.yml` of the embedded template."""
-    return _CHECKOUT if _in_checkout() else _PACKAGE
 
 
 def template_version() -> str:
-    """Return the version of the embedded template; in a checkout, the declared version."""
-    if not _in_checkout():
-        return newest(_packed())
-    return declared_version((_CHECKOUT / "pyproject.toml").read_bytes()) or "unknown"
+    """Return the version of the embedded template."""
+    return newest(_packed())
 
 
 def location() -> str:
-    """Return what a project records for the embedded template: the copy's path, from `~` if it is below."""
-    copy, user = _copy(), os.path.expanduser("~")
-    below = copy.is_relative_to(user) and not os.environ.get("FASTPROJ_HOME")
-    return f"~/{copy.relative_to(user)}" if below else str(copy)
+    """Return what a project records for the embedded template: the same path on every machine, by default."""
+    return str(_copy()) if os.environ.get("FASTPROJ_HOME") else f"~/.fastproj/{_NAME}"
 
 
 def is_embedded(recorded: str) -> bool:
     """Return whether a project records the embedded template, possibly on another machine."""
-    path = os.path.abspath(os.path.expanduser(recorded))
-    here = path in (str(_copy()), *map(os.path.expanduser, _PLACES))
-    return here or (path.endswith(f"/fastproj/{_NAME}") and not os.path.exists(path))
+    path = Path(os.path.abspath(os.path.expanduser(recorded)))
+    return path == _copy() or (path.parts[-2:] in {(".fastproj", _NAME), ("fastproj", _NAME)} and not path.exists())
 
 
 def refresh_copy() -> tuple[Path, str]:
     """Write the copy unless it has all releases of this program, and return it with the tag of this version."""
-    copy = _copy()
+    copy, ours = _copy(), _packed()
+    partial = copy.with_name(f".{_NAME}.{token_hex(8)}")
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if _in_checkout():
-            from template_bundle import refresh  # not a part of the installed program
-
-            ours: dict[str, str] = refresh(_CHECKOUT, copy)
-        else:
-            ours = _packed()
-            _replace(copy, _PACKED, ours)
+        if not ours.items() <= _held(copy).items():  # that of a newer program has more
+            try:
+                shutil.copyfile(_PACKED, partial)
+                os.replace(partial, copy)
+            finally:
+                partial.unlink(missing_ok=True)
     except OSError as error:
         raise FastprojError(
             f"cannot write the template's copy {copy} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
         ) from error
-    for former in map(os.path.expanduser, _PLACES):
-        with suppress(OSError):
-            if os.path.exists(former) and not os.environ.get("FASTPROJ_HOME"):
-                _replace(Path(former), copy, ours)
     return copy, tag_of(newest(ours))
-
-
-def held(bundle: Path) -> dict[str, str]:
-    """Return the entries of a bundle; none if it is missing or damaged."""
-    try:
-        return entries(bundle)
-    except (OSError, FastprojError):
-        return {}
 
 
 def entries(bundle: Path) -> dict[str, str]:
@@ -105,32 +71,21 @@ def entries(bundle: Path) -> dict[str, str]:
     return {tag: commit for commit, tag in pairs if str(version_of(tag)) == tag}
 
 
-def _copy() -> Path:
-    """Return the path of the copy: in the platform's folder for data of the user, or in FASTPROJ_HOME."""
-    if chosen := os.environ.get("FASTPROJ_HOME"):
-        return Path(os.path.expanduser(chosen)).absolute() / _NAME
-    from platformdirs import user_data_path  # `--help` does not need it
+def _held(bundle: Path) -> dict[str, str]:
+    """Return the entries of a bundle; none if it is missing or damaged."""
+    try:
+        return entries(bundle)
+    except (OSError, FastprojError):
+        return {}
 
-    return user_data_path("fastproj", appauthor=False).absolute() / _NAME
+
+def _copy() -> Path:
+    """Return the path of the copy: in FASTPROJ_HOME, or in the user's home folder."""
+    return Path(os.environ.get("FASTPROJ_HOME") or "~/.fastproj").expanduser().absolute() / _NAME
 
 
 def _packed() -> dict[str, str]:
     """Return the entries of the bundle that was installed with the program."""
-    found = held(_PACKED)
-    if not found:
-        raise FastprojError(
-            f"the installed template {_PACKED} is missing or damaged: reinstall fastproj (pip --force-reinstall)"
-        )
-    return found
-
-
-def _replace(target: Path, bundle: Path, ours: dict[str, str]) -> None:
-    """Replace a copy atomically by a bundle, unless it has these entries, as that of a newer program has."""
-    if ours.items() <= held(target).items():
-        return
-    partial = target.with_name(f".{_NAME}.{token_hex(8)}")
-    try:
-        shutil.copyfile(bundle, partial)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    if found := _held(_PACKED):
+        return found
+    raise FastprojError(f"the installed template {_PACKED} is missing or damaged: reinstall fastproj")

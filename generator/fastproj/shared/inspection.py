@@ -1,13 +1,10 @@
 """Inspect what a template rendered before git or the user sees it. A template is not trusted."""
 
 import os
-import re
 from pathlib import Path
 
 from .errors import FastprojError
 
-# Ignored by HFS+ in a name, so that `.g<U+200C>it` is `.git` there (git's utf8.c, next_hfs_char).
-_IGNORED_BY_HFS = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 # What git looks for in a folder (its setup.c, is_git_directory): the second has `objects` and `refs` elsewhere.
 _REPOSITORIES = ({"head", "objects", "refs"}, {"head", "commondir"})
 
@@ -54,7 +51,7 @@ def is_of_git(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    return _IGNORED_BY_HFS.sub("", name).lower().rstrip(" .")
+    return name.lower().rstrip(" .")
 
 
 def _leaves(link: str, top: str) -> bool:

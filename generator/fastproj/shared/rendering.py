@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -13,19 +14,18 @@ from typing import Any
 from .answers import ANSWERS_FILE, option
 from .errors import FastprojError, UsageError
 from .inspection import check_links, check_rendered
-from .template import Template, questions
+from .template import Template
 from .yaml_file import answers_in, read_answers
 
 Answers = dict[str, Any]
-_loaders: list[Thread] = []
 
 
+@cache
 def preload() -> Thread:
     """Start importing copier in the background, which takes 0.4 s that can be spent waiting for git."""
-    if not _loaders:
-        _loaders.append(Thread(target=_import_copier, daemon=True))
-        _loaders[0].start()
-    return _loaders[0]
+    loader = Thread(target=_import_copier, daemon=True)
+    loader.start()
+    return loader
 
 
 def _import_copier() -> None:
@@ -45,13 +45,10 @@ class Rendered:
     """Whether the template has `_migrations`."""
 
 
-def copy(
-    template: Template, version: str, stage: Path, answers: Answers, defaults: Answers, confirmation: str = ""
-) -> Rendered:
+def copy(template: Template, version: str, stage: Path, answers: Answers, defaults: Answers) -> Rendered:
     """Render a version of a template into `stage`, and inspect the result.
 
-    With a `confirmation`, the user is asked the questions without an answer, and whether to continue. An answers file
-    in `stage` provides the answers that are not in `answers`.
+    An answers file in `stage` provides the answers that are not in `answers`; `defaults` replace the template's.
 
     Raises:
         FastprojError: the template cannot be read, is broken or hostile; an answer is missing or not allowed.
@@ -59,10 +56,6 @@ def copy(
     """
     folder = template.at(version)
     check_links(folder, template.location)
-    if confirmation:
-        from . import prompts  # 0.1 s
-
-        answers = prompts.ask(questions(folder), answers, defaults, confirmation)
     preload().join()
     with _without_environment(folder):
         own, migrates = _render(folder, stage, template.location, answers, defaults)
@@ -81,16 +74,14 @@ def _without_environment(template: Path) -> Iterator[None]:
     from plumbum import local
 
     before = dict(os.environ)
-    try:
-        for variables in (os.environ, local.env):  # plumbum copied the environment when it was imported
-            variables.clear()
-            variables.update(PATH="", HOME=str(template))
-        with chdir(template.parent):
+    with chdir(template.parent), local.env(PATH=""):  # plumbum copied the environment when it was imported
+        os.environ.clear()
+        os.environ.update(PATH="", HOME=str(template))
+        try:
             yield
-    finally:
-        for variables in (os.environ, local.env):
-            variables.clear()
-            variables.update(before)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def _render(template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> tuple[list[str], bool]:
@@ -130,12 +121,12 @@ def _record(file: Path, read: str, location: str, version: str) -> None:
     """Record in an answers file where the template is, and its version, instead of the folder that copier read."""
     import yaml
 
-    line = f"_src_path: {read}\n".encode()
-    content = file.read_bytes() if file.is_file() else b""
+    line = f"_src_path: {read}\n"
+    content = file.read_text(encoding="utf-8") if file.is_file() else ""
     if line not in content:
         raise FastprojError(
             f"the template {location} does not record its answers, which updates need: "
             f"add a {ANSWERS_FILE} with _copier_answers | to_nice_yaml"
         )
     recorded = yaml.safe_dump({"_commit": version, "_src_path": location})
-    file.write_bytes(content.replace(line, recorded.encode()))
+    file.write_text(content.replace(line, recorded), encoding="utf-8")

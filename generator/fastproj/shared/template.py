@@ -12,7 +12,7 @@ from .versions import version_of
 from .yaml_file import read_yaml
 
 _SHORT = {"gh:": "https://github.com/", "gl:": "https://gitlab.com/"}
-_CLONE_S = 600.0
+_NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 @dataclass(frozen=True)
@@ -22,28 +22,16 @@ class Template:
     location: str  # that a project records
     clone: Path  # a bare repository
     tags: list[str]  # sorted by version, oldest first
-    version: str  # the one that a new project gets: this program's, the newest release, or the commit of a folder
-    own: bool  # whether it comes with this program
-
-    @property
-    def newest(self) -> str:
-        """The tag to update to."""
-        if self.own:
-            return self.version
-        released = [tag for tag in self.tags if (it := version_of(tag)) and not it.is_prerelease] or self.tags
-        if not released:
-            raise FastprojError(f"the template {self.location} has no version: tag its commits, such as v1.0.0")
-        return released[-1]
+    newest: str  # this program's version, the newest release, or the commit of a work tree
 
     def at(self, version: str) -> Path:
         """Return a folder with the files of a version."""
         folder = self.clone.with_suffix(f".{version.replace('/', '-')}")
         if folder.exists():
             return folder
-        done = self._git("worktree", "add", "--quiet", "--detach", "--", f"../{folder.name}", version)
+        done = _git(self.clone, "worktree", "add", "--quiet", "--detach", "--", f"../{folder.name}", version)
         if done.ok and (folder / ".gitmodules").exists():
-            update = ("submodule", "--quiet", "update", "--init", "--recursive")
-            done = git.run(folder, *update, timeout_s=_CLONE_S, variables=git.to_read_templates(self.own))
+            done = _git(folder, "submodule", "--quiet", "update", "--init", "--recursive")
         if not done.ok:
             raise FastprojError(f"git could not read {version} of the template {self.location}: {done.reason}")
         (folder / ".git").unlink()
@@ -52,9 +40,8 @@ class Template:
     def has(self, version: str) -> bool:
         """Return whether a version that a project recorded can be rendered: a tag, or a commit as in v1.0-2-g1a2b3c."""
         is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None  # a branch may have moved
-        if is_commit:
-            return self._git("rev-parse", "--quiet", "--verify", f"{version}^{{commit}}").ok
-        return self._git("show-ref", "--verify", "--quiet", f"refs/tags/{version}").ok
+        name = f"{version}^{{commit}}" if is_commit else f"refs/tags/{version}"
+        return _git(self.clone, "rev-parse", "--quiet", "--verify", name).ok
 
     def named(self, version: str) -> str:
         """Return the tag of a version, given with or without `v`."""
@@ -69,9 +56,6 @@ class Template:
         """Return the questions of a version."""
         return questions(self.at(version))
 
-    def _git(self, *arguments: str) -> git.Result:
-        return git.run(self.clone, "--git-dir", ".", *arguments, variables=git.to_read_templates(self.own))
-
 
 def open_template(location: str | None, work: Path) -> Template:
     """Clone a template into a scratch folder: by what a project records or the user passes; None for our own.
@@ -79,46 +63,47 @@ def open_template(location: str | None, work: Path) -> Template:
     Raises:
         FastprojError: git cannot read it.
     """
-    git.require()
-    own = location is None or embedded.is_embedded(location)
-    version, folder = "", False
-    if location is None or own:
+    if location is None or embedded.is_embedded(location):
         copy, version = embedded.refresh_copy()
         # One below `~` is the same on every machine, so projects keep it.
-        location, address = location if location and location[0] == "~" else embedded.location(), str(copy)
+        location = location if location and location.startswith("~") else embedded.location()
+        clone = _clone(location, str(copy), work, _NO_SETTINGS)
+        return Template(location, clone, _tags(clone), version)
+    address = os.path.abspath(os.path.expanduser(location))
+    if location and os.path.exists(address):
+        address = os.path.realpath(address)
+        location = location if location.startswith("~") else address
+    elif ":" in location:
+        short = location[:3]
+        address = _SHORT[short] + location[3:] if short in _SHORT else location.removeprefix("git+")
     else:
-        path = os.path.abspath(os.path.expanduser(location))
-        folder = os.path.isdir(path)
-        if location and os.path.exists(path):
-            address = os.path.realpath(path)
-            location = location if location.startswith("~") else address
-        elif ":" in location:
-            short = location[:3]
-            address = _SHORT[short] + location[3:] if short in _SHORT else location.removeprefix("git+")
-        else:
-            raise FastprojError(
-                f"the template {location} is not on this machine (no such folder or bundle): pass an existing one, or "
-                f"a URL, with --template; {embedded.location()} is the one of this program"
-            )
-    clone = work / f"template{len(list(work.glob('*.git')))}.git"
+        raise FastprojError(f"the template {location} is not on this machine: pass an existing folder, or a URL")
+    clone = _clone(location, address, work, {})
+    tags = _tags(clone)
+    releases = [tag for tag in tags if (it := version_of(tag)) and not it.is_prerelease] or tags
+    if not releases or os.path.isdir(os.path.join(address, ".git")):  # a work tree, for whom develops the template
+        return Template(location, clone, tags, _git(clone, "describe", "--tags", "--always", "HEAD").text.strip())
+    return Template(location, clone, tags, releases[-1])
+
+
+def _clone(location: str, address: str, work: Path, variables: dict[str, str]) -> Path:
     # The target is relative, so that a git that a signal left behind cannot create the scratch folder again.
-    arguments = ["clone", "--bare", "--quiet", "--", address, clone.name]
-    done = git.run(work, *arguments, timeout_s=_CLONE_S, variables=git.to_read_templates(own))
+    done = _git(work, "clone", "--bare", "--quiet", "--", address, "template.git", variables=variables)
     if not done.ok:
-        raise FastprojError(
-            f"git could not read the template {location} ({done.reason}): fix that, or pass another with --template"
-        )
-    tags_of = ("for-each-ref", "--format=%(refname:lstrip=2)", "refs/tags")
-    listed = git.run(clone, "--git-dir", ".", *tags_of, variables=git.to_read_templates(own)).text.split("\n")
+        raise FastprojError(f"git could not read the template {location} ({done.reason}): fix that, or pass another")
+    return work / "template.git"
+
+
+def _tags(clone: Path) -> list[str]:
+    """Return the tags that are versions, oldest first."""
+    listed = _git(clone, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/tags").text.split("\n")
     versions = {tag: found for tag in listed if (found := version_of(tag)) is not None}
-    tags = sorted(versions, key=versions.__getitem__)
-    releases = [tag for tag in tags if not versions[tag].is_prerelease]
-    if not version and releases and not folder:
-        version = releases[-1]
-    if not version:
-        described = git.run(clone, "--git-dir", str(clone), "describe", "--tags", "--always", "HEAD")
-        version = described.text.strip() if described.ok else "HEAD"
-    return Template(location, clone, tags, version, own)
+    return sorted(versions, key=versions.__getitem__)
+
+
+def _git(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> git.Result:
+    where = ["--git-dir", "."] if folder.suffix == ".git" else []
+    return git.run(folder, *where, *arguments, settings=git.AS_COMMITTED, variables=variables)
 
 
 def questions(folder: Path) -> dict[str, Any]:
@@ -127,9 +112,7 @@ def questions(folder: Path) -> dict[str, Any]:
     try:
         found = read_yaml(file)
     except (OSError, ValueError) as error:
-        raise FastprojError(f"cannot read the template's questions {file}: {error}") from error
-    if not isinstance(found, dict):
-        raise FastprojError(f"{file} does not list questions: pass a copier template")
+        raise FastprojError(f"cannot read the template's questions {file.name}: {error}") from error
     # copier allows `name: value` for a question with that default.
     return {
         key: entry if isinstance(entry, dict) else {"default": entry}

@@ -1,12 +1,10 @@
 """Write a merge to the index and the work tree with git, as `git cherry-pick` does."""
 
-import fcntl
 import os
 import signal
 from pathlib import Path
 
 from ..shared.errors import FastprojError
-from ..shared.scratch import SIGNALS
 from .merge import Merged
 from .repository import Repository
 
@@ -17,12 +15,6 @@ _IN_PROGRESS |= {"rebase-merge": "rebase", "rebase-apply": "rebase", "BISECT_LOG
 def check_ready(repository: Repository) -> str:
     """Return the commit that is checked out, after checking that nothing is in progress or uncommitted."""
     top, lock = repository.top, repository.git_dir / "index.lock"
-    try:
-        fcntl.flock(os.open(repository.git_dir, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the exit
-    except BlockingIOError as error:
-        raise FastprojError(f"another fastproj is running in {top}: wait until it is done") from error
-    except OSError:
-        pass  # a file system without locks
     for name, what in _IN_PROGRESS.items():
         if os.path.lexists(repository.git_dir / name):
             raise FastprojError(f"a {what} is in progress in {top}: finish or abort it, then try again")
@@ -69,12 +61,13 @@ def _occupants(top: Path, path: str) -> set[str]:
 def apply(repository: Repository, merged: Merged, message: str) -> None:
     """Write the merge to the work tree and the index; with conflicts, leave what `git cherry-pick` leaves."""
     # Not for git either, and for good: a signal must not report afterwards that nothing was changed.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     repository.run("update-index", "-q", "--refresh")  # so that git does not take a touched file for a changed one
     done = repository.run("read-tree", "-m", "-u", merged.head, merged.tree)
     if not done.ok:
         _restore(repository, merged)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         reason = done.stderr.decode(errors="replace").partition("\n")[0]
         way_out = "free some space, make it writable, or commit what changed, then try again"
         raise FastprojError(f"git cannot write the files ({reason}), nothing was changed: {way_out}")

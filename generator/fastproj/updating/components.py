@@ -1,5 +1,6 @@
 """`fastproj add`, `remove` and `components`: the components of a project, at its own version of the template."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,10 +9,9 @@ from typing import Any
 from ..shared import embedded
 from ..shared.answers import did_you_mean
 from ..shared.errors import FastprojError, UsageError
-from ..shared.scratch import scratch_folder, temporary_folder
+from ..shared.scratch import scratch_folder
 from ..shared.template import questions as questions_in
 from .project import read_project, root_of
-from .status import templates
 from .update import Updated, Wanted, update
 
 _FOLDERS = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
@@ -52,11 +52,11 @@ class Changed:
 def listed(where: Path) -> list[Component]:
     """Return the components of the template at the version of a project; outside of one, of the newest version."""
     if root_of(where) is None:
-        return [*_table(questions_in(embedded.questions_folder()), {}).values()]
+        return [*_table(questions_in(embedded.QUESTIONS), {}).values()]
     project = read_project(where)
-    with scratch_folder(temporary_folder(), "components") as work:
-        before, _ = templates(project, None, work)
-        return [*_table(before.questions(project.version), project.answers).values()]
+    with scratch_folder(Path(tempfile.gettempdir()), "components") as work:
+        questions = project.template(work).questions(project.version)
+    return [*_table(questions, project.answers).values()]
 
 
 def add(where: Path, names: Sequence[str], dry_run: bool, data: list[str]) -> Changed:

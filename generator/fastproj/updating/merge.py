@@ -5,7 +5,6 @@ files that the template no longer has; edited files that belong to the user (`_s
 """
 
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -64,8 +63,10 @@ def merge(repository: Repository, trees: tuple[str, str, str], own: set[str], me
     for path in base.keys() & ours.keys() - theirs.keys() - renames.keys():
         if base[path].split()[1] == ours[path].split()[1]:
             base[path] = ours[path]  # a file whose mode alone is the user's leaves without a conflict
-    _commit(repository, zip(trees, (base, ours, theirs), strict=True), message, work / "merge")
-    _merge_tree(repository, work / "merge", merged)
+    parent = repository.commit(trees[0], base, [], message, work / "base.index")
+    head = repository.commit(trees[1], ours, [parent], message, work / "ours.index")
+    merged.template = repository.commit(trees[2], theirs, [parent], message, work / "theirs.index")
+    _merge_tree(repository, work / "merge", head, merged)
     result = repository.files(merged.tree)
     entries = {path: (ours.get(path), result.get(path)) for path in sorted(ours.keys() | result.keys())}
     merged.changes = {path: pair for path, pair in entries.items() if pair[0] != pair[1]}
@@ -89,41 +90,17 @@ def _kept(
     return found | dict.fromkeys(sorted(edited), "yours     {}: kept with your changes; it is no longer rendered")
 
 
-def _commit(repository: Repository, sides: Iterable[tuple[str, Tree]], message: str, folder: Path) -> None:
-    """Commit the sides in a scratch folder that is to git another work tree of the repository, with refs of its own.
+def _merge_tree(repository: Repository, folder: Path, head: str, merged: Merged) -> None:
+    """Let git merge, and parse its output.
 
-    The first side is the parent of the others. HEAD and TEMPLATE are the names that git writes into conflicts.
+    The folder becomes another work tree of the repository, in which HEAD and TEMPLATE are the names of the sides: git
+    writes these into conflicts.
     """
-    (folder / "refs").mkdir(parents=True)
+    folder.mkdir()
     (folder / "commondir").write_bytes(os.fsencode(repository.common_dir) + b"\n")
-    (folder / "HEAD").write_text("ref: refs/worktree/ours\n")
-    identity = repository.run("var", "GIT_COMMITTER_IDENT")
-    who = (
-        os.fsdecode(identity.stdout).strip()
-        if identity.ok
-        else f"fastproj <fastproj@localhost> {time.time():.0f} +0000"
-    )
-    about = [f"committer {who}", f"data {len(os.fsencode(message))}", message]
-    lines: list[str] = []
-    for name, (tree, files) in zip(("refs/worktree/base", "refs/worktree/ours", "TEMPLATE"), sides, strict=True):
-        before = repository.files(tree)
-        differing = [path for path in before.keys() | files.keys() if before.get(path) != files.get(path)]
-        lines += [f"commit {name}", *about, *(["from refs/worktree/base"] if lines else [])]
-        lines += [f'M 040000 {repository.git("rev-parse", f"{tree}^{{tree}}")} ""']
-        lines += [f"D {_quoted(path)}" for path in differing]
-        lines += [f"M {files[path]} {_quoted(path)}" for path in differing if path in files]
+    (folder / "HEAD").write_text(f"{head}\n")
+    (folder / "TEMPLATE").write_text(f"{merged.template}\n")
     variables = {"GIT_DIR": folder, "GIT_WORK_TREE": repository.top}
-    repository.git("fast-import", "--quiet", data=os.fsencode("\n".join([*lines, ""])), variables=variables)
-
-
-def _quoted(path: str) -> str:
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-
-
-def _merge_tree(repository: Repository, folder: Path, merged: Merged) -> None:
-    """Let git merge, and parse its output."""
-    variables = {"GIT_DIR": folder, "GIT_WORK_TREE": repository.top}
-    merged.template = repository.git("rev-parse", "TEMPLATE", variables=variables)
     command = [*_SETTINGS, "merge-tree", "--write-tree", "-z", "--messages", "HEAD", "TEMPLATE"]
     done = repository.run(*command, variables=variables)
     parts = iter(os.fsdecode(done.stdout).split("\0")[:-1])

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..shared.answers import ANSWERS_FILE
+from ..shared.embedded import is_embedded
 from ..shared.errors import FastprojError
+from ..shared.template import Template, open_template
 from ..shared.yaml_file import RESTORE, answers_in, read_answers
 from .repository import Repository, open_at
 
@@ -20,6 +22,16 @@ class Project:
     location: str  # of the template, as recorded
     version: str  # a tag of the template
     answers: dict[str, Any]
+
+    def template(self, work: Path, location: str | None = None) -> Template:
+        """Clone the template, or that of another location, which must have the project's version as well."""
+        found = open_template(self.location if location is None else location, work)
+        if not found.has(self.version):
+            newest = f"; its newest is {found.tags[-1]}" if found.tags else ""
+            fix = "install a newer fastproj" if is_embedded(found.location) else "check that it has all its tags"
+            about = f"the template {found.location} has no version {self.version} of {self.root}{newest}"
+            raise FastprojError(f"{about}: {fix}")
+        return found
 
 
 def root_of(where: Path) -> Path | None:
@@ -37,6 +49,6 @@ def read_project(where: Path) -> Project:
         raise FastprojError(f"there is no {ANSWERS_FILE} in {where} or its parents: {RESTORE}")
     recorded = read_answers(root / ANSWERS_FILE)
     for key, what in (("_src_path", "template"), ("_commit", "version")):
-        if not isinstance(recorded.get(key), str) or not recorded[key] or "\0" in recorded[key]:
+        if not isinstance(recorded.get(key), str) or not recorded[key]:
             raise FastprojError(f"{root / ANSWERS_FILE} does not record the {what} ({key}): {RESTORE}")
     return Project(root, open_at(root), recorded["_src_path"], recorded["_commit"], answers_in(recorded))

@@ -2,12 +2,12 @@
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..shared.errors import FastprojError
-from ..shared.git import OLDEST_TO_MERGE, Result, require, run
+from ..shared.git import Result, require_merges, run
 
 Tree = dict[str, str]
 """Mode and object id of each file by its path, such as `100644 8ab686ea`."""
@@ -24,7 +24,6 @@ class Repository:
     top: Path
     git_dir: Path
     common_dir: Path
-    objects: Path  # where new ones are written
     prefix: str  # the project's folder, ending in `/`; empty if it is the whole repository
 
     @property
@@ -34,10 +33,9 @@ class Repository:
 
     def run(self, *arguments: str, data: bytes = b"", variables: Mapping[str, object] | None = None) -> Result:
         """Run git and return its result, whatever the exit status; `variables` are added to its environment."""
-        environment = _VARIABLES | {"GIT_OBJECT_DIRECTORY": str(self.objects)}
-        environment |= {key: str(value) for key, value in (variables or {}).items()}
+        environment = _VARIABLES | {key: str(value) for key, value in (variables or {}).items()}
         folder = Path(environment.get("GIT_WORK_TREE", self.top))
-        return run(folder, *arguments, data=data, variables=environment, timeout_s=600.0)
+        return run(folder, *arguments, data=data, variables=environment)
 
     def git(self, *arguments: str, data: bytes = b"", variables: Mapping[str, object] | None = None) -> str:
         """Run git as `run` does and return its output; raises an error if git fails."""
@@ -50,12 +48,6 @@ class Repository:
     def lines(self, *arguments: str) -> list[str]:
         """Run git with `-z` among the arguments, and return the parts of its output."""
         return self.git(*arguments).split("\0")[:-1]
-
-    def with_objects_in(self, folder: Path) -> "Repository":
-        """Return the same repository, which writes new objects to another folder."""
-        (folder / "info").mkdir(parents=True)
-        (folder / "info/alternates").write_bytes(os.fsencode(self.objects.resolve()) + b"\n")
-        return replace(self, objects=folder)
 
     def head(self) -> str:
         """Return the commit that is checked out."""
@@ -76,21 +68,27 @@ class Repository:
         return dict(zip(parts[1::3], parts[2::3], strict=True))
 
     def tree_of(self, rendering: Path, index: Path) -> str:
-        """Return HEAD's tree with the project's folder as rendered, converted with the project's attributes."""
-        attributes = [it for it in self.files("HEAD") if Path(it).name == ".gitattributes"]
-        borrowed = [it for it in attributes if not os.path.lexists(rendering / it)]
-        for path in borrowed:
-            (rendering / path).parent.mkdir(parents=True, exist_ok=True)
-            # A rendering is in UTF-8, whatever the encoding in the work tree.
-            text = re.sub(r"\sworking-tree-encoding=\S+", "", self.git("cat-file", "blob", f"HEAD:{path}"))
-            (rendering / path).write_bytes(os.fsencode(f"{text}\n"))
+        """Return HEAD's tree with the project's folder as rendered."""
         scratch = {"GIT_INDEX_FILE": index, "GIT_WORK_TREE": rendering, "GIT_DIR": self.git_dir}
         if self.prefix:
             self.git("read-tree", "HEAD", variables=scratch)
         self.git(*_AS_RENDERED, "add", "--all", "--force", "--sparse", "--", self.where, variables=scratch)
-        if borrowed:
-            self.git("rm", "--cached", "--quiet", "--", *borrowed, variables=scratch)
         return self.git("write-tree", variables=scratch)
+
+    def commit(self, tree: str, files: Tree, parents: Sequence[str], message: str, index: Path) -> str:
+        """Return a new commit of a tree in which the project's files are replaced."""
+        before, scratch = self.files(tree), {"GIT_INDEX_FILE": index}
+        lines = [f"0 {'0' * 40}\t{path}" for path in before.keys() - files.keys()]
+        lines += [f"{entry}\t{path}" for path, entry in files.items() if before.get(path) != entry]
+        if lines:
+            self.git("read-tree", tree, variables=scratch)
+            data = os.fsencode("\0".join([*lines, ""]))
+            self.git("update-index", "-z", "--index-info", data=data, variables=scratch)
+            tree = self.git("write-tree", variables=scratch)
+        command = ["commit-tree", f"{tree}^{{tree}}", *[f"-p{parent}" for parent in parents], "-m", message]
+        if self.run("var", "GIT_COMMITTER_IDENT").ok:
+            return self.git(*command)
+        return self.git("-c", "user.name=fastproj", "-c", "user.email=fastproj@localhost", *command)
 
     def convert_line_ends(self, old: Path, new: Path, ours: Tree) -> None:
         """Give CRLF line endings to rendered files that the user converted, so that git can merge them line by line."""
@@ -106,18 +104,18 @@ class Repository:
 
 def open_at(folder: Path) -> Repository:
     """Return the repository that contains a folder."""
-    require(OLDEST_TO_MERGE)
-    paths = ["--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--git-path", "objects", "--show-prefix"]
+    require_merges()
+    paths = ["--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--show-prefix"]
     done = run(folder, "rev-parse", *paths, variables={"LC_ALL": "C"})
     if b"not a git repository" in done.stderr:
         raise FastprojError(f"{folder} is not in a git repository: git init there, add and commit, then try again")
     if not done.ok:
         raise FastprojError(f"git cannot read the repository of {folder}: {done.reason}")
     found = os.fsdecode(done.stdout).removesuffix("\n").split("\n")
-    if len(found) != 5:
+    if len(found) != 4:
         raise FastprojError(f"the path of {folder} has a line break in it: move it to one without")
-    top, git_dir, common_dir, objects, prefix = found
-    return Repository(Path(top), Path(git_dir), (folder / common_dir).resolve(), folder / objects, prefix)
+    top, git_dir, common_dir, prefix = found
+    return Repository(Path(top), Path(git_dir), (folder / common_dir).resolve(), prefix)
 
 
 def _paths_in(folder: Path) -> set[str]:

@@ -4,6 +4,7 @@ The old version and the new one are rendered; git merges what changed between th
 result is staged for the user to review.
 """
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,12 @@ import yaml
 from ..shared.answers import ANSWERS_FILE, combine, option
 from ..shared.errors import FastprojError, UsageError
 from ..shared.rendering import Rendered, copy, preload
-from ..shared.scratch import scratch_folder, temporary_folder
+from ..shared.scratch import scratch_folder
 from ..shared.template import Template
 from .apply import apply, check, check_ready
 from .merge import Merged, merge
 from .project import Project, read_project
-from .status import is_older, templates
+from .status import newest_for
 
 # Returns the wanted components, given the recorded answers and the template's questions.
 Choose = Callable[[dict[str, Any], dict[str, Any]], list[str]]
@@ -33,7 +34,6 @@ class Wanted:
     template: str | None = None
     answers: dict[str, Any] | None = None
     data: list[str] | None = None
-    ask: bool = False
     dry_run: bool = False
     components: Choose | None = None  # stay at the project's own version, with these components
 
@@ -44,7 +44,7 @@ class Updated:
 
     project: Project
     after: str
-    answers: dict[str, tuple[Any, Any]] | None = None  # those that differ: old and new; None for none
+    answers: dict[str, tuple[Any, Any]] | None = None  # those that differ: old and new
     merged: Merged | None = None  # None if there was nothing to do
     diff: str = ""  # the changes as a patch, if only components would change in a dry run
 
@@ -63,37 +63,33 @@ def update(where: Path, wanted: Wanted) -> Updated:
     preload()
     project = read_project(where)
     head = check_ready(project.repository)
-    with scratch_folder(temporary_folder(), "update") as work:
+    with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
         return _update(project, wanted, head, work)
 
 
 def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
-    before, after = templates(project, wanted.template, work)
-    target = _target(project, after, wanted)
-    questions = after.questions(target)
+    template = project.template(work, wanted.template)
+    target = _target(project, template, wanted)
+    questions = template.questions(target)
     answers = combine(wanted.answers or {}, wanted.data or [], questions)
     if wanted.components is not None:
         if "components" in answers:
             raise UsageError("--data components is not allowed here: name the components as arguments")
         answers["components"] = wanted.components(project.answers, questions)
     given = any(str(project.answers.get(key)) != str(value) for key, value in answers.items())
-    moved = after.location != before.location or (wanted.template is not None and after.location != project.location)
-    if target == project.version and not (moved or given):
+    moved = wanted.template is not None and template.location != project.location
+    if target == project.version and not (given or moved):
         return Updated(project, target)
 
     repository, prefix = project.repository, project.repository.prefix
-    repository = repository.with_objects_in(work / "objects") if wanted.dry_run else repository
     files = repository.files(head)
     if prefix + ANSWERS_FILE not in files:
         raise FastprojError(f"{project.root / ANSWERS_FILE} is not committed: git add and commit it, then try again")
-    recorded = project.answers
-    _render(project, before, project.version, work / "old", {})
-    fresh = questions.keys() - recorded.keys() - answers.keys()
-    confirmation = f"Update to {target}?" if wanted.ask and fresh else ""
-    new = _render(project, after, target, work / "new", answers, confirmation)
+    _render(project, template, project.version, work / "old", {})
+    new = _render(project, template, target, work / "new", answers)
     if new.migrates:
         fix = "if you trust it, use copier update --trust"
-        raise FastprojError(f"the template {after.location} has _migrations, which would run its code here: {fix}")
+        raise FastprojError(f"the template {template.location} has _migrations, which would run its code here: {fix}")
     repository.convert_line_ends(work / "old", work / "new", files)
     old_tree, new_tree = (repository.tree_of(work / it, work / f"{it}.index") for it in ("old", "new"))
     message = f"Update to template {target}" if wanted.components is None else "Change the components"
@@ -102,23 +98,21 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     check(repository, merged)
     if not wanted.dry_run:
         apply(repository, merged, message)
-    both = {key: (recorded.get(key), new.answers.get(key)) for key in recorded | new.answers}
+    both = {key: (project.answers.get(key), new.answers.get(key)) for key in project.answers | new.answers}
     changed = {key: values for key, values in both.items() if values[0] != values[1]}
     shown = wanted.components and wanted.dry_run
     diff = repository.git("diff-tree", "-r", "-p", "--no-ext-diff", head, merged.tree) if shown else ""
     return Updated(project, target, changed, merged, diff)
 
 
-def _render(
-    project: Project, template: Template, version: str, folder: Path, answers: dict[str, Any], confirmation: str = ""
-) -> Rendered:
+def _render(project: Project, template: Template, version: str, folder: Path, answers: dict[str, Any]) -> Rendered:
     """Render a version into a folder with other answers; all that are not given stay as recorded."""
     stage, recorded = folder / project.repository.prefix, project.answers
     stage.mkdir(parents=True)
     (stage / ANSWERS_FILE).write_text(yaml.safe_dump(recorded), encoding="utf-8")  # where copier reads them
     # The workflow of releases without this question is removed, as it installs the program from no known source.
     defaults = {"update_source": "none"} if recorded.get("update_workflow") else {}
-    rendered = copy(template, version, stage, recorded | answers if confirmation else answers, defaults, confirmation)
+    rendered = copy(template, version, stage, answers, defaults)
     found = rendered.answers
     for key in sorted(found.keys() & recorded.keys() - answers.keys()):
         if str(found[key]) != str(recorded[key]):
@@ -127,10 +121,8 @@ def _render(
     return rendered
 
 
-def _target(project: Project, after: Template, wanted: Wanted) -> str:
+def _target(project: Project, template: Template, wanted: Wanted) -> str:
     """Return the version to update to."""
     if wanted.components is not None:
         return project.version
-    if wanted.to is not None:
-        return after.named(wanted.to)
-    return project.version if is_older(after.newest, project.version) else after.newest
+    return newest_for(project, template) if wanted.to is None else template.named(wanted.to)

@@ -1,17 +1,15 @@
-"""Run `fastproj` with a command that sends a signal to itself: NUMBER, in an `import` or in Python's `tempfile`."""
+"""Run `fastproj` with a command that sends the signal NUMBER to itself in an `import`."""
 
 import os
 import sys
-import tempfile
 import time
 import types
 import weakref
 from typing import Any
 
 from fastproj.__main__ import main
-from fastproj.shared.scratch import temporary_folder
 
-number, place = int(sys.argv[1]), sys.argv[2]
+number = int(sys.argv[1])
 
 
 def interrupt_import() -> None:
@@ -23,22 +21,9 @@ def interrupt_import() -> None:
     del unreferenced
 
 
-def interrupt_tempfile() -> None:
-    """Receive the signal when Python has created its test file."""
-    opened = os.open
-
-    def interrupted(*arguments: Any) -> int:
-        descriptor = opened(*arguments)
-        os.kill(os.getpid(), number)
-        return descriptor
-
-    tempfile._os.open = interrupted  # type: ignore[attr-defined]
-    temporary_folder()
-
-
 def app(*_: Any, **__: Any) -> None:
     """Stand for the command line."""
-    interrupt_import() if place == "import" else interrupt_tempfile()
+    interrupt_import()
     time.sleep(1)
     print("not interrupted")
 

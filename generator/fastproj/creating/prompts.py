@@ -8,9 +8,9 @@ import questionary
 import yaml
 from questionary import Choice
 
-from .answers import as_text, option, shown_name
-from .errors import FastprojError
-from .question import MISSING, Question
+from ..shared.answers import as_text, option, shown_name
+from ..shared.errors import FastprojError
+from .question import Question
 
 _STYLE = questionary.Style(
     [
@@ -33,36 +33,30 @@ def ask(questions: Answers, given: Answers, defaults: Answers, confirmation: str
     `defaults` replace the template's. To decline is a KeyboardInterrupt.
     """
     known: Answers = {}
-    new: Answers = {}
+    asked: list[str] = []
     try:
         for name, entry in questions.items():
             question = Question(name, entry, dict(known))
-            try:
-                asked = name not in given and question.is_asked()
-                if asked:
-                    answer = _ask(question, defaults)
-                else:
-                    answer = question.parsed(given[name]) if name in given else question.default(defaults)
-            except EOFError:
-                raise
-            except Exception as error:
-                reason = " ".join(str(error).split())
-                raise FastprojError(
-                    f"the question {shown_name(name)} is broken ({reason}): answer it with {option(name)}, or use --yes"
-                ) from error
-            known |= {} if answer is MISSING else {name: answer}
-            new |= {name: answer} if asked else {}
-        shown = {name: it for name, it in known.items() if name in given or name in new}
-        if new and not _confirm(confirmation, shown):
+            if name in given:
+                known[name] = question.parsed(given[name])
+            elif question.is_asked():
+                known[name] = _ask(question, defaults)
+                asked.append(name)
+            else:
+                known[name] = question.default(defaults)
+        if asked and not _confirm(confirmation, {name: known[name] for name in known if name in {*given, *asked}}):
             raise KeyboardInterrupt
     except EOFError as error:
         raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
-    return given | new
+    except Exception as error:
+        reason = f"the question {shown_name(name)} is broken ({' '.join(str(error).split())})"
+        raise FastprojError(f"{reason}: answer it with {option(name)}, or use --yes") from error
+    return given | {name: known[name] for name in asked}
 
 
 def _confirm(confirmation: str, answers: Answers) -> bool:
     """Show the answers, and ask whether to continue with them."""
-    width = max(map(len, answers), default=0)
+    width = max(map(len, answers))
     lines = [f"  {shown_name(name):{width}}  {as_text(answer)}" for name, answer in answers.items()]
     print("", *lines, "", sep="\n")
     return bool(questionary.confirm(confirmation, **_LOOK).unsafe_ask())
@@ -94,14 +88,11 @@ def _prompt(question: Question, default: Any) -> Any:
     if question.kind == "bool":
         return questionary.confirm(message, default is True, **_LOOK).unsafe_ask()
     # An empty field shows the default, which Enter accepts.
-    empty = "" if default is MISSING else _as_field(default)
-    hint = [("fg:ansibrightblack", empty)]
-    text = questionary.text(f"{message}\n ", placeholder=hint, **_LOOK).unsafe_ask()
+    empty = "" if default is None else str(default)
+    if isinstance(default, dict | list):
+        empty = yaml.safe_dump(default, default_flow_style=True).strip()
+    text = questionary.text(f"{message}\n ", placeholder=[("fg:ansibrightblack", empty)], **_LOOK).unsafe_ask()
     return str(text or empty)
-
-
-def _as_field(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True).strip() if isinstance(value, dict | list) else str(value)
 
 
 def _wrapped(text: str) -> str:

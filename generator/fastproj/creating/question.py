@@ -7,8 +7,6 @@ import yaml
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
-MISSING = object()
-"""The default of a question without one."""
 _JINJA = SandboxedEnvironment(
     extensions=["jinja2_ansible_filters.AnsibleCoreFiltersExtension"], undefined=StrictUndefined
 )
@@ -41,7 +39,7 @@ class Question:
 
     def default(self, replaced: dict[str, Any]) -> Any:
         """Return the default, or what replaces it."""
-        return self.parsed(self._value(replaced.get(self.name, self.entry.get("default", MISSING))))
+        return self.parsed(self._value(replaced.get(self.name, self.entry.get("default"))))
 
     def parsed(self, value: Any) -> Any:
         """Return an answer in the question's type."""
