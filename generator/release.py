@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fastproj.shared.versions import newest, tag_of
+from fastproj.shared.versions import newest
 from packaging.version import Version
 from template_bundle import declared_version, releases
 
@@ -38,7 +38,7 @@ def main() -> None:
         sys.exit(f"release: {error.filename}: {error.strerror}")
     except KeyboardInterrupt:
         sys.exit("release: interrupted; nothing was changed")
-    print(f"release: {version} is ready; publish it with: git push --atomic origin main {tag_of(version)}")
+    print(f"release: {version} is ready; publish it with: git push --atomic origin main v{version}")
 
 
 def _check(root: Path, version: str) -> None:
@@ -56,8 +56,8 @@ def _check(root: Path, version: str) -> None:
     declared = declared_version((root / "pyproject.toml").read_bytes())
     if declared is None or not Version(declared).is_devrelease or Version(declared) > Version(version):
         raise RefusedError(f"pyproject.toml is at {declared}: set it to a .dev version before {version}, and commit")
-    if _git(root, "tag", "--list", tag_of(version)):
-        raise RefusedError(f"the tag {tag_of(version)} exists already: git tag --delete it, or choose a newer version")
+    if _git(root, "tag", "--list", f"v{version}"):
+        raise RefusedError(f"the tag v{version} exists already: git tag --delete it, or choose a newer version")
     _dated(_changelog(root).read_text(), version)
     _with_version((root / "pyproject.toml").read_text(), version)
     _git(root, "var", "GIT_COMMITTER_IDENT")
@@ -80,7 +80,7 @@ def _release(root: Path, version: str) -> None:
     with _undone_on_failure(root, version):
         _changelog(root).write_text(_dated(_changelog(root).read_text(), version))
         _commit(root, version, f"Release {version}")
-        _git(root, "tag", "--annotate", "--message", f"fastproj {version}", tag_of(version))
+        _git(root, "tag", "--annotate", "--message", f"fastproj {version}", f"v{version}")
         _commit(root, following, f"Start the version after {version}")
         if version not in releases(root):
             raise RefusedError(f"{version} would not be in the bundle: commit copier.yml and template/")
@@ -100,8 +100,8 @@ def _undone_on_failure(root: Path, version: str) -> Iterator[None]:
         yield
     except BaseException:
         _git(root, "reset", "--quiet", "--hard", before)
-        if _git(root, "tag", "--list", tag_of(version)):
-            _git(root, "tag", "--delete", tag_of(version))
+        if _git(root, "tag", "--list", f"v{version}"):
+            _git(root, "tag", "--delete", f"v{version}")
         raise
 
 

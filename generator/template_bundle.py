@@ -14,7 +14,7 @@ from pathlib import Path
 from fastproj.shared import git
 from fastproj.shared.errors import FastprojError
 from fastproj.shared.scratch import scratch_folder
-from fastproj.shared.versions import tag_of, version_of
+from fastproj.shared.versions import version_of
 from packaging.version import Version
 
 PLACE = "generator/fastproj/_template.bundle"
@@ -147,7 +147,7 @@ class ObjectStore:
         """
         ordered = sorted(versions, key=Version)
         refs = dict.fromkeys(("HEAD", "refs/heads/main"), versions[ordered[-1]])
-        refs |= {f"refs/tags/{tag_of(version)}": versions[version] for version in ordered}
+        refs |= {f"refs/tags/v{version}": versions[version] for version in ordered}
         head = "\n".join(["# v2 git bundle", *(f"{commit} {name}" for name, commit in refs.items()), "", ""])
         commits = "".join(f"{versions[version]}\n" for version in ordered).encode()
         pack = self._git("pack-objects", "--quiet", "--stdout", "--revs", *_PACKED_ANEW, data=commits).stdout

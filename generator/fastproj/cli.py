@@ -1,5 +1,6 @@
 """The commands. Modules that are slow to import are imported inside the commands, so that `--help` starts quickly."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,6 @@ from . import run_commands
 from .options import AnswersCommand, Data, DryRun, Json, Names, ProjectFolder, Where, with_answers
 from .shared.answers import SPELLINGS
 from .shared.errors import UsageError, without_passwords
-from .terminal import interactive
 
 _EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); 128 + N after signal N."
 
@@ -26,13 +26,11 @@ def _version(show: bool) -> None:
     if show:
         from .shared.embedded import template_version
 
-        print(f"fastproj {template_version()} (template v{template_version()})")
+        print(f"fastproj {template_version()}")
         raise typer.Exit
 
 
-_VERSION = typer.Option(
-    "--version", callback=_version, is_eager=True, help="Show the versions of program and template."
-)
+_VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
 
 
 @app.callback()
@@ -71,7 +69,7 @@ def new(
     from .shared import rendering
 
     target = project.destination(name, output)
-    if not yes and not interactive():
+    if not yes and not (sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty()):
         raise UsageError("not an interactive terminal: pass --yes to accept the detected answers")
     rendering.preload()
     machine = hardware.detect()
@@ -106,7 +104,7 @@ def update(
 def status(where: Where = Path(), json: Json = False) -> None:
     """Show a project's version, the newest version and the answers. Exits with 3 if outdated."""
     from . import show
-    from .updating.status import status as read_status
+    from .updating.project import status as read_status
 
     found = read_status(where)
     print(without_passwords(show.as_json(found) if json else show.status_text(found)))
@@ -130,7 +128,7 @@ def add(names: Names, project: ProjectFolder = Path(), data: Data = None, dry_ru
     from .updating.components import add as run_add
 
     changed = run_add(project, names, dry_run, data or [])
-    print(without_passwords(show.added(changed, dry_run)))
+    print(without_passwords(show.added(changed, names, dry_run)))
     _exit(changed.updated.conflicts)
 
 

@@ -25,7 +25,7 @@ class AnswersCommand(TyperCommand):
         """Return the help."""
         from .shared import embedded, template
 
-        questions = template.questions(embedded.QUESTIONS)
+        questions = template.questions_in(embedded.QUESTIONS)
         for parameter in self.params:
             if (allowed := choices(questions, str(parameter.name))) and parameter.name != "components":
                 parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"  # type: ignore[attr-defined]

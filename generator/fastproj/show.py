@@ -13,8 +13,8 @@ from .shared.answers import ANSWERS_FILE, as_text, shown_name
 if TYPE_CHECKING:  # no command needs all of them
     from .creating.hardware import Machine
     from .creating.project import Project
-    from .updating.components import Changed, Component
-    from .updating.status import Status
+    from .updating.components import Changed, Table
+    from .updating.project import Status
     from .updating.update import Updated
 
 
@@ -52,8 +52,7 @@ def updated(done: Updated, dry_run: bool) -> str:
         for key, (was, now) in (done.answers or {}).items()
     ]
     lines += changes(done)
-    steps = next_steps(done, f"Update to template {done.after}")
-    return "\n".join(lines if dry_run else [*lines, "", *steps])
+    return "\n".join(lines if dry_run else [*lines, "", *next_steps(done)])
 
 
 def changes(done: Updated) -> list[str]:
@@ -79,64 +78,58 @@ def status_text(found: Status) -> str:
     return "\n".join(lines)
 
 
-def listed(components: list[Component]) -> str:
+def listed(components: Table) -> str:
     """Format the components in one line each; those that the project's framework does not have come last."""
-    width = max((len(it.name) for it in components), default=0)
+    width = max(map(len, components), default=0)
     lines = [
-        f"{it.name:{width}}  {'installed' if it.installed else '':9}  {it.about}".rstrip()
-        for it in components
+        f"{name:{width}}  {'installed' if it.installed else '':9}  {it.about}".rstrip()
+        for name, it in components.items()
         if not it.refused
     ]
-    others = [f"{it.name:{width}}  {it.refused}" for it in components if it.refused]
+    others = [f"{name:{width}}  {it.refused}" for name, it in components.items() if it.refused]
     return "\n".join([*lines, *(["", "Not for this project:", *others] if others else [])])
 
 
-def added(changed: Changed, dry_run: bool) -> str:
+def added(changed: Changed, asked: list[str], dry_run: bool) -> str:
     """Describe what `add` did: files, how to enable each component, what to install, and next steps."""
     done = changed.updated
-    if not changed.names:
+    names = [it.name for it in changed.components]
+    if not names:
         return f"{done.project.root} has these components already: nothing was changed."
-    lines = [
-        f"{'Would add' if dry_run else 'Added'} {', '.join(changed.names)} to {done.project.root}, from {done.after}."
-    ]
-    lines += [f"  {name} is required" for name in changed.required]
-    lines += changes(done)
-    new = [changed.components[name] for name in changed.names]
-    lines += ["", "How to use it:"]
-    for it in new:
-        if it.file:
-            lines.append(f"  {it.file}; its first lines say how")
-        elif it.kind == "command":
-            lines.append(f"  components/{it.section}.py; its first lines say how")
+    lines = [f"{'Would add' if dry_run else 'Added'} {', '.join(names)} to {done.project.root}, from {done.after}."]
+    lines += [f"  {name} is required" for name in names if name not in asked]
+    lines += [*changes(done), "", "How to use it:"]
+    for it in changed.components:
+        if it.file or it.kind == "command":
+            lines.append(f"  {it.file or f'components/{it.section}.py'}; its first lines say how")
         elif it.kind is None:
             lines.append(f"  --{it.section}.enabled true, or in configs/default.yaml: {it.section}: {{enabled: true}}")
-    packages = [package for it in new for package in it.packages]
-    if packages:
+    if packages := [package for it in changed.components for package in it.packages]:
         lines.append(f"  make setup, which installs {', '.join(packages)}")
-    return _ending(changed, lines, f"Add {', '.join(changed.names)}", dry_run)
+    return "\n".join([*lines, "", *_diff_or_next_steps(done, dry_run)])
 
 
 def removed(changed: Changed, dry_run: bool) -> str:
     """Describe what `remove` did."""
     done = changed.updated
-    if not changed.names:
+    if not changed.components:
         return f"{done.project.root} does not have these components: nothing was changed."
-    lines = [f"{'Would remove' if dry_run else 'Removed'} {', '.join(changed.names)} from {done.project.root}."]
-    lines += changes(done)
-    sections = [it for it in (changed.components[name] for name in changed.names) if not it.file and not it.kind]
-    lines += [f"  Remove the section {it.section} from your config files, if it is there." for it in sections]
-    return _ending(changed, lines, f"Remove {', '.join(changed.names)}", dry_run)
+    names = ", ".join(it.name for it in changed.components)
+    lines = [f"{'Would remove' if dry_run else 'Removed'} {names} from {done.project.root}.", *changes(done)]
+    sections = [it.section for it in changed.components if not it.file and not it.kind]
+    lines += [f"  Remove the section {section} from your config files, if it is there." for section in sections]
+    return "\n".join([*lines, "", *_diff_or_next_steps(done, dry_run)])
 
 
-def _ending(changed: Changed, lines: list[str], message: str, dry_run: bool) -> str:
-    done = changed.updated
-    if dry_run:
-        return "\n".join([*lines, "", done.diff])
-    return "\n".join([*lines, "", *next_steps(done, message)])
+def _diff_or_next_steps(done: Updated, dry_run: bool) -> list[str]:
+    if dry_run and done.merged:
+        between = (done.merged.head, done.merged.tree)
+        return [done.project.repository.git("diff-tree", "-r", "-p", "--no-ext-diff", *between)]
+    return next_steps(done)
 
 
-def next_steps(done: Updated, message: str) -> list[str]:
-    """Return the commands that commit what is staged with a message, or undo it."""
+def next_steps(done: Updated) -> list[str]:
+    """Return the commands that commit what is staged, or undo it."""
     top = done.project.repository.top
     git = "git" if os.path.samefile(".", top) else shlex.join(["git", "-C", str(top)])
     if done.conflicts:
@@ -145,7 +138,7 @@ def next_steps(done: Updated, message: str) -> list[str]:
     return [
         "Next, review and commit:",
         f"  {git} diff --staged",
-        f"  {git} commit -m {shlex.quote(message)}",
+        f"  {git} commit -m {shlex.quote(done.message)}",
         "Or undo it, which keeps other changes:",
         f"  {git} read-tree -m -u {done.merged.tree[:12] if done.merged else 'HEAD'} HEAD",
     ]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fastproj.creating import gpus, hardware
+from fastproj.creating import hardware
 from matrix import ROOT
 from program import Fastproj
 
@@ -46,14 +46,14 @@ MALFORMED = [
     "",
     "\n\n",
     "hello",
-    "NVIDIA A100, 8.0, Disabled",
-    "NVIDIA A100, eight, Disabled, GPU-1",
-    "<html>, 8.0, Disabled, nothing",
+    "NVIDIA A100, 8.0",
+    "NVIDIA A100, eight, GPU-1",
+    "<html>, 8.0, nothing",
     "\x00\x01\x02" * 1000,
     "a," * 30_000,
     "NVIDIA A100 8.0 Disabled GPU-1",
     "x" * 60_000,
-    "NVIDIA A100, 8.0, Disabled, CPU-1",
+    "NVIDIA A100, 8.0, CPU-1",
 ]
 
 
@@ -75,7 +75,7 @@ def test_hanging_nvidia_smi_times_out(smi: Path, script: str) -> None:
     smi.write_text(f"#!/bin/sh\n{script}\n")
     started = time.monotonic()
     machine = hardware.detect()
-    assert time.monotonic() - started < gpus.TIMEOUT_S + 3
+    assert time.monotonic() - started < hardware.TIMEOUT_S + 3
     assert machine.gpus == ()
     assert "nvidia-smi did not finish" in machine.notes[0]
 
@@ -89,34 +89,33 @@ def test_nvidia_smi_that_cannot_start_finds_no_gpu(smi: Path) -> None:
 
 
 def test_malformed_line_hides_no_other_gpu(smi: Path) -> None:
-    good = "NVIDIA A100, 8.0, Disabled, GPU-1"
-    answer(smi, f"WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n{good}\n[GPU is lost], [N/A], [N/A], [N/A]\n")
+    good = "NVIDIA A100, 8.0, GPU-1"
+    answer(smi, f"WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n{good}\n[GPU is lost], [N/A], [N/A]\n")
     machine = hardware.detect()
     assert [gpu.name for gpu in machine.gpus] == ["NVIDIA A100"]
     assert len(machine.notes) == 2
 
 
 def test_more_gpus_than_allowed(smi: Path) -> None:
-    answer(smi, "".join(f"A, 8.0, Disabled, GPU-{number}\n" for number in range(100)))
+    answer(smi, "".join(f"A, 8.0, GPU-{number}\n" for number in range(100)))
     assert hardware.detect().answers()["gpus"] == 64
-
-
-@pytest.mark.parametrize("visible", ["MIG-aa11", "MIG-aa11,MIG-bb22", None])
-def test_slices_of_a_gpu_count_as_one(smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
-    answer(smi, "A, 8.0, Enabled, GPU-1\nB, 8.0, Enabled, GPU-2\n")
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    machine = hardware.detect()
-    assert machine.gpus[0].name == "A (a MIG slice)"
-    assert machine.answers() == {"gpus": 1, "nodes": 1, "tensor_cores": "bf16"}
 
 
 @pytest.mark.parametrize(
     ("visible", "names"),
-    [("0", ["A"]), ("1,0", ["B", "A"]), ("", []), ("-1", []), ("0,9,1", ["A"]), ("GPU-bb", ["B"]), ("nonsense", [])],
+    [
+        ("0", ["A"]),
+        ("1,0", ["B", "A"]),
+        ("", []),
+        ("-1", []),
+        ("0,9,1", ["A"]),
+        ("GPU-bb", ["B"]),
+        ("MIG-aa11", ["A"]),
+        ("nonsense", []),
+    ],
 )
 def test_cuda_visible_devices(smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]) -> None:
-    answer(smi, "A, 8.0, Disabled, GPU-aa11\nB, 9.0, Disabled, GPU-bb22\n")
+    answer(smi, "A, 8.0, GPU-aa11\nB, 9.0, GPU-bb22\n")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     machine = hardware.detect()
     assert [gpu.name for gpu in machine.gpus] == names
@@ -139,7 +138,7 @@ def test_cuda_visible_devices(smi: Path, monkeypatch: pytest.MonkeyPatch, visibl
     ],
 )  # fmt: skip
 def test_tensor_cores_of_nvidia(capability: str, name: str, expected: str) -> None:
-    assert gpus.nvidia_format(capability, name) == expected
+    assert hardware.nvidia_format(capability, name) == expected
 
 
 def test_notes_are_shown_by_detect_and_new(fastproj: Fastproj, smi: Path, tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ def amd_machine(root: Path, targets: list[int]) -> Path:
 )
 def test_amd(tmp_path: Path, target: int, name: str, expected: str) -> None:
     machine = hardware.detect(amd_machine(tmp_path, [target] * 2))
-    assert machine.gpus == (gpus.Gpu(f"AMD {name}", name, expected),) * 2  # type: ignore[arg-type]
+    assert machine.gpus == (hardware.Gpu(f"AMD {name}", name, expected),) * 2  # type: ignore[arg-type]
     assert machine.answers() == {"gpus": 2, "nodes": 1, "tensor_cores": expected}
 
 
@@ -174,12 +173,12 @@ def test_apple(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     machine = hardware.detect(tmp_path)
-    assert machine.gpus == (gpus.Gpu("Apple GPU", None, "none"),)
+    assert machine.gpus == (hardware.Gpu("Apple GPU", None, "none"),)
     assert machine.answers() == {"gpus": 1, "nodes": 1, "tensor_cores": "none"}
 
 
 def test_detect_prints_json(fastproj: Fastproj, smi: Path) -> None:
-    answer(smi, "NVIDIA H200, 9.0, Disabled, GPU-1")
+    answer(smi, "NVIDIA H200, 9.0, GPU-1")
     path = {"PATH": os.environ["PATH"]}
     found = json.loads(fastproj("detect", **path).stdout)
     assert found["answers"] == {"gpus": 1, "nodes": 1, "tensor_cores": "fp8"}

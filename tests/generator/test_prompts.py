@@ -6,8 +6,7 @@ from pathlib import Path
 import pexpect
 import pytest
 import yaml
-from fastproj.creating.gpus import Gpu
-from fastproj.creating.hardware import Machine
+from fastproj.creating.hardware import Gpu, Machine
 from fastproj.show import detected
 from matrix import COMPONENTS, EVERY, QUESTIONS, UPDATE_SOURCE
 from program import Fastproj

@@ -149,8 +149,8 @@ def test_stale_time_of_a_file_is_no_change(make_project: MakeProject, fastproj: 
 
 def test_second_update_waits_for_the_first_to_be_committed(conflict: Path, fastproj: Fastproj) -> None:
     before = project_state(conflict)
-    for command in (["update"], ["add", "ema"], ["update", "--dry-run"]):
+    for command in (["update"], ["update", "--dry-run"]):
         result = fastproj(*command, cwd=conflict)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-        assert "a cherry-pick is in progress" in result.stderr
+        assert "a merge, cherry-pick or rebase is in progress" in result.stderr
     assert project_state(conflict) == before

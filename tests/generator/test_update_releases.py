@@ -117,7 +117,7 @@ def test_edited_files_without_a_successor_are_kept_and_named(
     commit(folder)
     result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
-    kept = {"src/proj/progress.py", "src/proj/tools/show.py", "src/proj/place.py"}
+    kept = {f"src/proj/{it}.py" for it in ("progress", "tools/show", "parts", "place")}
     assert {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if "no longer rendered" in line} == kept
     fresh = render(fastproj, tmp_path, "--model=mlp", MOVED)
     assert read_files(folder).keys() - fresh.keys() == kept | {"src/proj/own.py"}

@@ -63,10 +63,6 @@ def unfinished(command: str) -> State:
     return state
 
 
-def bisecting(project: Path) -> None:
-    git(project, "bisect", "start")
-
-
 def assume_unchanged(project: Path) -> None:
     git(project, "update-index", "--assume-unchanged", "src/proj/engine.py")
     edited_another_function(project)
@@ -130,10 +126,9 @@ REFUSED: list[tuple[State, str]] = [
     (staged, "src/proj/engine.py changed since the last commit"),
     (uncommitted_removal, "src/proj/engine.py changed since the last commit"),
     (intent_to_add, "mine.txt changed"),
-    (unfinished("merge other"), "a merge is in progress"),
-    (unfinished("rebase other"), "a rebase is in progress"),
-    (unfinished("cherry-pick other"), "a cherry-pick is in progress"),
-    (bisecting, "a bisect is in progress"),
+    (unfinished("merge other"), "a merge, cherry-pick or rebase is in progress"),
+    (unfinished("rebase other"), "a merge, cherry-pick or rebase is in progress"),
+    (unfinished("cherry-pick other"), "a merge, cherry-pick or rebase is in progress"),
     (assume_unchanged, "--no-assume-unchanged"),
     (sparse, "sparse-checkout disable"),
     (locked_index, "index.lock"),

@@ -22,11 +22,6 @@ _DEPENDENCIES = {
 _FOLDERS = {"build", "configs", "dist", "docs", "launch", "runs", "src", "test", "tests", "tools"}
 
 
-def package_of(project_name: str) -> str:
-    """Return the name of a project's Python package."""
-    return project_name.replace("-", "_")
-
-
 def check(name: str) -> None:
     """Check that a project may have this name; the error says why not, and suggests another one if it can."""
     if problem := _problem(name):
@@ -39,7 +34,7 @@ def _problem(name: str) -> str:
     if not re.fullmatch(r"[a-z]([a-z0-9_-]*[a-z0-9])?", name) or len(name) > LONGEST:
         allowed = f"use at most {LONGEST} lowercase letters, digits, - and _"
         return f"not allowed: {allowed}, starting with a letter and ending with a letter or digit"
-    package = package_of(name)
+    package = name.replace("-", "_")
     reasons = {
         "a Python keyword": keyword.iskeyword(package) or keyword.issoftkeyword(package),
         "a module of Python's standard library": package in sys.stdlib_module_names,

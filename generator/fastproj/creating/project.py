@@ -1,17 +1,15 @@
 """Create a project: completely, or not at all."""
 
-import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..shared import git
 from ..shared.answers import combine
 from ..shared.errors import FastprojError
-from ..shared.rendering import copy
+from ..shared.rendering import Answers, copy
 from ..shared.scratch import scratch_folder
-from ..shared.template import open_template
+from ..shared.template import open_template, questions_in
 from . import names
 from .hardware import Machine
 
@@ -21,7 +19,6 @@ _SETTINGS = {
     "commit.gpgSign": "false",
     "user.useConfigOnly": "true",
     "maintenance.auto": "false",
-    "core.bigFileThreshold": "1",  # one pack, which is faster than an object file per file
 }
 
 
@@ -31,7 +28,7 @@ class Project:
 
     path: Path
     files: int
-    answers: dict[str, Any]
+    answers: Answers
     """The recorded answers, without copier's own entries."""
     git: str
     """Describes its git repository, or why it has none."""
@@ -45,26 +42,17 @@ def destination(name: str, output: Path) -> Path:
         raise FastprojError(f"--output {output} is not a folder: create it first, or choose another")
     if os.path.lexists(target):
         raise FastprojError(f"{target} exists already: choose another name, or another folder with --output")
-    if not os.access(output, os.W_OK | os.X_OK):
-        raise FastprojError(f"cannot write to {output}: choose another folder with --output")
     return target
 
 
-def default_answers(machine: Machine) -> dict[str, Any]:
+def default_answers(machine: Machine) -> Answers:
     """Return the defaults that are derived from the machine and from git's settings."""
     name = git.run(Path("/"), "config", "user.name").text.strip()
-    valid = name.isprintable() and 0 < len(name) <= 100 and "\N{REPLACEMENT CHARACTER}" not in name
-    return machine.answers() | ({"author": name} if valid else {})
+    return machine.answers() | ({"author": name} if name else {})
 
 
 def create(
-    target: Path,
-    location: str | None,
-    options: dict[str, Any],
-    data: list[str],
-    machine: Machine,
-    ask: bool,
-    commit: bool,
+    target: Path, location: str | None, options: Answers, data: list[str], machine: Machine, ask: bool, commit: bool
 ) -> Project:
     """Render a template into `target` with the answers in options and `--data`, prompting for the others if `ask`.
 
@@ -74,7 +62,7 @@ def create(
     try:
         with scratch_folder(target.parent, target.name) as scratch:
             template, defaults, stage = open_template(location, scratch), default_answers(machine), scratch / "project"
-            questions = template.questions(template.newest)
+            questions = questions_in(template.at(template.newest))
             answers = combine(options, data, questions) | {"project_name": target.name}
             if ask:
                 from . import prompts  # 0.1 s
@@ -83,12 +71,9 @@ def create(
             rendered = copy(template, template.newest, stage, answers, defaults)
             files = sum(len(found) for _, _, found in os.walk(stage))
             repository = _commit(stage, target) if commit else "no git repository, as requested"
-            if os.path.lexists(target):
-                raise FastprojError(f"another program created {shown} in the meantime: choose another name")
             os.rename(stage, target)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        fix = "free some space, or use another --output" if full else "use another --output"
+        fix = "free some space, or use another --output"
         raise FastprojError(f"cannot write {shown} ({error.strerror}): {fix}") from error
     return Project(shown, files, rendered.answers, repository)
 

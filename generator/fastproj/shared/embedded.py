@@ -5,13 +5,12 @@ Projects record a copy of it in the home folder, from which plain `copier update
 
 import hashlib
 import os
-import re
 import shutil
 from pathlib import Path
 from secrets import token_hex
 
 from .errors import FastprojError
-from .versions import newest, tag_of, version_of
+from .versions import newest, version_of
 
 QUESTIONS = Path(__file__).parents[1]
 """The folder with its `copier.yml`."""
@@ -41,7 +40,7 @@ def refresh_copy() -> tuple[Path, str]:
     partial = copy.with_name(f".{_NAME}.{token_hex(8)}")
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if not ours.items() <= _held(copy).items():  # that of a newer program has more
+        if not ours.items() <= entries(copy).items():  # that of a newer program has more
             try:
                 shutil.copyfile(_PACKED, partial)
                 os.replace(partial, copy)
@@ -51,32 +50,25 @@ def refresh_copy() -> tuple[Path, str]:
         raise FastprojError(
             f"cannot write the template's copy {copy} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
         ) from error
-    return copy, tag_of(newest(ours))
+    return copy, f"v{newest(ours)}"
 
 
 def entries(bundle: Path) -> dict[str, str]:
-    """Return the versions in a bundle and the commit of each; in our own bundles the newest comes last.
+    """Return the versions in a bundle and the commit of each; none if it is missing, damaged or no bundle.
 
     The checksum at the end shows whether the file is complete, in a millisecond and without git.
     """
-    if bundle.exists() and not bundle.is_file():
-        raise FastprojError(f"{bundle} is not a file")  # reading a pipe, for example, would wait forever
-    head, separator, pack = bundle.read_bytes().partition(b"\n\n")
+    try:
+        content = bundle.read_bytes() if bundle.is_file() else b""  # reading a pipe, for example, would wait forever
+    except OSError:
+        return {}
+    head, _, pack = content.partition(b"\n\n")
     first, *lines = head.decode(errors="replace").split("\n")
-    if not re.fullmatch(r"# v[23] git bundle", first) or not separator:
-        raise FastprojError(f"{bundle} is not a git bundle")
-    if hashlib.sha1(pack[:-20], usedforsecurity=False).digest() != pack[-20:]:
-        raise FastprojError(f"{bundle} is damaged or incomplete")
+    complete = hashlib.sha1(pack[:-20], usedforsecurity=False).digest() == pack[-20:]
+    if first not in ("# v2 git bundle", "# v3 git bundle") or not complete:
+        return {}
     pairs = [line.partition(" refs/tags/v")[::2] for line in lines]
     return {tag: commit for commit, tag in pairs if str(version_of(tag)) == tag}
-
-
-def _held(bundle: Path) -> dict[str, str]:
-    """Return the entries of a bundle; none if it is missing or damaged."""
-    try:
-        return entries(bundle)
-    except (OSError, FastprojError):
-        return {}
 
 
 def _copy() -> Path:
@@ -86,6 +78,6 @@ def _copy() -> Path:
 
 def _packed() -> dict[str, str]:
     """Return the entries of the bundle that was installed with the program."""
-    if found := _held(_PACKED):
+    if found := entries(_PACKED):
         return found
     raise FastprojError(f"the installed template {_PACKED} is missing or damaged: reinstall fastproj")

@@ -82,11 +82,9 @@ def require_merges() -> None:
     """Check that git works and is recent enough for updates; else raise an error."""
     done = run(Path("/"), "--version")
     found = re.match(r"git version (\d+)\.(\d+)", done.text)
-    if found is None:
-        raise FastprojError(f"{shutil.which('git')} does not work ({done.reason}): fix its settings, or repair git")
-    if (int(found[1]), int(found[2])) < OLDEST_TO_MERGE:
-        need = ".".join(map(str, OLDEST_TO_MERGE))
-        raise FastprojError(f"git {found[1]}.{found[2]} is too old: install git {need} or newer")
+    if found is None or (int(found[1]), int(found[2])) < OLDEST_TO_MERGE:
+        is_now = done.text.strip() if done.ok else done.reason
+        raise FastprojError(f"git does not work or is too old ({is_now}): install git 2.38 or newer, or repair it")
 
 
 def forget_callers_repository() -> None:

@@ -10,15 +10,10 @@ _REPOSITORIES = ({"head", "objects", "refs"}, {"head", "commondir"})
 
 
 def check_rendered(stage: Path, template: str) -> None:
-    """Check a rendered folder: git treats no part of it as its own, and no symbolic link leaves it.
-
-    Raises:
-        FastprojError: git may execute what a file says; or a later change of a link's target would change another file
-            of the user.
-    """
+    """Raise an error if git would treat a part of a rendered folder as its own, or if a symbolic link leaves it."""
     for folder, folders, files in os.walk(stage):
         names = [*folders, *files]
-        plain = {_plain(name) for name in names}
+        plain = {name.lower() for name in names}
         of_git = [name for name in names if is_of_git(name)]
         if of_git or any(it <= plain for it in _REPOSITORIES):
             path = Path(folder, *of_git[:1]).relative_to(stage)
@@ -30,11 +25,7 @@ def check_rendered(stage: Path, template: str) -> None:
 
 
 def check_links(top: Path, template: str) -> None:
-    """Check that no symbolic link below a folder leads out of it or to git's own files, also not through other links.
-
-    Raises:
-        FastprojError: one does.
-    """
+    """Raise an error if a symbolic link leads out of a folder or to git's own files, also through other links."""
     for folder, folders, files in os.walk(top):
         for name in (*folders, *files):
             link = os.path.join(folder, name)
@@ -47,11 +38,7 @@ def check_links(top: Path, template: str) -> None:
 
 def is_of_git(name: str) -> bool:
     """Return whether git treats a file or folder of this name as its own, on any file system."""
-    return _plain(name) in (".git", ".gitmodules")
-
-
-def _plain(name: str) -> str:
-    return name.lower().rstrip(" .")
+    return name.lower().rstrip(" .") in (".git", ".gitmodules")
 
 
 def _leaves(link: str, top: str) -> bool:

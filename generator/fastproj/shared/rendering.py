@@ -41,8 +41,6 @@ class Rendered:
     """The recorded answers, without copier's own entries."""
     own: list[str]
     """Files that belong to the user (`_skip_if_exists`)."""
-    migrates: bool
-    """Whether the template has `_migrations`."""
 
 
 def copy(template: Template, version: str, stage: Path, answers: Answers, defaults: Answers) -> Rendered:
@@ -58,11 +56,11 @@ def copy(template: Template, version: str, stage: Path, answers: Answers, defaul
     check_links(folder, template.location)
     preload().join()
     with _without_environment(folder):
-        own, migrates = _render(folder, stage, template.location, answers, defaults)
+        own = _render(folder, stage, template.location, answers, defaults)
     check_rendered(stage, template.location)
     file = stage / ANSWERS_FILE
     _record(file, folder.name, template.location, version)
-    return Rendered(answers_in(read_answers(file)), own, migrates)
+    return Rendered(answers_in(read_answers(file)), own)
 
 
 @contextmanager
@@ -84,8 +82,8 @@ def _without_environment(template: Path) -> Iterator[None]:
             os.environ.update(before)
 
 
-def _render(template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> tuple[list[str], bool]:
-    """Run copier, and return the files that belong to the user, and whether there are migrations."""
+def _render(template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> list[str]:
+    """Run copier, and return the files that belong to the user."""
     import copier
 
     # The user's settings would make the same command render something else on another machine.
@@ -94,11 +92,10 @@ def _render(template: Path, stage: Path, location: str, answers: Answers, defaul
         worker = copier.run_copy(template.name, stage, answers, user_defaults=defaults, **options)
     except Exception as error:
         raise _explained(error, location, answers) from error
-    files = (
-        os.path.relpath(os.path.join(folder, name), stage) for folder, _, names in os.walk(stage) for name in names
-    )
-    own = [file for file in files if worker.match_skip(Path(file))]
-    return own, bool(worker.template.config_data.get("migrations"))
+    if worker.template.config_data.get("migrations"):
+        raise FastprojError(f"the template {location} would run code of its own at updates: remove its _migrations")
+    files = [path.relative_to(stage) for path in stage.rglob("*") if not path.is_dir()]
+    return [str(file) for file in files if worker.match_skip(file)]
 
 
 def _explained(error: Exception, location: str, answers: Answers) -> Exception:

@@ -45,24 +45,15 @@ class Template:
 
     def named(self, version: str) -> str:
         """Return the tag of a version, given with or without `v`."""
-        wanted = version_of(version)
-        for tag in self.tags:
-            if tag == version or (wanted is not None and version_of(tag) == wanted):
+        for tag in (version, f"v{version}"):
+            if tag in self.tags:
                 return tag
         known = ", ".join(self.tags[-5:]) or "none"
         raise FastprojError(f"the template {self.location} has no version {version}: the newest are {known}")
 
-    def questions(self, version: str) -> dict[str, Any]:
-        """Return the questions of a version."""
-        return questions(self.at(version))
-
 
 def open_template(location: str | None, work: Path) -> Template:
-    """Clone a template into a scratch folder: by what a project records or the user passes; None for our own.
-
-    Raises:
-        FastprojError: git cannot read it.
-    """
+    """Clone a template into a scratch folder: by what a project records or the user passes; None for our own."""
     if location is None or embedded.is_embedded(location):
         copy, version = embedded.refresh_copy()
         # One below `~` is the same on every machine, so projects keep it.
@@ -106,7 +97,7 @@ def _git(folder: Path, *arguments: str, variables: dict[str, str] | None = None)
     return git.run(folder, *where, *arguments, settings=git.AS_COMMITTED, variables=variables)
 
 
-def questions(folder: Path) -> dict[str, Any]:
+def questions_in(folder: Path) -> dict[str, Any]:
     """Return the questions of a template's files."""
     file = folder / "copier.yml"
     try:

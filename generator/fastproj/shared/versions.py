@@ -1,14 +1,9 @@
-"""Versions of the template, and the tags that stand for them."""
+"""Versions of the template: a tag is `v` and its version."""
 
 import re
 from collections.abc import Iterable
 
 from packaging.version import InvalidVersion, Version  # hatchling and copier both require it
-
-
-def tag_of(version: str) -> str:
-    """Return the git tag of a version of the template."""
-    return f"v{version}"
 
 
 def newest(versions: Iterable[str]) -> str:

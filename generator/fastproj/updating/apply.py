@@ -8,16 +8,14 @@ from ..shared.errors import FastprojError
 from .merge import Merged
 from .repository import Repository
 
-_IN_PROGRESS = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
-_IN_PROGRESS |= {"rebase-merge": "rebase", "rebase-apply": "rebase", "BISECT_LOG": "bisect"}
+_IN_PROGRESS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
 
 
 def check_ready(repository: Repository) -> str:
     """Return the commit that is checked out, after checking that nothing is in progress or uncommitted."""
     top, lock = repository.top, repository.git_dir / "index.lock"
-    for name, what in _IN_PROGRESS.items():
-        if os.path.lexists(repository.git_dir / name):
-            raise FastprojError(f"a {what} is in progress in {top}: finish or abort it, then try again")
+    if any(os.path.lexists(repository.git_dir / name) for name in _IN_PROGRESS):
+        raise FastprojError(f"a merge, cherry-pick or rebase is in progress in {top}: finish or abort it first")
     if os.path.lexists(lock):
         raise FastprojError(f"another git is running in {top}: wait for it, or remove {lock} if it crashed")
     commit = repository.head()
@@ -47,8 +45,9 @@ def check(repository: Repository, merged: Merged) -> None:
     added = [path for path, (before, _) in merged.changes.items() if before is None]
     blocking = sorted({found for path in added for found in _occupants(repository.top, path)} - leaving)
     if blocking:
-        names = ", ".join(blocking[:5]) + (f" and {len(blocking) - 5} more" if len(blocking) > 5 else "")
-        raise FastprojError(f"untracked files are in the way of new ones: {names}; move or commit them, then try again")
+        raise FastprojError(
+            f"untracked files are in the way: {', '.join(blocking)}; move or commit them, then try again"
+        )
 
 
 def _occupants(top: Path, path: str) -> set[str]:

@@ -1,7 +1,6 @@
 """`fastproj add`, `remove` and `components`: the components of a project, at its own version of the template."""
 
 import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from ..shared import embedded
 from ..shared.answers import did_you_mean
 from ..shared.errors import FastprojError, UsageError
 from ..shared.scratch import scratch_folder
-from ..shared.template import questions as questions_in
-from .project import read_project, root_of
+from ..shared.template import questions_in
+from .project import Project, read_project, root_of
 from .update import Updated, Wanted, update
 
 _FOLDERS = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
@@ -44,68 +43,61 @@ class Changed:
     """What `add` or `remove` did."""
 
     updated: Updated
-    names: list[str]  # of the components that were added or removed
-    required: list[str]  # those of them that the named ones require
-    components: Table
+    components: list[Component]  # that were added or removed
 
 
-def listed(where: Path) -> list[Component]:
+def listed(where: Path) -> Table:
     """Return the components of the template at the version of a project; outside of one, of the newest version."""
-    if root_of(where) is None:
-        return [*_table(questions_in(embedded.QUESTIONS), {}).values()]
-    project = read_project(where)
-    with scratch_folder(Path(tempfile.gettempdir()), "components") as work:
-        questions = project.template(work).questions(project.version)
-    return [*_table(questions, project.answers).values()]
+    return (
+        _table(questions_in(embedded.QUESTIONS), {}) if root_of(where) is None else _table_of(read_project(where), [])
+    )
 
 
-def add(where: Path, names: Sequence[str], dry_run: bool, data: list[str]) -> Changed:
+def add(where: Path, names: list[str], dry_run: bool, data: list[str]) -> Changed:
     """Add components with those that they require, and stage the result; `data` are new answers."""
-
-    def chosen(table: Table) -> set[str]:
-        found, left = {name for name, it in table.items() if it.installed}, [*names]
-        while left:
-            name = left.pop()
-            if refused := table[name].refused:
-                raise FastprojError(f"{name}: {refused}")
-            left += [] if name in found else table[name].requires
-            found.add(name)
-        return found
-
-    return _change(where, names, chosen, Wanted(data=data, dry_run=dry_run))
+    project = read_project(where)
+    table = _table_of(project, names)
+    chosen, left = {name for name, it in table.items() if it.installed}, [*names]
+    while left:
+        name = left.pop()
+        if refused := table[name].refused:
+            raise FastprojError(f"{name}: {refused}")
+        left += [] if name in chosen else table[name].requires
+        chosen.add(name)
+    return _change(project, table, chosen, "Add", Wanted(data=data, dry_run=dry_run))
 
 
-def remove(where: Path, names: Sequence[str], dry_run: bool) -> Changed:
+def remove(where: Path, names: list[str], dry_run: bool) -> Changed:
     """Remove components from a project, and stage the result. Files that were edited stay."""
-
-    def chosen(table: Table) -> set[str]:
-        return {name for name, it in table.items() if it.installed and name not in names}
-
-    return _change(where, names, chosen, Wanted(dry_run=dry_run))
-
-
-def _change(where: Path, names: Sequence[str], choose: Callable[[Table], set[str]], wanted: Wanted) -> Changed:
-    """Update a project with the components that `choose` returns; copier checks that they work together."""
-    changed: list[str] = []
-    table: Table = {}
-
-    def components(recorded: dict[str, Any], questions: dict[str, Any]) -> list[str]:
-        table.update(_table(questions, recorded))
-        for name in names:
-            if name not in table:
-                hint = did_you_mean(name, table)
-                raise UsageError(f"there is no component {name!r}: {hint}choose from {', '.join(table)}")
-        chosen = choose(table)
-        changed.extend(name for name, it in table.items() if it.installed != (name in chosen))
-        return [name for name in table if name in chosen]
-
-    done = update(where, replace(wanted, components=components))
-    return Changed(done, changed, [it for it in changed if it not in names], table)
+    project = read_project(where)
+    table = _table_of(project, names)
+    chosen = {name for name, it in table.items() if it.installed and name not in names}
+    return _change(project, table, chosen, "Remove", Wanted(dry_run=dry_run))
 
 
-def _table(questions: dict[str, Any], recorded: dict[str, Any]) -> Table:
+def _change(project: Project, table: Table, chosen: set[str], verb: str, wanted: Wanted) -> Changed:
+    """Update a project to the chosen components; copier checks that they work together."""
+    changed = [name for name, it in table.items() if it.installed != (name in chosen)]
+    answers = {"components": [name for name in table if name in chosen]}
+    message = f"{verb} {', '.join(changed)}"
+    wanted = replace(wanted, to=project.version, answers=answers, message=message)
+    return Changed(update(project.root, wanted), [table[name] for name in changed])
+
+
+def _table_of(project: Project, names: list[str]) -> Table:
+    """Return the components of a project's template, which must have these."""
+    with scratch_folder(Path(tempfile.gettempdir()), "components") as work:
+        table = _table(questions_in(project.template(work).at(project.version)), project.answers)
+    for name in names:
+        if name not in table:
+            hint = did_you_mean(name, table)
+            raise UsageError(f"there is no component {name!r}: {hint}choose from {', '.join(table)}")
+    return table
+
+
+def _table(asked: dict[str, Any], recorded: dict[str, Any]) -> Table:
     """Return the template's components by name, in their order."""
-    table = questions.get("component_table", {}).get("default")
+    table = asked.get("component_table", {}).get("default")
     if not isinstance(table, dict):
         raise FastprojError("this version of the template has no components: update the project with fastproj update")
     return {name: _component(name, entry, recorded) for name, entry in table.items()}

@@ -55,14 +55,8 @@ def merge(repository: Repository, trees: tuple[str, str, str], own: set[str], me
         merged.notes += (
             [why.format(by_user.get(path, path), renames.get(path))] if new.get(path) != old.get(path) else []
         )
-    folders = _folders_of(new)
     for path in old.keys() - ours.keys() - by_user.keys():
         theirs.pop(renames.get(path, ""), None)
-        if path in folders:
-            del base[path], theirs[path]
-    for path in base.keys() & ours.keys() - theirs.keys() - renames.keys():
-        if base[path].split()[1] == ours[path].split()[1]:
-            base[path] = ours[path]  # a file whose mode alone is the user's leaves without a conflict
     parent = repository.commit(trees[0], base, [], message, work / "base.index")
     head = repository.commit(trees[1], ours, [parent], message, work / "ours.index")
     merged.template = repository.commit(trees[2], theirs, [parent], message, work / "theirs.index")
@@ -79,11 +73,10 @@ def _kept(
 ) -> dict[str, str]:
     """Return the paths at which the template's change is left out, with the reason as a format for the path."""
     old, ours, new = trees
-    deleted = old.keys() - ours.keys() - by_user.keys()
+    deleted = old.keys() - ours.keys() - by_user.keys() - _folders_of(new)
     kept = {path for path in own & new.keys() - deleted if ours.get(path) != old.get(path)}
     gone = old.keys() - deleted - new.keys() - renames.keys() - _folders_of(new)
-    gone = {path for path in gone if not _folders_of([path]) & new.keys()}  # a file may be in place of a folder
-    edited = {path for path in gone if path in by_user or ours[path].split()[1] != old[path].split()[1]}
+    edited = {path for path in gone if ours.get(path) != old[path]}
     found = dict.fromkeys(sorted(deleted), "deleted   {}: stays deleted, although the template changed it")
     found |= dict.fromkeys(deleted & renames.keys(), "deleted   {}: stays deleted, also under its new name {}")
     found |= dict.fromkeys(sorted(kept), "yours     {}: kept with your changes; the template has a newer version")

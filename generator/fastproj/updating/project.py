@@ -1,6 +1,7 @@
-"""A rendered project: its folder, and what its answers file records."""
+"""A rendered project: what its answers file records, and the versions that it can be updated to."""
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 from ..shared.answers import ANSWERS_FILE
 from ..shared.embedded import is_embedded
 from ..shared.errors import FastprojError
+from ..shared.scratch import scratch_folder
 from ..shared.template import Template, open_template
+from ..shared.versions import version_of
 from ..shared.yaml_file import RESTORE, answers_in, read_answers
 from .repository import Repository, open_at
 
@@ -52,3 +55,31 @@ def read_project(where: Path) -> Project:
         if not isinstance(recorded.get(key), str) or not recorded[key]:
             raise FastprojError(f"{root / ANSWERS_FILE} does not record the {what} ({key}): {RESTORE}")
     return Project(root, open_at(root), recorded["_src_path"], recorded["_commit"], answers_in(recorded))
+
+
+@dataclass(frozen=True)
+class Status:
+    """The output of `fastproj status`."""
+
+    project: str
+    template: str
+    version: str
+    newest: str
+    behind: bool
+    answers: dict[str, Any]
+
+
+def status(where: Path) -> Status:
+    """Return the version of a project and the newest one; raises an error if its template cannot be read."""
+    project = read_project(where)
+    with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
+        template = project.template(work)
+    newest = newest_for(project, template)
+    behind = newest != project.version
+    return Status(str(project.root), template.location, project.version, newest, behind, project.answers)
+
+
+def newest_for(project: Project, template: Template) -> str:
+    """Return the newest version of a template, or the project's own if that is newer."""
+    newest, own = version_of(template.newest), version_of(project.version)
+    return project.version if newest is not None and own is not None and newest < own else template.newest

@@ -111,10 +111,7 @@ def open_at(folder: Path) -> Repository:
         raise FastprojError(f"{folder} is not in a git repository: git init there, add and commit, then try again")
     if not done.ok:
         raise FastprojError(f"git cannot read the repository of {folder}: {done.reason}")
-    found = os.fsdecode(done.stdout).removesuffix("\n").split("\n")
-    if len(found) != 4:
-        raise FastprojError(f"the path of {folder} has a line break in it: move it to one without")
-    top, git_dir, common_dir, prefix = found
+    top, git_dir, common_dir, prefix = os.fsdecode(done.stdout).removesuffix("\n").split("\n")
     return Repository(Path(top), Path(git_dir), (folder / common_dir).resolve(), prefix)
 
 

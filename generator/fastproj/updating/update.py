@@ -5,7 +5,6 @@ result is staged for the user to review.
 """
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,13 @@ from typing import Any
 import yaml
 
 from ..shared.answers import ANSWERS_FILE, combine, option
-from ..shared.errors import FastprojError, UsageError
+from ..shared.errors import FastprojError
 from ..shared.rendering import Rendered, copy, preload
 from ..shared.scratch import scratch_folder
-from ..shared.template import Template
+from ..shared.template import Template, questions_in
 from .apply import apply, check, check_ready
 from .merge import Merged, merge
-from .project import Project, read_project
-from .status import newest_for
-
-# Returns the wanted components, given the recorded answers and the template's questions.
-Choose = Callable[[dict[str, Any], dict[str, Any]], list[str]]
+from .project import Project, newest_for, read_project
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,7 @@ class Wanted:
     answers: dict[str, Any] | None = None
     data: list[str] | None = None
     dry_run: bool = False
-    components: Choose | None = None  # stay at the project's own version, with these components
+    message: str = ""  # of the commit
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Updated:
     after: str
     answers: dict[str, tuple[Any, Any]] | None = None  # those that differ: old and new
     merged: Merged | None = None  # None if there was nothing to do
-    diff: str = ""  # the changes as a patch, if only components would change in a dry run
+    message: str = ""  # of the commit
 
     @property
     def conflicts(self) -> bool:
@@ -55,11 +50,7 @@ class Updated:
 
 
 def update(where: Path, wanted: Wanted) -> Updated:
-    """Update a project and leave the result staged.
-
-    Raises:
-        FastprojError: it cannot be updated; nothing was changed.
-    """
+    """Update a project and leave the result staged; after an error, nothing was changed."""
     preload()
     project = read_project(where)
     head = check_ready(project.repository)
@@ -69,13 +60,9 @@ def update(where: Path, wanted: Wanted) -> Updated:
 
 def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     template = project.template(work, wanted.template)
-    target = _target(project, template, wanted)
-    questions = template.questions(target)
-    answers = combine(wanted.answers or {}, wanted.data or [], questions)
-    if wanted.components is not None:
-        if "components" in answers:
-            raise UsageError("--data components is not allowed here: name the components as arguments")
-        answers["components"] = wanted.components(project.answers, questions)
+    target = newest_for(project, template) if wanted.to is None else wanted.to
+    target = target if target in (project.version, template.newest) else template.named(target)
+    answers = combine(wanted.answers or {}, wanted.data or [], questions_in(template.at(target)))
     given = any(str(project.answers.get(key)) != str(value) for key, value in answers.items())
     moved = wanted.template is not None and template.location != project.location
     if target == project.version and not (given or moved):
@@ -87,22 +74,16 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
         raise FastprojError(f"{project.root / ANSWERS_FILE} is not committed: git add and commit it, then try again")
     _render(project, template, project.version, work / "old", {})
     new = _render(project, template, target, work / "new", answers)
-    if new.migrates:
-        fix = "if you trust it, use copier update --trust"
-        raise FastprojError(f"the template {template.location} has _migrations, which would run its code here: {fix}")
     repository.convert_line_ends(work / "old", work / "new", files)
     old_tree, new_tree = (repository.tree_of(work / it, work / f"{it}.index") for it in ("old", "new"))
-    message = f"Update to template {target}" if wanted.components is None else "Change the components"
-    own = {prefix + path for path in new.own}
-    merged = merge(repository, (old_tree, head, new_tree), own, message, work)
+    message = wanted.message or f"Update to template {target}"
+    merged = merge(repository, (old_tree, head, new_tree), {prefix + path for path in new.own}, message, work)
     check(repository, merged)
     if not wanted.dry_run:
         apply(repository, merged, message)
     both = {key: (project.answers.get(key), new.answers.get(key)) for key in project.answers | new.answers}
     changed = {key: values for key, values in both.items() if values[0] != values[1]}
-    shown = wanted.components and wanted.dry_run
-    diff = repository.git("diff-tree", "-r", "-p", "--no-ext-diff", head, merged.tree) if shown else ""
-    return Updated(project, target, changed, merged, diff)
+    return Updated(project, target, changed, merged, message)
 
 
 def _render(project: Project, template: Template, version: str, folder: Path, answers: dict[str, Any]) -> Rendered:
@@ -119,10 +100,3 @@ def _render(project: Project, template: Template, version: str, folder: Path, an
             fix = f"choose another with {option(key)}, or fix {project.root / ANSWERS_FILE}"
             raise FastprojError(f"{recorded[key]!r} does not fit {key} in {version} of the template: {fix}")
     return rendered
-
-
-def _target(project: Project, template: Template, wanted: Wanted) -> str:
-    """Return the version to update to."""
-    if wanted.components is not None:
-        return project.version
-    return newest_for(project, template) if wanted.to is None else template.named(wanted.to)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from fastproj.__main__ import main
 
 MODULES = ["cli", "show", "creating.hardware", "creating.project", "shared.template", "updating.components"]
-MODULES += ["updating.apply", "updating.status", "updating.update"]
+MODULES += ["updating.apply", "updating.update"]
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
