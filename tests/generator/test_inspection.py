@@ -53,7 +53,7 @@ def test_chain_of_links_that_leaves_the_project(links: dict[str, str], tmp_path:
         check_rendered(tmp_path, "x")
 
 
-@pytest.mark.parametrize("names", [["HEAD", "objects", "refs"], ["head", "OBJECTS", "Refs."], ["HEAD", "commondir"]])
+@pytest.mark.parametrize("names", [["HEAD", "objects", "refs"], ["head", "OBJECTS", "Refs"], ["HEAD", "commondir"]])
 def test_bare_repository(names: list[str], tmp_path: Path) -> None:
     for name in names:
         (tmp_path / "docs" / name).mkdir(parents=True)
