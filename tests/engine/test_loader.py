@@ -1,5 +1,6 @@
 """Batches: every sample once, the same on any number of ranks, in every form that a dataset may have."""
 
+import time
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -84,8 +85,10 @@ def test_an_unreadable_sample_is_one_line_and_what_was_trained_is_kept(
     tiny: MakePackage, tmp_path: Path, workers: int
 ) -> None:
     p, options = tiny(), ["--data.kind=unreadable", "--train.micro_batch=2", f"--loader.workers={workers}"]
+    begin = time.monotonic()
     done = p.finish(tmp_path, *options, "--train.epochs=2", "--train.eval_every=1000", expect=1)
     assert done.stderr == "error: cannot read images/17.png: delete it, or replace it\n"
+    assert time.monotonic() - begin < 25, "a worker that still runs is killed after 30 seconds"
     kept = state(tmp_path)["step"]
     assert kept == rows(tmp_path, "train")[-1]["step"] > 0
 

@@ -1,10 +1,22 @@
-"""Two hosts as network namespaces of this machine, joined by a cable."""
+"""A project for two hosts; and two hosts as network namespaces of this machine, joined by a cable."""
 
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from matrix import ENGINE_MODEL
+from program import Fastproj
+
+
+def render_for_two(fastproj: Fastproj, folder: Path) -> Path:
+    """Render a project for two hosts with one GPU each, with the launchers for several hosts."""
+    hardware = ["--gpus=1", "--nodes=2", "--tensor-cores=none", "--components=multinode,slurm"]
+    result = fastproj("new", "proj", "--model", ENGINE_MODEL, *hardware, "--no-git", "--yes", "--output", str(folder))
+    assert result.returncode == 0, result.stderr
+    return folder / "proj"
 
 
 def missing() -> str:

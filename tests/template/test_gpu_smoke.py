@@ -1,5 +1,6 @@
 """`make gpu-smoke` without a GPU: its dry run, what it reports, and that a second call continues the first."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -23,10 +24,13 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The rendered projects."""
-    found = tmp_path_factory.mktemp("smoke")
-    gpu_prepare.prepare(found)
+def folder(shared_folder: Path) -> Path:
+    """The rendered projects, once for all workers."""
+    found = shared_folder / "smoke"
+    with open(f"{found}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            gpu_prepare.prepare(found)
     return found
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from engine import equal, rows, saved
-from hosts import missing, two_hosts
-from matrix import ENGINE_MODEL, EVERY
+from hosts import missing, render_for_two, two_hosts
+from matrix import EVERY
 from program import Fastproj
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EVERY, reason="trains on two hosts: set EVERY_TEST=1")]
@@ -27,12 +27,7 @@ Host = tuple[list[str], str]
 
 @pytest.fixture(scope="module")
 def folder(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project for two machines with one GPU each."""
-    folder = tmp_path_factory.mktemp("project")
-    options = ["--model", ENGINE_MODEL, "--components", "multinode", "--gpus=1", "--nodes=2", "--tensor-cores=none"]
-    result = fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(folder))
-    assert result.returncode == 0, result.stderr
-    return folder / "proj"
+    return render_for_two(fastproj, tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture

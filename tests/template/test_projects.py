@@ -18,16 +18,17 @@ from matrix import COMPONENTS, ENGINE_MODEL, EVERY, FRAMEWORKS, MODELS, MODULES,
 from program import AT_EXIT, Fastproj, Project, run_in
 from warm import FORKED, run_python
 
-WHOLE = {"mlp", "gpt"}
-"""The models that differ most: `make test` runs all tests of their projects, and the particular ones of the others."""
+IN_ONE_PROCESS = ["-k", "not killed_run and not two_ranks"]
+"""Leaves out the core tests that start other processes, which are the same in all projects of a framework."""
 CORE = ["model", "data", "optim", "train", "synchronization"]
 PARTS = {"core": CORE} | {str(part): [module_of(name) for name in MODULES[part::4]] for part in range(4)}
 """The tests of a project with all components, in parts that take about equally long."""
 
 
 def particular(model: str) -> list[str]:
-    """Return the tests of a model, its data, and what the core tests of both."""
-    return [f"src/proj/tests/test_{name}.py" for name in (model, "data_files", "model", "data")]
+    """Return the tests of a model, its data, and what the core tests of both; of one also those of the loop."""
+    names = [model, "data_files", "model", "data", *(["train"] if model == "gpt" else [])]
+    return [*(f"src/proj/tests/test_{name}.py" for name in names), *IN_ONE_PROCESS]
 
 
 def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
@@ -42,9 +43,9 @@ def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("model", sorted(MODELS, key=lambda model: model not in WHOLE))
+@pytest.mark.parametrize("model", sorted(MODELS, key=lambda model: model != ENGINE_MODEL))
 def test_rendered_tests_pass(project: Project, model: str) -> None:
-    whole = EVERY or model in WHOLE
+    whole = EVERY or model == ENGINE_MODEL
     assert_passes(project(FRAMEWORKS[0], model), *([] if whole else particular(model)), cold=whole)
 
 
@@ -62,7 +63,8 @@ def test_rendered_tests_of_other_frameworks_pass(project: Project, framework: st
 @pytest.mark.parametrize("part", PARTS)
 def test_rendered_tests_pass_with_all_components(fastproj: Fastproj, tmp_path: Path, model: str, part: str) -> None:
     render(fastproj, tmp_path, model, MODULES)
-    assert_passes(tmp_path / "proj", *(f"src/proj/tests/test_{name}.py" for name in PARTS[part]), cold=part == "core")
+    others = IN_ONE_PROCESS if part == "core" and not EVERY else []
+    assert_passes(tmp_path / "proj", *(f"src/proj/tests/test_{name}.py" for name in PARTS[part]), *others)
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from engine import equal, rows, saved
-from matrix import ENGINE_MODEL, EVERY
+from hosts import render_for_two
+from matrix import EVERY
 from program import Fastproj
 from slurm_cluster import Cluster, missing, wait_for
 
@@ -32,12 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def folder(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project for two nodes with one GPU each."""
-    folder = tmp_path_factory.mktemp("project")
-    options = ["--model", ENGINE_MODEL, "--components", "slurm", "--gpus=1", "--nodes=2", "--tensor-cores=none"]
-    result = fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(folder))
-    assert result.returncode == 0, result.stderr
-    return folder / "proj"
+    return render_for_two(fastproj, tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,10 @@ if [ "$processes" != 1 ]; then
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else restarts of gloo ranks often hang
   export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=90  # seconds to save a checkpoint after SIGTERM; torchrun reads it since 2.13
   printf -v logged '%s:3,' $(seq 1 $((processes - 1)))  # process 0 has the console; the others also have log files
+{%- block launch %}
   launch=(-m torch.distributed.run --standalone --nproc-per-node "$processes" --max-restarts "${RESTARTS:-0}"
     --log-dir "runs/$name/logs" --tee "${logged%,}")
+{%- endblock %}
   set -- --run.name "$name" "$@"
 fi
 exec "$python" ${launch[@]+"${launch[@]}"} -m {{ package }}.train --config configs/default.yaml "$@"

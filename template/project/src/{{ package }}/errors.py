@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import clear_frames
 
 
 class UserError(Exception):
@@ -25,10 +26,10 @@ def one_line() -> Iterator[None]:
             time.sleep(2)  # if rank 0 has the same error, torchrun ends this process before it prints
         last = str(error).strip().splitlines()[-1]  # an error in a loader worker begins with its traceback
         print(f"error: {last.split('UserError: ')[-1]}", file=sys.stderr, flush=True)
-        error.__traceback__ = None  # frees the loader, so that its workers end before this process
+        clear_frames(error.__traceback__)  # frees the loader, so that its workers end before this process
         raise SystemExit(1) from None
     except Stopped as stopped:
         if int(os.environ.get("RANK", "0")) == 0:
             print(stopped, file=sys.stderr, flush=True)
-        stopped.__traceback__ = None
+        clear_frames(stopped.__traceback__)
         raise SystemExit(75) from None
