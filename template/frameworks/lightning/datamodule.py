@@ -16,12 +16,7 @@ class Data(LightningDataModule):
     """Loads batches of data.py."""
 
     def __init__(
-        self,
-        source: data.DataConfig,
-        batch_size: int = 128,
-        workers: int = 0,
-        pin_memory: bool = True,
-        seed: int = 0,
+        self, source: data.DataConfig, batch_size: int = 128, workers: int = 0, pin_memory: bool = True, seed: int = 0
     ) -> None:
         """Keep the options.
 
