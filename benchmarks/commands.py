@@ -43,10 +43,9 @@ def _install(work: Path) -> dict[str, str]:
     """Install the program in `work` with the bundle that a wheel contains; return the environment that runs it."""
     site = work / "site"
     shutil.copytree(ROOT / "generator/fastproj", site / "fastproj", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "copier.yml", site / "fastproj")
     build(ROOT, site / "fastproj/_template.bundle")
     (work / ".gitconfig").write_text("[user]\nname = a\nemail = a@example.org\n")
-    folders = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(work))
+    folders = dict.fromkeys(("HOME", "XDG_CONFIG_HOME"), str(work))
     return os.environ | folders | {"PYTHONPATH": str(site)}
 
 
@@ -56,7 +55,7 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
     copier = [PYTHON, "-m", "copier", "copy", "--quiet", "--defaults", "--data", "project_name=proj", "--vcs-ref"]
     (work / "output").mkdir()
     _run(new, work, environment)  # copies the bundle to the home folder, and compiles the modules
-    bundle = work / "fastproj/template.bundle"
+    bundle = work / ".fastproj/template.bundle"
     releases = list(entries(bundle))
     _run([*copier, f"v{releases[0]}", str(bundle), str(work / "old")], work, environment)
     for command in (["init"], ["add", "--all"], ["commit", "--message", "Old"]):
@@ -69,7 +68,8 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
         "fastproj new": new,
         "fastproj new --no-git": [*new, "--no-git"],
         "copier copy": [*copier, f"v{releases[-1]}", str(bundle), str(work / "output/proj")],
-        "fastproj update": [*fastproj, "update", str(work / "output/old"), "--yes"],
+        "copier copy, 0.3.0": [*copier, "v0.3.0", str(bundle), str(work / "output/proj")],
+        "fastproj update": [*fastproj, "update", str(work / "output/old")],
     }
 
 
