@@ -157,8 +157,7 @@ class OnDisk(Cached):
     def open(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-        self.file = file
-        self.sizes = [dtype.itemsize * shape.numel() for dtype, shape in self.source.layout]
+        self.file, self.sizes = file, [dtype.itemsize * shape.numel() for dtype, shape in self.source.layout]
         self.size = 8 + sum(self.sizes)
 
     def parts(self, indices: list[int]) -> list[Tensor]:
