@@ -176,8 +176,8 @@ def test_components_lists_each_in_a_line(make_new: MakeNew, fastproj: Fastproj) 
 
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {
-    "unknown": (["add", "emma"], 2, "there is no component 'emma': did you mean ema?"),
-    "unknown-remove": (["remove", "emma"], 2, "there is no component 'emma'"),
+    "unknown": (["add", "emma"], 2, "there is no component emma: did you mean ema?"),
+    "unknown-remove": (["remove", "emma"], 2, "there is no component emma"),
     "no-source": (["add", "update-workflow"], 2, "answer it with --data update_source"),
     "nothing": (["add"], 2, "NAME"),
 }

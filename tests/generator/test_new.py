@@ -106,6 +106,23 @@ def test_template_from_a_work_tree_and_a_bare_repository(fastproj: Fastproj, tmp
     assert (tmp_path / "bare/docs/new.md").exists()
 
 
+def test_linked_work_tree_of_a_template_is_rendered_at_its_last_commit(fastproj: Fastproj, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
+    git(tmp_path / "fork", "worktree", "add", "-q", "-b", "side", "../linked")
+    (tmp_path / "linked/project/new.txt").write_text("committed\n")
+    commit(tmp_path / "linked")
+    result = fastproj("new", "proj", "--yes", "--template", "linked", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "proj/new.txt").exists()
+
+
+def test_template_without_a_commit_is_a_one_line_error(fastproj: Fastproj, tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "empty")
+    result = fastproj("new", "proj", "--yes", "--template", "empty", cwd=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
+    assert "invalid reference: HEAD" in result.stderr
+
+
 def test_no_path_of_this_machine_is_recorded(fastproj: Fastproj, tmp_path: Path) -> None:
     fastproj("new", "proj", "--yes", cwd=tmp_path)
     for content in read_tree(tmp_path / "proj").values():

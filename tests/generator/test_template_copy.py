@@ -124,8 +124,11 @@ def test_recorded_locations_of_other_machines_stay_valid(
 ) -> None:
     environment, work = programs["0.3.0"] | {"HOME": str(home)}, tmp_path / "work"
     assert opened("~/.fastproj/template.bundle", environment, work) == "v0.3.0 ~/.fastproj/template.bundle"
-    of_another_home = opened("/scratch/ada/fastproj/template.bundle", environment, work)
+    of_another_home = opened("/home/ada/.fastproj/template.bundle", environment, work)
     assert of_another_home == "v0.3.0 ~/.fastproj/template.bundle"
+    refresh(programs["0.1.0"], home / ".fastproj")
+    elsewhere = opened("~/.fastproj/template.bundle", environment | {"FASTPROJ_HOME": str(tmp_path / "other")}, work)
+    assert elsewhere == "v0.3.0 ~/.fastproj/template.bundle", "not what an older program left there"
     missing = opened("~/data/template.bundle", environment, work)
     assert missing.endswith("~/data/template.bundle is not on this machine: pass an existing folder, or a URL")
 

@@ -171,3 +171,20 @@ def test_second_update_at_once_is_refused(edited: Path, writing: Path, environme
     assert (second.returncode, output) == (1, "")
     assert message.startswith(f"fastproj: another git is running in {edited}: wait for it, or remove"), message
     assert first.returncode == 0
+
+
+@pytest.mark.parametrize("place", [ENGINE, "docs/new.md"])
+def test_file_that_is_saved_during_an_update_is_kept(
+    place: str, edited: Path, fastproj: Fastproj, tmp_path: Path
+) -> None:
+    """In a file that the update changes, or where it adds one; the editor saves just before git writes."""
+    (tmp_path / "bin").mkdir()
+    save = f'mkdir -p "{(edited / place).parent}"; echo "# saved now" >> "{edited / place}"'
+    script = f'#!/bin/sh\ncase " $* " in *" read-tree "*" -m "*) {save};; esac\nexec {shutil.which("git")} "$@"\n'
+    (tmp_path / "bin/git").write_text(script)
+    (tmp_path / "bin/git").chmod(0o755)
+    result = fastproj("update", cwd=edited, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
+    assert "nothing was changed" in result.stderr
+    assert (edited / place).read_text().endswith("# saved now\n")
+    assert not git(edited, "diff", "--staged", "--name-only")

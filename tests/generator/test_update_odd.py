@@ -80,6 +80,17 @@ def test_gitattributes_are_merged(make_project: MakeProject, fastproj: Fastproj,
     assert "*.bin binary\n" in text
 
 
+def test_filter_of_the_project_applies_to_what_is_rendered(make_project: MakeProject, fastproj: Fastproj) -> None:
+    folder = make_project()
+    git(folder, "config", "filter.upper.clean", "tr a-z A-Z")
+    (folder / ".gitattributes").write_text("README.md filter=upper\n")
+    git(folder, "add", "--renormalize", ".")
+    commit(folder)
+    result = fastproj("update", cwd=folder)
+    assert (result.returncode, result.stderr) == (0, ""), result.stdout
+    assert "RELEASE 3." in git(folder, "show", ":README.md")
+
+
 def test_conflict_in_skip_worktree_file_is_refused(make_project: MakeProject, fastproj: Fastproj) -> None:
     folder = make_project()
     edit(folder / ENGINE, '"""Of release', '"""Mine, of release')

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -117,14 +118,13 @@ def _output(command: list[str], notes: list[str]) -> str:
 
 def _amd(root: Path) -> list[Gpu]:
     """Read the table of the kernel driver (drivers/gpu/drm/amd/amdkfd/kfd_topology.c), which needs no ROCm."""
-    gpus = []
+    texts = []
     for properties in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
-        found = re.search(r"^gfx_target_version ([1-9]\d*)$", properties.read_text(), re.MULTILINE)  # 0 for a CPU
-        if found:
-            version = int(found[1])
-            target = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-            gpus.append(Gpu(f"AMD {target}", target, amd_format(target)))
-    return gpus
+        with suppress(OSError):  # the kernel hides a GPU that a container may not use
+            texts.append(properties.read_text())
+    versions = map(int, re.findall(r"^gfx_target_version ([1-9]\d*)$", "\n".join(texts), re.MULTILINE))  # 0 for a CPU
+    targets = [f"gfx{it // 10000}{it // 100 % 100:x}{it % 100:x}" for it in versions]
+    return [Gpu(f"AMD {target}", target, amd_format(target)) for target in targets]
 
 
 def _apple() -> list[Gpu]:

@@ -31,7 +31,7 @@ def location() -> str:
 def is_embedded(recorded: str) -> bool:
     """Return whether a project records the embedded template, possibly on another machine."""
     path = Path(os.path.abspath(os.path.expanduser(recorded)))
-    return path == _copy() or (path.parts[-2:] in {(".fastproj", _NAME), ("fastproj", _NAME)} and not path.exists())
+    return path == _copy() or path.parts[-2:] == (".fastproj", _NAME)
 
 
 def refresh_copy() -> tuple[Path, str]:
@@ -80,4 +80,6 @@ def _packed() -> dict[str, str]:
     """Return the entries of the bundle that was installed with the program."""
     if found := entries(_PACKED):
         return found
-    raise FastprojError(f"the installed template {_PACKED} is missing or damaged: reinstall fastproj")
+    raise FastprojError(
+        f"{_PACKED} is missing or damaged: reinstall fastproj, or run generator/template_bundle.py in a clone"
+    )

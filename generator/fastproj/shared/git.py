@@ -10,7 +10,6 @@ from pathlib import Path
 
 from .errors import FastprojError
 
-OLDEST_TO_MERGE = (2, 38)  # first with `merge-tree --write-tree`
 TIMEOUT_S = 600.0
 
 # Variables about identity and transport. All others, such as GIT_DIR, are about a repository.
@@ -82,7 +81,7 @@ def require_merges() -> None:
     """Check that git works and is recent enough for updates; else raise an error."""
     done = run(Path("/"), "--version")
     found = re.match(r"git version (\d+)\.(\d+)", done.text)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST_TO_MERGE:
+    if found is None or (int(found[1]), int(found[2])) < (2, 38):  # `merge-tree --write-tree`
         is_now = done.text.strip() if done.ok else done.reason
         raise FastprojError(f"git does not work or is too old ({is_now}): install git 2.38 or newer, or repair it")
 

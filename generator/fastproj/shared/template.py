@@ -26,7 +26,7 @@ class Template:
 
     def at(self, version: str) -> Path:
         """Return a folder with the files of a version."""
-        folder = self.clone.with_suffix(f".{version.replace('/', '-')}")
+        folder = self.clone.parent / f"template.{version.replace('/', '-')}"
         if folder.exists():
             return folder
         done = _git(self.clone, "worktree", "add", "--quiet", "--detach", "--", f"../{folder.name}", version)
@@ -72,8 +72,9 @@ def open_template(location: str | None, work: Path) -> Template:
     clone = _clone(location, address, work, {})
     tags = _tags(clone)
     releases = [tag for tag in tags if (it := version_of(tag)) and not it.is_prerelease] or tags
-    if not releases or os.path.isdir(os.path.join(address, ".git")):  # a work tree, for whom develops the template
-        return Template(location, clone, tags, _git(clone, "describe", "--tags", "--always", "HEAD").text.strip())
+    if not releases or os.path.exists(os.path.join(address, ".git")):  # a work tree, for whom develops the template
+        commit = _git(clone, "describe", "--tags", "--always", "HEAD").text.strip() or "HEAD"
+        return Template(location, clone, tags, commit)
     return Template(location, clone, tags, releases[-1])
 
 
@@ -103,7 +104,8 @@ def questions_in(folder: Path) -> dict[str, Any]:
     try:
         found = read_yaml(file)
     except (OSError, ValueError) as error:
-        raise FastprojError(f"cannot read the template's questions {file.name}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise FastprojError(f"cannot read the template's {file.name}: {reason}") from error
     # copier allows `name: value` for a question with that default.
     return {
         key: entry if isinstance(entry, dict) else {"default": entry}

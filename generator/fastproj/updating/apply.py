@@ -63,13 +63,14 @@ def apply(repository: Repository, merged: Merged, message: str) -> None:
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     repository.run("update-index", "-q", "--refresh")  # so that git does not take a touched file for a changed one
-    done = repository.run("read-tree", "-m", "-u", merged.head, merged.tree)
-    if not done.ok:
+    trees = ("-m", "-u", merged.head, merged.tree)
+    done = repository.run("read-tree", "--dry-run", *trees)  # fails if the user saved a file since `check_ready`
+    if done.ok and not (done := repository.run("read-tree", *trees)).ok:
         _restore(repository, merged)
+    if not done.ok:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-        reason = done.stderr.decode(errors="replace").partition("\n")[0]
-        way_out = "free some space, make it writable, or commit what changed, then try again"
-        raise FastprojError(f"git cannot write the files ({reason}), nothing was changed: {way_out}")
+        fix = "free some space, make it writable, or commit what changed, then try again"
+        raise FastprojError(f"git cannot write the files ({done.reason}), nothing was changed: {fix}")
     if merged.stages:
         removed = [f"0 {'0' * len(merged.head)}\t{path}" for path in sorted(merged.unmerged)]
         data = os.fsencode("\0".join([*removed, *merged.stages, ""]))

@@ -79,8 +79,7 @@ def _change(project: Project, table: Table, chosen: set[str], verb: str, wanted:
     """Update a project to the chosen components; copier checks that they work together."""
     changed = [name for name, it in table.items() if it.installed != (name in chosen)]
     answers = {"components": [name for name in table if name in chosen]}
-    message = f"{verb} {', '.join(changed)}"
-    wanted = replace(wanted, to=project.version, answers=answers, message=message)
+    wanted = replace(wanted, to=project.version, answers=answers, message=f"{verb} {', '.join(changed)}")
     return Changed(update(project.root, wanted), [table[name] for name in changed])
 
 
@@ -90,8 +89,7 @@ def _table_of(project: Project, names: list[str]) -> Table:
         table = _table(questions_in(project.template(work).at(project.version)), project.answers)
     for name in names:
         if name not in table:
-            hint = did_you_mean(name, table)
-            raise UsageError(f"there is no component {name!r}: {hint}choose from {', '.join(table)}")
+            raise UsageError(f"there is no component {name}: {did_you_mean(name, table)}choose from {', '.join(table)}")
     return table
 
 

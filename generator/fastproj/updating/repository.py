@@ -70,15 +70,14 @@ class Repository:
     def tree_of(self, rendering: Path, index: Path) -> str:
         """Return HEAD's tree with the project's folder as rendered."""
         scratch = {"GIT_INDEX_FILE": index, "GIT_WORK_TREE": rendering, "GIT_DIR": self.git_dir}
-        if self.prefix:
-            self.git("read-tree", "HEAD", variables=scratch)
+        self.git("read-tree", "HEAD", variables=scratch)
         self.git(*_AS_RENDERED, "add", "--all", "--force", "--sparse", "--", self.where, variables=scratch)
         return self.git("write-tree", variables=scratch)
 
     def commit(self, tree: str, files: Tree, parents: Sequence[str], message: str, index: Path) -> str:
         """Return a new commit of a tree in which the project's files are replaced."""
         before, scratch = self.files(tree), {"GIT_INDEX_FILE": index}
-        lines = [f"0 {'0' * 40}\t{path}" for path in before.keys() - files.keys()]
+        lines = [f"0 {'0' * len(tree)}\t{path}" for path in before.keys() - files.keys()]
         lines += [f"{entry}\t{path}" for path, entry in files.items() if before.get(path) != entry]
         if lines:
             self.git("read-tree", tree, variables=scratch)
