@@ -24,12 +24,11 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from machine import machine
+from machine import keep
 from peer_cases import CASES, MLP, Case, lightning_options
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -37,7 +36,6 @@ RESULT = Path(__file__).with_name("peers.json")
 WARM_UP = 4
 """Blocks of steps to skip."""
 TOLERANCE = 1e-4
-PACKAGES = ("torch", "lightning", "accelerate", "transformers", "timm")
 BASES = ("bare", "measured", "tutorial")
 Times = dict[str, list[float]]
 
@@ -61,27 +59,22 @@ def main() -> None:
                     times[case.model].setdefault(peer, []).extend(blocks)
             loads.append(round(os.getloadavg()[1], 1))
             if args.keep:
-                keep(times, loads, args.compiled)
+                keep_tables(times, loads, args.compiled)
     for model, found in times.items():
         for peer, (median, *ratios) in table(found).items():
             shown = "".join(f"  {ratio[0]:.3f} ({ratio[1]:.3f} to {ratio[2]:.3f})" for ratio in ratios)
             print(f"{model:10}{peer:24}{median:9.0f} us{shown}")
 
 
-def keep(times: dict[str, Times], loads: list[float], compiled: bool) -> None:
-    """Write the tables of these models to peers.json."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
+def keep_tables(times: dict[str, Times], loads: list[float], compiled: bool) -> None:
+    """Write the tables of these models to peers.json, which keeps the others."""
     columns = ["median, us"] + [f"ratio to {base}: median, lower and upper end of 95%" for base in BASES]
-    about = {"machine": f"{machine()}, one thread", "versions": versions, "columns": columns}
-    found: dict[str, Any] = {"models": {}, "compiled": {}} | (json.loads(RESULT.read_text()) if RESULT.exists() else {})
+    found: dict[str, Any] = {"columns": columns, "models": {}, "compiled": {}}
+    if RESULT.exists():
+        found |= {key: json.loads(RESULT.read_text())[key] for key in ("models", "compiled")}
     for model, peers in times.items():
         found["compiled" if compiled else "models"][model] = {"load of each round": loads, "loops": table(peers)}
-    RESULT.write_text(json.dumps(about | {key: found[key] for key in ("models", "compiled")}, indent=1) + "\n")
+    keep(RESULT, found)
 
 
 def measure(case: Case, folder: Path, number: int, compiled: bool) -> Times:

@@ -14,6 +14,7 @@ timm        the shape of timm's train.py, with its clipping and its averages; ne
 core        the project's own `train`
 """
 
+import importlib
 import json
 import sys
 import time
@@ -102,14 +103,14 @@ def nanogpt(it: Setup) -> Iterator[None]:
 def timm(it: Setup) -> Iterator[None]:
     """Train as timm does."""
     with without_operators():
-        from timm.utils import AverageMeter, dispatch_clip_grad
+        utils = importlib.import_module("timm.utils")
 
-    schedule, parameters, losses = it.torch_schedule(), list(it.net.parameters()), AverageMeter()
+    schedule, parameters, losses = it.torch_schedule(), list(it.net.parameters()), utils.AverageMeter()
     for step, loaded in enumerate(it.samples()):
         it.seed(step)
         loss = it.loss(it.prepared(tuple(loaded)))
         loss.backward()
-        dispatch_clip_grad(parameters, it.cfg.optim.clip, mode="norm")
+        utils.dispatch_clip_grad(parameters, it.cfg.optim.clip, mode="norm")
         it.optimizer.step()
         it.optimizer.zero_grad()
         losses.update(loss.item(), len(loaded[0]))

@@ -66,7 +66,7 @@ class LoaderConfig(Section):
     """Loading samples and copying them to the device."""
 
     workers: int | Literal["auto"] = within("[0, 256]", "auto")
-    """Loader processes per rank. auto: 0 for data in memory, else the cores per rank minus one."""
+    """Loader processes per rank. auto: 0 for data in memory, else one per core of the rank, at most 32."""
     prefetch_factor: int = within("[1, 64]", 2)
     """Batches prefetched per worker."""
     pin_memory: bool = True
