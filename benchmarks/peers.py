@@ -1,13 +1,13 @@
 """Time a training step with our loops and with those of others, on the CPU with one thread.
 
-    python benchmarks/peers.py                       # all models, 3 rounds: about 15 minutes on two cores
+    python benchmarks/peers.py                       # all models, 2 rounds: about 10 minutes on two cores
     python benchmarks/peers.py mlp --rounds 2
     python benchmarks/peers.py --keep                # also writes benchmarks/peers.json
     python benchmarks/peers.py vit gpt --compiled    # with torch.compile
 
 All loops of a model have the same initial weights, samples, batches, schedule and steps, and validate once, after the
 last step. They must end with the same loss of the validation, within 1e-4; the bare step does not clip and is left out.
-Dropout and augmentation are off. The loops of `programs/loops.py` make a few steps in turn, in one process, so that
+Dropout and augmentation are off. The loops of `programs/loops.py` make 10 steps in turn, in one process, so that
 each pair of blocks meets the same machine. Accelerate, Lightning and Hugging Face's Trainer are processes of their own.
 
 Prints for each loop the median of all blocks in microseconds of CPU time per step, and the median of its ratios to the
@@ -33,7 +33,7 @@ from peer_cases import CASES, MLP, Case, lightning_options
 
 PROGRAMS = Path(__file__).parent / "programs"
 RESULT = Path(__file__).with_name("peers.json")
-WARM_UP = 4
+WARM_UP = 2
 """Blocks of steps to skip."""
 TOLERANCE = 1e-4
 BASES = ("bare", "measured", "tutorial")
@@ -44,7 +44,7 @@ def main() -> None:
     """Run the rounds, and print and keep the tables."""
     parser = argparse.ArgumentParser(description="Time a training step with our loops and with those of others.")
     parser.add_argument("models", nargs="*", help=f"{', '.join(case.model for case in CASES)}; all by default")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--compiled", action="store_true", help="compile the network in the loops of one process")
     parser.add_argument("--keep", action="store_true", help="write the result of these models to peers.json")
     args = parser.parse_args()
