@@ -1,122 +1,122 @@
 """Time a training step with our loops and with those of others, on the CPU with one thread.
 
-    python benchmarks/peers.py                       # all models, 5 rounds: about 20 minutes on two cores
+    python benchmarks/peers.py                       # all models, 2 rounds: about 10 minutes on two cores
     python benchmarks/peers.py mlp --rounds 2
     python benchmarks/peers.py --keep                # also writes benchmarks/peers.json
+    python benchmarks/peers.py vit gpt --compiled    # with torch.compile
 
 All loops of a model have the same initial weights, samples, batches, schedule and steps, and validate once, after the
-last step. They must end with the same loss of the validation, within 1e-4. Dropout and augmentation are off, and the
-clipping never changes a gradient, so that the bare step, which has neither, computes the same. Each run is a process
-of its own; each round runs every loop once, so that a slow phase of the machine affects all of them. Prints the median
-of all blocks of steps in microseconds of CPU time per step, the lowest and highest, the ratio to the bare step (its
-median over the rounds), and the ratio of the lowest ones, which other work on the machine changes least.
+last step. They must end with the same loss of the validation, within 1e-4; the bare step does not clip and is left out.
+Dropout and augmentation are off. The loops of `programs/loops.py` make 10 steps in turn, in one process, so that
+each pair of blocks meets the same machine. Accelerate, Lightning and Hugging Face's Trainer are processes of their own.
+
+Prints for each loop the median of all blocks in microseconds of CPU time per step, and the median of its ratios to the
+bare step, to the measured step (bare, with clipping and metrics) and to the tutorial's loop, with the interval that
+contains 95% of the medians of resampled pairs of blocks.
 """
 
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from machine import machine
+from machine import keep
 from peer_cases import CASES, MLP, Case, lightning_options
 
 PROGRAMS = Path(__file__).parent / "programs"
 RESULT = Path(__file__).with_name("peers.json")
 WARM_UP = 2
-"""Blocks of steps to skip, of 12."""
+"""Blocks of steps to skip."""
 TOLERANCE = 1e-4
-PACKAGES = ("torch", "lightning", "accelerate", "transformers")
+BASES = ("bare", "measured", "tutorial")
+Times = dict[str, list[float]]
 
 
 def main() -> None:
     """Run the rounds, and print and keep the tables."""
     parser = argparse.ArgumentParser(description="Time a training step with our loops and with those of others.")
     parser.add_argument("models", nargs="*", help=f"{', '.join(case.model for case in CASES)}; all by default")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--keep", action="store_true", help="write the result to peers.json")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--compiled", action="store_true", help="compile the network in the loops of one process")
+    parser.add_argument("--keep", action="store_true", help="write the result of these models to peers.json")
     args = parser.parse_args()
     cases = [case for case in CASES if case.model in args.models or not args.models]
-    times: dict[str, dict[str, list[list[float]]]] = {case.model: {} for case in cases}
+    times: dict[str, Times] = {case.model: {} for case in cases}
     loads: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.rounds):
             for case in cases:
-                measure(case, Path(folder), number, times[case.model])
+                found = measure(case, Path(folder), number, args.compiled)
+                for peer, blocks in found.items():
+                    times[case.model].setdefault(peer, []).extend(blocks)
             loads.append(round(os.getloadavg()[1], 1))
             if args.keep:
-                keep(times, loads)
+                keep_tables(times, loads, args.compiled)
     for model, found in times.items():
-        for peer, (median, low, high, ratio, of_lowest) in table(found).items():
-            print(f"{model:10}{peer:26}{median:9.0f} us  ({low:.0f} to {high:.0f})  {ratio:.2f}  {of_lowest:.2f}")
+        for peer, (median, *ratios) in table(found).items():
+            shown = "".join(f"  {ratio[0]:.3f} ({ratio[1]:.3f} to {ratio[2]:.3f})" for ratio in ratios)
+            print(f"{model:10}{peer:24}{median:9.0f} us{shown}")
 
 
-def keep(times: dict[str, dict[str, list[list[float]]]], loads: list[float]) -> None:
-    """Write peers.json."""
-    columns = ["median", "lowest", "highest", "ratio", "ratio of the lowest"]
-    found: dict[str, Any] = {
-        "machine": f"{machine()}, one thread",
-        "versions": {name: version(name) for name in PACKAGES},
-    }
-    found |= {"load of each round": loads, "columns": columns}
-    tables = {model: table(peers) for model, peers in times.items()}
-    RESULT.write_text(json.dumps(found | {"models": tables}, indent=1) + "\n")
+def keep_tables(times: dict[str, Times], loads: list[float], compiled: bool) -> None:
+    """Write the tables of these models to peers.json, which keeps the others."""
+    columns = ["median, us"] + [f"ratio to {base}: median, lower and upper end of 95%" for base in BASES]
+    found: dict[str, Any] = {"columns": columns, "models": {}, "compiled": {}}
+    if RESULT.exists():
+        found |= {key: json.loads(RESULT.read_text())[key] for key in ("models", "compiled")}
+    for model, peers in times.items():
+        found["compiled" if compiled else "models"][model] = {"load of each round": loads, "loops": table(peers)}
+    keep(RESULT, found)
 
 
-def measure(case: Case, folder: Path, number: int, times: dict[str, list[list[float]]]) -> None:
+def measure(case: Case, folder: Path, number: int, compiled: bool) -> Times:
     """Run each loop of a case once; check that they end with the same loss."""
-    losses = {}
-    for peer in ("bare", "tutorial", "core", *case.peers):
-        framework = "lightning" if peer.lower().startswith("lightning") else "accelerate" * (peer == "accelerate")
-        project = render(folder, case.model, framework or "pytorch")
-        found, losses[peer] = run_peer(case, peer, project, f"{peer}-{number}")
-        times.setdefault(peer, []).append(found[WARM_UP:])
-    low, high = min(losses.values()), max(losses.values())
+    own = {"run.device": "cpu", "speed.precision": "fp32", "loader.workers": 0, "log.every": case.every}
+    own |= {"train.steps": case.steps, "train.eval_every": case.steps, **case.options}
+    own |= {"speed.compile": "model"} if compiled else {}
+    options = ["--config=configs/default.yaml", *(f"--{key}={value}" for key, value in own.items())]
+    loops = [*BASES, "core", *(name for name in case.loops if name != "timm" or find_spec("timm"))]
+    command = [str(PROGRAMS / "loops.py"), ",".join(loops), case.model, *options, f"--run.name={number}"]
+    printed = run(render(folder, case.model, "pytorch"), *command)
+    times, losses = printed["times"], printed["losses"]
+    for peer in () if compiled else case.peers:
+        times[peer], losses[peer] = run_peer(case, peer, folder, options, f"{peer}-{number}")
+    compared = [loss for peer, loss in losses.items() if peer != "bare"]
     shown = ", ".join(f"{peer} {loss:.6f}" for peer, loss in losses.items())
     print(f"{case.model}, round {number + 1}: loss {shown}", file=sys.stderr, flush=True)
-    assert high - low <= TOLERANCE * abs(high), f"{case.model}: the losses differ"
+    assert max(compared) - min(compared) <= TOLERANCE * abs(max(compared)), f"{case.model}: the losses differ"
+    return {peer: blocks[WARM_UP:] for peer, blocks in times.items()}
 
 
-def run_peer(case: Case, peer: str, project: Path, name: str) -> tuple[list[float], float]:
-    """Train with a loop; return the microseconds per step of each block, and the loss of the validation."""
-    steps = 12 * case.every
-    own = {
-        "run.device": "cpu",
-        "speed.precision": "fp32",
-        "loader.workers": 0,
-        "optim.clip": 1e9,
-        "log.every": case.every,
-    }
-    own |= {"train.steps": steps, "train.eval_every": steps, **case.options}
-    options = ["--config=configs/default.yaml", *(f"--{key}={value}" for key, value in own.items())]
+def run_peer(case: Case, peer: str, folder: Path, options: list[str], name: str) -> tuple[list[float], float]:
+    """Train with another framework; return the microseconds per step of each block, and the loss of the validation."""
+    clock = str(PROGRAMS / "cpu_clock.py")
+    framework = "lightning" if peer.lower().startswith("lightning") else "accelerate"
+    project = render(folder, case.model, "pytorch" if peer == "hf" else framework)
     if peer == "Lightning, all defaults":
-        sizes = map(str, (steps, case.every, MLP["train.micro_batch"], MLP["model.width"], MLP["optim.lr"]))
-        return printed(run(project, str(PROGRAMS / "lightning_module.py"), *sizes))
+        sizes = map(str, (case.steps, case.every, MLP["train.micro_batch"], MLP["model.width"], MLP["optim.lr"]))
+        found = run(project, clock, str(PROGRAMS / "lightning_module.py"), *sizes)
+        return found["times"], found["loss"]
+    if peer == "hf":
+        found = run(project, clock, str(PROGRAMS / "hf_trainer.py"), case.model, *options)
+        return found["times"], found["loss"]
     if peer == "lightning":
-        run(project, "-m", "proj.train", *lightning_options(case, steps), f"--trainer.logger.version={name}")
-    elif peer in ("core", "accelerate"):
-        run(project, "-m", "proj.train", *options, f"--run.name={name}")
-    elif peer == "hf":
-        return printed(run(project, str(PROGRAMS / "hf_trainer.py"), case.model, *options))
+        options = [*lightning_options(case), f"--trainer.logger.version={name}"]
+        run(project, clock, "-m", "proj.train", *options, prints_json=False)
     else:
-        return printed(run(project, str(PROGRAMS / "loops.py"), peer, case.model, *options))
+        run(project, clock, "-m", "proj.train", *options, f"--run.name={name}", prints_json=False)
     rows = [json.loads(line) for line in (project / "runs" / name / "metrics.jsonl").read_text().splitlines()]
-    batch = json.loads((project / "runs" / name / "config.json").read_text())["config"]
-    samples = batch["train"]["micro_batch"] if "train" in batch else batch["data"]["batch_size"]
+    samples = case.options["train.micro_batch"]
     train = [samples * 1e6 / row["samples_per_second"] for row in rows if row["split"] == "train"]
     return train, next(row["loss"] for row in rows if row["split"] == "val")
-
-
-def printed(output: str) -> tuple[list[float], float]:
-    """Read the last line that a program has printed."""
-    found = json.loads(output.splitlines()[-1])
-    return found["times"], found["loss"]
 
 
 def render(folder: Path, model: str, framework: str) -> Path:
@@ -132,32 +132,31 @@ def render(folder: Path, model: str, framework: str) -> Path:
     return output / "proj"
 
 
-def run(project: Path, *command: str) -> str:
-    """Run a Python program in a project with one thread, and return its output."""
-    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
+def run(project: Path, *command: str, prints_json: bool = True) -> Any:
+    """Run a Python program in a project with one thread, and return what its last line has."""
+    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(
-        [sys.executable, str(PROGRAMS / "cpu_clock.py"), *command],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
         sys.exit(f"error: {' '.join(command)}: {done.stderr[-3000:]}")
-    return done.stdout
+    return json.loads(done.stdout.splitlines()[-1]) if prints_json else None
 
 
-def table(times: dict[str, list[list[float]]]) -> dict[str, list[float]]:
-    """Return median, lowest, highest and ratios of each loop."""
-    middles = {peer: [statistics.median(blocks) for blocks in rounds] for peer, rounds in times.items()}
-    every = {peer: [block for blocks in rounds for block in blocks] for peer, rounds in times.items()}
-    found = {}
-    for peer, blocks in every.items():
-        numbers = [round(it(blocks), 1) for it in (statistics.median, min, max)]
-        ratio = statistics.median(a / b for a, b in zip(middles[peer], middles["bare"], strict=True))
-        found[peer] = [*numbers, round(ratio, 3), round(min(blocks) / min(every["bare"]), 3)]
-    return found
+def table(times: Times) -> dict[str, list[Any]]:
+    """Return each loop's median and its ratios to the loops in `BASES`, each with an interval."""
+    return {
+        peer: [round(statistics.median(blocks), 1), *(ratio(blocks, times[base]) for base in BASES)]
+        for peer, blocks in times.items()
+    }
+
+
+def ratio(blocks: list[float], base: list[float]) -> list[float]:
+    """Return the median of the ratios of pairs of blocks, and the interval of 95% of the medians of resampled pairs."""
+    pairs = [own / other for own, other in zip(blocks, base, strict=True)]
+    draw = random.Random(0)  # noqa: S311
+    medians = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(1000))
+    return [round(it, 4) for it in (statistics.median(pairs), medians[25], medians[974])]
 
 
 if __name__ == "__main__":

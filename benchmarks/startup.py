@@ -1,11 +1,13 @@
 """Time from the command to the end of step 5, and which imports take it.
 
-python benchmarks/startup.py [ROUNDS]
+    python benchmarks/startup.py [--rounds 15] [--keep]     # --keep also writes benchmarks/startup.json
 
 The mlp of plain PyTorch, and a program that imports the same packages and makes 5 steps, in turn. Prints the median and
-the range of both, the ratio, and the milliseconds of the largest imports, each with what it imports.
+the range of both, the ratio with its interval, and the milliseconds of the largest imports, each with what it imports.
 """
 
+import argparse
+import json
 import os
 import re
 import statistics
@@ -14,31 +16,41 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from peers import PROGRAMS, render
+from machine import keep
+from peers import PROGRAMS, ratio, render
 
-ROUNDS = 15
+RESULT = Path(__file__).with_name("startup.json")
 LARGEST = ("torch", "torch._dynamo", "pandas", "numpy", "jsonargparse", "sklearn", "tqdm", "yaml", "proj.train")
 
 
 def main() -> None:
     """Run the rounds, and print."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    parser = argparse.ArgumentParser(description="Time from the command to the end of step 5.")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--keep", action="store_true", help="write the result to startup.json")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         project = render(Path(folder), "mlp", "pytorch")
         options = ["--config=configs/default.yaml", "--train.steps=5", "--train.eval_every=5", "--log.every=5"]
         core = ["-m", "proj.train", *options, "--run.device=cpu", "--speed.precision=fp32"]
         commands = {"bare program": [str(PROGRAMS / "bare_start.py")], "core": core}
         times: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(rounds):
+        for _ in range(args.rounds):
             for name, command in commands.items():
                 times[name].append(until_step_5(project, command))
-        for name, found in times.items():
-            print(f"{name:14}{statistics.median(found):7.2f} s  ({min(found):.2f} to {max(found):.2f})")
-        ratios = [core / bare for bare, core in zip(*times.values(), strict=True)]
-        print(f"ratio, median of the rounds: {statistics.median(ratios):.2f}; load {os.getloadavg()[1]:.1f}")
-        for module, milliseconds in imports(project, core).items():
-            print(f"import {module:20}{milliseconds:7.0f} ms")
+        found: dict[str, Any] = {"seconds": {name: summary(seconds) for name, seconds in times.items()}}
+        found["ratio"] = ratio(times["core"], times["bare program"])
+        found["milliseconds of imports"] = imports(project, core)
+    print(json.dumps(found, indent=1))
+    if args.keep:
+        keep(RESULT, {"columns": ["median", "lowest", "highest"], **found})
+
+
+def summary(values: list[float]) -> list[float]:
+    """Return median, lowest and highest."""
+    return [round(it(values), 3) for it in (statistics.median, min, max)]
 
 
 def start(project: Path, command: list[str], *options: str) -> "subprocess.Popen[str]":

@@ -11,7 +11,7 @@ import time
 from itertools import pairwise
 from typing import Any
 
-from loops import Samples, Setup
+from peer_setup import Samples, Setup
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 

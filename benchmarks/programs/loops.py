@@ -1,13 +1,17 @@
-"""Train the network of a rendered `proj` with another loop: the same weights, samples, steps and validation.
+"""Train the network of a rendered `proj` with several loops in turn: the same weights, samples, steps and validation.
 
-    python loops.py LOOP MODEL --config configs/default.yaml
+    python loops.py LOOP,LOOP,... MODEL --config configs/default.yaml
 
-LOOP is one of these. Each prints JSON: the microseconds per step of each block of `log.every` steps, and the loss of
-the validation after the last step.
+The loops run in one process. Each has a network of its own and makes a block of `log.every` steps when it is its turn;
+another loop begins each round. Prints JSON: the microseconds of CPU time per step of each block, and for each loop the
+loss of the validation after the last step.
 
-bare       forward, backward and update, on batches that are prepared beforehand; the rates of the schedule as well
-tutorial   as in PyTorch's tutorials: a DataLoader of single samples, clipping, a scheduler, and the sum of the losses
-nanogpt    the shape of nanoGPT's loop: rows of one array of tokens, the rate computed in each step, clipping
+bare        forward, backward and update, on batches that are prepared beforehand; the rates of the schedule as well
+measured    the bare step with clipping, and with the sum of each metric, which is read once per block
+tutorial    as in PyTorch's tutorials: a DataLoader of single samples, clipping, a scheduler, and the sum of the losses
+nanogpt     the shape of nanoGPT's loop: rows of one array of tokens, the rate computed in each step, clipping
+timm        the shape of timm's train.py, with its clipping and its averages; needs timm and torchvision
+core        the project's own `train`
 """
 
 import importlib
@@ -15,101 +19,47 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
+from threading import Semaphore, Thread
 from typing import Any
+from unittest import mock
 
 import torch
+from load_images import without_operators
+from peer_setup import Setup, module
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
-
-
-class Setup:
-    """What all loops share."""
-
-    def __init__(self, model_name: str, options: list[str]) -> None:
-        names = ("config", "components", "data", "model", "optim", "loader", "distributed")
-        config, components, data, model, optim, loader, self.distributed = map(_module, names)
-        self.cfg = cfg = config.parse(components.Config, options)
-        torch.manual_seed(cfg.run.seed)
-        self.world = self.distributed.World(0, 1, torch.device("cpu"))
-        self.train_set, self.val_set, spec = data.load(cfg.data)
-        self.plan = loader.BatchPlan.make(cfg.train, len(self.train_set), 1)
-        self.net: nn.Module = model.build(cfg.model, spec)
-        self.prepare = data.Prepare(spec, cfg.data)
-        self.optimizer: torch.optim.Optimizer = optim.adamw(self.net, cfg.optim)
-        self.schedule = optim.OneCycle(cfg.optim, self.plan)
-        self.order = list(loader.train_batches(self.plan, self.world, cfg.run.seed, 0))
-        self.load: Callable[[Any, list[int]], Any] = loader.load_batch
-        self.noisy = model_name in ("vae", "diffusion")
-        """Whether the network draws random numbers in each step."""
-
-    def seed(self, step: int) -> None:
-        """Seed the noise of a step as the core does, if the network has any."""
-        if self.noisy:
-            self.distributed.seed_batch(self.world, self.cfg.run.seed, step, 0)
-
-    def prepared(self, loaded: Any, training: bool = True) -> Any:
-        """Return the inputs of the network."""
-        return self.prepare(loaded, training, torch.default_generator)
-
-    def loss(self, batch: Any) -> Tensor:
-        """Return the loss of prepared inputs."""
-        found: Tensor = (self.net(**batch) if isinstance(batch, dict) else self.net(*batch))[0]
-        return found
-
-    def torch_schedule(self) -> torch.optim.lr_scheduler.OneCycleLR:
-        """Return torch's scheduler with the settings of the core's."""
-        own = self.cfg.optim
-        names = ("pct_start", "div_factor", "final_div_factor", "base_momentum", "max_momentum")
-        options = {name: getattr(own, name) for name in names}
-        steps = self.plan.total_steps
-        return torch.optim.lr_scheduler.OneCycleLR(self.optimizer, self.schedule.peak, total_steps=steps, **options)
-
-    def samples(self) -> DataLoader[Any]:
-        """Return a DataLoader of single samples in the order of the run."""
-        indices = [index for batch in self.order for index in batch]
-        return DataLoader(Samples(self.train_set), self.cfg.train.micro_batch, sampler=indices)
-
-    def validate(self) -> float:
-        """Return the loss over the validation samples."""
-        metrics = _module("metrics")
-        batches, counted = _module("loader").val_batches(len(self.val_set), self.cfg.train.micro_batch, self.world)
-        loaded = (self.load(self.val_set, indices) for indices in batches)
-        autocast = _module("precision").setup(self.cfg.speed, self.world.device)[1]
-        found: dict[str, float] = metrics.evaluate(self.net, loaded, counted, self.prepare, autocast, self.world)
-        return found["loss"]
-
-
-class Samples(Dataset[Any]):
-    """Single samples of a set that gives whole batches."""
-
-    def __init__(self, whole: Any) -> None:
-        self.tensors = whole.__getitems__(list(range(len(whole))))
-
-    def __len__(self) -> int:
-        return len(self.tensors[0])
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        return tuple(tensor[index] for tensor in self.tensors)
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"proj.{name}")
 
 
 def bare(it: Setup) -> Iterator[None]:
     """Do what no loop can leave out."""
-    batches = [it.prepared(it.load(it.train_set, indices)) for indices in it.order]
-    rates = []
-    for step in range(len(batches)):
-        it.schedule.set(it.optimizer, step)
-        rates.append((it.optimizer.param_groups[0]["lr"], it.optimizer.param_groups[0]["betas"]))
-    for step, batch in enumerate(batches):
+    rates = it.rates()
+    for step, batch in enumerate(it.batches()):
         it.seed(step)
         it.loss(batch).backward()
         for group in it.optimizer.param_groups:
             group["lr"], group["betas"] = rates[step]
         it.optimizer.step()
         it.optimizer.zero_grad()
+        yield
+
+
+def measured(it: Setup) -> Iterator[None]:
+    """Do what no loop can leave out, clip, and sum the metrics."""
+    rates, parameters, sums = it.rates(), list(it.net.parameters()), dict[str, Tensor]()
+    for step, batch in enumerate(it.batches()):
+        it.seed(step)
+        loss, metrics = it.call(batch)
+        loss.backward()
+        for name, (value, _) in metrics.items():
+            sums[name] = sums[name] + value.detach() if name in sums else value.detach()
+        for group in it.optimizer.param_groups:
+            group["lr"], group["betas"] = rates[step]
+        nn.utils.clip_grad_norm_(parameters, it.cfg.optim.clip)
+        it.optimizer.step()
+        it.optimizer.zero_grad()
+        if (step + 1) % it.cfg.log.every == 0:
+            torch.cat([value.double().flatten() for value in sums.values()]).tolist()
+            sums.clear()
         yield
 
 
@@ -150,23 +100,77 @@ def nanogpt(it: Setup) -> Iterator[None]:
         yield
 
 
-def timed(steps: Iterator[None], count: int, every: int) -> list[float]:
-    """Return the microseconds per step of each block."""
-    times = []
-    for _ in range(count // every):
-        begin = time.perf_counter()
-        for _ in range(every):
-            next(steps)
-        times.append((time.perf_counter() - begin) / every * 1e6)
+def timm(it: Setup) -> Iterator[None]:
+    """Train as timm does."""
+    with without_operators():
+        utils = importlib.import_module("timm.utils")
+
+    schedule, parameters, losses = it.torch_schedule(), list(it.net.parameters()), utils.AverageMeter()
+    for step, loaded in enumerate(it.samples()):
+        it.seed(step)
+        loss = it.loss(it.prepared(tuple(loaded)))
+        loss.backward()
+        utils.dispatch_clip_grad(parameters, it.cfg.optim.clip, mode="norm")
+        it.optimizer.step()
+        it.optimizer.zero_grad()
+        losses.update(loss.item(), len(loaded[0]))
+        schedule.step()
+        yield
+
+
+def core(it: Setup) -> Iterator[None]:
+    """Train with the project's `train`, which runs in a thread and waits there after each block."""
+    train, go, done = module("train"), Semaphore(0), Semaphore(0)
+
+    class Pause(module("component").Component):  # type: ignore[misc]
+        name = "pause"
+
+        def on_step_end(self, run: Any) -> None:
+            if run.step % it.cfg.log.every == 0:
+                done.release()
+                go.acquire()
+
+    def work() -> None:
+        try:
+            with mock.patch.object(train, "build_components", return_value=[Pause()]):
+                it.results = train.train(it.cfg)
+        finally:
+            done.release()
+
+    thread = Thread(target=work)
+    thread.start()
+    for _ in range(it.plan.total_steps // it.cfg.log.every):
+        done.acquire()
+        yield from [None] * it.cfg.log.every  # the steps of the block, which are made
+        go.release()
+    thread.join()
+
+
+def in_turn(loops: dict[str, Iterator[None]], blocks: int, every: int) -> dict[str, list[float]]:
+    """Return the microseconds of CPU time per step of each block of each loop."""
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    names = list(loops)
+    for _ in range(blocks):
+        for name in names:
+            begin = time.process_time()
+            for _ in islice(loops[name], every):
+                pass
+            times[name].append((time.process_time() - begin) / every * 1e6)
+        names.append(names.pop(0))
+    for steps in loops.values():
+        assert not list(steps)
     return times
 
 
 def main() -> None:
-    """Train with a loop, validate, and print."""
-    kind, it = sys.argv[1], Setup(sys.argv[2], sys.argv[3:])
-    loops: dict[str, Callable[[Setup], Iterator[None]]] = {"bare": bare, "tutorial": tutorial, "nanogpt": nanogpt}
-    times = timed(loops[kind](it), it.plan.total_steps, it.cfg.log.every)
-    print(json.dumps({"times": times, "loss": it.validate()}))
+    """Train with the loops, validate, and print."""
+    setups = {name: Setup(sys.argv[2], sys.argv[3:]) for name in sys.argv[1].split(",")}
+    kinds: list[Callable[[Setup], Iterator[None]]] = [bare, measured, tutorial, nanogpt, timm, core]
+    loops = {kind.__name__: kind(setups[kind.__name__]) for kind in kinds if kind.__name__ in setups}
+    it = next(iter(setups.values()))
+    times = in_turn(loops, it.plan.total_steps // it.cfg.log.every, it.cfg.log.every)
+    losses = {name: it.results["loss"] if it.results else it.validate() for name, it in setups.items()}
+    print(json.dumps({"times": times, "losses": losses}))
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def test_an_unreadable_sample_is_one_line_and_what_was_trained_is_kept(
 def test_automatic_workers_follow_the_data_and_the_cores(tiny: MakePackage, monkeypatch: pytest.MonkeyPatch) -> None:
     p, device = tiny(), torch.device("cuda")
     train, _, _ = p.data.load(p.data.DataConfig(kind="samples"))
-    for cores, ranks, expected in [(8, 1, 7), (8, 4, 1), (128, 1, 32), (1, 1, 1)]:
+    for cores, ranks, expected in [(8, 1, 8), (8, 4, 2), (128, 1, 32), (1, 2, 1)]:
         monkeypatch.setattr(p.loader.os, "sched_getaffinity", lambda _, cores=cores: range(cores))
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
         assert p.loader._auto_workers(train, device) == expected

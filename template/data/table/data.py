@@ -65,13 +65,13 @@ class Prepare(nn.Module):
 
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
-        self.moments = nn.Buffer(torch.tensor(list(spec.numeric.values())).view(-1, 2).T.contiguous(), persistent=False)
+        mean, std = torch.tensor(list(spec.numeric.values())).view(-1, 2).T.contiguous()
+        self.mean, self.std = nn.Buffer(mean, persistent=False), nn.Buffer(std, persistent=False)
 
     def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Turn a batch as loaded into model inputs and targets; tables are not augmented."""
         numbers, codes, targets = batch
-        mean, std = self.moments
-        return ((numbers - mean) / std).nan_to_num(0.0), codes, targets
+        return ((numbers - self.mean) / self.std).nan_to_num(0.0), codes, targets
 
 
 def load(cfg: DataConfig) -> tuple[Rows, Rows, Spec]:

@@ -4,6 +4,7 @@ The command line overrides YAML files, which override the defaults. Components a
 """
 
 import re
+import sys
 from argparse import ArgumentError
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -65,7 +66,7 @@ class LoaderConfig(Section):
     """Loading samples and copying them to the device."""
 
     workers: int | Literal["auto"] = within("[0, 256]", "auto")
-    """Loader processes per rank. auto: 0 for data in memory, else the cores per rank minus one."""
+    """Loader processes per rank. auto: 0 for data in memory, else one per core of the rank, at most 32."""
     prefetch_factor: int = within("[1, 64]", 2)
     """Batches prefetched per worker."""
     pin_memory: bool = True
@@ -156,11 +157,11 @@ class BaseConfig:
     log: LogConfig = field(default_factory=LogConfig)
 
 
-set_parsing_settings(docstring_parse_attribute_docstrings=True)
-
-
 def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> C:
     """Read a config from the command line, or `argv`, and the YAML files that it names; or a saved run's config."""
+    argv = sys.argv[1:] if argv is None else argv
+    described = any(option.startswith(("-h", "--help", "--print_config")) for option in argv)
+    set_parsing_settings(docstring_parse_attribute_docstrings=described)  # 0.1 s: not for a training
     parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config", action="config", help="A YAML file of options; later options override it.")
     parser.add_class_arguments(kind, None)

@@ -156,13 +156,13 @@ def outlive_signals(_: int) -> None:
 
 
 def _auto_workers(dataset: Any, device: torch.device) -> int:
-    """None for data in memory; none either where the only worker would take a core from torch's own threads."""
+    """None for data in memory; none either where workers would take the only two cores from torch's own threads."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     crowded = device.type == "cpu" and cores <= min(2, torch.get_num_threads())
     if crowded or getattr(dataset, "in_memory", isinstance(dataset, TensorDataset)):
         return 0
-    return max(1, min(32, cores - 1))
+    return max(1, min(32, cores))
 
 
 def collate(batch: Any) -> Any:

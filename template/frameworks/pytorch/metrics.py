@@ -1,5 +1,6 @@
 """Metrics as sums and counts on the device, so that every mean over batches and ranks is exact."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -37,7 +38,7 @@ class Meter:
         *sums, last = fetched.split([*map(len, pairs), len(own)])
         self.world.all_reduce(fetched[: len(fetched) - len(own)])
         self.batches = []
-        means = {name: _mean(*pair.view(2, -1)) for name, pair in zip(totals, sums, strict=True)}
+        means = {name: _mean(*pair.view(2, -1).tolist()) for name, pair in zip(totals, sums, strict=True)}
         return means | dict(zip(own, last.tolist(), strict=True))
 
     def _totals(self) -> dict[str, tuple[Tensor, ...]]:
@@ -47,13 +48,14 @@ class Meter:
     def _sum(self, values: tuple[Tensor | float, ...]) -> Tensor:
         tensors = [value for value in values if isinstance(value, Tensor)]
         plain = sum(value for value in values if not isinstance(value, Tensor))
-        start = torch.full((), plain, dtype=self.dtype, device=self.world.device)
-        return torch.stack(tensors).to(self.dtype).sum(0) + start if tensors else start
+        if not tensors:
+            return torch.full((), plain, dtype=self.dtype, device=self.world.device)
+        return torch.stack(tensors).to(self.dtype).sum(0) + plain
 
 
-def _mean(sums: Tensor, counts: Tensor) -> float:
-    counted = counts != 0
-    return (sums[counted] / counts[counted]).mean().item()
+def _mean(sums: list[float], counts: list[float]) -> float:
+    means = [total / count for total, count in zip(sums, counts, strict=True) if count]
+    return sum(means) / len(means) if means else math.nan
 
 
 def evaluate(
