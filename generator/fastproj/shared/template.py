@@ -72,7 +72,7 @@ def open_template(location: str | None, work: Path) -> Template:
     clone = _clone(location, address, work, {})
     tags = _tags(clone)
     releases = [tag for tag in tags if (it := version_of(tag)) and not it.is_prerelease] or tags
-    if not releases or os.path.exists(os.path.join(address, ".git")):  # a work tree, for whom develops the template
+    if not releases or os.path.exists(os.path.join(address, ".git")):  # a work tree, in which it is developed
         commit = _git(clone, "describe", "--tags", "--always", "HEAD").text.strip() or "HEAD"
         return Template(location, clone, tags, commit)
     return Template(location, clone, tags, releases[-1])
