@@ -48,8 +48,8 @@ def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastpr
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder: (folder / "copier.yml").write_text("a: [\n"), "cannot read the template's questions"),
-        (lambda folder: (folder / "copier.yml").write_text("- a\n"), "does not list questions"),
+        (lambda folder: (folder / "copier.yml").write_text("a: [\n"), "cannot read the template's copier.yml"),
+        (lambda folder: (folder / "copier.yml").write_text("- a\n"), "no keys and values"),
         (lambda folder: (folder / "template/models/resnet/model.py").unlink(), "model.py"),
         (lambda folder: (folder / "template/models/resnet/default.yaml").write_text("{{ nonsense }}"), "nonsense"),
         (lambda folder: (folder / "template/models/resnet/default.yaml").write_text("{% if %}"), "broken"),

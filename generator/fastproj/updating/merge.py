@@ -47,8 +47,7 @@ def merge(repository: Repository, trees: tuple[str, str, str], own: set[str], me
     by_user = {was: now for was, now in repository.renames(*trees[:2]).items() if was in old and was not in ours}
     renames = repository.renames(trees[0], trees[2])
     base, theirs = dict(old), dict(new)
-    answers = f"{repository.prefix}{ANSWERS_FILE}"
-    base[answers] = ours[answers]  # nobody edits them
+    base[repository.prefix + ANSWERS_FILE] = ours[repository.prefix + ANSWERS_FILE]  # nobody edits them
     for path, why in _kept((old, ours, new), renames, by_user, own).items():
         theirs.pop(path, None)
         theirs.update({path: old[path]} if path in old else {})

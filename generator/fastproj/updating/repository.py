@@ -70,7 +70,9 @@ class Repository:
     def tree_of(self, rendering: Path, index: Path) -> str:
         """Return HEAD's tree with the project's folder as rendered."""
         scratch = {"GIT_INDEX_FILE": index, "GIT_WORK_TREE": rendering, "GIT_DIR": self.git_dir}
-        self.git("read-tree", "HEAD", variables=scratch)
+        self.git("read-tree", "--no-sparse-checkout", "HEAD", variables=scratch)  # with its attributes
+        submodules = [path for path, entry in self.files("HEAD").items() if entry.startswith("16")]
+        self.git("update-index", "--force-remove", "--", *submodules, variables=scratch)
         self.git(*_AS_RENDERED, "add", "--all", "--force", "--sparse", "--", self.where, variables=scratch)
         return self.git("write-tree", variables=scratch)
 

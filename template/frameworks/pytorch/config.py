@@ -159,8 +159,7 @@ class BaseConfig:
 
 def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> C:
     """Read a config from the command line, or `argv`, and the YAML files that it names; or a saved run's config."""
-    argv = sys.argv[1:] if argv is None else argv
-    described = any(option.startswith(("-h", "--help", "--print_config")) for option in argv)
+    described = any(option.startswith(("-h", "--help", "--print_config")) for option in argv or sys.argv)
     set_parsing_settings(docstring_parse_attribute_docstrings=described)  # 0.1 s: not for a training
     parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config", action="config", help="A YAML file of options; later options override it.")

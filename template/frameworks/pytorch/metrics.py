@@ -1,6 +1,5 @@
 """Metrics as sums and counts on the device, so that every mean over batches and ranks is exact."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -55,7 +54,7 @@ class Meter:
 
 def _mean(sums: list[float], counts: list[float]) -> float:
     means = [total / count for total, count in zip(sums, counts, strict=True) if count]
-    return sum(means) / len(means) if means else math.nan
+    return sum(means) / len(means) if means else float("nan")
 
 
 def evaluate(
