@@ -35,7 +35,7 @@ fatal: adding files failed
     ],
 )
 def test_reason_is_the_first_error_of_git(text: str, expected: str) -> None:
-    assert Result(1, b"", text.encode()).reason == expected
+    assert Result([], 1, b"", text.encode()).reason == expected
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """`fastproj new` interrupted, killed, or run twice at once: the project is complete or absent."""
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +44,31 @@ def test_signal_leaves_a_complete_project_or_none(
         assert process.returncode <= 0 or message == "fastproj: interrupted; no incomplete project is left\n"
         assert {path.name for path in output.iterdir()} <= {"tmp", "proj"}
         assert list((output / "tmp").iterdir()) == []
+
+
+def test_what_git_started_ends_before_the_scratch_folder_goes(environment: dict[str, str], tmp_path: Path) -> None:
+    """As `git index-pack`, which creates its folders and outlives a `git clone` that is killed."""
+    (tmp_path / "bin").mkdir()
+    clone = f'for place; do :; done; (sleep 1; mkdir -p "$PWD/$place/objects/pack") & touch {tmp_path}/cloning; wait'
+    text = f'#!/bin/sh\ncase "$*" in *clone*) {clone};; *) exec {shutil.which("git")} "$@";; esac\n'
+    (tmp_path / "bin/git").write_text(text)
+    (tmp_path / "bin/git").chmod(0o755)
+    (tmp_path / "out").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path / "out")],
+        env=environment | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{environment['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "cloning").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    _, message = process.communicate(timeout=60)
+    assert (process.returncode, message) == (129, "fastproj: interrupted; no incomplete project is left\n")
+    time.sleep(1)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_two_at_once_create_one_complete_project(environment: dict[str, str], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import FastprojError
@@ -25,13 +25,8 @@ AS_COMMITTED = {"core.autocrlf": "false", "core.eol": "lf", "core.attributesFile
 _TRANSPORT = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "GIT_TERMINAL_PROMPT": "0"}
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(subprocess.CompletedProcess[bytes]):
     """Exit status and output of a git command."""
-
-    returncode: int
-    stdout: bytes
-    stderr: bytes
 
     @property
     def ok(self) -> bool:
@@ -65,16 +60,21 @@ def run(
     options = [part for key, value in (_SAFE | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
     command = [program, *options, *arguments]
     environment = os.environ | _TRANSPORT | dict(variables or {})
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, input=data, capture_output=True, timeout=TIMEOUT_S, check=False
-        )
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+        try:
+            stdout, stderr = process.communicate(data, TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=5)  # until what git has started, such as `index-pack`, ends as well
+            raise
     except subprocess.TimeoutExpired as error:
-        reason = f"git {arguments[0]} did not finish in {TIMEOUT_S:g} s in {folder}"
-        raise FastprojError(f"{reason}: run it there to see why") from error
+        raise FastprojError(f"git {arguments[0]} did not finish in {TIMEOUT_S:g} s: run it in {folder}") from error
     except OSError as error:
         raise FastprojError(f"git cannot be started ({error.strerror}): repair {program}") from error
-    return Result(done.returncode, done.stdout, done.stderr)
+    return Result(command, process.returncode, stdout, stderr)
 
 
 def require_merges() -> None:
