@@ -167,7 +167,6 @@ WORKING: list[State] = [
     with_attributes("all_binary", "* binary\n"),
     with_attributes("union", "* merge=union\n"),
     with_attributes("ident", "*.py ident\n*.yaml export-ignore\n"),
-    with_attributes("encoding", "README.md working-tree-encoding=UTF-16\n"),
     split_index,
     untracked_cache,
     sha256,
@@ -195,5 +194,5 @@ REFUSING: list[tuple[State, str]] = [
     (broken_gitconfig, "bad config"),
 ]
 """States in which an update is refused, and a part of each message."""
-CONVERTED = {"autocrlf", "eol_crlf", "ident", "encoding", "own_attributes", "filter_of_the_user", "unsafe_crlf"}
+CONVERTED = {"autocrlf", "eol_crlf", "ident", "own_attributes", "filter_of_the_user", "unsafe_crlf"}
 """The files in the work tree differ from those in the index."""
