@@ -31,5 +31,5 @@ def one_line() -> Iterator[None]:
     except Stopped as stopped:
         if int(os.environ.get("RANK", "0")) == 0:
             print(stopped, file=sys.stderr, flush=True)
-        clear_frames(stopped.__traceback__)
+        stopped.__traceback__ = None
         raise SystemExit(75) from None
