@@ -107,4 +107,3 @@ def test_sha256_repository(make_project: MakeProject, fastproj: Fastproj) -> Non
     assert (result.returncode, result.stderr) == (1, ""), "a conflict"
     assert "My release" in readme.read_text()
     assert not (folder / "logo.bin").exists()
-    assert not list(folder.rglob("motor.py"))
