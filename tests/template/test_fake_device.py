@@ -13,18 +13,18 @@ FIXED += ["--train.steps=2", "--train.eval_every=2", "--log.every=1", "--loader.
 VARIANTS: list[list[str]] = [[], ["--train.accumulate=2", "--optim.clip_value=0.1", "--optim.set_to_none=false"]]
 """Options of the engine, beside the defaults."""
 NEED_MORE = {
-    "cache": "values to compare, when it is filled",
     "cuda-graphs": "a GPU",
-    "fp8": "a GPU",
+    "fp8": "autocast",
     "fsdp": "several ranks",
     "metrics": "values, in a validation",
     "regional-compile": "a device that torch compiles for",
-    "streams": "an IterableDataset",
 }
 """Components that cannot act in one process on a device without values, with what they need."""
 
 
 OTHER_WAYS = {
+    **{f"cache {where}": [f"--cache.where={where}"] for where in ("device", "memory")},
+    "streams": ["--loader.pin_memory=false"],
     **{f"optimizers {name}": [f"--optimizers.name={name}"] for name in ("muon", "lamb", "lars")},
     "activation-checkpointing ops": ["--activation_checkpointing.mode=ops"],
     "nonfinite rollback": ["--nonfinite.action=rollback", "--nonfinite.spike=3"],
@@ -48,7 +48,7 @@ def test_model_trains_on_a_fake_device(project: Project, tmp_path: Path, model: 
 
 def test_components_act_on_a_fake_device(project: Project, tmp_path: Path) -> None:
     """Those that one process can have."""
-    names = [*[name for name in CLASSES if name not in NEED_MORE], *OTHER_WAYS]
+    names = dict.fromkeys([*[name for name in CLASSES if name not in NEED_MORE], *OTHER_WAYS])
     variants = [[f"--{module_of(name.split()[0])}.enabled=true", *OTHER_WAYS.get(name, [])] for name in names]
     assert _run(project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), tmp_path, variants)
 

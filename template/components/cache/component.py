@@ -67,7 +67,7 @@ class Cache(Component):
         if self.world.rank == 0:
             print(f"reading {sum(map(len, self.sets)):,} samples, {total:.3g} GB, into the memory of {device}")
         for cached in self.sets:
-            chunks = [chunk.tolist() for chunk in torch.arange(len(cached)).split(256)]
+            chunks = [list(range(len(cached))[begin : begin + 256]) for begin in range(0, len(cached), 256)]
             cached.fill(Loader(cached.source, chunks, run.cfg.loader, World(0, 1, torch.device("cpu"))), device)
 
 

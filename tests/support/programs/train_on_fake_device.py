@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils import backend_registration
+from torch.utils.data import IterableDataset
 
 DEVICE = torch.device("cpu")  # until the device is registered
 ITEM = Tensor.item
@@ -60,6 +61,20 @@ class Mode(FakeTensorMode):
     def may_turn_const(self, t: Tensor) -> bool:
         """Return False: a constant has a value, and a copy of it on the device would need a kernel."""
         return False
+
+
+class Stream(IterableDataset[Any]):
+    """The samples of a set, one after the other."""
+
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(len(self)):
+            yield tuple(part[0] for part in self.samples.__getitems__([number]))
 
 
 def really(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,13 +150,19 @@ def plant(prepare: Callable[..., Any], fault: str) -> Callable[..., Any]:
 def train_each(runs: Iterable[list[str]], fault: str) -> None:
     """Train with each list of options."""
     loader, mode = modules["loader"], Mode(allow_non_fake_inputs=True)
-    load, whole = really(loader.load_batch), loader.val_batches
+    load_sets, load, whole = really(modules["data"].load), loader.load_batch, loader.val_batches
+
+    def load_streamed(cfg: Any) -> Any:
+        train_set, *others = load_sets(cfg)
+        return Stream(train_set), *others
+
+    def fake(batch: Any) -> Any:
+        return loader.map_tensors(mode.from_tensor, batch)
 
     def load_fake(dataset: Any, indices: list[int]) -> Any:
-        return loader.map_tensors(mode.from_tensor, load(dataset, indices))
+        return load(dataset, indices) if hasattr(dataset, "on_device") else fake(really(load)(dataset, indices))
 
     replaced: list[tuple[Any, str, Any]] = [
-        (modules["data"], "load", really(modules["data"].load)),
         (loader, "load_batch", load_fake),
         (loader, "train_batches", really_iterate(loader.train_batches)),
         (loader, "val_batches", lambda samples, micro, world: whole(min(samples, 2 * micro), micro, world)),
@@ -153,6 +174,11 @@ def train_each(runs: Iterable[list[str]], fault: str) -> None:
         (Tensor, "pin_memory", lambda self: self),
         (Tensor, "record_stream", lambda self, s: None),
     ]
+    if cache := getattr(modules["components"], "cache", None):
+        replaced.append((cache.Source, "learn", really(cache.Source.learn)))
+    if streams := getattr(modules["components"], "streams", None):
+        batches = really_iterate(streams.Stream.batches)
+        replaced.append((streams.Stream, "batches", lambda *args: map(fake, batches(*args))))
     if fault:
         prepare = modules["data"].Prepare
         replaced.append((prepare, "forward", plant(prepare.forward, fault)))
@@ -161,6 +187,8 @@ def train_each(runs: Iterable[list[str]], fault: str) -> None:
             stack.enter_context(mock.patch.object(owner, name, value))
         stack.enter_context(mode)
         for options in runs:
+            load_chosen = load_streamed if "--streams.enabled=true" in options else load_sets
+            stack.enter_context(mock.patch.object(modules["data"], "load", load_chosen))
             world = modules["distributed"].World(0, 1, DEVICE)
             modules["train"].train(modules["config"].parse(modules["components"].Config, options), world)
 
