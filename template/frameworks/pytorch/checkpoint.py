@@ -12,7 +12,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,11 @@ def newest(folder: Path, best_first: bool = False) -> Path | None:
 
 
 def _is_intact(folder: Path) -> bool:
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         sums = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sha256"]
         sums = sums if isinstance(sums, dict) else {"state.pt": sums}  # until version 0.3
         if all(_sha256(folder / name) == expected for name, expected in sums.items()):
             return True
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     warnings.warn(f"skipping the damaged checkpoint {folder}", stacklevel=2)
     return False
 
@@ -148,10 +146,9 @@ def _save(state: dict[str, Any], folder: Path) -> None:
 
 
 def _best(folder: Path) -> dict[str, Any]:
-    try:
+    with suppress(FileNotFoundError, ValueError):
         return dict(json.loads((folder / "best.json").read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):
-        return {}
+    return {}
 
 
 def _sha256(file: Path) -> str:

@@ -164,19 +164,17 @@ def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | 
     parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config", action="config", help="A YAML file of options; later options override it.")
     parser.add_class_arguments(kind, None)
-    sections = {section.name: fields(section.type) for section in fields(kind)}  # type: ignore[arg-type]
-    keys = {f"{section}.{key.name}": key for section, found in sections.items() for key in found}
-    parser.set_defaults({name: key.default for name, key in keys.items()})
+    sections: dict[str, Any] = {section.name: section.type for section in fields(kind)}
     try:
         if saved is None:
             found = parser.parse_args(argv)
         else:  # a saved key that is unknown is of another version, or of a component that was removed
-            flat = {f"{section}.{key}": value for section, pairs in saved.items() for key, value in pairs.items()}
-            found = parser.parse_object({name: value for name, value in flat.items() if name in keys})
-        values = vars(parser.instantiate(found))
+            keys = {f"{name}.{key.name}" for name, section in sections.items() for key in fields(section)}
+            flat = {f"{name}.{key}": value for name, pairs in saved.items() for key, value in pairs.items()}
+            found = parser.parse_object({key: value for key, value in flat.items() if key in keys})
+        return kind(**{name: section(**vars(found[name])) for name, section in sections.items()})
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
         raise UserError(_explain(" ".join(str(error).split()))) from None
-    return kind(**{section: values[section] for section in sections})
 
 
 def _explain(message: str) -> str:

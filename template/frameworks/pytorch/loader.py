@@ -110,9 +110,7 @@ class Loader:
         here = (load_batch(self.dataset, indices) for indices in self.order)
         here = (map_tensors(Tensor.pin_memory, batch) for batch in here) if self.pin else here
         loaded = here if self.loader is None else iter(self.loader)
-        if self.device.type == "cpu":
-            yield from loaded
-        elif self.has_streams:
+        if self.has_streams:
             yield from self._prefetched(loaded)
         else:
             yield from (map_tensors(lambda part: part.to(self.device), batch) for batch in loaded)
@@ -160,9 +158,8 @@ def _auto_workers(dataset: Any, device: torch.device) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     crowded = device.type == "cpu" and cores <= min(2, torch.get_num_threads())
-    if crowded or getattr(dataset, "in_memory", isinstance(dataset, TensorDataset)):
-        return 0
-    return max(1, min(32, cores))
+    in_memory = getattr(dataset, "in_memory", isinstance(dataset, TensorDataset))
+    return 0 if crowded or in_memory else max(1, min(32, cores))
 
 
 def collate(batch: Any) -> Any:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -118,17 +119,15 @@ class Log:
 
 def _precedes(line: str, step: int) -> bool:
     """Whether a row stays when the run is resumed at a step, which validates again."""
-    try:
+    with suppress(ValueError, KeyError, TypeError):
         row = json.loads(line)
         return bool(row["step"] < step or (row["step"] == step and row["split"] == "train"))
-    except (ValueError, KeyError, TypeError):
-        return False  # cut off by a crash
+    return False  # cut off by a crash
 
 
 def _commit() -> str:
     """Return the commit of this code, with -dirty if files differ from it; empty without git."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
-    try:
+    with suppress(OSError):
         return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
+    return ""
