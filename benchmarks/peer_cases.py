@@ -17,15 +17,16 @@ class Case:
     """Loops of `loops.py` besides bare, measured, tutorial and core."""
     peers: tuple[str, ...] = ()
     """Loops that run in a process of their own."""
+    turn: int = 1
+    """Steps that a loop makes when it is its turn; more, if a step takes no longer than to change the thread."""
 
 
 MLP = {"model.width": 16, "model.depth": 1, "model.dropout": 0, "train.micro_batch": 32, "optim.lr": 1e-4}
 """So small that little but the loop matters. Lightning's defaults do not clip: this clipping changes no gradient."""
+PEERS = ("accelerate", "lightning", "Lightning, all defaults", "hf")
 TEXT = {"data.path": "text.txt"}
 CASES = [
-    Case(
-        "mlp", 50, 2000, MLP | {"optim.clip": 1e9}, peers=("accelerate", "lightning", "Lightning, all defaults", "hf")
-    ),
+    Case("mlp", 50, 2000, MLP | {"optim.clip": 1e9}, peers=PEERS, turn=50),
     Case("resnet", 10, 200, {"data.shift": 0}, loops=("timm",)),
     Case("vit", 10, 200, {"model.dropout": 0}),
     Case("unet", 10, 200, {"data.shift": 0}),

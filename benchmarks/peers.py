@@ -7,8 +7,10 @@
 
 All loops of a model have the same initial weights, samples, batches, schedule and steps, and validate once, after the
 last step. They must end with the same loss of the validation, within 1e-4; the bare step does not clip and is left out.
-Dropout and augmentation are off. The loops of `programs/loops.py` make 10 steps in turn, in one process, so that
-each pair of blocks meets the same machine. Accelerate, Lightning and Hugging Face's Trainer are processes of their own.
+Dropout and augmentation are off. The loops of `programs/loops.py` make a step in turn (the mlp's 50), in one process,
+so that each pair of blocks meets the same machine. glibc's malloc keeps freed memory there: otherwise one loop or
+another has a third more page faults, by chance, which take 1% of a step. Accelerate, Lightning and Hugging Face's
+Trainer are processes of their own.
 
 Prints for each loop the median of all blocks in microseconds of CPU time per step, and the median of its ratios to the
 bare step, to the measured step (bare, with clipping and metrics) and to the tutorial's loop, with the interval that
@@ -36,6 +38,9 @@ RESULT = Path(__file__).with_name("peers.json")
 WARM_UP = 2
 """Blocks of steps to skip."""
 TOLERANCE = 1e-4
+KEPT = str(2**32)
+MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": KEPT, "MALLOC_MMAP_THRESHOLD_": KEPT}
+"""Settings with which glibc gives no memory back to the system."""
 BASES = ("bare", "measured", "tutorial")
 Times = dict[str, list[float]]
 
@@ -84,7 +89,8 @@ def measure(case: Case, folder: Path, number: int, compiled: bool) -> Times:
     own |= {"speed.compile": "model"} if compiled else {}
     options = ["--config=configs/default.yaml", *(f"--{key}={value}" for key, value in own.items())]
     loops = [*BASES, "core", *(name for name in case.loops if name != "timm" or find_spec("timm"))]
-    command = [str(PROGRAMS / "loops.py"), ",".join(loops), case.model, *options, f"--run.name={number}"]
+    turn = str(case.turn)
+    command = [str(PROGRAMS / "loops.py"), ",".join(loops), case.model, turn, *options, f"--run.name={number}"]
     printed = run(render(folder, case.model, "pytorch"), *command)
     times, losses = printed["times"], printed["losses"]
     for peer in () if compiled else case.peers:
@@ -134,7 +140,7 @@ def render(folder: Path, model: str, framework: str) -> Path:
 
 def run(project: Path, *command: str, prints_json: bool = True) -> Any:
     """Run a Python program in a project with one thread, and return what its last line has."""
-    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"} | MALLOC
     done = subprocess.run(
         [sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True, check=False
     )

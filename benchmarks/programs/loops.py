@@ -1,10 +1,10 @@
 """Train the network of a rendered `proj` with several loops in turn: the same weights, samples, steps and validation.
 
-    python loops.py LOOP,LOOP,... MODEL --config configs/default.yaml
+    python loops.py LOOP,LOOP,... MODEL STEPS --config configs/default.yaml
 
-The loops run in one process. Each has a network of its own and makes a block of `log.every` steps when it is its turn;
-another loop begins each round. Prints JSON: the microseconds of CPU time per step of each block, and for each loop the
-loss of the validation after the last step.
+The loops run in one process, on one core. Each has a network of its own and makes STEPS steps when it is its turn;
+another loop begins each round. Prints JSON: the microseconds of CPU time per step of each block of `log.every` steps,
+and for each loop the loss of the validation after the last step.
 
 bare        forward, backward and update, on batches that are prepared beforehand; the rates of the schedule as well
 measured    the bare step with clipping, and with the sum of each metric, which is read once per block
@@ -16,6 +16,7 @@ core        the project's own `train`
 
 import importlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -119,14 +120,14 @@ def timm(it: Setup) -> Iterator[None]:
 
 
 def core(it: Setup) -> Iterator[None]:
-    """Train with the project's `train`, which runs in a thread and waits there after each block."""
+    """Train with the project's `train`, which runs in a thread and waits there after each turn."""
     train, go, done = module("train"), Semaphore(0), Semaphore(0)
 
     class Pause(module("component").Component):  # type: ignore[misc]
         name = "pause"
 
         def on_step_end(self, run: Any) -> None:
-            if run.step % it.cfg.log.every == 0:
+            if run.step % it.turn == 0:
                 done.release()
                 go.acquire()
 
@@ -139,36 +140,44 @@ def core(it: Setup) -> Iterator[None]:
 
     thread = Thread(target=work)
     thread.start()
-    for _ in range(it.plan.total_steps // it.cfg.log.every):
+    for _ in range(it.plan.total_steps // it.turn):
         done.acquire()
-        yield from [None] * it.cfg.log.every  # the steps of the block, which are made
+        yield from [None] * it.turn  # the steps of the turn, which are made
         go.release()
     thread.join()
 
 
-def in_turn(loops: dict[str, Iterator[None]], blocks: int, every: int) -> dict[str, list[float]]:
-    """Return the microseconds of CPU time per step of each block of each loop."""
+def in_turn(loops: dict[str, Iterator[None]], turns: int, turn: int) -> dict[str, list[float]]:
+    """Return the microseconds of CPU time per step of each turn of each loop."""
     times: dict[str, list[float]] = {name: [] for name in loops}
     names = list(loops)
-    for _ in range(blocks):
+    for _ in range(turns):
         for name in names:
             begin = time.process_time()
-            for _ in islice(loops[name], every):
+            for _ in islice(loops[name], turn):
                 pass
-            times[name].append((time.process_time() - begin) / every * 1e6)
+            times[name].append((time.process_time() - begin) / turn * 1e6)
         names.append(names.pop(0))
     for steps in loops.values():
         assert not list(steps)
     return times
 
 
+def blocks(times: list[float], turns: int) -> list[float]:
+    """Return the means of so many turns."""
+    return [sum(times[begin : begin + turns]) / turns for begin in range(0, len(times), turns)]
+
+
 def main() -> None:
     """Train with the loops, validate, and print."""
-    setups = {name: Setup(sys.argv[2], sys.argv[3:]) for name in sys.argv[1].split(",")}
+    if hasattr(os, "sched_setaffinity"):  # the thread of `core` would meet cold caches on another core
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    setups = {name: Setup(sys.argv[2], sys.argv[4:], int(sys.argv[3])) for name in sys.argv[1].split(",")}
     kinds: list[Callable[[Setup], Iterator[None]]] = [bare, measured, tutorial, nanogpt, timm, core]
     loops = {kind.__name__: kind(setups[kind.__name__]) for kind in kinds if kind.__name__ in setups}
     it = next(iter(setups.values()))
-    times = in_turn(loops, it.plan.total_steps // it.cfg.log.every, it.cfg.log.every)
+    found = in_turn(loops, it.plan.total_steps // it.turn, it.turn)
+    times = {name: blocks(turns, it.cfg.log.every // it.turn) for name, turns in found.items()}
     losses = {name: it.results["loss"] if it.results else it.validate() for name, it in setups.items()}
     print(json.dumps({"times": times, "losses": losses}))
 

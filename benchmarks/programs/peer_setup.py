@@ -12,9 +12,11 @@ from torch.utils.data import DataLoader, Dataset
 class Setup:
     """What all loops share."""
 
-    def __init__(self, model_name: str, options: list[str]) -> None:
+    def __init__(self, model_name: str, options: list[str], turn: int = 1) -> None:
         names = ("config", "components", "data", "model", "optim", "loader", "distributed")
         config, components, data, model, optim, loader, self.distributed = map(module, names)
+        self.turn = turn
+        """Steps that a loop makes when it is its turn."""
         self.results: dict[str, float] = {}
         """What `train` returns, if it is the loop."""
         self.cfg = cfg = config.parse(components.Config, options)

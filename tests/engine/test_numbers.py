@@ -2,6 +2,9 @@
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,6 +103,30 @@ def test_training_equals_a_loop_of_torch(tiny: MakePackage, tmp_path: Path, fuse
     assert [row["grad_norm"] for row in rows(tmp_path, "train")] == pytest.approx(norms, rel=1e-4)
     for name, weight in saved(tmp_path)["model"].items():
         torch.testing.assert_close(weight, named[name].detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_run_and_its_resume_do_not_import_torch_compile(tiny: MakePackage, tmp_path: Path) -> None:
+    p = tiny()
+    arguments = p.arguments(tmp_path, "--train.steps=4", "--train.eval_every=2")
+    stop = "mock.patch.object(distributed.StopRequests, 'agreed', lambda self, step: step == 2)"
+    program = f"""
+import sys
+from unittest import mock
+from {p.name} import components, config, distributed, errors, train
+
+cfg = config.parse(components.Config, {arguments})
+try:
+    with {stop}:
+        train.train(cfg)
+except errors.Stopped:
+    train.train(cfg)
+print("torch._dynamo" in sys.modules)
+"""
+    environment = os.environ | {"PYTHONPATH": f"{p.root}/src"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=p.root, env=environment, capture_output=True, text=True, check=True)
+    assert "from step 2" in done.stdout
+    assert done.stdout.endswith("False\n"), "the start takes a second longer"
 
 
 def test_weight_decay_applies_to_matrices_that_are_not_exempt(tiny: MakePackage) -> None:

@@ -45,7 +45,7 @@ class CudaGraphs(Component):
         enabled = [name for name in EXCLUDED if getattr(getattr(run.cfg, name, None), "enabled", False)]
         own_graphs = speed.compile != "off" and speed.compile_mode in ("reduce-overhead", "max-autotune")
         fp16 = "fp16" in (speed.precision, precision.best(self.world.device))
-        fused = type(optimizer) is torch.optim.AdamW and run.cfg.optim.fused and not run.cfg.optim.amsgrad
+        fused = isinstance(optimizer, torch.optim.AdamW) and run.cfg.optim.fused and not run.cfg.optim.amsgrad
         conflicts = {
             "needs a CUDA device: set it to false": self.world.device.type != "cuda",
             "works in one process: set it to false": self.world.size > 1,

@@ -169,9 +169,8 @@ def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | 
         if saved is None:
             found = parser.parse_args(argv)
         else:  # a saved key that is unknown is of another version, or of a component that was removed
-            keys = {f"{name}.{key.name}" for name, section in sections.items() for key in fields(section)}
-            flat = {f"{name}.{key}": value for name, pairs in saved.items() for key, value in pairs.items()}
-            found = parser.parse_object({key: value for key, value in flat.items() if key in keys})
+            keys = [(name, key.name) for name, section in sections.items() for key in fields(section)]
+            found = parser.parse_object({f"{it}.{key}": saved[it][key] for it, key in keys if key in saved.get(it, {})})
         return kind(**{name: section(**vars(found[name])) for name, section in sections.items()})
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
         raise UserError(_explain(" ".join(str(error).split()))) from None

@@ -113,7 +113,8 @@ class Loader:
         if self.has_streams:
             yield from self._prefetched(loaded)
         else:
-            yield from (map_tensors(lambda part: part.to(self.device), batch) for batch in loaded)
+            for batch in loaded:
+                yield map_tensors(lambda part: part.to(self.device), batch)
 
     def _prefetched(self, loaded: Iterator[Any]) -> Iterator[Any]:
         side, ready = torch.Stream(self.device), None
