@@ -1,15 +1,17 @@
-"""Write the generated blocks of the docs: commands, config keys, the table of components, and the modules in README.md.
+"""Write the generated blocks of the docs: commands, config keys, components, measured speeds, modules in README.md.
 
     python docs/programs/reference.py
 
 A block stands between `<!-- name -->` and `<!-- end of name -->`. Commands are read from the program, keys from the
-template's dataclasses, and descriptions of modules from the README of rendered projects. A test checks that the blocks
-are current.
+template's dataclasses, speeds from the results of benchmarks, and descriptions of modules from the README of rendered
+projects. A test checks that the blocks are current.
 """
 
 import ast
+import json
 import re
 import sys
+import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ PACKAGE = ROOT / "template/frameworks/pytorch"
 SHARED = ROOT / "template/project/src/{{ package }}"
 README = ROOT / "README.md"
 COMPONENTS = ROOT / "docs/components.md"
+COMPARISON = ROOT / "docs/comparison.md"
 TOUR = ROOT / "docs/reading.md"
 SHOWN_MODEL, SHOWN_DATA = "resnet", "images"
 """The default model, whose lines README.md counts."""
@@ -42,6 +45,7 @@ def files() -> dict[Path, str]:
         PAGES / "config.md": ("keys", config()),
         COMPONENTS: ("components", components()),
         README: ("modules", modules_table()),
+        COMPARISON: ("speeds", speeds()),
     }
     for file in sorted((ROOT / "template/components").glob("*/component.py")):
         name = file.parent.name
@@ -107,6 +111,29 @@ def components() -> list[str]:
         works = ", ".join(entry.get("frameworks", ["all"]))
         rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | {works} | {file} |")
     return rows
+
+
+def speeds() -> list[str]:
+    """Return what `benchmarks/peers.py` and `benchmarks/startup.py` have measured."""
+    found = json.loads((ROOT / "benchmarks/peers.json").read_text())["models"]
+    rows = {model: it["loops"] for model, it in found.items()}
+    small = rows.pop("mlp")
+    bare, measured, tutorial = (f"{it[0]:.2f}" for it in small["core"][1:])
+    accelerate, trainer, lightning = (f"{small[loop][1][0]:.2f}" for loop in ("accelerate", "hf", "lightning"))
+    bases = zip(*(loops["core"][1:] for loops in rows.values()), strict=True)
+    ranges = [[f"{end(it[0] for it in base):.2f}" for end in (min, max)] for base in bases]
+    seconds = json.loads((ROOT / "benchmarks/startup.json").read_text())["seconds"]
+    lines = [
+        f"- Eight recipes: {' to '.join(ranges[0])} times a bare step, and {' to '.join(ranges[2])} times the loop of "
+        "a tutorial.",
+        f"- A tiny perceptron, where the loop is what matters: {bare} times a bare step, {measured} times one with "
+        f"clipping and metrics, {tutorial} times the tutorial's loop. Accelerate takes {accelerate} times a bare step "
+        f"there, Hugging Face's Trainer {trainer}, and Lightning {lightning}.",
+        f"- From the command to the end of step 5: {seconds['core'][0]:.1f} s. A program that only imports the same "
+        f"packages and makes 5 steps takes {seconds['bare program'][0]:.1f} s: torch's AdamW imports torch.compile, "
+        "and the one in `optim.py` does not (`benchmarks/startup.py`).",
+    ]
+    return [part for line in lines for part in textwrap.wrap(line, 140, subsequent_indent="  ")]
 
 
 def _lines(file: Path) -> int:

@@ -69,7 +69,7 @@ def run_fastproj(
     arguments: Sequence[str],
     cwd: Path,
     environment: Mapping[str, str],
-    timeout_s: float = 120,
+    timeout_s: float = 300,
     memory: int = 0,
     prefix: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
