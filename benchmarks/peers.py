@@ -1,6 +1,6 @@
 """Time a training step with our loops and with those of others, on the CPU with one thread.
 
-    python benchmarks/peers.py                       # all models, 2 rounds: about 10 minutes on two cores
+    python benchmarks/peers.py                       # all models, 2 rounds: 10 to 20 minutes
     python benchmarks/peers.py mlp --rounds 2
     python benchmarks/peers.py --keep                # also writes benchmarks/peers.json
     python benchmarks/peers.py vit gpt --compiled    # with torch.compile
@@ -9,8 +9,8 @@ All loops of a model have the same initial weights, samples, batches, schedule a
 last step. They must end with the same loss of the validation, within 1e-4; the bare step does not clip and is left out.
 Dropout and augmentation are off. The loops of `programs/loops.py` make a step in turn (the mlp's 50), in one process,
 so that each pair of blocks meets the same machine. glibc's malloc keeps freed memory there: otherwise one loop or
-another has a third more page faults, by chance, which take 1% of a step. Accelerate, Lightning and Hugging Face's
-Trainer are processes of their own.
+another has a third more page faults, by chance, which take 1% of a step. All of them have the AdamW of `optim.py`.
+Accelerate, Lightning and Hugging Face's Trainer are processes of their own.
 
 Prints for each loop the median of all blocks in microseconds of CPU time per step, and the median of its ratios to the
 bare step, to the measured step (bare, with clipping and metrics) and to the tutorial's loop, with the interval that

@@ -115,17 +115,19 @@ def components() -> list[str]:
 
 def speeds() -> list[str]:
     """Return what `benchmarks/peers.py` and `benchmarks/startup.py` have measured."""
-    found = json.loads((ROOT / "benchmarks/peers.json").read_text())["models"]
-    rows = {model: it["loops"] for model, it in found.items()}
+    found = json.loads((ROOT / "benchmarks/peers.json").read_text())
+    rows = {model: it["loops"] for model, it in found["models"].items()}
     small = rows.pop("mlp")
     bare, measured, tutorial = (f"{it[0]:.2f}" for it in small["core"][1:])
     accelerate, trainer, lightning = (f"{small[loop][1][0]:.2f}" for loop in ("accelerate", "hf", "lightning"))
     bases = zip(*(loops["core"][1:] for loops in rows.values()), strict=True)
     ranges = [[f"{end(it[0] for it in base):.2f}" for end in (min, max)] for base in bases]
+    tutorials = [it["loops"]["core"][3][0] for it in found["compiled"].values()]
+    compiled = [f"{end(tutorials):.2f}" for end in (min, max)]
     seconds = json.loads((ROOT / "benchmarks/startup.json").read_text())["seconds"]
     lines = [
         f"- Eight recipes: {' to '.join(ranges[0])} times a bare step, and {' to '.join(ranges[2])} times the loop of "
-        "a tutorial.",
+        f"a tutorial, or with torch.compile {' to '.join(compiled)} times ({', '.join(found['compiled'])}).",
         f"- A tiny perceptron, where the loop is what matters: {bare} times a bare step, {measured} times one with "
         f"clipping and metrics, {tutorial} times the tutorial's loop. Accelerate takes {accelerate} times a bare step "
         f"there, Hugging Face's Trainer {trainer}, and Lightning {lightning}.",
