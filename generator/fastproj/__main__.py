@@ -30,17 +30,19 @@ def main() -> None:
         _fail(*_describe(error))
     if status > 128:
         outcomes = {"new": "no incomplete project is left", "tune": "what was found is kept"}
-        outcome = outcomes.get("".join(sys.argv[1:2]), "nothing was changed")
-        _fail(f"interrupted; {outcome}", status)
+        _fail(f"interrupted; {outcomes.get(''.join(sys.argv[1:2]), 'nothing was changed')}", status)
     sys.exit(status)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Exit by an exception, so that temporary files are removed.
 
-    Python's import system may drop the exception and keep its lock, which blocks other threads: there, raise it later.
+    Later, if Python's import system may drop it and keep a lock, or if a process is being started, which must be ended.
     """
-    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+    starting = frame
+    while starting and starting.f_code.co_qualname != "Popen.__init__":
+        starting = starting.f_back
+    if starting or (frame and frame.f_code.co_filename.startswith("<frozen importlib")):
         signal.signal(signal.SIGALRM, lambda _, later: _interrupt(number, later))
         signal.setitimer(signal.ITIMER_REAL, 0.005)
         return

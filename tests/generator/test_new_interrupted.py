@@ -46,7 +46,10 @@ def test_signal_leaves_a_complete_project_or_none(
         assert list((output / "tmp").iterdir()) == []
 
 
-def test_what_git_started_ends_before_the_scratch_folder_goes(environment: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [["-m", "fastproj"], [str(PROGRAMS / "hang_up_while_git_starts.py")]])
+def test_what_git_started_ends_before_the_scratch_folder_goes(
+    program: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
     """As `git index-pack`, which creates its folders and outlives a `git clone` that is killed."""
     (tmp_path / "bin").mkdir()
     clone = f'for place; do :; done; (sleep 1; mkdir -p "$PWD/$place/objects/pack") & touch {tmp_path}/cloning; wait'
@@ -55,16 +58,17 @@ def test_what_git_started_ends_before_the_scratch_folder_goes(environment: dict[
     (tmp_path / "bin/git").chmod(0o755)
     (tmp_path / "out").mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path / "out")],
+        [sys.executable, *program, "new", "proj", "--yes", "--output", str(tmp_path / "out")],
         env=environment | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{environment['PATH']}"},
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not (tmp_path / "cloning").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGHUP)
+    if program[0] == "-m":
+        while not (tmp_path / "cloning").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGHUP)
     _, message = process.communicate(timeout=60)
     assert (process.returncode, message) == (129, "fastproj: interrupted; no incomplete project is left\n")
     time.sleep(1)

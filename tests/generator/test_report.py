@@ -45,7 +45,7 @@ def check_page(page: Path) -> str:
 def test_bottlenecks_are_named(framework: str, project: Project, fastproj: Fastproj, tmp_path: Path) -> None:
     workers, every = KEYS.get(framework, ("loader.workers", "train.eval_every"))
     original = project(framework, ENGINE_MODEL)
-    for name, train_s, val_s, interval in (("loader", 0.03, 0.0, 40), ("validation", 0.0, 0.2, 10)):
+    for name, train_s, val_s, interval in (("loader", 0.06, 0.0, 40), ("validation", 0.0, 0.2, 10)):
         (tmp_path / name).mkdir()
         folder = slow_project(original, tmp_path / name, train_s, val_s)
         train(folder, framework, name, 40, every=interval)

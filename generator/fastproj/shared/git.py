@@ -41,9 +41,8 @@ class Result(subprocess.CompletedProcess[bytes]):
     @property
     def reason(self) -> str:
         """Why the command failed, in one line."""
-        lines = [line.strip() for line in self.stderr.decode(errors="replace").splitlines() if line.strip()]
-        causes = (line for line in lines if not line.lower().startswith(("warning:", "hint:")))
-        return next(causes, "no message")
+        lines = map(str.strip, self.stderr.decode(errors="replace").splitlines())
+        return next((it for it in lines if it and not it.lower().startswith(("warning:", "hint:"))), "no message")
 
 
 def run(
@@ -54,8 +53,7 @@ def run(
     variables: Mapping[str, str] | None = None,
 ) -> Result:
     """Run git in a folder, without hooks; raises an error if it cannot be started or does not end."""
-    program = shutil.which("git")
-    if program is None:
+    if (program := shutil.which("git")) is None:
         raise FastprojError("git is not on the PATH: install git, then try again")
     options = [part for key, value in (_SAFE | dict(settings or {})).items() for part in ("-c", f"{key}={value}")]
     command = [program, *options, *arguments]
