@@ -9,7 +9,7 @@ All loops of a model have the same initial weights, samples, batches, schedule a
 last step. They must end with the same loss of the validation, within 1e-4; the bare step does not clip and is left out.
 Dropout and augmentation are off. The loops of `programs/loops.py` make a step in turn (the mlp's 50), in one process,
 so that each pair of blocks meets the same machine. glibc's malloc keeps freed memory there: otherwise one loop or
-another has a third more page faults, by chance, which take 1% of a step. All of them have the AdamW of `optim.py`.
+another has more page faults, by chance. All of them have the AdamW of `optim.py`.
 Accelerate, Lightning and Hugging Face's Trainer are processes of their own.
 
 Prints for each loop the median of all blocks in microseconds of CPU time per step, and the median of its ratios to the

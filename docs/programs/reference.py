@@ -120,14 +120,18 @@ def speeds() -> list[str]:
     small = rows.pop("mlp")
     bare, measured, tutorial = (f"{it[0]:.2f}" for it in small["core"][1:])
     accelerate, trainer, lightning = (f"{small[loop][1][0]:.2f}" for loop in ("accelerate", "hf", "lightning"))
-    bases = zip(*(loops["core"][1:] for loops in rows.values()), strict=True)
-    ranges = [[f"{end(it[0] for it in base):.2f}" for end in (min, max)] for base in bases]
-    tutorials = [it["loops"]["core"][3][0] for it in found["compiled"].values()]
-    compiled = [f"{end(tutorials):.2f}" for end in (min, max)]
+    bare_steps, tutorials, compiled = (
+        f"{min(ratios):.2f} to {max(ratios):.2f}"
+        for ratios in (
+            [loops["core"][1][0] for loops in rows.values()],
+            [loops["core"][3][0] for loops in rows.values()],
+            [it["loops"]["core"][3][0] for it in found["compiled"].values()],
+        )
+    )
     seconds = json.loads((ROOT / "benchmarks/startup.json").read_text())["seconds"]
     lines = [
-        f"- Eight recipes: {' to '.join(ranges[0])} times a bare step, and {' to '.join(ranges[2])} times the loop of "
-        f"a tutorial, or with torch.compile {' to '.join(compiled)} times ({', '.join(found['compiled'])}).",
+        f"- Eight recipes: {bare_steps} times a bare step, and {tutorials} times the loop of a tutorial, or with "
+        f"torch.compile {compiled} times ({', '.join(found['compiled'])}).",
         f"- A tiny perceptron, where the loop is what matters: {bare} times a bare step, {measured} times one with "
         f"clipping and metrics, {tutorial} times the tutorial's loop. Accelerate takes {accelerate} times a bare step "
         f"there, Hugging Face's Trainer {trainer}, and Lightning {lightning}.",

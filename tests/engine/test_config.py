@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from engine import MakePackage
+from matrix import MODELS
 
 WRONG: list[tuple[list[str], str]] = [
     (["--train.micro_batch=0"], r"train.micro_batch is 0: it must be in \[1, inf\)"),
@@ -31,6 +32,22 @@ def test_wrong_option_is_one_line_that_names_it(
     with pytest.raises(p.errors.UserError, match=message) as caught:
         p.train_here(tmp_path, "--train.epochs=1", *options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_size_sets_what_is_at_its_default(package: MakePackage, tmp_path: Path, model: str) -> None:
+    """On the command line, in a file, and in a saved config."""
+    p, file = package(model), tmp_path / "size.yaml"
+    for size in p.model.SIZES:
+        file.write_text(f"model: {{size: {size}}}")
+        expected = p.model.ModelConfig(size=size)
+        for options in ([f"--model.size={size}"], [f"--config={file}"]):
+            cfg = p.config.parse(p.components.Config, options)
+            assert cfg.model == expected
+            assert (
+                p.config.parse(p.components.Config, saved=json.loads(json.dumps(dataclasses.asdict(cfg), default=str)))
+                == cfg
+            )
 
 
 @pytest.mark.parametrize("text", ["train: [", "train: 1", "nothing: {a: 1}", "train: {steps: x}", "\x00", "- a"])

@@ -165,12 +165,14 @@ def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | 
     parser.add_argument("--config", action="config", help="A YAML file of options; later options override it.")
     parser.add_class_arguments(kind, None)
     sections: dict[str, Any] = {section.name: section.type for section in fields(kind)}
+    keys = {f"{name}.{key.name}": key for name, section in sections.items() for key in fields(section)}
+    parser.set_defaults({name: key.default for name, key in keys.items()})  # not the values of the default size
     try:
         if saved is None:
             found = parser.parse_args(argv)
         else:  # a saved key that is unknown is of another version, or of a component that was removed
-            keys = [(name, key.name) for name, section in sections.items() for key in fields(section)]
-            found = parser.parse_object({f"{it}.{key}": saved[it][key] for it, key in keys if key in saved.get(it, {})})
+            flat = {f"{section}.{key}": value for section, pairs in saved.items() for key, value in pairs.items()}
+            found = parser.parse_object({name: value for name, value in flat.items() if name in keys})
         return kind(**{name: section(**vars(found[name])) for name, section in sections.items()})
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
         raise UserError(_explain(" ".join(str(error).split()))) from None

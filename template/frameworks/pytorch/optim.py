@@ -28,8 +28,7 @@ def adamw(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
     rest = [parameter for name, parameter in trained if parameter.ndim < 2 or name in exempt]
     groups = [{"params": decayed, "weight_decay": cfg.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
-    betas = (cfg.beta1, cfg.beta2)
-    return AdamW(groups, lr=cfg.lr, betas=betas, eps=cfg.eps, amsgrad=cfg.amsgrad, fused=cfg.fused)
+    return AdamW(groups, lr=cfg.lr, betas=(cfg.beta1, cfg.beta2), eps=cfg.eps, amsgrad=cfg.amsgrad, fused=cfg.fused)
 
 
 def clip(parameters: list[nn.Parameter], max_norm: float | None, max_value: float | None = None) -> Tensor:

@@ -188,9 +188,9 @@ def train_each(runs: Iterable[list[str]], fault: str) -> None:
         stack.enter_context(mode)
         for options in runs:
             load_chosen = load_streamed if "--streams.enabled=true" in options else load_sets
-            stack.enter_context(mock.patch.object(modules["data"], "load", load_chosen))
             world = modules["distributed"].World(0, 1, DEVICE)
-            modules["train"].train(modules["config"].parse(modules["components"].Config, options), world)
+            with mock.patch.object(modules["data"], "load", load_chosen):
+                modules["train"].train(modules["config"].parse(modules["components"].Config, options), world)
 
 
 if __name__ == "__main__":
