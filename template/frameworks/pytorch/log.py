@@ -110,9 +110,8 @@ class Log:
         self.interval_start, self.interval_step, self.waited = time.perf_counter(), self.run.step, 0.0
         if not self.stream:
             return
-        seconds = round(self.interval_start - self.started, 3)
-        self.stream.write(json.dumps({"split": split, "step": self.run.step, **values, "seconds": seconds}) + "\n")
-        self.stream.flush()
+        since = {"seconds": round(self.interval_start - self.started, 3)}
+        print(json.dumps({"split": split, "step": self.run.step} | values | since), file=self.stream, flush=True)
         if show:
             self.print(f"{split:5} {self.run.step:7,}  " + "  ".join(f"{name} {it:.4g}" for name, it in values.items()))
 
