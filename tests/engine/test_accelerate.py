@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from engine import Package, checkpoints, rows
+from engine import Package, checkpoints, overwriting, rows
 from matrix import EVERY, MODELS
 from program import PROGRAMS, Fastproj, Project, run_in
 from warm import run_python
@@ -57,6 +57,16 @@ def train_here(p: Package, folder: Path, *options: str) -> dict[str, float]:
     """Train in this process; the run is `folder/a`."""
     found: dict[str, float] = p.train.train(p.config.parse(p.accelerator.Config, p.arguments(folder, *options)))
     return found
+
+
+def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
+    tiny: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--train.steps=12", "--train.eval_every=6", "--train.micro_batch=4", "--log.every=3"]
+    train_here(tiny, tmp_path / "kept", *options)
+    monkeypatch.setattr(tiny.train, "build", overwriting(tiny.model.build))
+    train_here(tiny, tmp_path / "overwritten", *options)
+    assert rows(tmp_path / "overwritten") == rows(tmp_path / "kept")
 
 
 def launch(p: Package, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
+from engine import overwriting
 from lightning_runs import IGNORED, LightningProject, Project, column, rows
 from torch import nn
 
@@ -244,3 +245,14 @@ def test_sharding_needs_a_gpu(p: Project, tmp_path: Path, name: str) -> None:
     options = [f"{TRAINER}.strategy.{option}" for option in policy] if name != "fsdp" else []
     with pytest.raises(ValueError, match="requires a GPU accelerator"):
         p.run(tmp_path, f"{TRAINER}.strategy={name}", *options)
+
+
+def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
+    p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [f"{TRAINER}.log_every_n_steps=3", f"{TRAINER}.accumulate_grad_batches=2"]
+    p.run(tmp_path / "kept", *options)
+    monkeypatch.setattr(p.module, "build", overwriting(p.model.build))
+    p.run(tmp_path / "overwritten", *options)
+    for split in ("train", "val"):
+        assert rows(tmp_path / "overwritten", split) == rows(tmp_path / "kept", split)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine import MakePackage, equal, rows, saved
+from engine import MakePackage, equal, overwriting, rows, saved
 from torch import nn
 
 TOTALS = [10, 37, 1000]
@@ -103,6 +103,16 @@ def test_training_equals_a_loop_of_torch(tiny: MakePackage, tmp_path: Path, fuse
     assert [row["grad_norm"] for row in rows(tmp_path, "train")] == pytest.approx(norms, rel=1e-4)
     for name, weight in saved(tmp_path)["model"].items():
         torch.testing.assert_close(weight, named[name].detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p, options = tiny(), ["--train.steps=12", "--train.eval_every=6", "--train.micro_batch=4", "--log.every=3"]
+    p.train_here(tmp_path / "kept", *options)
+    monkeypatch.setattr(p.train, "build", overwriting(p.model.build))
+    p.train_here(tmp_path / "overwritten", *options)
+    assert rows(tmp_path / "overwritten") == rows(tmp_path / "kept")
 
 
 def test_run_and_its_resume_do_not_import_torch_compile(tiny: MakePackage, tmp_path: Path) -> None:

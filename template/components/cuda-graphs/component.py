@@ -92,7 +92,7 @@ class StepGraphs:
         for target, part in zip(static, parts, strict=True):
             target.copy_(part)
         self.first.replay()
-        return {name: map_tensors(torch.clone, pair) for name, pair in self.metrics.items()}  # of this micro-batch
+        return self.metrics  # which the next replay overwrites
 
     def update(self) -> Tensor:
         """Replay the update, with the learning rate and momentum that the schedule has set."""

@@ -18,8 +18,8 @@ class Means:
         self.batches: list[Metrics] = []
 
     def add(self, metrics: Metrics) -> None:
-        """Add the metrics of one batch."""
-        self.batches.append(metrics)
+        """Add copies of the metrics of one batch, as the next step of a CUDA graph overwrites them."""
+        self.batches.append({name: tuple(map(_copy, pair)) for name, pair in metrics.items()})
         if len(self.batches) == 1000:
             self.batches = [self.totals()]
 
@@ -41,9 +41,13 @@ class Means:
         return means
 
 
+def _copy(value: Tensor | float) -> Tensor | float:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
 def _add_up(values: tuple[Tensor | float, ...], device: torch.device) -> Tensor:
     dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64  # some have no float64
-    tensors = [value.detach() for value in values if isinstance(value, Tensor)]
+    tensors = [value for value in values if isinstance(value, Tensor)]
     plain = sum(value for value in values if not isinstance(value, Tensor))
     start = torch.full((), plain, dtype=dtype, device=device)
     return torch.stack(tensors).to(dtype).sum(0) + start if tensors else start

@@ -23,8 +23,8 @@ class Meter:
         self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64  # some have no float64
 
     def add(self, metrics: Metrics) -> None:
-        """Add the metrics of one batch."""
-        self.batches.append({name: (value.detach(), count) for name, (value, count) in metrics.items()})
+        """Add copies of the metrics of one batch, as the next step of a CUDA graph overwrites them."""
+        self.batches.append({name: tuple(map(_copy, pair)) for name, pair in metrics.items()})
         if len(self.batches) == 1000:
             self.batches = [self._totals()]
 
@@ -50,6 +50,10 @@ class Meter:
         if not tensors:
             return torch.full((), plain, dtype=self.dtype, device=self.world.device)
         return torch.stack(tensors).to(self.dtype).sum(0) + plain
+
+
+def _copy(value: Tensor | float) -> Tensor | float:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _mean(sums: list[float], counts: list[float]) -> float:
