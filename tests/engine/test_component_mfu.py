@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from engine import MakePackage, rows
+from torch import nn
 
 ON = ["--train.steps=4", "--mfu.enabled=true"]
 
@@ -38,6 +40,27 @@ def test_flops_are_those_by_hand(p: Any, tmp_path: Path, monkeypatch: pytest.Mon
     by_hand = 2 * 16 * (2 * (first + second) + hidden)
     assert flops_of(p, tmp_path / "one", monkeypatch) == by_hand
     assert flops_of(p, tmp_path / "two", monkeypatch, "--train.accumulate=2") == 2 * by_hand
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_flops_of_a_recurrent_network_are_those_by_hand(p: Any, kind: Any) -> None:
+    """Two FLOPs per weight and element; again for the weights' gradients; of the states, but for the first one."""
+    count, length, inputs, hidden = 3, 50, 8, 16
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = kind(inputs, hidden)
+
+        def forward(self, batch: torch.Tensor) -> Any:
+            return self.cells(batch)[0].sum(), {}
+
+    mfu = p.components.mfu.Mfu(p.components.mfu.MfuConfig(enabled=True), p.distributed.World(0, 1, torch.device("cpu")))
+    mfu.convert_model(Net())
+    mfu._count(SimpleNamespace(plan=SimpleNamespace(accumulate=1)), (torch.zeros(length, count, inputs),))
+    gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[kind]
+    by_hand = 2 * count * gates * hidden * (2 * length * inputs + (3 * length - 1) * hidden)
+    assert mfu.flops == pytest.approx(by_hand, rel=0.02)
 
 
 def test_speed_is_that_of_the_row(p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,9 @@ class Mfu(Component):
             if self.copy is not None:
                 fake_batch = map_tensors(self._fake, batch)
                 counter = FlopCounterMode(display=False)
-                with torch.random.fork_rng(devices=[]), self.fakes, sdpa_kernel(SDPBackend.MATH), counter:
+                # With oneDNN, an LSTM on the CPU is one operation, which nothing counts.
+                products = torch.backends.mkldnn.flags(False, deterministic=None, allow_tf32=None, fp32_precision=None)
+                with torch.random.fork_rng(devices=[]), self.fakes, sdpa_kernel(SDPBackend.MATH), products, counter:
                     call(self.copy, fake_batch)[0].backward()
                 self.flops = counter.get_total_flops() * run.plan.accumulate
         except Exception as error:  # whatever needs values, which fake tensors do not have
