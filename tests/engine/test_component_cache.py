@@ -32,6 +32,14 @@ def test_each_kind_of_dataset_trains_as_without(p: Package, tmp_path: Path, kind
         assert rows(tmp_path / name) == rows(tmp_path / "without")
 
 
+@pytest.mark.parametrize(("where", "pinned"), [("disk", True), ("memory", True), ("device", False)])
+def test_batches_are_pinned_where_they_are_in_host_memory(p: Package, where: str, pinned: bool) -> None:
+    cache, gpu = p.components.cache, p.distributed.World(0, 1, torch.device("cuda"))
+    component = cache.Cache(cache.CacheConfig(enabled=True, where=where), gpu)
+    wrapped = component.wrap_dataset(p.data.load(p.data.DataConfig())[0])
+    assert p.loader.Loader(wrapped, [], p.config.LoaderConfig(), gpu).pin == pinned
+
+
 class Boxes:
     """Samples for a `collate_fn` that depends on the types of their parts."""
 

@@ -50,6 +50,7 @@ class Cache(Component):
         if hasattr(dataset, "batches"):
             return dataset
         self.sets.append((OnDisk if self.cfg.where == "disk" else InMemory)(dataset))
+        self.sets[-1].on_device = self.cfg.where == "device"
         return self.sets[-1]
 
     def on_train_start(self, run: Run) -> None:
@@ -135,7 +136,7 @@ class InMemory(Cached):
 
     def __init__(self, dataset: Any) -> None:
         super().__init__(dataset)
-        self.in_memory = self.on_device = True
+        self.in_memory = True
 
     def fill(self, batches: Any, device: torch.device) -> None:
         begin, layout = 0, self.source.layout
