@@ -69,6 +69,12 @@ def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
     assert rows(tmp_path / "overwritten") == rows(tmp_path / "kept")
 
 
+def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(tiny: Package, tmp_path: Path) -> None:
+    compiled = ["--speed.compile=model", "--speed.compile_mode=reduce-overhead"]
+    with pytest.raises(tiny.errors.UserError, match="its CUDA graphs overwrite gradients that are kept"):
+        train_here(tiny, tmp_path, *compiled, "--train.accumulate=2")
+
+
 def launch(p: Package, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     command = ["-m", "accelerate.commands.launch", "--main_process_port=0", *arguments]
     return run_in(p.root, sys.executable, *command, **changes)

@@ -2,9 +2,11 @@
 
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from engine import MakePackage, Package, rows, saved
+from torch import nn
 from warm import start_python
 
 OOM = ["--oom.enabled=true", "--train.steps=6", "--train.eval_every=2", "--train.micro_batch=8", "--model.dropout=0"]
@@ -74,3 +76,10 @@ def test_checkpoint_and_file_give_the_smaller_size(tiny: MakePackage, tmp_path: 
         (tmp_path / "a/oom.json").write_text(written)
         p.train_here(tmp_path, *OOM, f"--train.steps={saved(tmp_path)['step'] + 1}")
         assert saved(tmp_path)["components"]["oom"] == {"size": size}
+
+
+def test_cuda_graphs_of_torch_compile_are_refused(tiny: MakePackage, tmp_path: Path) -> None:
+    p, compiled = tiny("oom"), ("--speed.compile=model", "--speed.compile_mode=reduce-overhead")
+    refused = pytest.raises(p.errors.UserError, match="overwrite gradients .*, or oom.enabled=false")
+    with mock.patch.object(nn.Module, "compile"), refused:
+        p.train_here(tmp_path, "--oom.enabled=true", *compiled)

@@ -256,3 +256,12 @@ def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
     p.run(tmp_path / "overwritten", *options)
     for split in ("train", "val"):
         assert rows(tmp_path / "overwritten", split) == rows(tmp_path / "kept", split)
+
+
+def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mock.patch.object(nn.Module, "compile"), pytest.raises(SystemExit):
+        p.run(tmp_path, "--model.compile_mode=max-autotune", f"{TRAINER}.accumulate_grad_batches=2")
+    found = capsys.readouterr().err.splitlines()[-1]
+    assert found.startswith("error: model.compile_mode is max-autotune: its CUDA graphs overwrite gradients")

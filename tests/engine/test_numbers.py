@@ -191,6 +191,19 @@ def test_fp16_skips_steps_that_overflow_and_the_schedule_does_not_count_them(tin
     assert steps == {40 - skipped}
 
 
+@pytest.mark.parametrize("kept", ["train.accumulate=2", "train.global_batch=32", "optim.set_to_none=false"])
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(
+    tiny: MakePackage, tmp_path: Path, mode: str, kept: str
+) -> None:
+    p, compiled = tiny(), ("--speed.compile=model", f"--speed.compile_mode={mode}")
+    with pytest.raises(p.errors.UserError, match=f"speed.compile_mode is {mode}: its CUDA graphs overwrite gradients"):
+        p.train_here(tmp_path, *compiled, f"--{kept}")
+    p.options(*compiled).check_cuda_graphs(1)
+    p.options(*compiled, "--speed.compile=off", "--optim.set_to_none=false").check_cuda_graphs(2)
+    p.options(*compiled[:1], "--speed.compile_mode=max-autotune-no-cudagraphs").check_cuda_graphs(2)
+
+
 def test_precisions_that_the_device_lacks_are_refused(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny()
     with pytest.raises(p.errors.UserError, match="speed.precision is tf32"):

@@ -43,7 +43,6 @@ class CudaGraphs(Component):
     def on_train_start(self, run: Run) -> None:
         speed, optimizer = run.cfg.speed, run.optimizer
         enabled = [name for name in EXCLUDED if getattr(getattr(run.cfg, name, None), "enabled", False)]
-        own_graphs = speed.compile != "off" and speed.compile_mode in ("reduce-overhead", "max-autotune")
         fp16 = "fp16" in (speed.precision, precision.best(self.world.device))
         fused = isinstance(optimizer, torch.optim.AdamW) and run.cfg.optim.fused and not run.cfg.optim.amsgrad
         conflicts = {
@@ -52,7 +51,7 @@ class CudaGraphs(Component):
             f"and {' and '.join(enabled[:1])}.enabled exclude each other: set one of them to false": bool(enabled),
             "needs speed.precision=bf16, tf32 or fp32: fp16 waits for the host": fp16 and speed.precision != "fp32",
             "needs AdamW with optim.fused=true and optim.amsgrad=false": not fused,
-            "needs speed.compile_mode=default: this one has CUDA graphs of its own": own_graphs,
+            "needs speed.compile_mode=default: this one has CUDA graphs of its own": speed.has_cuda_graphs,
         }
         for message, found in conflicts.items():
             if found:

@@ -52,6 +52,9 @@ class Oom(Component):
         if getattr(run.model, "batch_coupled", False):
             name = type(run.model).__name__
             raise UserError(f"oom.enabled would change the loss of {name}, which compares the samples of a batch")
+        if run.cfg.speed.has_cuda_graphs:
+            other = "use default or max-autotune-no-cudagraphs, or oom.enabled=false"
+            run.cfg.speed.refuse("compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}")
         file = run.folder / FILE
         self.size = int(run.world.broadcast(file.read_text("utf-8") if file.exists() else "0"))
 

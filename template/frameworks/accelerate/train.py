@@ -33,6 +33,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     # Data. Validation batches are not prepared: Accelerate would repeat samples, to give each rank whole batches.
     train_set, val_set, spec = data.load(cfg.data)
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
+    cfg.check_cuda_graphs(plan.accumulate)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
     order = GlobalBatches(plan, world, cfg.run.seed)
     train_loader = torch_loader(train_set, order, cfg.loader, world)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 from .data import DataConfig, Prepare, Spec
+from .errors import UserError
 from .metrics import Means, call
 from .model import ModelConfig, build
 
@@ -61,10 +62,18 @@ class Model(LightningModule):
         self.net: nn.Module = build(net, spec)
         if channels_last:
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.compile_mode = compile_mode
         if compile_mode != "off":
             self.net.compile(dynamic=False, mode=compile_mode)  # in place: the names of parameters stay the same
         self.prepare = Prepare(spec, source)  # on the device
         self.train_means, self.val_means = Means(), Means()
+
+    def on_fit_start(self) -> None:
+        if self.compile_mode in ("reduce-overhead", "max-autotune") and self.trainer.accumulate_grad_batches > 1:
+            other = "use default, or trainer.accumulate_grad_batches=1"
+            raise UserError(
+                f"model.compile_mode is {self.compile_mode}: its CUDA graphs overwrite gradients that are kept: {other}"
+            )
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss. Random numbers follow from the step: a resumed run draws the same ones."""

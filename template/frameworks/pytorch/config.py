@@ -134,6 +134,11 @@ class SpeedConfig(Section):
     cudnn_benchmark: bool = True
     """Let cuDNN benchmark its convolution algorithms for each new shape, and use the fastest."""
 
+    @property
+    def has_cuda_graphs(self) -> bool:
+        """Whether torch.compile uses CUDA graphs: the next step overwrites their outputs and gradients."""
+        return self.compile == "model" and self.compile_mode in ("reduce-overhead", "max-autotune")
+
 
 @dataclass(frozen=True)
 class LogConfig(Section):
@@ -155,6 +160,12 @@ class BaseConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     speed: SpeedConfig = field(default_factory=SpeedConfig)
     log: LogConfig = field(default_factory=LogConfig)
+
+    def check_cuda_graphs(self, accumulate: int) -> None:
+        """Refuse CUDA graphs of torch.compile where gradients are kept for the next micro-batch."""
+        if self.speed.has_cuda_graphs and (accumulate > 1 or not self.optim.set_to_none):
+            other = "use default or max-autotune-no-cudagraphs, or train.accumulate=1 and optim.set_to_none=true"
+            self.speed.refuse("compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}")
 
 
 def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> C:

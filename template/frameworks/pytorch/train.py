@@ -38,6 +38,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     for component in components:
         train_set, val_set = component.wrap_dataset(train_set), component.wrap_dataset(val_set)
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
+    cfg.check_cuda_graphs(plan.accumulate)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
     val_order, val_counted = loader.val_batches(len(val_set), plan.micro_batch, world)
     val_batches = loader.Loader(val_set, val_order, cfg.loader, world)
