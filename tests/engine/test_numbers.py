@@ -204,6 +204,21 @@ def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(
     p.options(*compiled[:1], "--speed.compile_mode=max-autotune-no-cudagraphs").check_cuda_graphs(2)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_switches_of_tf32_agree_with_each_other(tiny: MakePackage, precision: str) -> None:
+    """An error of torch follows if one is read that contradicts another; this needs no GPU."""
+    p, cudnn = tiny(), torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+    try:
+        p.precision.setup(p.options(f"--speed.precision={precision}").speed, torch.device("cuda"))
+        with cudnn.flags():
+            pass
+        assert cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == (precision != "fp32")
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32, cudnn.benchmark = before[1:]
+
+
 def test_precisions_that_the_device_lacks_are_refused(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny()
     with pytest.raises(p.errors.UserError, match="speed.precision is tf32"):
