@@ -20,6 +20,13 @@ PACKAGES = [
 ]
 """All others are with torch on most machines. Of each, the newest version; no dependencies."""
 PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_24_x86_64", "manylinux2014_x86_64"]
+PEERS = """import os
+import sys
+
+program = os.path.join(os.environ.get("BENCHMARKS", "benchmarks"), "gpu_peers.py")
+os.execv(sys.executable, [sys.executable, program, *sys.argv[1:]])
+"""
+"""A program that starts `gpu_peers.py` of the repository."""
 TEXT = 400_000
 """Bytes of the text that gpt and lstm read."""
 
@@ -41,10 +48,12 @@ def prepare(folder: Path, python: str = "") -> None:
         project.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([*new, *options], check=True, stdout=subprocess.DEVNULL)
         (project / "text.txt").write_bytes(_text())
+    (folder / "gpu_peers.py").write_text(PEERS)
     if python:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade"]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--upgrade"]
+        command += ["--only-binary=:all:", "--target", str(folder / "site")]
         command += ["--python-version", python, "--implementation", "cp", *[f"--platform={it}" for it in PLATFORMS]]
-        subprocess.run([*command, "--target", str(folder / "site"), *PACKAGES], check=True)
+        subprocess.run([*command, *PACKAGES], check=True)
 
 
 def _needs(entry: dict[str, list[str]]) -> list[str]:

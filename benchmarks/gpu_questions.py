@@ -1,6 +1,6 @@
 """What `gpu_smoke.py` asks a GPU: questions, each a short run that must agree with another one, and rows of a table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -12,6 +12,9 @@ FP32 = (*EAGER, "--speed.precision=fp32")
 BF16 = (*EAGER, "--speed.precision=bf16")
 COMPILED_FP32 = (*SHORT, "--speed.precision=fp32", "--speed.compile=model")
 COMPILED_BF16 = (*SHORT, "--speed.precision=bf16", "--speed.compile=model")
+FEW = ("--train.steps=10", "--train.eval_every=10")
+"""So few that rounding hardly grows: a relative 1e-6 in each product moves losses of `resnet` by 1e-5. In 20 steps,
+1e-7 moves them by 4e-4."""
 SAME_ON_ALL = {"resnet": ("--data.shift=0",), "vit": ("--model.dropout=0",), "gpt": (), "lstm": ()}
 """Options without random numbers of the device, so that a CPU and a GPU do the same."""
 
@@ -28,7 +31,7 @@ class Question:
     tolerance: float = 0.0
     """Largest relative difference of a loss."""
     needs: str = ""
-    """CUDA, fp8, or 2 GPUs."""
+    """CUDA, fp8, 2 GPUs, or torch 2.13 on a GPU."""
     modules: tuple[str, ...] = ()
     """Packages beyond those that each run needs."""
     falls: bool = True
@@ -39,6 +42,8 @@ class Question:
     """Share of the GPU memory that the reference has used which the run may use."""
     launch: str = ""
     """one-rank: in a process group of one rank; two: two processes; stop: stopped after its first step, and resumed."""
+    silent: bool = False
+    """Whether nothing may wait for the GPU, from loading a batch to the end of its step."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class Row:
     needs: str = "CUDA"
     modules: tuple[str, ...] = ()
     steps: int = 60
+    loop: str = ""
+    """A loop of `programs/gpu_loops.py`; none for the project's own one."""
 
 
 def component(name: str, *options: str) -> tuple[str, ...]:
@@ -71,21 +78,24 @@ def _trains(name: str, *options: str, model: str = "gpt", **others: Any) -> Ques
 
 
 def _precisions(model: str) -> list[Question]:
-    same = SAME_ON_ALL[model]
-    on_cpu = (*FP32, *same, "--run.device=cpu")
-    found = [Question(f"{model}: the GPU agrees with the CPU", model, (*FP32, *same), on_cpu, 1e-2, "CUDA")]
+    same = SAME_ON_ALL[model]  # compiled code, and other precisions, draw other dropout masks
+    fp32 = (*FP32, *same)
+    few = (*fp32, *FEW)
+    on_cpu = (*few, "--run.device=cpu")
+    found = [Question(f"{model}: the GPU agrees with the CPU", model, few, on_cpu, 1e-4, "CUDA")]
     wanted = {"tf32": (0.02, "CUDA"), "bf16": (0.1, ""), "fp16": (0.05, "CUDA")}
     for name, (tolerance, needs) in wanted.items():
-        options = (*EAGER, f"--speed.precision={name}")
-        found.append(Question(f"{model}: {name} agrees with fp32", model, options, FP32, tolerance, needs))
+        options = (*EAGER, *same, f"--speed.precision={name}")
+        found.append(Question(f"{model}: {name} agrees with fp32", model, options, fp32, tolerance, needs))
     if model != "lstm":  # torch.compile does not trace nn.LSTM
-        found.append(Question(f"{model}: compiled agrees with eager", model, COMPILED_FP32, FP32, 1e-2, "CUDA"))
-    silent = (*BF16, *component("debug", "synchronization=error"), "--log.every=10")
-    found.append(Question(f"{model}: a step does not synchronize", model, silent, needs="CUDA"))
+        compiled = (*COMPILED_FP32, *same)
+        found.append(Question(f"{model}: compiled agrees with eager", model, compiled, fp32, 1e-2, "CUDA"))
+    options = (*BF16, *component("debug", "synchronization=error"), "--log.every=10")
+    found.append(Question(f"{model}: a step does not synchronize", model, options, needs="CUDA", silent=True))
     return found
 
 
-def _core() -> list[Question]:
+def _parts() -> list[Question]:
     def resnet(name: str, option: str, reference: str, tolerance: float = 1e-3, needs: str = "") -> Question:
         return Question(name, "resnet", (*FP32, f"--{option}"), (*FP32, f"--{reference}"), tolerance, needs)
 
@@ -117,7 +127,7 @@ def _components() -> list[Question]:
         _agrees("fp8", base=BF16, tolerance=0.1, needs="fp8", modules=("torchao",)),
         Question("oom", "gpt", oom, large, 1e-3, "CUDA", prints="out of memory at step", memory=0.6),
         *[_agrees("activation_checkpointing", f"mode={mode}") for mode in ("blocks", "ops")],
-        Question("activation_checkpointing mode=budget", "gpt", budget, FP32, 1e-2, "CUDA"),
+        Question("activation_checkpointing mode=budget", "gpt", budget, FP32, 1e-2, "torch 2.13"),
         _agrees("fsdp", launch="one-rank"),
         *[_agrees(name) for name in ("ema", "mfu", "async_checkpoint", "restart", "early_stopping")],
         _agrees("safetensors", modules=("safetensors",)),
@@ -146,7 +156,7 @@ def _two_ranks() -> list[Question]:
     ]
 
 
-QUESTIONS: list[Question] = [*chain(*map(_precisions, MODELS)), *_core(), *_components(), *_two_ranks()]
+QUESTIONS: list[Question] = [*chain(*map(_precisions, MODELS)), *_parts(), *_components(), *_two_ranks()]
 
 FAST = ("--speed.precision=bf16",)
 COMPILED = (*FAST, "--speed.compile=model")
@@ -162,16 +172,80 @@ NAMES = {
     "gpt": "GPT-2 124M, context 1024",
     "lstm": "LSTM, 3 x 640, context 256",
 }
+LADDER = {
+    "fp32, NCHW, nothing else": "--speed.precision=fp32",
+    "+ TF32": "--speed.precision=tf32",
+    "+ bf16": "--speed.precision=bf16",
+    "+ channels_last": "--speed.channels_last=true",
+    "+ cuDNN's autotuner": "--speed.cudnn_benchmark=true",
+    "+ fused AdamW": "--optim.fused=true",
+    "+ gradients set to None": "--optim.set_to_none=true",
+    "+ pinned memory": "--loader.pin_memory=true",
+    "+ batch of 256": "--train.micro_batch=256",
+}
+"""One technique after the other."""
+WITHOUT = (
+    "--speed.channels_last=false",
+    "--speed.cudnn_benchmark=false",
+    "--optim.fused=false",
+    "--optim.set_to_none=false",
+    "--loader.pin_memory=false",
+    "--train.micro_batch=64",
+)
+"""Options without the techniques."""
+OTHERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "bare": ("the bare step", ()),
+    "nanogpt": ("nanoGPT's loop", ()),
+    "timm": ("timm's loop", ("timm",)),
+    "lightning": ("Lightning", ("lightning",)),
+    "hugging_face": ("Hugging Face's Trainer", ("transformers",)),
+}
+"""Names of the loops of `programs/gpu_loops.py`, and the packages that they need."""
+
+
+def other(loop: str, model: str, compiled: bool = False) -> Row:
+    """Return the row of another loop."""
+    label, modules = OTHERS[loop]
+    name, options = ("bf16, compiled", COMPILED) if compiled else ("bf16", FAST)
+    needs = "CUDA" if compiled else ""
+    return Row(f"{name}: {label}", model, (*SIZES[model], *options), needs, modules, loop=loop)
+
+
+def _core(model: str, compiled: bool = False) -> Row:
+    if compiled:
+        return Row("bf16, compiled", model, (*SIZES[model], *COMPILED))
+    return Row("bf16", model, (*SIZES[model], *FAST), needs="")
+
+
+def _ladder() -> list[Row]:
+    rows, options = list[Row](), (*SIZES["resnet"], *WITHOUT)
+    for name, technique in LADDER.items():
+        options = (*options, technique)
+        rows.append(Row(name, "resnet", options, "CUDA" if "tf32" in technique else "", steps=30))
+    return rows
+
+
+CEILING = Row("product and copy", "gpt", (), needs="", loop="ceiling")
 ROWS: list[Row] = [
-    *[Row("bf16", model, (*SIZES[model], *FAST), needs="") for model in MODELS],
-    *[Row("bf16, compiled", model, (*SIZES[model], *COMPILED)) for model in ("gpt", "resnet", "vit")],
+    CEILING,
+    *[other("bare", "gpt"), _core("gpt"), other("nanogpt", "gpt"), other("lightning", "gpt")],
+    *[other("hugging_face", "gpt"), other("bare", "gpt", compiled=True), _core("gpt", compiled=True)],
+    *[other("bare", "resnet"), _core("resnet"), other("timm", "resnet"), other("lightning", "resnet")],
+    *_ladder(),
+    *[_core("resnet", compiled=True), _core("vit"), _core("vit", compiled=True), _core("lstm")],
     Row("bf16, compiled, fp8", "gpt", (*SIZES["gpt"], *COMPILED, *component("fp8")), "fp8", ("torchao",)),
     Row("bf16, CUDA graphs", "resnet", (*SIZES["resnet"], *FAST, *component("cuda_graphs"))),
     Row("bf16, CUDA graphs", "lstm", (*SIZES["lstm"], *FAST, *component("cuda_graphs"))),
     Row("bf16, compiled by block", "gpt", (*SIZES["gpt"], *FAST, *component("regional_compile"))),
     Row("bf16, activation checkpointing", "gpt", (*SIZES["gpt"], *FAST, *component("activation_checkpointing"))),
-    Row("TF32", "resnet", (*SIZES["resnet"], "--speed.precision=tf32")),
-    Row("bf16, NCHW", "resnet", (*SIZES["resnet"], *FAST, "--speed.channels_last=false")),
     Row("fp16", "vit", (*SIZES["vit"], "--speed.precision=fp16")),
     Row("TF32", "gpt", (*SIZES["gpt"], "--speed.precision=tf32"), steps=30),
 ]
+"""In the order of measurement: others' loops in the same minutes as the project's own one."""
+COLD = [replace(row, name="first start, compiled", steps=3) for row in ROWS if row.name == "bf16, compiled"]
+"""Asked beside the questions: these fill the compiler's cache, so that the rows start sooner."""
+
+
+def compiles(asked: Question | Row) -> bool:
+    """Whether it starts with a compilation."""
+    return any(option in asked.options for option in ("--speed.compile=model", "--regional_compile.enabled=true"))

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import itertools
 import json
 import os
 import socket
@@ -9,12 +10,14 @@ import statistics
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing import set_start_method
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import gpu_loops
 import torch
 from gpu_questions import Question, Row
 
@@ -41,7 +44,7 @@ def answer(asked: Question | Row, project: Path, result: Path) -> None:
     os.dup2(descriptor, 2)
     os.chdir(project)
     sys.path.insert(0, str(project / "src"))
-    torch.set_num_threads(2 if torch.cuda.is_available() else 1)
+    _set_threads(alone=isinstance(asked, Row))
     try:
         runs = result.with_suffix("")
         found = _ask(asked, runs, output) if isinstance(asked, Question) else _measure(asked, runs)
@@ -52,6 +55,16 @@ def answer(asked: Question | Row, project: Path, result: Path) -> None:
     result.write_text(json.dumps(answered))
 
 
+def _set_threads(alone: bool) -> None:
+    """Use all cores for a row, and some for a question beside others; one in a dry run."""
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+    elif not alone:
+        torch.set_num_threads(2)
+        inductor: Any = importlib.import_module("torch._inductor.config")
+        inductor.compile_threads = 4
+
+
 def _ask(asked: Question, runs: Path, output: Path) -> dict[str, Any]:
     """Train the reference and the run, and compare them."""
     expected = [] if asked.reference is None else _train(asked.model, asked.reference, runs / "reference")[0]
@@ -60,7 +73,8 @@ def _ask(asked: Question, runs: Path, output: Path) -> dict[str, Any]:
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(asked.memory * peak / total)
-    losses = _train(asked.model, asked.options, runs / "run", asked.launch)[0]
+    with _silent() if asked.silent else ExitStack():
+        losses = _train(asked.model, asked.options, runs / "run", asked.launch)[0]
     assert all(map(torch.isfinite, torch.tensor(losses))), f"a loss is not finite: {losses}"
     assert not asked.falls or losses[-1] < losses[0], f"the loss did not fall: {losses}"
     assert asked.prints in output.read_text(), f"the run did not print {asked.prints!r}"
@@ -72,22 +86,73 @@ def _ask(asked: Question, runs: Path, output: Path) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def _silent(warm_up: int = 3) -> Iterator[None]:
+    """Let loading and preparing a batch fail if they wait for the GPU; `debug.synchronization` covers the rest."""
+    log, meter = importlib.import_module("proj.log").Log, importlib.import_module("proj.metrics").Meter
+    wait_for, read = log.wait_for, meter.read
+    steps = itertools.count()
+
+    def wait_silently(own: Any, batches: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("error" if next(steps) >= warm_up else "default")
+        return wait_for(own, batches)
+
+    def read_aloud(*given: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("default")
+        return read(*given)
+
+    with mock.patch.object(log, "wait_for", wait_silently), mock.patch.object(meter, "read", read_aloud):
+        yield
+
+
 def _measure(asked: Row, runs: Path) -> dict[str, Any]:
-    """Train on synthetic data; return speed, share of the peak and memory without the first two rows of metrics."""
+    """Train on synthetic data; return speed, spread and memory without the first two blocks of steps."""
+    if asked.loop == "ceiling":
+        return gpu_loops.ceiling()
     cuda = torch.cuda.is_available()
-    length: tuple[str, ...] = (f"--train.steps={asked.steps}", f"--train.eval_every={asked.steps}", "--log.every=10")
+    every = 10 if cuda and asked.steps >= 30 else 1
+    length: tuple[str, ...] = (
+        f"--train.steps={asked.steps}",
+        f"--train.eval_every={asked.steps}",
+        f"--log.every={every}",
+    )
     if not cuda:
         length = DRY if asked.model == "resnet" else (*DRY, "--model.depth=1")
     data = ("--data.shift=0",) if asked.model in IMAGES else ()
-    options = (*asked.options, *data, *length, "--mfu.enabled=true")
-    load = importlib.import_module("proj.data").load
-    with mock.patch("proj.data.load", lambda cfg: _synthetic(asked.model, cfg, load, 224 if cuda else 32)):
-        _, rows = _train(asked.model, options, runs / "run")
-    kept = rows[2:]
-    found = {key: statistics.median(row[key] for row in kept) for key in ("samples_per_second", "data_wait")}
-    found |= {key: statistics.median(row[key] for row in kept) for key in ("tflops", "mfu") if key in kept[0]}
-    memory = torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0
-    return found | {"memory_gb": memory, "first_row_seconds": rows[0]["seconds"]}
+    options = (*asked.options, *data, *length)
+    own_load = importlib.import_module("proj.data").load
+
+    def load(cfg: Any) -> Any:
+        return _synthetic(asked.model, cfg, own_load, 224 if cuda else 32)
+
+    if asked.loop:
+        speeds = gpu_loops.measure(asked.loop, _arguments(asked.model, options, runs / "run"), load, every)
+        result = {}
+    else:
+        rows = _train_only(asked.model, (*options, "--mfu.enabled=true"), runs / "run", load)
+        speeds = [row["samples_per_second"] for row in rows]
+        kept = rows[2:] or rows
+        names = {"data_wait", "tflops", "mfu"} & kept[0].keys()
+        result = {name: statistics.median(row[name] for row in kept) for name in sorted(names)}
+        result["first_row_seconds"] = rows[0]["seconds"]
+    speeds = speeds[2:] or speeds
+    speed = statistics.median(speeds)
+    result |= {"samples_per_second": speed, "spread": (max(speeds) - min(speeds)) / speed}
+    context = next((int(it.split("=")[1]) for it in asked.options if it.startswith("--data.context=")), 0)
+    if context and cuda:
+        result["tokens_per_second"] = speed * context
+    return result | {"memory_gb": torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0}
+
+
+def _train_only(model: str, options: tuple[str, ...], folder: Path, load: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """Train on these data without a checkpoint and a validation, and return the rows."""
+    importlib.import_module("proj.train")
+    with ExitStack() as stack:
+        for name in ("save", "save_best"):
+            stack.enter_context(mock.patch(f"proj.checkpoint.Checkpoints.{name}"))
+        stack.enter_context(mock.patch("proj.train.evaluate", return_value={"loss": 0.0}))
+        stack.enter_context(mock.patch("proj.data.load", load))
+        return _train(model, options, folder)[1]
 
 
 DRY = ("--train.steps=3", "--train.eval_every=3", "--log.every=1", "--train.micro_batch=2")
@@ -114,10 +179,14 @@ def _synthetic(model: str, cfg: Any, load: Callable[[Any], Any], size: int) -> A
     return load(cfg)
 
 
+def _arguments(model: str, options: tuple[str, ...], folder: Path) -> list[str]:
+    text = ("--data.path=text.txt",) if model in ("gpt", "lstm") else ()
+    return [CONFIG, *text, *options, f"--run.dir={folder}", "--run.name=run"]
+
+
 def _train(model: str, options: tuple[str, ...], folder: Path, launch: str = "") -> tuple[Losses, list[dict[str, Any]]]:
     """Train with options; return the loss of each row of metrics, and the rows."""
-    text = ("--data.path=text.txt",) if model in ("gpt", "lstm") else ()
-    given = [CONFIG, *text, *options, f"--run.dir={folder}", "--run.name=run"]
+    given = _arguments(model, options, folder)
     if launch == "two":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         source = {"PYTHONPATH": os.pathsep.join(sys.path)}

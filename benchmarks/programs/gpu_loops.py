@@ -1,0 +1,274 @@
+"""Train the network of a rendered `proj` with the loops of others, on the data and sizes of `gpu_smoke.py`'s rows.
+
+All have the network, AdamW, precision, batch size and compilation of the row. The loop and the loading differ.
+"""
+
+import importlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from peer_setup import Samples
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+WORKERS = 8
+"""Processes that load samples, for loops that have such."""
+
+
+class Setup:
+    """What all loops share, and the clock."""
+
+    def __init__(self, options: list[str], load: Callable[[Any], Any], every: int) -> None:
+        names = ("components", "config", "data", "distributed", "loader", "model", "optim", "precision")
+        components, config, data, distributed, loader, model, optim, precision = map(module, names)
+        self.cfg = cfg = config.parse(components.Config, options)
+        torch.manual_seed(cfg.run.seed)
+        self.device: torch.device = distributed.find_device(cfg.run.device)
+        self.cuda = self.device.type == "cuda"
+        self.autocast: Callable[[], AbstractContextManager[Any]] = precision.setup(cfg.speed, self.device)[1]
+        self.train_set, _, self.spec = load(cfg.data)
+        self.plan = loader.BatchPlan.make(cfg.train, len(self.train_set), 1)
+        world = distributed.World(0, 1, self.device)
+        self.order: list[list[int]] = list(loader.train_batches(self.plan, world, cfg.run.seed, 0))
+        self.net: nn.Module = model.build(cfg.model, self.spec)
+        self.channels_last = cfg.speed.channels_last is True or (cfg.speed.channels_last == "auto" and self.cuda)
+        if self.channels_last:
+            self.net.to(memory_format=torch.channels_last)
+        self.net.to(self.device)
+        if cfg.speed.compile == "model":
+            self.net.compile(dynamic=False, mode=cfg.speed.compile_mode)
+        self.prepare = data.Prepare(self.spec, cfg.data).to(self.device)
+        self.optimizer: torch.optim.Optimizer = optim.adamw(self.net, cfg.optim)
+        self.every, self.step, self.begin = every, 0, 0.0
+        self.seconds: list[float] = []
+        """Time of each block of steps."""
+
+    def start(self) -> None:
+        """Start the clock."""
+        self.begin = time.perf_counter()
+
+    def tick(self) -> None:
+        """Count a step; the device has ended the last one of a block."""
+        self.step += 1
+        if self.step % self.every == 0:
+            if self.cuda:
+                torch.cuda.synchronize()
+            now = time.perf_counter()
+            self.seconds.append(now - self.begin)
+            self.begin = now
+
+    def loss(self, batch: Any) -> Tensor:
+        """Return the loss of a loaded batch."""
+        return self.loss_of(self.prepare(tuple(batch), True, torch.default_generator))
+
+    def loss_of(self, inputs: Any) -> Tensor:
+        """Return the loss of prepared inputs."""
+        loss: Tensor = (self.net(**inputs) if isinstance(inputs, dict) else self.net(*inputs))[0]
+        return loss
+
+    def clip(self) -> None:
+        """Clip the gradients as the recipe does."""
+        nn.utils.clip_grad_norm_(self.net.parameters(), self.cfg.optim.clip)
+
+    def schedule(self) -> torch.optim.lr_scheduler.OneCycleLR:
+        """Return torch's 1cycle schedule."""
+        steps = self.plan.total_steps + 1
+        return torch.optim.lr_scheduler.OneCycleLR(self.optimizer, self.cfg.optim.lr, total_steps=steps)
+
+    def samples(self) -> DataLoader[Any]:
+        """Return a DataLoader of single samples in the order of the run."""
+        indices = [index for batch in self.order for index in batch]
+        workers, size = WORKERS if self.cuda else 0, self.plan.micro_batch
+        return DataLoader(
+            Samples(self.train_set), size, sampler=indices, num_workers=workers, pin_memory=self.cuda, drop_last=True
+        )
+
+
+def bare(setup: Setup) -> None:
+    """Do what no loop can leave out, on one batch that is on the device already."""
+    loaded = module("loader").load_batch(setup.train_set, setup.order[0])
+    batch = tuple(part.to(setup.device) for part in loaded)
+    inputs = setup.prepare(batch, True, torch.default_generator)
+    setup.start()
+    for _ in setup.order:
+        with setup.autocast():
+            loss = setup.loss_of(inputs)
+        loss.backward()
+        setup.optimizer.step()
+        setup.optimizer.zero_grad()
+        setup.tick()
+
+
+def nanogpt(setup: Setup) -> None:
+    """Train as nanoGPT does: random windows of one array, stacked, pinned and copied while the GPU computes."""
+    tokens, context = setup.train_set.tensors[0].flatten(), setup.spec.context
+
+    def get_batch() -> Tensor:
+        starts = torch.randint(len(tokens) - context, (setup.plan.micro_batch,))
+        rows = torch.stack([tokens[start : start + context + 1] for start in starts])
+        return rows.pin_memory().to(setup.device, non_blocking=True) if setup.cuda else rows
+
+    schedule = setup.schedule()
+    setup.start()
+    batch = get_batch()
+    for _ in setup.order:
+        with setup.autocast():
+            loss = setup.loss((batch,))
+        batch = get_batch()
+        loss.backward()
+        setup.clip()
+        setup.optimizer.step()
+        setup.optimizer.zero_grad(set_to_none=True)
+        schedule.step()
+        setup.tick()
+        if setup.step % setup.every == 0:
+            loss.item()
+
+
+def timm(setup: Setup) -> None:
+    """Train as timm's train.py does, with its clipping and its average of the losses."""
+    utils = importlib.import_module("timm.utils")
+    schedule, losses = setup.schedule(), utils.AverageMeter()
+    setup.start()
+    for loaded in setup.samples():
+        batch = [part.to(setup.device, non_blocking=True) for part in loaded]
+        if setup.channels_last and batch[0].ndim == 4:
+            batch[0] = batch[0].contiguous(memory_format=torch.channels_last)
+        with setup.autocast():
+            loss = setup.loss(batch)
+        loss.backward()
+        utils.dispatch_clip_grad(setup.net.parameters(), setup.cfg.optim.clip, mode="norm")
+        setup.optimizer.step()
+        losses.update(loss.item(), len(batch[0]))
+        setup.optimizer.zero_grad()
+        schedule.step()
+        setup.tick()
+
+
+def lightning(setup: Setup) -> None:
+    """Train a module that does what Lightning's documentation shows."""
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.prepare = setup.net, setup.prepare
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            loss = setup.loss(batch)
+            self.log("train_loss", loss, prog_bar=True)
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return {"optimizer": setup.optimizer, "lr_scheduler": {"scheduler": setup.schedule(), "interval": "step"}}
+
+        def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
+            setup.clip()  # Lightning refuses to clip with a fused optimizer under bf16-mixed
+
+    class Clock(Callback):
+        def on_train_start(self, *_: Any) -> None:
+            setup.start()
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            setup.tick()
+
+    trainer = Trainer(
+        accelerator="gpu" if setup.cuda else "cpu",
+        devices=1,
+        precision="bf16-mixed",
+        max_steps=setup.plan.total_steps,
+        callbacks=[Clock()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,  # the samples have an order of their own
+    )
+    trainer.fit(Module(), setup.samples())
+
+
+def hugging_face(setup: Setup) -> None:
+    """Train with Hugging Face's Trainer, which has its defaults where they do not change the result."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.prepare = setup.net, setup.prepare
+
+        def forward(self, **batch: Tensor) -> dict[str, Tensor]:
+            return {"loss": setup.loss(batch.values())}
+
+    class Named(Samples):
+        def __getitem__(self, index: int) -> Any:
+            return {f"part{number}": part for number, part in enumerate(super().__getitem__(index))}
+
+    class Clock(TrainerCallback):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            setup.start()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            setup.tick()
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            use_cpu=not setup.cuda,
+            bf16=True,
+            max_steps=setup.plan.total_steps,
+            per_device_train_batch_size=setup.plan.micro_batch,
+            max_grad_norm=setup.cfg.optim.clip,
+            dataloader_num_workers=WORKERS if setup.cuda else 0,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        )
+        optimizers: Any = (setup.optimizer, setup.schedule())
+        named = Named(setup.train_set)
+        Trainer(Net(), arguments, train_dataset=named, optimizers=optimizers, callbacks=[Clock()]).train()
+
+
+LOOPS: dict[str, Callable[[Setup], None]] = {
+    "bare": bare,
+    "nanogpt": nanogpt,
+    "timm": timm,
+    "lightning": lightning,
+    "hugging_face": hugging_face,
+}
+
+
+def measure(loop: str, options: list[str], load: Callable[[Any], Any], every: int) -> list[float]:
+    """Train with a loop; return the samples per second of each block of steps."""
+    setup = Setup(options, load, every)
+    LOOPS[loop](setup)
+    return [every * setup.plan.global_batch / seconds for seconds in setup.seconds]
+
+
+def ceiling() -> dict[str, float]:
+    """Return TFLOP/s of a large product in bf16, and TB/s of a copy: what this GPU can do."""
+    size = 8192 if torch.cuda.is_available() else 128
+    square = torch.ones(size, size, dtype=torch.bfloat16, device="cuda" if size > 1000 else "cpu")
+    target = torch.empty_like(square)
+    product = min(_times(lambda: torch.mm(square, square, out=target)))
+    copy = min(_times(lambda: target.copy_(square)))
+    return {"tflops": 2 * size**3 / product / 1e12, "copy_tb": 2 * square.nbytes / copy / 1e12}
+
+
+def _times(work: Callable[[], object]) -> Iterator[float]:
+    """Yield the seconds of a call in each of some blocks."""
+    for _ in range(6):
+        begin = time.perf_counter()
+        for _ in range(20):
+            work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        yield (time.perf_counter() - begin) / 20
+
+
+def module(name: str) -> Any:
+    """Import a module of the project."""
+    return importlib.import_module(f"proj.{name}")
