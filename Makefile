@@ -76,7 +76,7 @@ $(GPU_READY): pyproject.toml template/project/pyproject.toml.jinja
 gpu: $(GPU_READY)  ## the rendered projects' own tests that need a GPU, with PYTHON's torch; a skip is a failure
 	REQUIRE_GPU=1 $(GPU_BIN)/python -m pytest -m gpu $(ARGS)
 
-gpu-smoke: $(GPU_READY)  ## nine minutes on one GPU: each precision and component, speed, memory; writes docs/gpu.md
+gpu-smoke: $(GPU_READY)  ## nine minutes on one GPU: each precision and component, speed, other loops; writes docs/gpu.md
 	$(GPU_BIN)/python generator/template_bundle.py
 	$(GPU_BIN)/python benchmarks/gpu_smoke.py $(ARGS)
 	$(GPU_BIN)/python benchmarks/gpu_page.py

@@ -35,7 +35,7 @@ range in parentheses. Where the range contains 1, no effect is shown. "Memory" i
 MB. Each trial trains the project's recipe for a few seconds after its first steps, without validations. The machine was
 shared with other work.
 
-There is [no GPU figure yet](../gpu.md).
+There is no GPU figure yet.
 """
 
 
