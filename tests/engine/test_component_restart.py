@@ -100,16 +100,22 @@ def test_what_a_restart_cannot_repair_ends(
 
 
 @pytest.mark.slow
-def test_stop_reaches_all_ranks_and_nothing_is_restarted(tiny: MakePackage, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)])
+def test_stop_reaches_all_ranks_and_nothing_is_restarted(
+    tiny: MakePackage, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    """Also when the supervisor is killed, and so cannot pass a signal on."""
     p = tiny("restart")
     run = supervise(p, tmp_path / "b", "pass", 2, "--train.steps=100000", "--train.eval_every=1000")
     log = tmp_path / "b/a/metrics.jsonl"
     while run.poll() is None and not (log.exists() and log.stat().st_size):
         time.sleep(0.05)
-    run.send_signal(signal.SIGTERM)
+    run.send_signal(number)
     _, stderr = finish(run)
-    assert run.returncode == 75, stderr
-    assert re.fullmatch(r"stopped at step [\d,]+: resume with --run.name a\n", stderr)
+    assert run.returncode == status, stderr
+    lines = [line for line in stderr.splitlines() if line != "error: the launcher of this rank is gone"]
+    assert len(lines) == 1
+    assert re.fullmatch(r"stopped at step [\d,]+: resume with --run.name a", lines[0])
     assert saved(tmp_path / "b")["step"] < 100000
 
 

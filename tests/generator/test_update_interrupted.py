@@ -111,6 +111,7 @@ def test_kill_while_git_writes_loses_nothing(
         while not writing.exists():
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
+    writing.with_name("writing.ends").touch()
     assert read_files(edited)["scratch.txt"] == ("-", b"mine, never added\n")
     refused = fastproj("update", cwd=edited)
     assert (refused.returncode, "index.lock" in refused.stderr) == (1, True)
