@@ -64,7 +64,12 @@ def test_start_of_a_tracker_is_not_measured(tiny: MakePackage, tmp_path: Path, s
         begin, seconds = tensorboard.open, [0.0]
         clock = SimpleNamespace(perf_counter=lambda: seconds[0])
         patch.setattr(p.components.profiler, "time", clock)
-        patch.setattr(tensorboard, "open", lambda *given: seconds.insert(0, seconds[0] + 0.5) or begin(*given))
+
+        def open_slowly(*given: Any) -> Any:
+            seconds[0] += 0.5
+            return begin(*given)
+
+        patch.setattr(tensorboard, "open", open_slowly)
         more = [f"--profiler.skip={skip}", "--log.every=2", "--tensorboard.enabled=true"]
         p.train_here(tmp_path, *ON, *more)
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]

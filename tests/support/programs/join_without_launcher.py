@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 package, folder = importlib.import_module(os.environ["PACKAGE"]), Path(os.environ["FOLDER"])
-dist = importlib.import_module("torch.distributed")
+dist: Any = importlib.import_module("torch.distributed")
 join, sleep = dist.init_process_group, time.sleep
 rank = os.environ.get("LOCAL_RANK", "0")
 
