@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from history import Repository, installed
 from matrix import ROOT, answers
 from program import PROGRAMS, Fastproj, Project, run_fastproj
 from updating import VERSIONS, MakeProject, build, commit, git
+from warm import RUNNING
 
 
 def pytest_configure() -> None:
@@ -48,6 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device: make gpu"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running() -> Iterator[None]:
+    """End what a test that failed or hung has left running."""
+    yield
+    for run in [*RUNNING]:
+        run.kill()
 
 
 @pytest.fixture(scope="session")

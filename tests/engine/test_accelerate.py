@@ -267,7 +267,7 @@ def test_option_does_not_change_the_losses(tiny: Package, tmp_path: Path, option
 @pytest.mark.skipif(not EVERY, reason="torch.compile takes half a minute: set EVERY_TEST=1")
 def test_compiled_model_has_the_same_losses(tiny: Package, tmp_path: Path) -> None:
     tiny.finish(tmp_path / "plain", *SHORT, "--model.dropout=0")
-    done = tiny.start(tmp_path / "compiled", *SHORT, "--model.dropout=0", "--speed.compile=model").finish(200)
+    done = tiny.start(tmp_path / "compiled", *SHORT, "--model.dropout=0", "--speed.compile=model").finish()
     assert done.returncode == 0, done.stderr
     assert losses(tmp_path / "plain") == pytest.approx(losses(tmp_path / "compiled"), rel=1e-4)
 
@@ -325,5 +325,5 @@ def test_hostile_checkpoint_executes_nothing(tiny: Package, tmp_path: Path, name
     sums = json.loads((newest / "manifest.json").read_text())["sha256"]
     sums[name] = tiny.checkpoint._sha256(newest / name)
     (newest / "manifest.json").write_text(json.dumps({"sha256": sums}))
-    tiny.start(tmp_path, *SHORT, "--train.steps=13").finish(60)
+    tiny.start(tmp_path, *SHORT, "--train.steps=13").finish()
     assert not executed.exists()

@@ -101,7 +101,7 @@ def test_best_validation_is_by_the_monitor(tiny: MakePackage, tmp_path: Path, mo
 def test_two_processes_that_start_one_run_are_one_run_and_one_line(tiny: MakePackage, tmp_path: Path) -> None:
     p, options = tiny(), ["--train.steps=500", "--train.eval_every=100", "--log.every=50"]
     runs = [p.start(tmp_path, *options) for _ in range(2)]
-    ends = sorted((run.finish(60) for run in runs), key=lambda done: done.returncode)
+    ends = sorted((run.finish() for run in runs), key=lambda done: done.returncode)
     assert [done.returncode for done in ends] == [0, 1]
     assert ends[1].stderr.count("\n") == 1
     assert "another process trains" in ends[1].stderr

@@ -45,7 +45,7 @@ def test_checkpoint_that_cannot_be_written_ends_both_ranks_with_one_line(
     (tmp_path / "a/checkpoints").mkdir(parents=True)
     (tmp_path / "a/checkpoints/.partial").touch()  # in the place of a folder
     run = tiny(NAME).start(tmp_path, *ASYNC, f"--train.{ends}", "--train.micro_batch=4", ranks=2)
-    done = run.finish(60)
+    done = run.finish()
     assert [process.exitcode for process in run.processes] == [1, 1]
     assert done.stderr.count("File exists") == 2, done.stderr  # torchrun ends the second before it prints
     assert done.stderr.count("\n") == 2

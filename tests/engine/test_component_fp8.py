@@ -39,7 +39,7 @@ def test_products_are_those_of_rounded_factors(p: Package) -> None:
 
 def test_resumed_run_ends_the_same(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path / "whole", *BF16)
-    stop = mock.patch.object(p.distributed.StopRequests, "agreed", lambda self, step: step == 2)
+    stop = mock.patch.object(p.distributed.StopRequests, "agreed", side_effect=[False, True])
     with stop, pytest.raises(p.errors.Stopped):
         p.train_here(tmp_path / "stopped", *BF16)
     p.train_here(tmp_path / "stopped", *BF16)

@@ -123,7 +123,7 @@ def test_ranks_decide_alike(tiny: MakePackage, tmp_path: Path, action: str) -> N
     run = importlib.import_module("warm").start_python(
         p.root, str(program), *p.arguments(tmp_path, *options, "--model.dropout=0"), ranks=2
     )
-    done = run.finish(60)
+    done = run.finish()
     assert done.returncode == 0, done.stderr
     assert saved(tmp_path)["components"]["nonfinite"]["skipped"] == 2
     assert rows(tmp_path, "train")[-1]["skipped"] == 2

@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 from engine import MakePackage, Package, rows, saved
+from program import LIMIT_S
 from torch import nn
 from warm import start_python
 
@@ -36,10 +37,10 @@ def train(p: Package, folder: Path, ranks: str, limit: int, first: int, *options
     run = start_python(p.root, *arguments, ranks=2)
     failed = [process for place, process in enumerate(run.processes) if str(place) in ranks]
     for process in failed:
-        process.join(60)
+        process.join(LIMIT_S)
     if any(process.exitcode for process in failed):
         run.kill()  # as torchrun does
-    done: subprocess.CompletedProcess[str] = run.finish(60)
+    done: subprocess.CompletedProcess[str] = run.finish()
     return [process.exitcode or 0 for process in run.processes], done.stderr
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from engine import MakePackage, equal, rows, saved
 from matrix import EVERY
+from program import LIMIT_S
 
 PYTHON = os.environ.get("FASTPROJ_RAY_PYTHON")
 OPTIONS = ["--train.steps=2000", "--train.eval_every=200", "--train.micro_batch=4", "--log.every=200"]
@@ -35,7 +36,7 @@ def test_killed_worker_changes_nothing(tiny: MakePackage, tmp_path: Path) -> Non
     assert found
     os.kill(int(found[1]), signal.SIGKILL)
     killed = time.monotonic()
-    assert run.wait(200) == 0, log.read_text()
+    assert run.wait(LIMIT_S) == 0, log.read_text()
     starts = re.findall(r"from step ([\d,]+)", log.read_text())
     assert len(starts) == 2
     assert starts[1] != "0", "resumed"

@@ -54,7 +54,7 @@ def test_component_trains_and_survives_a_kill(package: MakePackage, tmp_path: Pa
         return
     p.train_here(tmp_path / "whole", *options)
     assert rows(tmp_path / "whole")[-1]["step"] == 6
-    program = [str(PROGRAMS / "kill_at_step.py"), "5", p.name, *p.arguments(tmp_path / "killed", *options)]
+    program = [str(PROGRAMS / "signal_at_step.py"), "9", "5", p.name, *p.arguments(tmp_path / "killed", *options)]
     assert run_python(p.root, *program).returncode == -9
     if component != "async-checkpoint":  # which may still write
         assert saved(tmp_path / "killed")["step"] == 3

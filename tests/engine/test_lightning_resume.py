@@ -17,6 +17,7 @@ import torch
 from engine import equal
 from lightning_runs import IGNORED, LightningProject, Project, rows, saved
 from matrix import EVERY
+from warm import run_python
 
 pytestmark = [pytest.mark.filterwarnings(found) for found in IGNORED]
 STEPS = ["--trainer.max_steps=120", "--trainer.val_check_interval=30"]
@@ -42,6 +43,19 @@ def whole(p: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+KILL = """
+import os, signal, sys, threading
+from {0} import module, train
+step, delay = int(sys.argv.pop(1)), float(sys.argv.pop(1))
+def kill_later(model, *given):
+    if model.global_step == step:
+        threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+module.Model.on_train_batch_start = kill_later
+train.main()
+"""
+"""Arguments are a step, and how many seconds after its start SIGKILL comes; then those of the training command."""
+
+
 def lines(folder: Path) -> int:
     file = folder / "a/metrics.jsonl"
     return len(file.read_bytes().splitlines()) if file.exists() else 0
@@ -49,15 +63,13 @@ def lines(folder: Path) -> int:
 
 @pytest.mark.slow
 def test_kill_at_random_moments_changes_nothing(p: Project, tmp_path: Path, whole: Path) -> None:
-    rng, kills = random.Random(3), 0  # noqa: S311
+    rng, program = random.Random(3), tmp_path / "program.py"  # noqa: S311
+    program.write_text(KILL.format(p.name))
+    arguments = p.arguments(tmp_path, *STEPS, "--ckpt_path=last", every=7)
     for part in range(1, 7 if EVERY else 4):
-        run = p.start(tmp_path, *STEPS, "--ckpt_path=last", every=7)
-        begin, wanted = time.monotonic(), 120 * (part + rng.random()) / 8
-        while run.running() and time.monotonic() - begin < 60 and lines(tmp_path) < wanted:
-            time.sleep(0.001)
-        kills += run.running()
-        run.kill()
-    assert kills >= 3
+        moment = (str(14 * part + rng.randrange(14)), str(0.03 * rng.random()))
+        done = run_python(p.root, str(program), *moment, *arguments)
+        assert done.returncode == -signal.SIGKILL, done.stderr
     printed = p.finish(tmp_path, *STEPS, "--ckpt_path=last", every=7)
     assert "Restored all states" in printed
     assert equal(saved(tmp_path), saved(whole))
@@ -107,7 +119,7 @@ def test_signals_end_a_run_without_a_checkpoint(p: Project, tmp_path: Path) -> N
         while run.running() and lines(folder) < 5:
             time.sleep(0.001)
         run.send(number)
-        done = run.finish(60)
+        done = run.finish()
         assert done.returncode == status, done.stderr
         assert not (folder / "a/checkpoints").exists()
 

@@ -118,7 +118,7 @@ def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
 def test_run_and_its_resume_do_not_import_torch_compile(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny()
     arguments = p.arguments(tmp_path, "--train.steps=4", "--train.eval_every=2")
-    stop = "mock.patch.object(distributed.StopRequests, 'agreed', lambda self, step: step == 2)"
+    stop = "mock.patch.object(distributed.StopRequests, 'agreed', side_effect=[False, True])"
     program = f"""
 import sys
 from unittest import mock

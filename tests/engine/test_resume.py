@@ -27,20 +27,12 @@ def test_kill_at_random_moments_changes_nothing(
 ) -> None:
     p, options, rng = package("mlp", *components), [*LONG, *enabled(components)], random.Random(len(components))  # noqa: S311
     p.finish(tmp_path / "whole", *options)
-    path, kills, resumed = tmp_path / "killed/a/metrics.jsonl", 0, 0
-    path.parent.mkdir(parents=True)
-    path.touch()
+    program, arguments = str(PROGRAMS / "signal_at_step.py"), p.arguments(tmp_path / "killed", *options)
     for part in range(1, 7 if EVERY else 5):
-        run = p.start(tmp_path / "killed", *options)
-        begin, wanted = time.monotonic(), 300 * (part + rng.random()) / 7
-        while run.running() and time.monotonic() - begin < 60 and len(path.read_bytes().splitlines()) < 0.7 * wanted:
-            time.sleep(0.001)
-        time.sleep(0.03 * rng.random())
-        kills += run.running()
-        run.kill()
-        resumed += bool(checkpoints(tmp_path / "killed"))
-    assert kills >= 3
-    assert resumed >= 3
+        step, delay = 34 * part + rng.randrange(34), 0.03 * rng.random()
+        done = run_python(p.root, program, "9", f"{step}", p.name, *arguments, DELAY=f"{delay}")
+        assert done.returncode == -9, done.stdout
+        assert checkpoints(tmp_path / "killed")
     p.finish(tmp_path / "killed", *options)
     assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
@@ -79,7 +71,7 @@ def test_kill_of_one_of_two_ranks_ends_the_other_and_changes_nothing(tiny: MakeP
     while run.running() and len(checkpoints(tmp_path / "killed")) < 2:
         time.sleep(0.005)
     run.send(9, rank=1)
-    done = run.finish(60)
+    done = run.finish()
     assert "Traceback" not in done.stdout
     p.finish(tmp_path / "killed", *options, ranks=2)
     assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))

@@ -1,28 +1,22 @@
 """Requests to stop: every rank ends at the same step, with a checkpoint and status 75; the rest follows exactly."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from engine import MakePackage, equal, rows, saved
 from matrix import EVERY
+from program import PROGRAMS, finish, run_in, started
+from warm import start_python
 
-LONG = ["--train.steps=1500", "--train.eval_every=500", "--log.every=50", "--train.micro_batch=8"]
+STEPS = ["--train.steps=60", "--train.eval_every=20", "--log.every=5", "--train.micro_batch=8"]
+ENDLESS = ["--train.steps=1000000", "--train.eval_every=1000000", "--train.micro_batch=8"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
-
-
-def wait_for_rows(folder: Path, count: int, run: Any) -> None:
-    """Wait until a run has logged some rows."""
-    log = folder / "a/metrics.jsonl"
-    while run.running() and (not log.exists() or len(log.read_text().splitlines()) < count):
-        time.sleep(0.002)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +24,7 @@ def whole(tiny: MakePackage, tmp_path_factory: pytest.TempPathFactory) -> dict[i
     """Return uninterrupted runs by the number of ranks."""
     folders = {ranks: tmp_path_factory.mktemp("whole") for ranks in (1, 2)}
     for ranks, folder in folders.items():
-        tiny().finish(folder, *LONG, ranks=ranks)
+        tiny().finish(folder, *STEPS, ranks=ranks)
     return folders
 
 
@@ -42,15 +36,13 @@ def test_signal_stops_all_ranks_and_the_rest_follows(
     tiny: MakePackage, whole: dict[int, Path], tmp_path: Path, ranks: int, number: signal.Signals
 ) -> None:
     p = tiny()
-    run = p.start(tmp_path, *LONG, ranks=ranks)
-    wait_for_rows(tmp_path, 3, run)
-    run.send(number, rank=ranks - 1)
-    done = run.finish(60)
+    program = [str(PROGRAMS / "signal_at_step.py"), f"{number}", "32", p.name, *p.arguments(tmp_path, *STEPS)]
+    run = start_python(p.root, *program, ranks=ranks)
+    done = run.finish()
     assert [process.exitcode for process in run.processes] == [75] * ranks, done.stderr
-    stopped = saved(tmp_path)["step"]
-    assert 150 <= stopped < 1500
-    assert done.stderr == f"stopped at step {stopped:,}: resume with --run.name a\n"
-    p.finish(tmp_path, *LONG, ranks=ranks)
+    assert saved(tmp_path)["step"] == 33
+    assert done.stderr == "stopped at step 33: resume with --run.name a\n"
+    p.finish(tmp_path, *STEPS, ranks=ranks)
     assert equal(saved(tmp_path), saved(whole[ranks]))
     assert rows(tmp_path, "val") == rows(whole[ranks], "val")
     assert rows(tmp_path, "train")[-1] == rows(whole[ranks], "train")[-1]
@@ -59,8 +51,8 @@ def test_signal_stops_all_ranks_and_the_rest_follows(
 def test_time_limit_stops_a_run(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny()
     with pytest.raises(p.errors.Stopped, match=r"stopped at step \d+: resume with --run.name a"):
-        p.train_here(tmp_path, *LONG, "--run.hours=1e-5")
-    assert 0 < saved(tmp_path)["step"] < 1500
+        p.train_here(tmp_path, *ENDLESS, "--run.hours=1e-5")
+    assert saved(tmp_path)["step"] > 0
 
 
 def test_stopped_again_and_again_equals_one_run(tiny: MakePackage, tmp_path: Path) -> None:
@@ -68,11 +60,11 @@ def test_stopped_again_and_again_equals_one_run(tiny: MakePackage, tmp_path: Pat
     p.train_here(tmp_path / "whole", *options)
     for stop in range(50):  # noqa: B007
         try:
-            p.train_here(tmp_path / "parts", *options, "--run.hours=1e-6")
+            p.train_here(tmp_path / "parts", *options, "--run.hours=1e-9")
             break
         except p.errors.Stopped:
             pass
-    assert stop > 3
+    assert stop == 11, "once after each step but the last one"
     assert equal(saved(tmp_path / "parts"), saved(tmp_path / "whole"))
     assert rows(tmp_path / "parts", "val") == rows(tmp_path / "whole", "val")
 
@@ -110,37 +102,35 @@ def test_an_error_leaves_signal_handlers(tiny: MakePackage, tmp_path: Path) -> N
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-@pytest.mark.slow
-def test_torchrun_starts_ranks_passes_a_signal_on_and_says_once_what_is_wrong(
-    tiny: MakePackage, tmp_path: Path
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_other_ranks_wait_while_rank_0_says_what_is_wrong(
+    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str
 ) -> None:
+    errors, said = tiny().errors, list[str]()
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(errors, "time", SimpleNamespace(sleep=lambda _: said.append(capsys.readouterr().err)))
+    with pytest.raises(SystemExit), errors.one_line():
+        raise errors.UserError("wrong")
+    assert said == ([""] if rank == "1" else [])
+    assert capsys.readouterr().err == "error: wrong\n"
+
+
+@pytest.mark.slow
+def test_torchrun_starts_ranks_passes_a_signal_on_and_says_what_is_wrong(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny()
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    arguments = [f"{p.name}.train", "--config=configs/default.yaml", "--run.device=cpu", "--run.name=a", *LONG]
-    environment = os.environ | {"PYTHONPATH": str(p.root / "src"), "OMP_NUM_THREADS": "1"}
-    run = subprocess.Popen(
-        [*launch, *arguments, f"--run.dir={tmp_path}"],
-        cwd=p.root,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    log = tmp_path / "a/metrics.jsonl"
-    while run.poll() is None and (not log.exists() or len(log.read_text().splitlines()) < 3):
-        time.sleep(0.01)
-    run.send_signal(signal.SIGTERM)
-    _, stderr = run.communicate(timeout=60)
-    assert stderr.count("stopped at step") == 1
+    arguments = [f"{p.name}.train", "--config=configs/default.yaml", "--run.device=cpu", "--run.name=a", *ENDLESS]
+    with started(p.root, *launch, *arguments, f"--run.dir={tmp_path}") as run:
+        log = tmp_path / "a/metrics.jsonl"
+        while not (log.exists() and log.stat().st_size):
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.01)
+        run.send_signal(signal.SIGTERM)
+        _, stderr = finish(run)
     assert run.returncode != 0
-    assert 100 <= saved(tmp_path)["step"] < 1500
-    wrong = subprocess.run(
-        [*launch, *arguments, "--train.micro_batch=1000", f"--run.dir={tmp_path}/b"],
-        cwd=p.root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert wrong.stderr.count("is larger than the training set of 53: lower train.micro_batch") == 1
-    assert json.loads((tmp_path / "a/config.json").read_text())["config"]["train"]["steps"] == 1500
+    assert stderr.count(f"stopped at step {saved(tmp_path)['step']:,}") == 1
+    wrong = run_in(p.root, *launch, *arguments, "--train.micro_batch=1000", f"--run.dir={tmp_path}/b")
+    said = {line for line in wrong.stderr.splitlines() if line.startswith("error: ")}
+    assert len(said) == 1, "on a busy machine, both ranks say it"
+    assert "is larger than the training set of 53: lower train.micro_batch" in said.pop()
+    assert json.loads((tmp_path / "a/config.json").read_text())["config"]["train"]["steps"] == 1000000

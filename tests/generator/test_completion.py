@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from program import LIMIT_S
 
 BASH = """
 eval "$(fastproj)"; unset _FASTPROJ_COMPLETE
@@ -49,7 +50,7 @@ def test_completion_in_zsh(complete: dict[str, str], tmp_path: Path) -> None:
     require("zsh")
     setup = tmp_path / "setup"
     setup.write_text('autoload -Uz compinit; compinit -u -D; eval "$(_FASTPROJ_COMPLETE=source_zsh fastproj)"\n')
-    zsh = pexpect.spawn("zsh", ["-f"], env=complete, encoding="utf-8", dimensions=(24, 100), timeout=30)
+    zsh = pexpect.spawn("zsh", ["-f"], env=complete, encoding="utf-8", dimensions=(24, 100), timeout=LIMIT_S)
     zsh.send(f"PS1='rea'dy; source {setup}\r")
     zsh.expect_exact("ready")
     for typed, completed in (("up", "update"), ("new x --lic", "--license")):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from matrix import EVERY
-from program import PROGRAMS
+from program import LIMIT_S, PROGRAMS
 from updating import git
 
 
@@ -33,7 +33,7 @@ def test_signal_leaves_a_complete_project_or_none(
         )
         time.sleep(delay)
         process.send_signal(number)
-        _, message = process.communicate(timeout=60)
+        _, message = process.communicate(timeout=LIMIT_S)
         if (output / "proj").exists():
             assert git(output / "proj", "status", "--porcelain") == ""
             assert (output / "proj/src/proj/train.py").is_file()
@@ -52,7 +52,9 @@ def test_what_git_started_ends_before_the_scratch_folder_goes(
 ) -> None:
     """As `git index-pack`, which creates its folders and outlives a `git clone` that is killed."""
     (tmp_path / "bin").mkdir()
-    clone = f'for place; do :; done; (sleep 1; mkdir -p "$PWD/$place/objects/pack") & touch {tmp_path}/cloning; wait'
+    os.mkfifo(tmp_path / "open")
+    held = os.open(tmp_path / "open", os.O_RDONLY | os.O_NONBLOCK)
+    clone = f"exec 9> {tmp_path}/open; (sleep 600) & touch {tmp_path}/cloning; wait"
     text = f'#!/bin/sh\ncase "$*" in *clone*) {clone};; *) exec {shutil.which("git")} "$@";; esac\n'
     (tmp_path / "bin/git").write_text(text)
     (tmp_path / "bin/git").chmod(0o755)
@@ -69,10 +71,20 @@ def test_what_git_started_ends_before_the_scratch_folder_goes(
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGHUP)
-    _, message = process.communicate(timeout=60)
+    _, message = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, message) == (129, "fastproj: interrupted; no incomplete project is left\n")
-    time.sleep(1)
+    while is_held(held):
+        time.sleep(0.01)
+    os.close(held)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def is_held(fifo: int) -> bool:
+    """Whether a process still has the other end of a FIFO."""
+    try:
+        return os.read(fifo, 1) != b""
+    except BlockingIOError:
+        return True
 
 
 def test_two_at_once_create_one_complete_project(environment: dict[str, str], tmp_path: Path) -> None:
@@ -86,7 +98,7 @@ def test_two_at_once_create_one_complete_project(environment: dict[str, str], tm
         )
         for _ in range(2)
     ]
-    messages = [process.communicate(timeout=60)[1] for process in both]
+    messages = [process.communicate(timeout=LIMIT_S)[1] for process in both]
     assert sorted(process.returncode for process in both) == [0, 1], messages
     assert [path.name for path in tmp_path.iterdir()] == ["proj"]
     assert git(tmp_path / "proj", "status", "--porcelain") == ""

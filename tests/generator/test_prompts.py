@@ -9,7 +9,7 @@ import yaml
 from fastproj.creating.hardware import Gpu, Machine
 from fastproj.show import detected
 from matrix import COMPONENTS, EVERY, QUESTIONS, UPDATE_SOURCE
-from program import Fastproj
+from program import LIMIT_S, Fastproj
 from updating import commit, git, read_answers
 
 DOWN, ENTER, CTRL_C, CTRL_D = "\x1b[B", "\r", "\x03", "\x04"
@@ -46,7 +46,7 @@ def start(environment: dict[str, str], cwd: Path, *arguments: str, width: int = 
     variables = environment | {"TERM": "xterm-256color", "COLUMNS": str(width)}
     command = ["-m", "fastproj", *arguments]
     terminal = pexpect.spawn(
-        sys.executable, command, cwd=str(cwd), env=variables, encoding="utf-8", dimensions=(40, width), timeout=30
+        sys.executable, command, cwd=str(cwd), env=variables, encoding="utf-8", dimensions=(40, width), timeout=LIMIT_S
     )
     terminal.delaybeforesend = None
     return terminal

@@ -12,6 +12,7 @@ import pytest
 from fastproj.shared.embedded import entries
 from history import FIRST, Repository
 from matrix import ROOT
+from program import LIMIT_S
 from template_bundle import build, releases
 
 MAKEFILE = """\
@@ -203,7 +204,7 @@ def test_shallow_clone_is_refused(repository: Repository, tmp_path: Path) -> Non
 def test_interrupted_release_rolls_back(number: signal.Signals, repository: Repository, tmp_path: Path) -> None:
     hook = repository.folder / ".git/hooks/post-commit"
     hook.parent.mkdir(exist_ok=True)
-    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/committed\nsleep 1\n")
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/committed\nuntil [ -e {tmp_path}/signalled ]; do sleep 0.01; done\n")
     hook.chmod(0o755)
     before = state(repository)
     process = subprocess.Popen(
@@ -217,7 +218,8 @@ def test_interrupted_release_rolls_back(number: signal.Signals, repository: Repo
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(number)
-    _, message = process.communicate(timeout=60)
+    (tmp_path / "signalled").touch()
+    _, message = process.communicate(timeout=LIMIT_S)
     assert message == "release: interrupted; nothing was changed\n"
     assert process.returncode == 1
     assert state(repository) == before

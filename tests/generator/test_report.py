@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from matrix import ENGINE_MODEL, FRAMEWORKS
-from program import Fastproj, Project
+from program import LIMIT_S, Fastproj, Project
 from trained import slow_project, start_training, train
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ def test_running_killed_and_resumed_run(project: Project, fastproj: Fastproj, tm
 
 
 def wait_for_rows(file: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT_S
     while not file.exists() or len(file.read_text().splitlines()) < count:
         assert time.monotonic() < deadline
         time.sleep(0.02)

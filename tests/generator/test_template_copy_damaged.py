@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fastproj.shared.embedded import entries
 from history import RELEASES, Repository, refresh, start
+from program import LIMIT_S
 from template_bundle import build
 from template_copy import clones
 
@@ -113,7 +114,7 @@ def test_complete_copy_in_a_read_only_folder_is_used(programs: dict[str, dict[st
         "print(e.refresh_copy()[1])"
     )
     for program in ("0.3.0", "0.2.0"):
-        output, message = start(programs[program], home, code).communicate(timeout=60)
+        output, message = start(programs[program], home, code).communicate(timeout=LIMIT_S)
         assert output == f"v{program}\n", message
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from matrix import ENGINE_MODEL, EVERY, FRAMEWORKS
-from program import Fastproj, Project
+from program import LIMIT_S, Fastproj, Project
 from trained import slow_project
 
 PYTHON = ["--python", sys.executable]
@@ -76,9 +76,10 @@ def test_interrupted_tune_keeps_what_it_found_and_leaves_no_process(project: Pro
         assert process.stdout is not None
         while "not kept" not in (line := process.stdout.readline()) or "batch 64" in line:
             assert line, "the stage of the batch has ended"
-        time.sleep(1)
+        while sum(_is(link, folder) for link in Path("/proc").glob("[0-9]*/cwd")) < 2:  # the next stage starts one
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "fastproj: interrupted; what was found is kept"
     assert tuned(folder) == {"train": {"micro_batch": 64, "accumulate": 1}}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from program import Fastproj
+from program import LIMIT_S, Fastproj
 from updating import MakeProject, build, commit, edit, git, project_state, read_files
 
 ENGINE = "src/proj/engine.py"
@@ -130,7 +130,7 @@ def test_update_does_not_call_git_per_file(make_project: MakeProject, fastproj: 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_closed_stdout_is_no_traceback(make_project: MakeProject, environment: dict[str, str]) -> None:
     command = ["-c", f"{sys.executable} -m fastproj update >&-"]
-    result = pexpect.spawn("sh", command, cwd=str(make_project()), env=environment, encoding="utf-8", timeout=60)
+    result = pexpect.spawn("sh", command, cwd=str(make_project()), env=environment, encoding="utf-8", timeout=LIMIT_S)
     result.expect(pexpect.EOF)
     result.close()
     assert (result.exitstatus, "Traceback" in (result.before or "")) == (0, False)

@@ -1,6 +1,5 @@
 """Answers files that are too deep or repetitive are refused quickly and in one line."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,11 @@ def test_hostile_answers_file(name: str, make_project: MakeProject, fastproj: Fa
     content: bytes = text if isinstance(text, bytes) else text.encode()
     (folder / ".copier-answers.yml").write_bytes(b"_src_path: ~/x.bundle\n_commit: v0.1.0\n" + content)
     commit(folder)
-    start = time.monotonic()
     for command in (["status"], ["update"], ["components"]):
         result = fastproj(*command, cwd=folder)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
         assert reason in result.stderr
         assert "or restore the file: git checkout $(git log -1" in result.stderr
-    assert time.monotonic() - start < 30
 
 
 ORIGIN = "_src_path: {{ _copier_answers._src_path }}\n"

@@ -61,7 +61,7 @@ class Package:
         self, folder: Path, *options: str, ranks: int = 1, expect: int = 0, **changes: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a training program to its end, and check its exit status."""
-        done = self.start(folder, *options, ranks=ranks, **changes).finish(60)
+        done = self.start(folder, *options, ranks=ranks, **changes).finish()
         assert done.returncode == expect, done.stdout + done.stderr
         lines = set(done.stderr.splitlines())  # torchrun would end the other ranks before they say the same
         assert expect != 1 or len(lines) == 1, f"not one line: {done.stderr}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from matrix import ROOT
+from program import LIMIT_S
 from template_bundle import build
 
 QUESTIONS = """\
@@ -115,6 +116,6 @@ def start(environment: Mapping[str, str], home: Path, code: str = REFRESH) -> su
 def refresh(environment: Mapping[str, str], home: Path) -> str:
     """Refresh the copy in a new process, and return the tag that a project is rendered from."""
     process = start(environment, home)
-    output, message = process.communicate(timeout=60)
+    output, message = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, message
     return output.strip()

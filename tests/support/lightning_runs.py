@@ -66,7 +66,7 @@ class Project:
 
     def finish(self, folder: Path, *options: str, expect: int = 0, **given: Any) -> str:
         """Run a training program to its end, check its exit status, and return what it printed."""
-        done = self.start(folder, *options, **given).finish(100)
+        done = self.start(folder, *options, **given).finish()
         assert done.returncode == expect, done.stdout + done.stderr
         return str(done.stdout + done.stderr)
 

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -22,12 +23,65 @@ Project = Callable[..., Path]
 """Renders a combination of framework, model and hardware; the fixture `project` gives it."""
 
 
+LIMIT_S = 300.0
+"""Seconds after which a process hangs, also on a machine that is busy with other work."""
+
+
 def run_in(folder: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a rendered project, whose package is found without being installed."""
+    """Run a command in a rendered project; pytest's own limit ends it if it hangs."""
+    with started(folder, *command, **changes) as process:
+        stdout, stderr = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+@contextmanager
+def started(folder: Path, *command: str, **changes: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in a rendered project, whose package is found without being installed.
+
+    The end of the context ends it, with all that it has started.
+    """
     search = {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, **search, **changes}, capture_output=True, text=True, check=False
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=os.environ | search | changes,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def finish(process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> tuple[str, str]:
+    """Wait until a process ends, and return its output; end it if it hangs."""
+    try:
+        return process.communicate(timeout=limit_s)
+    except BaseException:
+        end(process)
+        raise
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill a process and its process group; wait until ranks, which are in sessions of their own, notice it."""
+    with suppress(ProcessLookupError):  # no process of the group is left, or it has no group of its own
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None and not pipe.closed:
+            with pipe:
+                pipe.read()  # to its end: until the last process that may write to it has ended
+    process.wait()
+
+
+def is_running(process: int) -> bool:
+    """Whether a process runs, by its ID; one that has ended, and whose parent has not asked yet, does not."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    return False
 
 
 AT_EXIT = """
@@ -69,7 +123,7 @@ def run_fastproj(
     arguments: Sequence[str],
     cwd: Path,
     environment: Mapping[str, str],
-    timeout_s: float = 300,
+    timeout_s: float = LIMIT_S,
     memory: int = 0,
     prefix: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from program import LIMIT_S
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue")
 CONFIG = """
 ClusterName=test
@@ -80,7 +82,7 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         for daemon in reversed(self.daemons):
             daemon.terminate()
-            daemon.wait(30)
+            daemon.wait(LIMIT_S)
 
     def _start(self, *command: str) -> None:
         with (self.folder / f"{len(self.daemons)}.log").open("wb") as log:
@@ -99,7 +101,7 @@ class Cluster:
         return found[1] if found else ""
 
 
-def wait_for(condition: Callable[[], bool], running: list[subprocess.Popen[bytes]], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], running: list[subprocess.Popen[bytes]], seconds: float = LIMIT_S) -> None:
     """Wait until a condition holds, as long as some processes run."""
     end = time.monotonic() + seconds
     while not condition():

@@ -12,13 +12,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest import mock
 
+from program import LIMIT_S
+
 PRELOADED = ["torch", "torch._dynamo", "jsonargparse", "sklearn.datasets", "lightning.pytorch.cli"]
 FORKED = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 """Options of pytest in a fork: a plugin of pytest is imported there already."""
+
+
+RUNNING: list["Started"] = []
+"""What a test has started and not yet ended; a fixture ends it with the test."""
 
 
 class Started:
@@ -34,22 +41,25 @@ class Started:
                 os.kill(process.pid, number)
 
     def kill(self) -> None:
-        """End all ranks by SIGKILL."""
-        self.send(signal.SIGKILL)
+        """End all ranks by SIGKILL, with the processes that they have started."""
         for process in self.processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid or 0, signal.SIGKILL)
+            process.kill()  # it may not have its group yet
             process.join()
+        if self in RUNNING:
+            RUNNING.remove(self)
 
     def running(self) -> bool:
         """Whether every rank still runs."""
         return all(process.is_alive() for process in self.processes)
 
-    def finish(self, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-        """Wait until all ranks have ended, and put together what they printed; kill those that take longer."""
-        deadline = time.monotonic() + timeout_s
+    def finish(self, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
+        """Wait until all ranks have ended, and put together what they printed; kill those that hang."""
+        deadline = time.monotonic() + limit_s
         for process in self.processes:
             process.join(max(deadline - time.monotonic(), 0))
-            process.kill()
-            process.join()
+        self.kill()
         stdout, stderr = (
             "".join((self.outputs / f"{stream}-{rank}").read_text() for rank in range(len(self.processes)))
             for stream in (1, 2)
@@ -80,17 +90,19 @@ def start_python(folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **
             processes.append(context.Process(target=_run, args=(folder, command, shared | place, str(outputs))))
         for process in processes:
             process.start()
-    return Started(command, processes, outputs)
+    RUNNING.append(Started(command, processes, outputs))
+    return RUNNING[-1]
 
 
 def run_python(
-    folder: Path, *command: str, ranks: int = 1, nodes: int = 1, timeout_s: float = 300, **changes: str
+    folder: Path, *command: str, ranks: int = 1, nodes: int = 1, limit_s: float = LIMIT_S, **changes: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `python COMMAND` as `start_python` does, and wait for its end."""
-    return start_python(folder, *command, ranks=ranks, nodes=nodes, **changes).finish(timeout_s)
+    return start_python(folder, *command, ranks=ranks, nodes=nodes, **changes).finish(limit_s)
 
 
 def _run(folder: Path, command: tuple[str, ...], environment: dict[str, str], outputs: str) -> None:
+    os.setsid()  # a process group, which can be killed as a whole
     multiprocessing.set_start_method("fork", force=True)  # of loader workers, as in a process of its own
     os.environ |= environment
     for stream in (1, 2):

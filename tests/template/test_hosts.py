@@ -17,7 +17,7 @@ import pytest
 from engine import equal, rows, saved
 from hosts import missing, render_for_two, two_hosts
 from matrix import EVERY
-from program import Fastproj
+from program import LIMIT_S, Fastproj, finish
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EVERY, reason="trains on two hosts: set EVERY_TEST=1")]
 namespaces = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -71,7 +71,7 @@ def kill_host(launcher: subprocess.Popen[str], name: str) -> None:
 
 
 def until(condition: Callable[[], object], *running: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 100
+    end = time.monotonic() + LIMIT_S
     while not condition():
         ended = [it for it in running if it.poll() is not None]
         assert not ended, [it.communicate() for it in ended]
@@ -81,7 +81,7 @@ def until(condition: Callable[[], object], *running: subprocess.Popen[str]) -> N
 
 def finished(*started: subprocess.Popen[str]) -> str:
     """Return what was printed, after all have ended well."""
-    printed = [it.communicate(timeout=200) for it in started]
+    printed = [finish(it) for it in started]
     assert [it.returncode for it in started] == [0] * len(started), printed
     return "".join(it for pair in printed for it in pair)
 
@@ -118,16 +118,16 @@ def test_one_of_two_hosts_is_enough_for_an_elastic_job(folder: Path, hosts: list
 @namespaces
 def test_hosts_that_cannot_train_together_end_with_a_line(folder: Path, hosts: list[Host], tmp_path: Path) -> None:
     alone = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="a", WAIT="2")
-    assert re.fullmatch(r"error: 10.39.0.1:29400 does not answer .*\n", alone.communicate(timeout=60)[1])
+    assert re.fullmatch(r"error: 10.39.0.1:29400 does not answer .*\n", finish(alone)[1])
     other = shutil.copytree(folder, tmp_path / "proj")
     model = other / "src/proj/model.py"
     model.write_text(model.read_text() + "# an edit\n")
     first = start(folder, "multinode.sh", on=hosts[0], RUN_NAME="a")
     second = start(other, "multinode.sh", on=hosts[1], RUN_NAME="a")
     message = "src here and on 10.39.0.1 differ: use the same commit and command on all machines"
-    assert second.communicate(timeout=60) == ("", f"error: {message}\n")
+    assert finish(second) == ("", f"error: {message}\n")
     first.terminate()
-    first.communicate(timeout=60)
+    finish(first)
 
 
 def test_port_of_another_program_is_refused(folder: Path) -> None:
@@ -135,7 +135,7 @@ def test_port_of_another_program_is_refused(folder: Path) -> None:
         port = str(server.getsockname()[1])
         run = start(folder, "multinode.sh", RUN_NAME="a", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         message = f"another program uses 127.0.0.1:{port}: set MASTER_PORT to the same free port on all machines"
-        assert run.communicate(timeout=60) == ("", f"error: {message}\n")
+        assert finish(run) == ("", f"error: {message}\n")
         assert run.returncode == 1
 
 

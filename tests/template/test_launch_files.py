@@ -19,7 +19,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from matrix import COMPONENTS, ENGINE_MODEL, EVERY, FRAMEWORKS, QUESTIONS, TEMPLATE
-from program import Fastproj, Project, run_in
+from program import LIMIT_S, Fastproj, Project, end, finish, run_in
 
 FILES = {name: entry["file"] for name, entry in COMPONENTS.items() if entry.get("file", "").startswith("launch/")}
 """The file of each engine."""
@@ -273,7 +273,11 @@ def test_machines_of_a_task_train_together(engine: str, fastproj: Fastproj, tmp_
     (folder / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (folder / ".venv/bin/python").chmod(0o755)
     machines = nodes_of(engine, folder, runs)
-    errors = [machine.communicate()[1] for machine in machines]
+    try:
+        errors = [finish(machine)[1] for machine in machines]
+    finally:
+        for machine in machines:
+            end(machine)
     assert [machine.returncode for machine in machines] == [0, 0], "\n".join(errors)
     assert json.loads((runs / "first/metrics.jsonl").read_text().splitlines()[-1])["step"] == 60
 
@@ -314,6 +318,15 @@ class Pods:
         return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=output, stderr=output, text=True)
 
 
+def statuses(pods: list[subprocess.Popen[str]]) -> list[int]:
+    """Wait for the pods, and return their exit statuses; end those that hang."""
+    try:
+        return [pod.wait(LIMIT_S) for pod in pods]
+    finally:
+        for pod in pods:
+            end(pod)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not EVERY, reason="two pods train twice: set EVERY_TEST=1")
 def test_pods_of_a_jobset_resume_after_one_was_killed(fastproj: Fastproj, tmp_path: Path) -> None:
@@ -321,15 +334,15 @@ def test_pods_of_a_jobset_resume_after_one_was_killed(fastproj: Fastproj, tmp_pa
     assert fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(tmp_path)).returncode == 0
     manifest = yaml.safe_load((tmp_path / "proj/launch/jobset.yaml").read_text())
     whole, killed = (Pods(tmp_path / "proj", manifest, tmp_path / name) for name in ("whole", "killed"))
-    assert [pod.wait() for pod in whole.start()] == [0, 0]
+    assert statuses(whole.start()) == [0, 0]
     first = killed.start()
     while not [*tmp_path.glob("killed/proj/checkpoints/step-*")]:
         assert first[0].poll() is None
         time.sleep(0.1)
     pid = first[1].pid
     os.kill(int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]), signal.SIGKILL)
-    assert 0 not in [pod.wait() for pod in first], "the other pod fails too"
-    assert [pod.wait() for pod in killed.start()] == [0, 0]
+    assert 0 not in statuses(first), "the other pod fails too"
+    assert statuses(killed.start()) == [0, 0]
     logs = [tmp_path / name / "proj/metrics.jsonl" for name in ("whole", "killed")]
     ends = [json.loads(log.read_text().splitlines()[-1]) for log in logs]
     assert ends[0]["split"] == "val"

@@ -2,20 +2,17 @@
 
 import json
 import operator
-import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from covering import covering
 from matrix import COMPONENTS, ENGINE_MODEL, EVERY, FRAMEWORKS, MODELS, MODULES, PAIRS, module_of
-from program import AT_EXIT, Fastproj, Project, run_in
+from program import AT_EXIT, Fastproj, Project, finish, run_in, started
 from warm import FORKED, run_python
 
 IN_ONE_PROCESS = ["-k", "not killed_run and not two_ranks"]
@@ -35,7 +32,7 @@ def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
     """Run pytest in a project: in a process of its own, as its owner does, or in a fork that has imported torch."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *arguments]
     command += [] if cold else FORKED
-    result = run_in(folder, sys.executable, *command) if cold else run_python(folder, *command, timeout_s=1400)
+    result = run_in(folder, sys.executable, *command) if cold else run_python(folder, *command, limit_s=1400)
     assert result.returncode == 0, result.stdout
     assert re.search(r"\d+ passed", result.stdout)
     print(result.stdout)
@@ -108,7 +105,7 @@ def test_recipe_reaches_expected_metric(project: Project, tmp_path: Path, framew
     whole: tuple[list[str], float] = ([], float(bar[3]))
     options, expected = whole if EVERY and framework == FRAMEWORKS[0] else SHORTER.get(model, whole)
     fixed = ["--config=configs/default.yaml", f"--run.dir={tmp_path}", "--run.name=bar", "--run.device=cpu"]
-    result = run_python(folder, "-m", "proj.train", *fixed, *options, timeout_s=1400)
+    result = run_python(folder, "-m", "proj.train", *fixed, *options, limit_s=1400)
     assert result.returncode == 0, result.stderr
     rows = [json.loads(line) for line in (tmp_path / "bar/metrics.jsonl").read_text().splitlines()]
     value = [row for row in rows if row["split"] == "val"][-1][bar[1]]
@@ -131,15 +128,14 @@ def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    nodes = []
-    for _ in range(2):
-        command = ["launch/multinode.sh", *small, *across]
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        nodes.append(subprocess.Popen(command, cwd=folder, env=_node(folder, port), **pipes))
-        while nodes[0].poll() is None and not answers(port):  # the second one would take itself for the first
+    node = ["launch/multinode.sh", *small, *across]
+    place = {"RUN_NAME": "nodes", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PROCESSES": "1"}
+    with started(folder, *node, PYTHONPATH="", **place) as first:
+        while first.poll() is None and not answers(port):  # the second one would take itself for the first
             time.sleep(0.1)
-    printed = [process.communicate(timeout=300)[0] for process in nodes]
-    assert [process.returncode for process in nodes] == [0, 0], printed
+        with started(folder, *node, PYTHONPATH="", **place) as second:
+            printed = [finish(first), finish(second)]
+    assert [first.returncode, second.returncode] == [0, 0], printed
     losses = logged_losses(folder / "runs/nodes")
     assert len(losses) >= 1
     local = run_in(folder, "launch/local.sh", *small, f"{name}=local", PROCESSES="2", PYTHONPATH="")
@@ -154,8 +150,3 @@ def logged_losses(run: Path) -> list[float]:
 def answers(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _node(folder: Path, port: int) -> dict[str, str]:
-    place = {"RUN_NAME": "nodes", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PROCESSES": "1"}
-    return {**os.environ, **place, "PYTHONPATH": "", "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}

@@ -35,7 +35,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     went_on, best = threading.Event(), tmp_path / "first/checkpoints/best.json"
 
     def write_later(checkpoints: Checkpoints, folder: Path, saved: dict[str, Any]) -> None:
-        assert went_on.wait(20), "training waits for the checkpoint"
+        assert went_on.wait(200), "training waits for the checkpoint"
         assert saved["step"] > 4 or not best.exists(), "best.json names a checkpoint that is not complete"
         write(checkpoints, folder, saved)
 

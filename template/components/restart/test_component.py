@@ -6,13 +6,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from ..components.restart import Supervisor
+from ..components.restart import Restart, Supervisor
+from ..log import Run
 from .support import at_step, equal, rows, state, train_here
 
-ON = ("--restart.enabled=true", "--restart.hang_seconds=3", "--train.steps=8", "--train.eval_every=2", "--run.keep=9")
+ON = ("--restart.enabled=true", "--restart.hang_seconds=100", "--train.steps=8", "--train.eval_every=2", "--run.keep=9")
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def handlers() -> Iterator[None]:
 
 
 def test_training_does_not_change(tmp_path: Path) -> None:
-    train_here(tmp_path / "on", *ON, "--restart.hang_seconds=100")
+    train_here(tmp_path / "on", *ON)
     train_here(tmp_path / "off", *ON, "--restart.enabled=false")
     assert equal(state(tmp_path / "on")["model"], state(tmp_path / "off")["model"])
     assert rows(tmp_path / "on", "train") == rows(tmp_path / "off", "train")
@@ -35,7 +37,7 @@ def test_training_does_not_change(tmp_path: Path) -> None:
 def test_run_that_hangs_is_restarted_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], handlers: None
 ) -> None:
-    train_here(tmp_path / "whole", *ON, "--restart.hang_seconds=100")
+    train_here(tmp_path / "whole", *ON)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = tmp_path / "faulty"
@@ -45,7 +47,7 @@ def test_run_that_hangs_is_restarted_to_the_same_end(
     assert supervisor.run(1) == 0
     said = capfd.readouterr().err
     assert "rank-0 hung" in said
-    assert "in _sleep" in said
+    assert "in _hang" in said
     assert f"the ranks ended with status 1: {folder}/first starts again from step 4" in said
     assert not list(folder.glob("first/stacks-*"))
     assert equal(state(folder), state(tmp_path / "whole"))
@@ -53,14 +55,25 @@ def test_run_that_hangs_is_restarted_to_the_same_end(
     assert rows(folder, "val") == rows(tmp_path / "whole", "val")
 
 
-def _sleep(_: object) -> None:
-    time.sleep(100)
+def _hang(restart: Restart, run: Run) -> None:
+    """Hang for longer than the limit, which no slow step exceeds, as it is shorter here only."""
+    restart.limit = 1.0
+    restart._arm(run, 1)
+    time.sleep(1000)
 
 
 def _train(folder: Path) -> None:
     """Train, and hang in the first attempt."""
-    first = not (folder / "first/checkpoints").exists()
-    with at_step(5 if first else 99, _sleep):
+    if (folder / "first/checkpoints").exists():
+        train_here(folder, *ON)
+        return
+    arm, armed = Restart._arm, list[tuple[Restart, Run]]()
+
+    def note_and_arm(restart: Restart, run: Run, factor: int) -> None:
+        armed[:] = [(restart, run)]
+        arm(restart, run, factor)
+
+    with mock.patch.object(Restart, "_arm", note_and_arm), at_step(5, lambda _: _hang(*armed[0])):
         train_here(folder, *ON)
 
 

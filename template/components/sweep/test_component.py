@@ -51,9 +51,7 @@ def test_best_options_are_written_as_a_config(folder: Path) -> None:
 def test_bad_trial_is_pruned_by_ending_its_process(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep.main(command(0, "--trials=5"))
     Path("search.yaml").write_text("optim.lr: {low: 5.0, high: 9.0, log: true}\n")  # worse than all before
-    started = time.monotonic()
-    sweep.main(command(20, "--trials=6"))
-    assert time.monotonic() - started < 15
+    sweep.main(command(3600, "--trials=6"))
     assert "sweep-5 pruned" in capsys.readouterr().out
 
 
@@ -62,7 +60,7 @@ def test_killed_sweep_resumes_its_run(folder: Path) -> None:
     root = Path(__file__).parents[2]
     program = [sys.executable, "-m", f"{Path(__file__).parents[1].name}.components.sweep"]
     path = f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    with subprocess.Popen([*program, *command(60, "--trials=1")], env=os.environ | {"PYTHONPATH": path}) as killed:
+    with subprocess.Popen([*program, *command(3600, "--trials=1")], env=os.environ | {"PYTHONPATH": path}) as killed:
         while not (folder / "runs/sweep-0/metrics.jsonl").exists():
             assert killed.poll() is None
             time.sleep(0.05)

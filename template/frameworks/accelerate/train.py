@@ -111,7 +111,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 continue
             run.step += 1
             logs, validates = run.step % cfg.log.every == 0, plan.validates(run.step)
-            stop = stop_requests.agreed(run.step)
+            stop = stop_requests.agreed()
             if logs or validates or stop:
                 scalars = {"grad_norm": grad_norm} | ({"skipped": skipped} if accelerator.scaler else {})
                 row = meter.read(scalars)  # the only synchronization with the device

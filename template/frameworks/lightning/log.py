@@ -33,6 +33,7 @@ class MetricsLog(Callback):
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         self.file, self.started, self.last_step = folder / "metrics.jsonl", time.perf_counter(), trainer.global_step
         self.begin, self.waited = self.started, 0.0
+        self.validated = -1  # step of the last validation before a resume, which Lightning may repeat
         gc.freeze()  # the garbage collector skips what exists now
         if trainer.is_global_zero and not trainer.fast_dev_run:  # which has no config.yaml
             config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
@@ -42,9 +43,11 @@ class MetricsLog(Callback):
             (folder / "config.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             lines, kept = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else [], ""
             with suppress(ValueError):  # of a line that a crash cut off
-                for line in lines:  # a resumed run repeats the steps after its checkpoint, and validates again
+                for line in lines:  # a resumed run repeats the steps after its checkpoint
                     row = json.loads(line)
-                    kept += f"{line}\n" if row["step"] + (row["split"] == "val") <= self.last_step else ""
+                    if row["step"] <= self.last_step:
+                        kept += f"{line}\n"
+                        self.validated = row["step"] if row["split"] == "val" else self.validated
             self.file.write_text(kept, encoding="utf-8")
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, *_: Any) -> None:
@@ -68,7 +71,8 @@ class MetricsLog(Callback):
         values = {name.removeprefix(f"{split}/"): it.item() for name, it in logged if name.startswith(f"{split}/")}
         if not math.isfinite(values["loss"]):
             raise UserError(f"the loss is {values['loss']} at step {self.last_step:,}: lower model.lr")
-        if trainer.is_global_zero and not trainer.fast_dev_run:
+        repeated = split == "val" and self.last_step == self.validated
+        if trainer.is_global_zero and not trainer.fast_dev_run and not repeated:
             row = {"split": split, "step": self.last_step, **values, **speed}
             with self.file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row | {"seconds": round(self.begin - self.started, 3)}) + "\n")

@@ -100,24 +100,17 @@ class StopRequests:
     """Requests to stop, by Ctrl-C, SIGTERM, SIGUSR1 or a time limit. In the context, a signal only sets a flag."""
 
     def __init__(self, world: World, hours: float | None = None) -> None:
-        self.world, self.asked = world, False
+        self.world = world
+        self.asked = False
         self.deadline = time.monotonic() + 3600 * hours if hours else math.inf
-        self.interval, self.next_step, self.last = 1, 0, time.monotonic()
         self.handlers: dict[int, Any] = {}
 
-    def agreed(self, step: int) -> bool:
-        """Return whether to stop after this step: the same on all ranks, which exchange it about once a second."""
-        now = time.monotonic()
-        asked = self.asked or now > self.deadline
+    def agreed(self) -> bool:
+        """Return whether to stop now: the same on all ranks, which call it after each step."""
+        asked = self.asked or time.monotonic() > self.deadline
         if self.world.size == 1:
             return asked
-        if step < self.next_step:
-            return False
-        stops, seconds = self.world.all_reduce(torch.tensor([float(asked), now - self.last])).tolist()
-        seconds_per_step = max(seconds / self.world.size / self.interval, 1e-6)
-        self.interval = max(1, min(2 * self.interval, int(1 / seconds_per_step)))
-        self.next_step, self.last = step + self.interval, now
-        return bool(stops)
+        return bool(self.world.all_reduce(torch.tensor(float(asked))))
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # other threads cannot handle signals

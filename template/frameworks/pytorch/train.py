@@ -160,7 +160,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             for component in components:
                 component.on_step_end(run)
             logs, validates = run.step % cfg.log.every == 0, plan.validates(run.step)
-            stop = stop_requests.agreed(run.step)
+            stop = stop_requests.agreed()
             if logs or validates or stop:
                 scalars = {"grad_norm": grad_norm} | ({"skipped": skipped} if scaler.is_enabled() else {})
                 row = meter.read(scalars)  # the only synchronization with the device

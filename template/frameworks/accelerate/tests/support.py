@@ -68,7 +68,7 @@ def run_program(module: str, *arguments: object, ranks: int = 1) -> None:
         "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

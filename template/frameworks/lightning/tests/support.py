@@ -73,7 +73,7 @@ def run_ranks(module: str, *arguments: object, ranks: int, expect: int = 0) -> N
     command += ["-m", f"{PACKAGE}.tests.{module}", *map(str, arguments)]
     path = f"{ROOT}/src{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == expect, done.stdout + done.stderr
 
 

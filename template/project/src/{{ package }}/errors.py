@@ -1,10 +1,12 @@
 """Errors that end a program with one line instead of a traceback."""
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from traceback import clear_frames
 
 
@@ -33,3 +35,22 @@ def one_line() -> Iterator[None]:
             print(stopped, file=sys.stderr, flush=True)
         stopped.__traceback__ = None
         raise SystemExit(75) from None
+
+
+def end_with_launcher() -> None:
+    """In a rank, end this process when the one that started it is gone, as after SIGKILL.
+
+    Else a rank could wait for the others for half an hour, and keep its GPU.
+    """
+    if "LOCAL_RANK" in os.environ:  # set by torchrun, `accelerate launch`, Lightning and other launchers
+        threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_after(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(5)
+    with suppress(OSError):  # nobody may read stderr any more
+        print("error: the launcher of this rank is gone", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)  # in training, this saves a checkpoint
+    time.sleep(30)
+    os._exit(1)  # it hangs

@@ -1,0 +1,114 @@
+"""No process outlives what started it: ranks a launcher that was killed, and programs of tests a test that hangs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from engine import FIXED, MakePackage, saved
+from lightning_runs import LightningProject
+from matrix import ENGINE_MODEL
+from program import PROGRAMS, Project, finish, is_running, started
+from warm import start_python
+
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1"]
+ACCELERATE += ["--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0"]
+LIGHTNING = ["--trainer.devices=2", "--trainer.strategy=ddp"]
+MINUTE = 60.0
+
+
+def wait_for_end(ids: list[Path]) -> None:
+    """Wait until the processes whose IDs are in files have ended, which takes a moment after a signal."""
+    for process in [int(word) for file in ids for word in file.read_text().split()]:
+        while is_running(process):
+            time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "launcher"),
+    [
+        ("pytorch", ["-m", *TORCHRUN]),
+        ("accelerate", ["-m", *ACCELERATE]),
+        ("lightning", ["-m", *TORCHRUN]),
+        ("lightning", []),  # the first process starts the second one
+    ],
+    ids=["torchrun", "accelerate-launch", "lightning-torchrun", "lightning"],
+)
+def test_ranks_that_wait_for_each_other_end_after_their_launcher(
+    project: Project, lightning: LightningProject, tmp_path: Path, framework: str, launcher: list[str]
+) -> None:
+    if framework == "lightning":
+        p = lightning(ENGINE_MODEL)
+        root, package, options = p.root, p.name, p.arguments(tmp_path, *LIGHTNING)
+    else:
+        root, package = project(framework, ENGINE_MODEL), "proj"
+        options = [*FIXED, f"--run.dir={tmp_path}"]
+    place = {"FOLDER": str(tmp_path), "PACKAGE": package}
+    command = [sys.executable, *launcher, str(PROGRAMS / "join_without_launcher.py"), *options]
+    ids = [tmp_path / f"rank-{rank}" for rank in (0, 1)]
+    with started(root, *command, **place) as run:
+        try:
+            while not all(file.exists() and file.read_text() for file in ids):
+                assert run.poll() is None, run.communicate()
+                time.sleep(0.05)
+            run.kill()
+            (tmp_path / "gone").touch()
+            _, stderr = finish(run, MINUTE)  # stderr ends with the last process that has it
+            assert stderr.count("error: the launcher of this rank is gone") == (2 if launcher else 1), stderr
+            wait_for_end(ids)
+        finally:
+            for file in ids:
+                with suppress(ProcessLookupError, FileNotFoundError):
+                    os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(tiny: MakePackage, tmp_path: Path) -> None:
+    p = tiny()
+    options = p.arguments(tmp_path, "--train.steps=1000000", "--train.eval_every=1000000", "--train.micro_batch=8")
+    with started(p.root, sys.executable, "-m", *TORCHRUN, "-m", f"{p.name}.train", *options) as run:
+        log = tmp_path / "a/metrics.jsonl"
+        while not (log.exists() and log.stat().st_size):
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.05)
+        run.kill()
+        _, stderr = finish(run, MINUTE)
+    assert f"stopped at step {saved(tmp_path)['step']:,}: resume with --run.name a\n" in stderr
+
+
+CHILD = """
+import os, subprocess, sys, time
+from pathlib import Path
+if sys.argv[1:]:
+    Path("ids").write_text(f"{os.getpid()} {os.getppid()}")
+else:
+    subprocess.Popen([sys.executable, __file__, "child"])
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_program_of_a_test_that_hangs_is_ended_with_what_it_started(tmp_path: Path, forks: bool) -> None:
+    (tmp_path / "program.py").write_text(CHILD)
+    ids = tmp_path / "ids"
+
+    def wait_for_ids() -> None:
+        while not (ids.exists() and ids.read_text()):
+            time.sleep(0.01)
+
+    if forks:
+        run = start_python(tmp_path, str(tmp_path / "program.py"))
+        wait_for_ids()
+        assert run.finish(0).returncode == -signal.SIGKILL
+    else:
+        with started(tmp_path, sys.executable, str(tmp_path / "program.py")) as process:
+            wait_for_ids()
+            with pytest.raises(subprocess.TimeoutExpired):
+                finish(process, 0)
+    wait_for_end([ids])

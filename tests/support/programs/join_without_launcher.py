@@ -1,0 +1,34 @@
+"""Train the package PACKAGE with OPTIONS, as a rank that joins the others when the file FOLDER/gone exists.
+
+Each rank writes its process ID to FOLDER before. Rank 1 ignores requests to stop, and rank 0 waits for it.
+"""
+
+import importlib
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+package, folder = importlib.import_module(os.environ["PACKAGE"]), Path(os.environ["FOLDER"])
+dist: Any = importlib.import_module("torch.distributed")
+join, sleep = dist.init_process_group, time.sleep
+rank = os.environ.get("LOCAL_RANK", "0")
+
+
+def wait_and_join(*given: Any, **options: Any) -> Any:
+    """Join the process group, which may last for half an hour."""
+    if rank == "1":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        package.errors.time = SimpleNamespace(sleep=lambda seconds: sleep(seconds / 10))  # a faster clock
+    (folder / f"rank-{rank}").write_text(str(os.getpid()))
+    while not (folder / "gone").exists():
+        sleep(0.01)
+    if rank == "1" and dist.is_torchelastic_launched():
+        sleep(1000)  # so that rank 0 cannot join; without torchrun, rank 0 is the launcher, and gone
+    return join(*given, **options)
+
+
+dist.init_process_group = wait_and_join
+importlib.import_module(f"{package.__name__}.train").main()
