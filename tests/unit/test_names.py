@@ -3,14 +3,12 @@
 import keyword
 import re
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from fastproj.creating import names
 from fastproj.shared.errors import FastprojError
-from matrix import COMPONENTS, COVER
-from program import Fastproj, Project
+from program import Fastproj
 
 BAD = [
     "", ".", "..", "a/b", "/a", "a\\b", "$(x)", "`x`", "a b", "a\nb", "a\tb", "x" * 300,
@@ -41,18 +39,6 @@ def test_suggested_name_is_accepted() -> None:
         except FastprojError as refusal:
             if suggested := re.search(r"(?:such as|for example) ([a-z0-9_-]+)$", str(refusal)):
                 names.check(suggested[1])
-
-
-def test_requirements_are_refused_as_project_names(project: Project) -> None:
-    required = [package for entry in COMPONENTS.values() for package in entry.get("packages", {})]
-    for framework, model in COVER:
-        declared = tomllib.loads((project(framework, model) / "pyproject.toml").read_text())
-        required += [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]
-    for requirement in required:
-        name = re.match(r"[\w-]+", requirement)
-        assert name is not None
-        with pytest.raises(FastprojError, match="a package that the project uses"):
-            names.check(name[0].lower().replace("_", "-"))
 
 
 @pytest.mark.parametrize("name", ["", ".", "a/b", "$(x)", "a\nb", "x" * 300, "class", "torch", "é", "-rf"], ids=ascii)

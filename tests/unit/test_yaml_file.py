@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hostile_answers import HOSTILE
 from program import Fastproj
-from updating import MakeProject, build, commit, git
+from updating import MakeProject, commit
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -31,11 +31,12 @@ ORIGIN = "_src_path: {{ _copier_answers._src_path }}\n"
 @pytest.mark.parametrize(
     "content", [f"{ORIGIN}a: !mine x\n", f"- |\n  {ORIGIN}- 1\n", f"{ORIGIN}a: [\n", f"a: &a 1\nb: *a\n{ORIGIN}"]
 )
-def test_answers_file_of_a_template_that_is_not_yaml(content: str, fastproj: Fastproj, tmp_path: Path) -> None:
-    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
-    (tmp_path / "fork/project/{{ _copier_conf.answers_file }}.jinja").write_text(content)
-    commit(tmp_path / "fork")
-    result = fastproj("new", "x", "--yes", "--template", str(tmp_path / "fork"), "--output", str(tmp_path))
+def test_answers_file_of_a_template_that_is_not_yaml(
+    content: str, fastproj: Fastproj, fork: Path, tmp_path: Path
+) -> None:
+    (fork / "project/{{ _copier_conf.answers_file }}.jinja").write_text(content)
+    commit(fork)
+    result = fastproj("new", "x", "--yes", "--template", str(fork), "--output", str(tmp_path))
     assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stderr
     assert ".copier-answers.yml" in result.stderr
     assert not (tmp_path / "x").exists()
