@@ -1,4 +1,4 @@
-"""The program's commands in this process, where a rendering is made once."""
+"""Fixtures of tests/unit: the program's commands run in this process, where a rendering is made once."""
 
 import contextlib
 import hashlib
@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 from fastproj.__main__ import main
-from fastproj.shared import rendering
+from fastproj.shared import embedded, rendering
+from program import Fastproj
+from updating import git
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run_command(
+    arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     """Run a command, and return what a process of its own would have returned."""
     status = 0
     stdout = io.StringIO()
@@ -79,3 +84,48 @@ def _digest(template: Path, stage: Path, answers: tuple[Any, ...]) -> str:
             about = (str(file.relative_to(folder)), file.lstat().st_mode, link, content)
             found.update(repr(about).encode(errors="surrogateescape"))
     return found.hexdigest()
+
+
+@pytest.fixture(scope="session")
+def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fastproj]:
+    """Run commands in this process, and each rendering once."""
+    elsewhere = tmp_path_factory.mktemp("cwd")
+    once = render_once(rendering._render, tmp_path_factory.mktemp("renderings"))
+
+    def run(*arguments: str, cwd: Path = elsewhere, **changes: str) -> subprocess.CompletedProcess[str]:
+        return run_command(arguments, cwd, environment | changes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rendering, "_render", once)
+        yield run
+
+
+@pytest.fixture
+def small_template(bundles: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the template that comes with the program be the small one."""
+    monkeypatch.setattr(embedded, "_PACKED", bundles[-1])
+
+
+@pytest.fixture
+def fork(bundles: list[Path], tmp_path: Path) -> Path:
+    """A clone of the small template's newest release, which the test may change."""
+    git(tmp_path, "clone", "-q", str(bundles[-1]), "fork")
+    return tmp_path / "fork"
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    """The program's folder, with its copy of the template."""
+    return tmp_path / "copies"
+
+
+@pytest.fixture
+def refresh(packed: dict[str, Path], copies: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Refreshes the copy with the program of a release, and returns the tag that a project is rendered from."""
+    monkeypatch.setenv("FASTPROJ_HOME", str(copies))
+
+    def run(program: str) -> str:
+        monkeypatch.setattr(embedded, "_PACKED", packed[program])
+        return embedded.refresh_copy()[1]
+
+    return run

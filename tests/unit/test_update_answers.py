@@ -103,8 +103,8 @@ def test_version_that_looks_like_a_number(tag: str, make_project: MakeProject, f
     edit(fork / "project/README.md.jinja", "About", "About it")
     commit(fork)
     git(fork, "tag", tag)
-    fork = ["--template", str(fork)]
-    result = fastproj("update", *fork, "--to", tag, cwd=folder)
+    from_fork = ["--template", str(fork)]
+    result = fastproj("update", *from_fork, "--to", tag, cwd=folder)
     assert result.returncode == 0, result.stderr
     assert read_answers(folder)["_commit"] == tag
     commit(folder)

@@ -61,8 +61,8 @@ def test_gitattributes_are_merged(make_project: MakeProject, fastproj: Fastproj,
     (fork / "project/.gitattributes").write_text("*.bin binary\n")
     commit(fork)
     git(fork, "tag", "v0.4.0")
-    fork = ["--template", str(fork)]
-    result = fastproj("update", *fork, cwd=folder)
+    from_fork = ["--template", str(fork)]
+    result = fastproj("update", *from_fork, cwd=folder)
     assert (folder / ".gitattributes").read_text() == "*.bin binary\n", result.stderr
     commit(folder)
     assert fastproj("update", "--to", "v0.3.0", cwd=folder).returncode == 0
@@ -70,7 +70,7 @@ def test_gitattributes_are_merged(make_project: MakeProject, fastproj: Fastproj,
     git(folder, "reset", "-q", "--hard", "HEAD~1")
     (folder / ".gitattributes").write_text("# mine\n*.py text\n")
     commit(folder)
-    assert fastproj("update", *fork, cwd=folder).returncode == 1
+    assert fastproj("update", *from_fork, cwd=folder).returncode == 1
     text = (folder / ".gitattributes").read_text()
     assert "# mine\n*.py text\n" in text
     assert "*.bin binary\n" in text
