@@ -41,24 +41,27 @@ def source_of(component: str) -> list[str]:
 def test_added_components_are_as_if_the_project_had_been_created_with_them_and_removed_to_the_byte(
     make_new: MakeNew, fastproj: Fastproj, tmp_path: Path
 ) -> None:
+    chosen = [name for name in COMPONENTS if EVERY or name in ONE_OF_EACH_KIND]
+    source = source_of("update-workflow")
     folder = make_new()
     without = read_files(folder)
-    source = source_of("update-workflow")
-    result = fastproj("add", *ONE_OF_EACH_KIND, *source, cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
-    check_added(ONE_OF_EACH_KIND, read_files(folder).keys() - without.keys(), result.stdout)
     registry = folder / "src/proj/components/__init__.py"
     edit(registry, '"""The components', '"""Mine: the components')
     commit(folder)
-    assert fastproj("add", *reversed(COMPONENTS), cwd=folder).returncode == 0
+    result = fastproj("add", *reversed(chosen), *source, cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    check_added(chosen, read_files(folder).keys() - without.keys(), result.stdout)
     edit(registry, '"""Mine: the components', '"""The components')
     commit(folder)
-    (tmp_path / "all").mkdir()
-    answers = ["--model=mlp", f"--components={','.join(COMPONENTS)}", *source]
-    assert fastproj("new", "proj", "--yes", *answers, cwd=tmp_path / "all").returncode == 0
-    assert read_files(folder) == read_files(tmp_path / "all/proj")
+    (tmp_path / "created").mkdir()
+    answers = ["--model=mlp", f"--components={','.join(chosen)}", *source]
+    result = fastproj("new", "proj", "--yes", *answers, cwd=tmp_path / "created")
+    assert result.returncode == 0, result.stderr
+    assert read_files(folder) == read_files(tmp_path / "created/proj")
     assert read_files(folder)["README.md"] == without["README.md"], "else every `add` would edit it"
-    result = fastproj("remove", *COMPONENTS, cwd=folder)
+    names = read_answers(folder)["components"]
+    assert isinstance(names, list)
+    result = fastproj("remove", *names, cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     assert read_files(folder) == without
 

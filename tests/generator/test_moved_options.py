@@ -1,9 +1,6 @@
 """The options that 0.4 has moved: one table, which is a component of updated projects."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import yaml
 from matrix import COMPONENTS, ROOT
 from program import Fastproj
 from updating import read_answers
+from warm import run_python
 
 MOVED: dict[str, str] = yaml.safe_load((ROOT / "template/components/moved-options/renamed.yaml").read_text())
 
@@ -40,8 +38,6 @@ def test_updated_project_refuses_old_options_with_their_new_names(
 
 def refused(folder: Path, *options: str) -> str:
     """Return the message with which the training command refuses options."""
-    command = [sys.executable, "-m", "proj.train", "--config=configs/default.yaml", *options]
-    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    result = run_python(folder, "-m", "proj.train", "--config=configs/default.yaml", *options)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1), result.stderr
     return result.stderr

@@ -63,7 +63,6 @@ EDITS: list[State] = [
 FAST = [
     "setting fsmonitor_and_hooks",
     "permission read_only_folder",
-    "refused corrupt_index",
     "template folder_at_answers",
 ]
 """Starts of the names of some attempts that together use each part of this program."""

@@ -29,7 +29,7 @@ def run_command(
     status = 0
     stdout = io.StringIO()
     stderr = io.StringIO()
-    with _restored_signals(), contextlib.ExitStack() as stack:
+    with restored_signals(), contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, environment, clear=True))
         stack.enter_context(mock.patch.object(sys, "argv", ["fastproj", *arguments]))
         stack.enter_context(mock.patch.object(sys, "stdin", io.StringIO()))
@@ -44,7 +44,7 @@ def run_command(
 
 
 @contextlib.contextmanager
-def _restored_signals() -> Iterator[None]:
+def restored_signals() -> Iterator[None]:
     """Take back what the program does with signals for the rest of its process."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
