@@ -2,17 +2,13 @@
 
 import ast
 import os
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from fastproj.creating import names
-from fastproj.shared.errors import FastprojError
-from matrix import COMPONENTS, COVER, ROOT
-from program import PROGRAMS, Fastproj, Project, read_tree
+from matrix import ROOT
+from program import PROGRAMS, Fastproj, read_tree
 from updating import git, read_answers
 
 
@@ -42,18 +38,6 @@ def test_help_imports_little(environment: dict[str, str]) -> None:
     assert "'typer'" in result.stderr
     heavy = {"copier", "torch", "yaml", "jinja2", "pydantic", "rich", "questionary", "matplotlib", "fastproj.runs"}
     assert not heavy & {*ast.literal_eval(result.stderr)}
-
-
-def test_requirements_are_refused_as_project_names(project: Project) -> None:
-    required = [package for entry in COMPONENTS.values() for package in entry.get("packages", {})]
-    for framework, model in COVER:
-        declared = tomllib.loads((project(framework, model) / "pyproject.toml").read_text())
-        required += [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]
-    for requirement in required:
-        name = re.match(r"[\w-]+", requirement)
-        assert name is not None
-        with pytest.raises(FastprojError, match="a package that the project uses"):
-            names.check(name[0].lower().replace("_", "-"))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fastproj.creating import names
 from fastproj.shared.errors import FastprojError
+from matrix import COMPONENTS, TEMPLATE
 from program import Fastproj
 
 BAD = [
@@ -39,6 +40,16 @@ def test_suggested_name_is_accepted() -> None:
         except FastprojError as refusal:
             if suggested := re.search(r"(?:such as|for example) ([a-z0-9_-]+)$", str(refusal)):
                 names.check(suggested[1])
+
+
+def test_requirements_are_refused_as_project_names() -> None:
+    files = [TEMPLATE / "project/pyproject.toml.jinja", *TEMPLATE.glob("*/*/requirements")]
+    required = [package for file in files for package in re.findall(r'(?m)^    "([\w-]+)[\[<>=]', file.read_text())]
+    assert {"torch", "numpy", "pytest", "lightning", "accelerate", "pandas"} <= {*required}
+    required += [re.split(r"[\[<>=]", package)[0] for it in COMPONENTS.values() for package in it.get("packages", {})]
+    for package in required:
+        with pytest.raises(FastprojError, match="a package that the project uses"):
+            names.check(package.lower().replace("_", "-"))
 
 
 @pytest.mark.parametrize("name", ["", ".", "a/b", "$(x)", "a\nb", "x" * 300, "class", "torch", "é", "-rf"], ids=ascii)

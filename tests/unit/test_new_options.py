@@ -48,7 +48,7 @@ def test_author_and_licence_are_rendered(fastproj: Fastproj, tmp_path: Path) -> 
 
 def test_every_licence_has_a_text_with_the_author() -> None:
     files = {file.stem: file.read_text() for file in (TEMPLATE / "licences").iterdir()}
-    assert {*files, "none"} == {*QUESTIONS["licence"]["choices"]}
+    assert {*files, "none"} == {*QUESTIONS["licence"]["choices"].values()}
     for text in files.values():
         assert re.search(r"Copyright (\(c\) )?{{ author }}", text)
 

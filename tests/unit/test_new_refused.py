@@ -13,6 +13,7 @@ from fastproj.shared.template import open_template, questions_in
 from matrix import QUESTIONS, ROOT
 from program import Fastproj
 
+ASKED = questions_in(ROOT)
 WRONG_USAGE = [
     (["--gpus", "65"], "--gpus: enter a number from 0 to 64"),
     (["--gpus", "two"], "integer"),
@@ -65,21 +66,19 @@ def test_template_that_is_not_there_is_refused(location: str, tmp_path: Path) ->
     ],
 )
 def test_answer_is_refused(name: str, value: str, message: str) -> None:
-    questions = questions_in(ROOT)
     with pytest.raises(UsageError, match=re.escape(message)):
-        combine({}, [f"{name}={value}"], questions)
+        combine({}, [f"{name}={value}"], ASKED)
     if name in ANSWERS:
         with pytest.raises(UsageError, match=re.escape(message)):
-            combine({name: value}, [], questions)
+            combine({name: value}, [], ASKED)
 
 
 def test_answers_are_pairs_and_given_once() -> None:
-    questions = questions_in(ROOT)
     with pytest.raises(UsageError, match="KEY=VALUE"):
-        combine({}, ["gpus"], questions)
+        combine({}, ["gpus"], ASKED)
     for options, data in (({}, ["gpus=1", "gpus=2"]), ({"gpus": 1}, ["gpus=2"])):
         with pytest.raises(UsageError, match="gpus is given twice"):
-            combine(options, data, questions)
+            combine(options, data, ASKED)
 
 
 @pytest.mark.parametrize(

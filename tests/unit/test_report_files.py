@@ -16,6 +16,13 @@ from trained import train_row, val_row, write_run
 ROWS = [train_row(10, 1.0, 0.9), train_row(20, 2.0, 0.5), val_row(20, 2.5, 0.6)]
 
 
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes a second."""
+    monkeypatch.setattr("fastproj.runs.charts.curves", lambda runs: [])
+    monkeypatch.setattr("fastproj.runs.charts.phase_bars", lambda times: "")
+
+
 def read(folder: Path, rows: list[dict[str, Any]], config: dict[str, Any] | None = None, **record: Any) -> Run:
     return read_runs([write_run(folder, rows, config, **record)])[0]
 
@@ -63,6 +70,7 @@ def test_missing_run_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
         assert message in result.stderr
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_newest_run_is_read_from_a_folder_inside_the_project(fastproj: Fastproj, tmp_path: Path) -> None:
     for name, age in (("newest", 0), ("old", 100)):
         metrics = write_run(tmp_path / "runs" / name, ROWS) / "metrics.jsonl"
@@ -101,6 +109,7 @@ def test_names_and_values_are_escaped(fastproj: Fastproj, tmp_path: Path) -> Non
         assert text.count("&lt;script&gt;") > 5
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "first", ROWS)
     (tmp_path / "mine.html").write_text("<p>mine</p>")
@@ -119,6 +128,7 @@ def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> Non
     assert oct((folder / "report.html").stat().st_mode) == oct((folder / "config.json").stat().st_mode)
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_report_replaces_a_report_elsewhere(fastproj: Fastproj, tmp_path: Path) -> None:
     """Two runs of the same name are told apart by their folders."""
     for place in ("here", "there"):
@@ -205,6 +215,7 @@ def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
     assert compare(both, differing(both))[-1] == "large trains 3.1 times as many samples per second as small."
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "first", ROWS, steps=20, command=["/home/another/train.py"], commit="abc-dirty")
     moved = Path(shutil.move(folder, tmp_path / "moved"))
