@@ -104,7 +104,7 @@ def fresh(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.mark.parametrize("model", [it for it in MODELS if it not in NEW_MODELS] if EVERY else ["mlp"])
-@pytest.mark.parametrize("version", RELEASED)
+@pytest.mark.parametrize("version", RELEASED if EVERY else sorted({*RELEASED[:1], *RELEASED[-1:]}))
 def test_unedited_project_becomes_the_small_one(
     version: str,
     model: str,
