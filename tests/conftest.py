@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import template_bundle
-from history import Repository, installed
+from history import Repository
 from matrix import ROOT, answers
 from program import PROGRAMS, Fastproj, Project, run_fastproj
 from updating import VERSIONS, MakeProject, build, commit, git
@@ -158,24 +158,23 @@ def make_project(render_release: MakeProject, tmp_path: Path) -> MakeProject:
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """Environments of the program of three releases, of a development version, and of an archive without history."""
-    folder = tmp_path_factory.mktemp("programs")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Bundles of the programs of three releases, of a development version, and of an archive without history."""
+    folder = tmp_path_factory.mktemp("packed")
     checkout = Repository(folder / "checkout")
-    make_project = checkout.three_releases()
+    commits = checkout.three_releases()
     found = {}
-    for version in make_project:
-        checkout.git("checkout", "--quiet", make_project[version])
-        found[version] = installed(checkout, folder / version)
-    checkout.git("checkout", "--quiet", "main")
+    for version, place in [*commits.items(), ("development", "main")]:
+        checkout.git("checkout", "--quiet", place)
+        found[version] = folder / f"{version}.bundle"
+        template_bundle.build(checkout.folder, found[version])
     archive = Repository(folder / "archive")
-    archive.write({"pyproject.toml": (checkout.folder / "pyproject.toml").read_text()})
+    archive.version("0.4.0")
     for name in ("copier.yml", "template"):
         source = checkout.folder / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, archive.folder / name)
-    archive.version("0.4.0")
-    found["archive"] = installed(archive, folder / "archived")
-    found["development"] = installed(checkout, folder / "development")
+    found["archive"] = folder / "archive.bundle"
+    template_bundle.build(archive.folder, found["archive"])
     return found
 
 

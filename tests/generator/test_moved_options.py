@@ -1,9 +1,6 @@
 """The options that 0.4 has moved: one table, which is a component of updated projects."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import yaml
 from matrix import COMPONENTS, ROOT
 from program import Fastproj
 from updating import read_answers
+from warm import run_python
 
 MOVED: dict[str, str] = yaml.safe_load((ROOT / "template/components/moved-options/renamed.yaml").read_text())
 
@@ -33,17 +31,13 @@ def test_updated_project_refuses_old_options_with_their_new_names(
     result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     assert read_answers(folder)["components"] == ["moved-options"]
-    old = folder / "configs/old.yaml"
-    for text, option in {"train: {ema: 0.99}": "train.ema", "checkpoint: {keep: 3}": "checkpoint.keep"}.items():
-        old.write_text(text)
-        assert refused(folder, "--config=configs/old.yaml") == f"error: {option} is now {MOVED[option]}\n"
-    assert refused(folder, "--optim.name", "sgd") == f"error: optim.name is now {MOVED['optim.name']}\n"
+    (folder / "configs/old.yaml").write_text("checkpoint: {keep: 3}")
+    for given, option in {"--config=configs/old.yaml": "checkpoint.keep", "--optim.name=sgd": "optim.name"}.items():
+        assert refused(folder, given) == f"error: {option} is now {MOVED[option]}\n"
 
 
 def refused(folder: Path, *options: str) -> str:
     """Return the message with which the training command refuses options."""
-    command = [sys.executable, "-m", "proj.train", "--config=configs/default.yaml", *options]
-    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    result = run_python(folder, "-m", "proj.train", "--config=configs/default.yaml", *options)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1), result.stderr
     return result.stderr

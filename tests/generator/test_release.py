@@ -5,36 +5,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fastproj.shared.embedded import entries
-from history import FIRST, Repository
+from history import Repository
 from matrix import ROOT
 from program import LIMIT_S
+from release_repository import CHANGELOG, releasable, state
 from template_bundle import build, releases
-
-MAKEFILE = """\
-release:
-\t@{python} {program} "$$VERSION"
-test-all:
-\t@echo "tested $(ARGS)" >> {log}
-\t@test ! -e red
-"""
-CHANGELOG = "# Changelog\n\n## {} (not released)\n\n- It is better.\n"
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    """A repository with a Makefile whose tests fail if there is a file `red`."""
-    made = Repository(tmp_path / "repository")
-    made.start()
-    made.write({**FIRST, "CHANGELOG.md": CHANGELOG.format("0.1.0"), ".gitignore": "/red\n"})
-    program = ROOT / "generator/release.py"
-    made.write({"Makefile": MAKEFILE.format(python=sys.executable, program=program, log=tmp_path / "tested")})
-    made.commit("The template", "0.1.0.dev0")
-    return made
+    return releasable(tmp_path)
 
 
 def release(repository: Repository, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -45,15 +29,6 @@ def release(repository: Repository, *arguments: str) -> subprocess.CompletedProc
         capture_output=True,
         text=True,
         check=False,
-    )
-
-
-def state(repository: Repository) -> tuple[str, ...]:
-    return (
-        repository.git("rev-parse", "HEAD"),
-        repository.git("tag"),
-        repository.git("status", "--porcelain"),
-        repository.git("diff"),
     )
 
 
@@ -79,125 +54,16 @@ def test_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Path
     assert list(entries(tmp_path / "template.bundle")) == ["0.1.0", "0.2.0", "0.2.1.dev0"]
 
 
-def dirty(repository: Repository) -> None:
-    repository.write({"template/project/old.txt": "changed\n"})
-
-
-def untracked(repository: Repository) -> None:
-    repository.write({"template/project/x.txt": "new\n"})
-
-
-def elsewhere(repository: Repository) -> None:
-    repository.git("switch", "--quiet", "--create", "side")
-
-
-def tagged(repository: Repository) -> None:
-    repository.git("tag", "v0.1.0")
-
-
-def red(repository: Repository) -> None:
-    repository.write({"red": ""})
-
-
-def changelog(text: str) -> Callable[[Repository], None]:
-    def change(repository: Repository) -> None:
-        repository.write({"CHANGELOG.md": text})
-        repository.commit("Another changelog")
-
-    return change
-
-
-def at(*versions: str) -> Callable[[Repository], None]:
-    def change(repository: Repository) -> None:
-        for version in versions:
-            repository.commit(f"To {version}", version)
-
-    return change
-
-
-def two_versions(repository: Repository) -> None:
-    text = (repository.folder / "pyproject.toml").read_text()
-    repository.write({"pyproject.toml": f'{text}[tool.x]\nversion = "1"\n'})
-    repository.commit("A second version")
-
-
-def no_changelog(repository: Repository) -> None:
-    repository.write({"CHANGELOG.md": None})
-    repository.commit("No changelog")
-
-
-def a_hook_that_refuses(repository: Repository) -> None:
-    hook = repository.folder / ".git/hooks/commit-msg"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text('#!/bin/sh\necho "hook says no" >&2\n! grep -q "Start" "$1"\n')
-    hook.chmod(0o755)
-
-
-def nothing(repository: Repository) -> None:
-    """Leave all as it is."""
-
-
-REFUSED = [
-    ("", nothing, "pass three numbers"),
-    ("0.1", nothing, "pass three numbers"),
-    ("0.1.0rc1", nothing, "pass three numbers"),
-    ("0.1.0.dev1", nothing, "pass three numbers"),
-    ("v0.1.0", nothing, "pass three numbers"),
-    ("01.1.0", nothing, "pass three numbers"),
-    ("0.1.0\n", nothing, "pass three numbers"),
-    ('$(touch x)"; touch y', nothing, "pass three numbers"),
-    ("0.1.0", dirty, "uncommitted changes"),
-    ("0.1.0", untracked, "uncommitted changes"),
-    ("0.1.0", elsewhere, "git switch main"),
-    ("0.1.0", tagged, "the tag v0.1.0 exists already"),
-    ("0.1.0", at("0.1.0", "0.1.1.dev0"), "not newer than the last release, 0.1.0"),
-    ("0.1.0", at("0.9.0", "0.9.1.dev0"), "not newer than the last release, 0.9.0"),
-    ("0.1.0", at("0.2.0.dev0"), "pyproject.toml is at 0.2.0.dev0"),
-    ("0.1.0", at("0.0.9"), "pyproject.toml is at 0.0.9"),
-    ("0.1.0", changelog("# Changelog\n"), "no line '## 0.1.0 (not released)'"),
-    ("0.1.0", changelog("## 10.1.0 (not released)\n- x\n"), "no line '## 0.1.0 (not released)'"),
-    ("0.1.0", changelog("## 0.1.0 (not released)\n\n## 0.0.1\n- x\n"), "entry for 0.1.0 is empty"),
-    ("0.1.0", no_changelog, "CHANGELOG.md: No such file"),
-    ("0.1.0", two_versions, "has 2 lines"),
-    ("0.1.0", red, "make test-all fails"),
-    ("0.1.0", a_hook_that_refuses, "hook says no"),
-]
-
-
-@pytest.mark.parametrize(("version", "change", "message"), REFUSED, ids=lambda it: ascii(getattr(it, "__name__", it)))
-def test_failed_check_changes_nothing(
-    version: str, change: Callable[[Repository], None], message: str, repository: Repository, tmp_path: Path
-) -> None:
-    change(repository)
+def test_refusal_is_one_line_and_no_part_of_a_version_is_executed(repository: Repository, tmp_path: Path) -> None:
     before = state(repository)
-    result = release(repository, f"VERSION={version.replace('$', '$$')}")
+    result = release(repository, 'VERSION=$$(touch x)"; touch y')
     assert result.returncode != 0
     lines = [line for line in result.stderr.splitlines() if not line.startswith("make")]
     assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("release: ")
-    assert message in lines[0]
+    assert lines[0].startswith("release: VERSION is ")
+    assert lines[0].endswith(": pass three numbers, as in make release VERSION=1.2.3")
     assert state(repository) == before
-    assert (tmp_path / "tested").exists() == (change in (red, a_hook_that_refuses)), "the tests come last"
-    assert not (repository.folder / "x").exists()
-    assert not (repository.folder / "y").exists()
-
-
-def test_change_during_the_tests_stops_the_release(repository: Repository) -> None:
-    makefile = (repository.folder / "Makefile").read_text()
-    repository.write({"Makefile": f"{makefile}\t@echo changed > template/project/old.txt\n"})
-    repository.commit("Tests that change a file")
-    head = repository.git("rev-parse", "HEAD")
-    result = release(repository, "VERSION=0.1.0")
-    assert "files changed during the tests" in result.stderr
-    assert repository.git("rev-parse", "HEAD") == head
-    assert (repository.folder / "template/project/old.txt").read_text() == "changed\n", "nor is it thrown away"
-
-
-def test_shallow_clone_is_refused(repository: Repository, tmp_path: Path) -> None:
-    repository.commit("Another")
-    repository.git("clone", "--quiet", "--no-local", "--depth=1", str(repository.folder), str(tmp_path / "shallow"))
-    result = release(Repository(tmp_path / "shallow"), "VERSION=0.1.0")
-    assert "not the root of a full clone" in result.stderr
+    assert not (tmp_path / "tested").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

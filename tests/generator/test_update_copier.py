@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import copier
 import pytest
+from bundles import built
 from edits import (
     State,
     added_file_of_the_same_name,
@@ -17,6 +19,7 @@ from edits import (
     own_model,
     renamed,
 )
+from history import Repository
 from matrix import EVERY
 from program import Fastproj
 from updating import MakeProject, commit, edit, git, lost_edits, read_answers, read_files
@@ -82,3 +85,25 @@ def test_plain_copier_update_from_the_own_bundle(
     assert "## My files" in (folder / "README.md").read_text()
     assert (folder / "src/proj/model.py").read_text() == "# mine\n"
     assert not (folder / "LICENSE").exists()
+
+
+def test_copier_renders_and_updates_every_entry(
+    origin: tuple[Repository, dict[str, str]], tmp_path: Path, environment: dict[str, str]
+) -> None:
+    repository, _ = origin
+    found = built(repository.folder, tmp_path)
+    for version in found:
+        copier.run_copy(
+            str(tmp_path / "template.bundle"), tmp_path / version, vcs_ref=f"v{version}", defaults=True, quiet=True
+        )
+        assert f"_commit: v{version}\n" in (tmp_path / version / ".copier-answers.yml").read_text()
+    project = Repository(tmp_path / "0.1.0")
+    assert (project.folder / "old.txt").exists()
+    project.start()
+    project.write({"mine.txt": "mine\n", "README.md": "# proj\n\nmine\n"})
+    project.commit("Mine")
+    copier_update(project.folder, environment)
+    assert "_commit: v0.3.0\n" in (project.folder / ".copier-answers.yml").read_text(), "the newest that is no .dev"
+    assert (project.folder / "new.txt").read_text() == "one\ntwo\nthree\nfour\n"
+    assert not (project.folder / "old.txt").exists()
+    assert (project.folder / "README.md").read_text() == "# proj\n\nmine\n"

@@ -61,16 +61,9 @@ EDITS: list[State] = [
     edits.deleted_folder,
 ]
 FAST = [
-    "edit file_instead_of_folder",
     "setting fsmonitor_and_hooks",
-    "setting hostile_environment",
-    "setting separate_git_dir",
     "permission read_only_folder",
-    "refused corrupt_index",
-    "template path_git_hook",
-    "template link_up",
     "template folder_at_answers",
-    "template deep_mapping",
 ]
 """Starts of the names of some attempts that together use each part of this program."""
 

@@ -1,15 +1,9 @@
-"""A small template with a history of releases in a git repository, and fastproj installed from there."""
+"""A small template with a history of releases in a git repository."""
 
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-from matrix import ROOT
-from program import LIMIT_S
-from template_bundle import build
 
 QUESTIONS = """\
 _subdirectory: template/project
@@ -86,36 +80,3 @@ class Repository:
             major, minor, patch = version.split(".")
             self.commit("Go on", f"{major}.{minor}.{int(patch) + 1}.dev0")
         return made
-
-
-def installed(repository: Repository, site: Path) -> dict[str, str]:
-    """Install the program with a repository's template, and return the environment in which it runs from there."""
-    shutil.copytree(ROOT / "generator/fastproj", site / "fastproj", ignore=_LEAVE_OUT)
-    build(repository.folder, site / "fastproj/_template.bundle")
-    shutil.copy(repository.folder / "copier.yml", site / "fastproj/copier.yml")
-    return repository.environment | {"PYTHONPATH": str(site)}
-
-
-_LEAVE_OUT = shutil.ignore_patterns("__pycache__", "_template.bundle", "copier.yml")
-
-REFRESH = "from fastproj.shared.embedded import refresh_copy; print(refresh_copy()[1])"
-"""The first action of every command that needs the template."""
-
-
-def start(environment: Mapping[str, str], home: Path, code: str = REFRESH) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**environment, "FASTPROJ_HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def refresh(environment: Mapping[str, str], home: Path) -> str:
-    """Refresh the copy in a new process, and return the tag that a project is rendered from."""
-    process = start(environment, home)
-    output, message = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0, message
-    return output.strip()

@@ -9,7 +9,7 @@ from fastproj.shared.errors import FastprojError
 from fastproj.shared.inspection import check_rendered, is_of_git
 from matrix import EVERY
 from program import Fastproj
-from updating import MakeProject, build, commit, git, project_state
+from updating import MakeProject, commit, git, project_state
 
 OF_GIT = [".git", ".GIT", ".Git", ".git ", ".git.", ".git. .", ".gitmodules", ".GITMODULES", ".gitmodules "]
 ORDINARY = [".gitignore", ".gitattributes", ".github", ".gitkeep", "git", "gitx", ".git-blame-ignore-revs", "x.git"]
@@ -83,19 +83,18 @@ PAYLOADS = {
 
 @pytest.mark.parametrize("payload", PAYLOADS if EVERY else ["hook"])
 def test_hostile_template_is_refused(
-    payload: str, make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+    payload: str, make_project: MakeProject, fastproj: Fastproj, fork: Path, tmp_path: Path
 ) -> None:
     """`test_name_of_git` has the other names."""
-    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
     name, content = PAYLOADS[payload]
-    file = tmp_path / "fork/project" / name
+    file = fork / "project" / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content.replace("HACKED", str(tmp_path / "hacked")))
     file.chmod(0o755)
-    commit(tmp_path / "fork")
-    git(tmp_path / "fork", "tag", "v0.4.0")
+    commit(fork)
+    git(fork, "tag", "v0.4.0")
     (tmp_path / "out").mkdir()
-    git(tmp_path / "fork", "bundle", "create", "-q", "../fork.bundle", "HEAD", "--tags")
+    git(fork, "bundle", "create", "-q", "../fork.bundle", "HEAD", "--tags")
     for source in ("fork", "fork.bundle"):
         template = ["--template", str(tmp_path / source)]
         result = fastproj("new", "proj", "--yes", *template, "--output", str(tmp_path / "out"))
@@ -105,7 +104,7 @@ def test_hostile_template_is_refused(
     folder = make_project()
     before = project_state(folder)
     for command in (["update"], ["update", "--dry-run"]):
-        result = fastproj(*command, "--template", str(tmp_path / "fork"), cwd=folder)
+        result = fastproj(*command, "--template", str(fork), cwd=folder)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
         assert "which git treats as its own" in result.stderr
         assert project_state(folder) == before
@@ -114,26 +113,24 @@ def test_hostile_template_is_refused(
 
 
 @pytest.mark.parametrize("preserved", [True, False])
-def test_link_of_a_template_is_refused(preserved: bool, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_link_of_a_template_is_refused(preserved: bool, fastproj: Fastproj, fork: Path, tmp_path: Path) -> None:
     """Copier would render the link, or what it leads to."""
-    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
-    os.symlink("/etc/hostname", tmp_path / "fork/project/host")
-    with (tmp_path / "fork/copier.yml").open("a") as file:
+    os.symlink("/etc/hostname", fork / "project/host")
+    with (fork / "copier.yml").open("a") as file:
         file.write(f"_preserve_symlinks: {preserved}\n")
-    commit(tmp_path / "fork")
-    template = ["--template", str(tmp_path / "fork")]
+    commit(fork)
+    template = ["--template", str(fork)]
     result = fastproj("new", "proj", "--yes", *template, "--output", str(tmp_path))
     assert (result.returncode, "a symbolic link to '/etc/hostname'" in result.stderr) == (1, True), result.stderr
     assert not (tmp_path / "proj").exists()
-    shutil.rmtree(tmp_path / "fork")
+    shutil.rmtree(fork)
 
 
-def test_template_sees_no_variable_and_no_home_of_the_user(fastproj: Fastproj, tmp_path: Path) -> None:
-    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
-    (tmp_path / "fork/project/seen.txt.jinja").write_text("{{ '$MINE' | expandvars }} {{ '~' | expanduser }}\n")
-    (tmp_path / "fork/project/set.txt.jinja").write_text("{{ '$PATH' | expandvars }}\n")
-    commit(tmp_path / "fork")
-    options = ["--yes", "--template", str(tmp_path / "fork"), "--output", str(tmp_path)]
+def test_template_sees_no_variable_and_no_home_of_the_user(fastproj: Fastproj, fork: Path, tmp_path: Path) -> None:
+    (fork / "project/seen.txt.jinja").write_text("{{ '$MINE' | expandvars }} {{ '~' | expanduser }}\n")
+    (fork / "project/set.txt.jinja").write_text("{{ '$PATH' | expandvars }}\n")
+    commit(fork)
+    options = ["--yes", "--template", str(fork), "--output", str(tmp_path)]
     result = fastproj("new", "proj", *options, MINE="mine", HOME=str(tmp_path))
     assert result.returncode == 0, result.stderr
     variable, home = (tmp_path / "proj/seen.txt").read_text().split()

@@ -1,6 +1,4 @@
-"""The command line itself: exit statuses, suggestions for near misses, and the spelling of `--license`."""
-
-from pathlib import Path
+"""The command line itself: exit statuses, and suggestions for near misses."""
 
 import pytest
 from fastproj.shared.answers import combine
@@ -38,16 +36,6 @@ def test_exit_statuses_are_documented(fastproj: Fastproj) -> None:
     }.items():
         assert f"{status} {meaning}" in text
         assert f"| {status} | " in page
-
-
-def test_license_has_two_spellings(fastproj: Fastproj, tmp_path: Path) -> None:
-    text = fastproj("new", "--help").stdout
-    assert "--license" in text
-    assert "licence" not in text
-    for options in (["--licence", "none"], ["--data", "license=none"]):
-        result = fastproj("new", options[0].strip("-"), "--yes", "--no-git", *options, cwd=tmp_path)
-        assert result.returncode == 0, result.stderr
-        assert "licence: none" in (tmp_path / options[0].strip("-") / ".copier-answers.yml").read_text()
 
 
 def test_license_of_a_custom_template() -> None:

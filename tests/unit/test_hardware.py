@@ -71,7 +71,8 @@ def test_nvidia_smi_output_that_is_not_utf8(smi: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["exec sleep 600", "trap '' TERM INT; sleep 600 & echo $! > $0.child; wait"])
-def test_hanging_nvidia_smi_times_out(smi: Path, script: str) -> None:
+def test_hanging_nvidia_smi_times_out(smi: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "TIMEOUT_S", 0.3)
     smi.write_text(f"#!/bin/sh\n{script}\n")
     machine = hardware.detect()
     if (child := smi.with_name("nvidia-smi.child")).exists():
@@ -141,6 +142,7 @@ def test_tensor_cores_of_nvidia(capability: str, name: str, expected: str) -> No
     assert hardware.nvidia_format(capability, name) == expected
 
 
+@pytest.mark.usefixtures("small_template")
 def test_notes_are_shown_by_detect_and_new(fastproj: Fastproj, smi: Path, tmp_path: Path) -> None:
     answer(smi, "Failed to initialize NVML: Driver/library version mismatch", status=18)
     path = {"PATH": os.environ["PATH"]}

@@ -1,10 +1,7 @@
 """`fastproj report` on files that a test writes: damage, odd names, and what the rows prove."""
 
 import os
-import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +10,17 @@ from fastproj.runs.diagnosis import compare, diagnose
 from fastproj.runs.run import Run, read_runs
 from fastproj.runs.summary import differing
 from fastproj.runs.times import events, phases
-from matrix import ENGINE_MODEL, FRAMEWORKS
-from program import Fastproj, Project
+from program import Fastproj
 from trained import train_row, val_row, write_run
 
 ROWS = [train_row(10, 1.0, 0.9), train_row(20, 2.0, 0.5), val_row(20, 2.5, 0.6)]
+
+
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes a second."""
+    monkeypatch.setattr("fastproj.runs.charts.curves", lambda runs: [])
+    monkeypatch.setattr("fastproj.runs.charts.phase_bars", lambda times: "")
 
 
 def read(folder: Path, rows: list[dict[str, Any]], config: dict[str, Any] | None = None, **record: Any) -> Run:
@@ -67,6 +70,7 @@ def test_missing_run_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
         assert message in result.stderr
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_newest_run_is_read_from_a_folder_inside_the_project(fastproj: Fastproj, tmp_path: Path) -> None:
     for name, age in (("newest", 0), ("old", 100)):
         metrics = write_run(tmp_path / "runs" / name, ROWS) / "metrics.jsonl"
@@ -105,28 +109,7 @@ def test_names_and_values_are_escaped(fastproj: Fastproj, tmp_path: Path) -> Non
         assert text.count("&lt;script&gt;") > 5
 
 
-def test_without_matplotlib_the_summary_is_printed(
-    fastproj: Fastproj, environment: dict[str, str], tmp_path: Path
-) -> None:
-    folder = write_run(tmp_path / "first", ROWS)
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden/matplotlib.py").write_text("raise ImportError('hidden')\n")
-    search = os.pathsep.join([str(tmp_path / "hidden"), environment.get("PYTHONPATH", "")])
-    result = fastproj("report", str(folder), PYTHONPATH=search)
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-    assert "pip install matplotlib" in result.stderr
-    assert re.search(r"samples per second +640", result.stdout)
-    assert not (folder / "report.html").exists()
-
-
-def test_help_does_not_import_what_a_report_needs(environment: dict[str, str]) -> None:
-    program = (
-        "import sys, fastproj.cli; print([it for it in sys.modules if 'matplotlib' in it or 'fastproj.runs' in it])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
+@pytest.mark.usefixtures("no_charts")
 def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "first", ROWS)
     (tmp_path / "mine.html").write_text("<p>mine</p>")
@@ -145,6 +128,7 @@ def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> Non
     assert oct((folder / "report.html").stat().st_mode) == oct((folder / "config.json").stat().st_mode)
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_report_replaces_a_report_elsewhere(fastproj: Fastproj, tmp_path: Path) -> None:
     """Two runs of the same name are told apart by their folders."""
     for place in ("here", "there"):
@@ -231,6 +215,7 @@ def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
     assert compare(both, differing(both))[-1] == "large trains 3.1 times as many samples per second as small."
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "first", ROWS, steps=20, command=["/home/another/train.py"], commit="abc-dirty")
     moved = Path(shutil.move(folder, tmp_path / "moved"))
@@ -240,18 +225,3 @@ def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> 
     assert "/home/another/train.py" in text
     assert "abc-dirty" in text
     assert "not finished" not in text
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_metric_that_waits_for_the_gpu_is_named(framework: str, project: Project, tmp_path: Path) -> None:
-    folder = shutil.copytree(project(framework, ENGINE_MODEL), tmp_path / "proj", symlinks=True)
-    run = read(folder / "runs/a", ROWS)
-    assert [it for it in diagnose(run) if "wait for the GPU" in it] == []
-    model = folder / "src/proj/model.py"
-    text = model.read_text().replace('"accuracy": (correct, count)}', '"accuracy": (correct.item(), count)}')
-    model.write_text(text)
-    line = next(number for number, it in enumerate(text.splitlines(), 1) if ".item()" in it)
-    expected = f"model.py, line {line}: .item() in forward makes each step wait for the GPU; keep the tensor."
-    assert expected in diagnose(run)
-    model.write_text("def forward(:\n")
-    assert [it for it in diagnose(run) if "wait for the GPU" in it] == []

@@ -1,14 +1,12 @@
 """The messages of failures: the reason, no boilerplate, no password, and the way out."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fastproj.shared.errors import without_passwords
 from fastproj.shared.git import Result
-from program import Fastproj, run_on_full_device
-from updating import MakeProject, commit, edit, git
+from program import Fastproj
+from updating import MakeProject, commit, edit
 
 SSH = """ssh: Could not resolve hostname example: Name or service not known
 fatal: Could not read from remote repository.
@@ -80,24 +78,3 @@ def test_version_that_may_move_is_refused(version: str, make_project: MakeProjec
     result = fastproj("update", cwd=folder)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
     assert f"has no version {version}" in result.stderr
-
-
-@pytest.mark.parametrize("command", ["update", "new"])
-def test_output_that_cannot_be_written(
-    command: str, make_project: MakeProject, environment: dict[str, str], tmp_path: Path
-) -> None:
-    folder = make_project()
-    arguments = ["update"] if command == "update" else ["new", "other", "--yes", "--output", str(tmp_path)]
-    result = run_on_full_device(folder, environment, *arguments)
-    expected = "fastproj: cannot write the output (No space left on device): check where stdout goes\n"
-    assert (result.returncode, result.stderr) == (1, expected)
-    assert ("A  docs/new.md" in git(folder, "status", "--porcelain")) == (command == "update")
-    assert (tmp_path / "other").exists() == (command == "new")
-
-
-def test_native_windows_is_refused() -> None:
-    program = "import sys; sys.platform = 'win32'; from fastproj.__main__ import main; main()"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert result.stderr.startswith("fastproj: on Windows, fastproj runs in WSL2 only")
-    assert result.stderr.count("\n") == 1

@@ -30,21 +30,20 @@ def test_fork_is_recorded_and_used_by_later_updates(
 
 
 def test_edited_file_that_the_template_moves_and_rewrites_is_kept(
-    make_project: MakeProject, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+    make_project: MakeProject, fork: Path, fastproj: Fastproj
 ) -> None:
     folder = make_project()
     engine = folder / "src/proj/engine.py"
     edit(engine, "return 20\n", "return 20 + 1  # mine\n")
     commit(folder)
     mine = engine.read_text()
-    git(tmp_path, "clone", "-q", str(bundles[-1]), "fork")
-    package = tmp_path / "fork/project/src/{{ package }}"
+    package = fork / "project/src/{{ package }}"
     (package / "engine.py").unlink()
     (package / "core").mkdir()
     (package / "core/motor.py").write_text("".join(f"class Part{number}: ...\n" for number in range(40)))
-    commit(tmp_path / "fork")
-    git(tmp_path / "fork", "tag", "v0.4.0")
-    result = fastproj("update", "--template", str(tmp_path / "fork"), cwd=folder)
+    commit(fork)
+    git(fork, "tag", "v0.4.0")
+    result = fastproj("update", "--template", str(fork), cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "yours     src/proj/engine.py: kept with your changes; it is no longer rendered" in result.stdout
     assert engine.read_text() == mine
@@ -89,20 +88,19 @@ def test_old_or_missing_git_is_a_one_line_error(
 
 
 def test_template_with_tasks_or_migrations_is_refused(
-    make_project: MakeProject, fastproj: Fastproj, bundles: list[Path], tmp_path: Path
+    make_project: MakeProject, fastproj: Fastproj, fork: Path, tmp_path: Path
 ) -> None:
     folder = make_project("v0.1.0")
     before = read_files(folder)
-    git(tmp_path, "clone", "-q", str(bundles[0]), "fork")
     for number, key in enumerate(("_migrations", "_tasks")):
-        questions = tmp_path / "fork/copier.yml"
+        questions = fork / "copier.yml"
         questions.write_text(f"{key}:\n  - touch {tmp_path}/ran\n" + questions.read_text())
-        commit(tmp_path / "fork")
-        git(tmp_path / "fork", "tag", f"v1.{number}.0")
-        result = fastproj("update", "--template", str(tmp_path / "fork"), cwd=folder)
+        commit(fork)
+        git(fork, "tag", f"v1.{number}.0")
+        result = fastproj("update", "--template", str(fork), cwd=folder)
         assert result.returncode == 1
         assert result.stderr.count("\n") == 1
         assert key.removeprefix("_") in result.stderr
-        git(tmp_path / "fork", "reset", "-q", "--hard", "HEAD~1")
+        git(fork, "reset", "-q", "--hard", "HEAD~1")
     assert read_files(folder) == before
     assert not (tmp_path / "ran").exists()

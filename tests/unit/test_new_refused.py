@@ -1,55 +1,32 @@
 """`fastproj new` refuses, in one line and without leaving anything behind, what it cannot do."""
 
 import os
-import resource
-import subprocess
-import sys
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Fastproj, run_on_full_device
+from fastproj.creating.question import Question
+from fastproj.shared.answers import ANSWERS, combine
+from fastproj.shared.errors import FastprojError, UsageError
+from fastproj.shared.template import open_template, questions_in
+from matrix import QUESTIONS, ROOT
+from program import Fastproj
 
+ASKED = questions_in(ROOT)
 WRONG_USAGE = [
-    (["--gpus", "-1"], "gpus"),
-    (["--gpus", "65"], "from 0 to 64"),
+    (["--gpus", "65"], "--gpus: enter a number from 0 to 64"),
     (["--gpus", "two"], "integer"),
-    (["--nodes", "0"], "from 1 to 10000"),
-    (["--tensor-cores", "fp8", "--gpus", "0"], "fp8 requires a GPU"),
-    (["--tensor-cores", "int4", "--gpus", "1"], "int4"),
-    (["--framework", "tensorflow"], "tensorflow"),
     (["--model", "perceptron"], "perceptron"),
-    (["--model", ""], "model"),
-    (["--model", "../models/resnet"], "../models/resnet"),
-    (["--components", "kubernetes"], "kubernetes"),
-    (["--licence", "GPL"], "GPL"),
-    (["--author", ""], "author"),
-    (["--author", "a\nb"], "author"),
-    (["--author", "x" * 101], "author"),
     (["--gpu", "1"], "--gpu"),
     (["--nonsense"], "--nonsense"),
     (["extra"], "extra"),
-    (["--data", "nonsense=1"], "has no such question"),
-    (["--data", "gpus"], "KEY=VALUE"),
-    (["--data", "=1"], "has no such question"),
-    (["--data", "precision=fp8"], "has no such question"),
-    (["--data", "project_name=../../x"], "has no such question"),
-    (["--data", "_src_path=x"], "has no such question"),
-    (["--data", "gpus=99"], "from 0 to 64"),
-    (["--data", "gpus=x"], "integer"),
-    (["--data", "gpus=1", "--data", "gpus=2"], "given twice"),
-    (["--gpus", "1", "--data", "gpus=2"], "given twice"),
 ]
 OTHER_ERRORS = [
-    (["--template", ""], "is not on this machine"),
-    (["--template", "~nosuchuser/x"], "is not on this machine"),
-    (["--template", "a" * 300], "is not on this machine"),
     (["--template", "/no/such/template"], "is not on this machine"),
     (["--template", "https://127.0.0.1:9/x.git"], "could not read the template"),
     (["--output", "/no/such/folder"], "is not a folder"),
 ]
-
-
 BAD = [*((2, *case) for case in WRONG_USAGE), *((1, *case) for case in OTHER_ERRORS)]
 
 
@@ -63,6 +40,62 @@ def test_bad_option_is_a_one_line_error(
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("location", ["", "~nosuchuser/x", "a" * 300])
+def test_template_that_is_not_there_is_refused(location: str, tmp_path: Path) -> None:
+    with pytest.raises(FastprojError, match="is not on this machine"):
+        open_template(location, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("tensor_cores", "int4", "int4"),
+        ("framework", "tensorflow", "tensorflow"),
+        ("model", "", "model"),
+        ("model", "../models/resnet", "../models/resnet"),
+        ("components", "kubernetes", "kubernetes"),
+        ("licence", "GPL", "GPL"),
+        ("nonsense", "1", "has no such question"),
+        ("", "1", "has no such question"),
+        ("precision", "fp8", "has no such question"),
+        ("project_name", "../../x", "has no such question"),
+        ("_src_path", "x", "has no such question"),
+        ("gpus", "x", "integer"),
+    ],
+)
+def test_answer_is_refused(name: str, value: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        combine({}, [f"{name}={value}"], ASKED)
+    if name in ANSWERS:
+        with pytest.raises(UsageError, match=re.escape(message)):
+            combine({name: value}, [], ASKED)
+
+
+def test_answers_are_pairs_and_given_once() -> None:
+    with pytest.raises(UsageError, match="KEY=VALUE"):
+        combine({}, ["gpus"], ASKED)
+    for options, data in (({}, ["gpus=1", "gpus=2"]), ({"gpus": 1}, ["gpus=2"])):
+        with pytest.raises(UsageError, match="gpus is given twice"):
+            combine(options, data, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("gpus", "-1", "from 0 to 64"),
+        ("gpus", "65", "from 0 to 64"),
+        ("nodes", "0", "from 1 to 10000"),
+        ("tensor_cores", "fp8", "fp8 requires a GPU"),
+        ("author", "", "at most 100 characters on one line"),
+        ("author", "a\nb", "at most 100 characters on one line"),
+        ("author", "x" * 101, "at most 100 characters on one line"),
+    ],
+)
+def test_answer_is_not_valid(name: str, value: str, message: str) -> None:
+    question = Question(name, QUESTIONS[name], {"gpus": 0})
+    assert message in question.problem(value)
 
 
 def test_no_terminal_requires_yes(fastproj: Fastproj, tmp_path: Path) -> None:
@@ -113,23 +146,6 @@ def test_unwritable_folder_is_a_one_line_error(fastproj: Fastproj, tmp_path: Pat
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("limit", [0, 500, 5_000])
-def test_full_disk_leaves_no_files(limit: int, environment: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    result = subprocess.run(
-        [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path / "out")],
-        env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 1, result.stdout
-    assert result.stderr.count("\n") == 1
-    assert list((tmp_path / "out").iterdir()) == []
-
-
 def test_missing_git_is_a_one_line_error(fastproj: Fastproj, tmp_path: Path) -> None:
     result = fastproj("new", "proj", "--yes", cwd=tmp_path, PATH=str(tmp_path))
     assert result.returncode == 1
@@ -154,13 +170,3 @@ def test_broken_git_is_a_one_line_error(script: str, fastproj: Fastproj, tmp_pat
     assert "git" in result.stderr
     assert result.stderr.count("\n") == 1
     assert list((tmp_path / "out").iterdir()) == []
-
-
-@pytest.mark.parametrize("arguments", [["detect"], ["--version"], ["--help"]])
-def test_full_output_device_is_a_one_line_error(
-    arguments: list[str], environment: dict[str, str], tmp_path: Path
-) -> None:
-    result = run_on_full_device(tmp_path, environment, *arguments)
-    assert result.returncode == 1
-    assert "cannot write the output" in result.stderr
-    assert result.stderr.count("\n") == 1

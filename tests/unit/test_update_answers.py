@@ -7,7 +7,7 @@ import pytest
 from edits import PACKAGE, edited_another_function, own_model
 from matrix import EVERY
 from program import Fastproj
-from updating import MakeProject, build, commit, edit, git, lost_edits, read_answers, read_files
+from updating import MakeProject, commit, edit, git, lost_edits, read_answers, read_files
 
 
 def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -> None:
@@ -69,6 +69,7 @@ def test_older_version_keeps_the_edits(make_project: MakeProject, fastproj: Fast
     assert lost_edits(folder, before, rendered) == []
 
 
+@pytest.mark.usefixtures("small_template")
 def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Path) -> None:
     """The recorded location of the own template is the same on every machine, also with FASTPROJ_HOME."""
     result = fastproj("new", "proj", "--yes", cwd=tmp_path)
@@ -94,26 +95,23 @@ def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Pat
 
 
 @pytest.mark.parametrize("tag", ["2025.10", "1.0", "1"] if EVERY else ["2025.10"])
-def test_version_that_looks_like_a_number(
-    tag: str, make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
-) -> None:
+def test_version_that_looks_like_a_number(tag: str, make_project: MakeProject, fastproj: Fastproj, fork: Path) -> None:
     folder = make_project("v0.3.0")
-    git(tmp_path, "clone", "-q", str(build(tmp_path)), "fork")
-    for old in git(tmp_path / "fork", "tag").split():
+    for old in git(fork, "tag").split():
         if old != "v0.3.0":
-            git(tmp_path / "fork", "tag", "-d", old)
-    edit(tmp_path / "fork/project/README.md.jinja", "About", "About it")
-    commit(tmp_path / "fork")
-    git(tmp_path / "fork", "tag", tag)
-    fork = ["--template", str(tmp_path / "fork")]
-    result = fastproj("update", *fork, "--to", tag, cwd=folder)
+            git(fork, "tag", "-d", old)
+    edit(fork / "project/README.md.jinja", "About", "About it")
+    commit(fork)
+    git(fork, "tag", tag)
+    from_fork = ["--template", str(fork)]
+    result = fastproj("update", *from_fork, "--to", tag, cwd=folder)
     assert result.returncode == 0, result.stderr
     assert read_answers(folder)["_commit"] == tag
     commit(folder)
     assert f"version   {tag}, the newest" in fastproj("status", cwd=folder).stdout
-    edit(tmp_path / "fork/project/README.md.jinja", "About it", "About that")
-    commit(tmp_path / "fork")
-    git(tmp_path / "fork", "tag", "2026.1")
+    edit(fork / "project/README.md.jinja", "About it", "About that")
+    commit(fork)
+    git(fork, "tag", "2026.1")
     edit(folder / ".copier-answers.yml", f"_commit: '{tag}'", f"_commit: {tag}")  # as earlier versions wrote it
     commit(folder)
     result = fastproj("update", cwd=folder)

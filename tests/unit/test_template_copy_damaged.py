@@ -2,23 +2,16 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastproj.shared import embedded
 from fastproj.shared.embedded import entries
-from history import RELEASES, Repository, refresh, start
-from program import LIMIT_S
+from history import RELEASES, Repository
+from program import Fastproj
 from template_bundle import build
 from template_copy import clones
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """The program's folder, with its copy of the template."""
-    return tmp_path / "home"
 
 
 def other_template(home: Path, version: str) -> None:
@@ -65,39 +58,28 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("program", ["0.2.0", "development"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_or_foreign_copy_is_replaced(
-    damage: Callable[[Path], object], program: str, programs: dict[str, dict[str, str]], home: Path, tmp_path: Path
+    damage: Callable[[Path], object], refresh: Callable[[str], str], copies: Path, tmp_path: Path
 ) -> None:
-    tag = refresh(programs[program], home)
-    right = entries(home / "template.bundle")
-    damage(home)
-    assert refresh(programs[program], home) == tag
-    assert entries(home / "template.bundle") == right
-    assert clones(home, tmp_path / "clone")
-
-
-def run_new(program: dict[str, str], folder: Path, **changes: str) -> subprocess.CompletedProcess[str]:
-    folder.mkdir(exist_ok=True)
-    return subprocess.run(
-        [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(folder)],
-        env=program | changes,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for program in ("0.2.0", "development"):
+        tag = refresh(program)
+        right = entries(copies / "template.bundle")
+        damage(copies)
+        assert refresh(program) == tag
+        assert entries(copies / "template.bundle") == right
+        assert clones(copies, tmp_path / "clone")
+        shutil.rmtree(tmp_path / "other", ignore_errors=True)
 
 
 @pytest.mark.parametrize("place", ["/proc/fastproj", "{}/file/below", "{}/taken"])
-@pytest.mark.parametrize("program", ["0.3.0"])
-def test_unwritable_home_is_a_one_line_error(
-    place: str, program: str, programs: dict[str, dict[str, str]], tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("small_template")
+def test_unwritable_home_is_a_one_line_error(place: str, fastproj: Fastproj, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "taken/template.bundle/x").mkdir(parents=True)
-    result = run_new(programs[program], tmp_path / "out", FASTPROJ_HOME=place.format(tmp_path))
+    home = place.format(tmp_path)
+    result = fastproj("new", "proj", "--yes", "--output", str(tmp_path / "out"), FASTPROJ_HOME=home)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1, result.stderr
     assert "set FASTPROJ_HOME to a writable folder" in result.stderr
@@ -105,28 +87,30 @@ def test_unwritable_home_is_a_one_line_error(
     assert os.listdir(tmp_path / "taken") == ["template.bundle"]
 
 
-def test_complete_copy_in_a_read_only_folder_is_used(programs: dict[str, dict[str, str]], home: Path) -> None:
-    refresh(programs["0.3.0"], home)
-    code = (
-        "import os, fastproj.shared.embedded as e\n"
-        "def refuse(*a, **k): raise PermissionError(13, 'Permission denied')\n"  # root may write anywhere
-        "os.mkdir = os.replace = refuse\n"
-        "print(e.refresh_copy()[1])"
-    )
-    for program in ("0.3.0", "0.2.0"):
-        output, message = start(programs[program], home, code).communicate(timeout=LIMIT_S)
-        assert output == f"v{program}\n", message
+def refuse(*_: object, **__: object) -> None:
+    """Root may write anywhere."""
+    raise PermissionError(13, "Permission denied")
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda file: os.truncate(file, 500)], ids=["gone", "truncated"])
-def test_damaged_installation_is_a_one_line_error(
-    damage: Callable[[Path], None], programs: dict[str, dict[str, str]], tmp_path: Path
+def test_complete_copy_in_a_read_only_folder_is_used(
+    refresh: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = shutil.copytree(programs["0.3.0"]["PYTHONPATH"], tmp_path / "site")
-    damage(site / "fastproj/_template.bundle")
-    result = run_new(
-        programs["0.3.0"] | {"PYTHONPATH": str(site)}, tmp_path / "out", FASTPROJ_HOME=str(tmp_path / "home")
-    )
+    refresh("0.3.0")
+    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
+    for program in ("0.3.0", "0.2.0"):
+        assert refresh(program) == f"v{program}"
+
+
+@pytest.mark.parametrize("size", [0, 500], ids=["gone", "truncated"])
+def test_damaged_installation_is_a_one_line_error(
+    size: int, bundles: list[Path], fastproj: Fastproj, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    if size:
+        (tmp_path / "own.bundle").write_bytes(bundles[-1].read_bytes()[:size])
+    monkeypatch.setattr(embedded, "_PACKED", tmp_path / "own.bundle")
+    result = fastproj("new", "proj", "--yes", "--output", str(tmp_path / "out"))
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1, result.stderr
     assert "reinstall fastproj" in result.stderr

@@ -1,0 +1,213 @@
+"""`fastproj add`, `remove` and `components`, with components that depend on each other."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from jinja2 import StrictUndefined
+from jinja2.sandbox import SandboxedEnvironment
+from matrix import COMPONENTS, QUESTIONS
+from program import Fastproj
+from updating import MakeProject, commit, edit, git, project_state, read_answers
+
+TABLE = {
+    "one": {"about": "the first"},
+    "two": {"about": "needs the first", "requires": ["one"], "packages": {"tabulate>=0.9": "tables"}},
+    "three": {"about": "replaces the first", "conflicts": ["one"]},
+    "four": {"about": "for another framework", "frameworks": ["jax"]},
+    "five": {"about": "in another framework", "frameworks": ["jax"], "instead": {"pytorch": "set `five`"}},
+}
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory: pytest.TempPathFactory, fastproj: Fastproj) -> Path:
+    """A project of a team's template, whose components depend on each other."""
+    folder = tmp_path_factory.mktemp("team")
+    template = folder / "template"
+    (template / "project").mkdir(parents=True)
+    questions = {
+        "_subdirectory": "project",
+        "project_name": {"type": "str"},
+        "framework": {"type": "str", "default": "pytorch"},
+        "component_table": {"type": "yaml", "when": False, "default": TABLE},
+        "components": {
+            "type": "str",
+            "multiselect": True,
+            "default": [],
+            "choices": "{% for name, it in component_table.items() %}- {{ name }}\n{% endfor %}",
+            "validator": QUESTIONS["components"]["validator"],
+        },
+    }
+    (template / "copier.yml").write_text(yaml.safe_dump(questions, sort_keys=False))
+    answers = "{{ _copier_answers | to_nice_yaml -}}\n"
+    (template / "project/{{ _copier_conf.answers_file }}.jinja").write_text(answers)
+    name = "{% yield name from components %}{{ name }}{% endyield %}.txt.jinja"
+    (template / f"project/{name}").write_text("{% include 'parts/' ~ name -%}\n")
+    (template / "parts").mkdir()
+    for name in TABLE:
+        (template / "parts" / name).write_text(f"{name}\n")
+    lines = "{% for name in components %}from {{ name }}\n{% endfor %}"
+    (template / "project/registry.txt.jinja").write_text(f"The components.\n\n{lines}\nThe end.\n")
+    git(folder, "init", "-q", "template")
+    commit(template)
+    git(template, "tag", "v1.0.0")
+    assert fastproj("new", "proj", "--yes", "--template", str(template), cwd=folder).returncode == 0
+    (template / "project/later.txt").write_text("of a newer version\n")
+    commit(template)
+    git(template, "tag", "v2.0.0")
+    return folder / "proj"
+
+
+@pytest.fixture
+def team(rendered: Path, tmp_path: Path) -> Path:
+    """A copy of it, which the test may change."""
+    return shutil.copytree(rendered, tmp_path / "proj", symlinks=True)
+
+
+def test_add_stays_at_the_own_version_and_adds_what_is_required(team: Path, fastproj: Fastproj) -> None:
+    result = fastproj("add", "two", cwd=team)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (read_answers(team)["_commit"], read_answers(team)["components"]) == ("v1.0.0", ["one", "two"])
+    assert (team / "one.txt").exists()
+    assert not (team / "later.txt").exists()
+    assert "  one is required\n" in result.stdout
+    assert "make setup, which installs tabulate>=0.9" in result.stdout
+    commit(team)
+    refused = fastproj("remove", "one", cwd=team)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "two requires one" in refused.stderr
+    assert fastproj("remove", "one", "two", cwd=team).returncode == 0
+    assert not (team / "one.txt").exists()
+
+
+def test_components_that_exclude_each_other_are_refused_by_name(team: Path, fastproj: Fastproj) -> None:
+    both = fastproj("add", "one", "three", cwd=team)
+    assert (both.returncode, both.stderr.count("\n")) == (2, 1)
+    for first, second in (("one", "three"), ("three", "one")):
+        assert fastproj("add", first, cwd=team).returncode == 0
+        commit(team)
+        result = fastproj("add", second, cwd=team)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert "three and one exclude each other" in result.stderr
+        git(team, "reset", "-q", "--hard", "HEAD~1")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (["one", "two"], ""),
+        (["two"], "two requires one."),
+        (["one", "three"], "three and one exclude each other."),
+        (["four"], "four does not work with pytorch."),
+    ],
+)
+def test_questions_check_components_without_fastproj_too(chosen: list[str], message: str) -> None:
+    validator = SandboxedEnvironment(undefined=StrictUndefined).from_string(QUESTIONS["components"]["validator"])
+    found = validator.render(components=chosen, component_table=TABLE, framework="pytorch")
+    assert " ".join(found.split()) == message
+
+
+def test_component_of_another_framework_is_refused(team: Path, fastproj: Fastproj) -> None:
+    reasons = {"four": "does not work with pytorch, but with jax", "five": "Pytorch has this: set `five`"}
+    listed = fastproj("components", cwd=team).stdout.partition("Not for this project:\n")[2]
+    for name, reason in reasons.items():
+        result = fastproj("add", name, cwd=team)
+        assert (result.returncode, result.stderr) == (1, f"fastproj: {name}: {reason}\n")
+        assert re.search(f"^{name} +{re.escape(reason)}$", listed, re.MULTILINE)
+
+
+def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Return the content and mode of each file, also in git's folder, except git's objects."""
+    files = (file for file in folder.rglob("*") if file.is_file() and folder / ".git/objects" not in file.parents)
+    return {str(file.relative_to(folder)): (file.read_bytes(), file.stat().st_mode) for file in files}
+
+
+def test_dry_run_shows_the_changes_and_leaves_every_byte(team: Path, fastproj: Fastproj) -> None:
+    before = everything(team)
+    shown = fastproj("add", "one", "--dry-run", cwd=team)
+    assert shown.returncode == 0, shown.stderr
+    assert everything(team) == before
+    assert "+from one\n" in shown.stdout
+    assert "+++ b/one.txt\n" in shown.stdout
+    assert fastproj("add", "one", cwd=team).returncode == 0
+    commit(team)
+    before = everything(team)
+    shown = fastproj("remove", "one", "--dry-run", cwd=team)
+    assert "-from one\n" in shown.stdout
+    assert everything(team) == before
+
+
+def test_adding_twice_and_removing_what_is_not_there_change_nothing(team: Path, fastproj: Fastproj) -> None:
+    assert fastproj("add", "one", cwd=team).returncode == 0
+    commit(team)
+    before = project_state(team)
+    for command, message in {"add one": "has these components already", "remove three": "does not have these"}.items():
+        result = fastproj(*command.split(), cwd=team)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert message in result.stdout
+        assert "nothing was changed" in result.stdout
+    assert project_state(team) == before
+
+
+def test_edited_files_are_merged_and_kept(team: Path, fastproj: Fastproj) -> None:
+    edit(team / "registry.txt", "The components", "My components")
+    commit(team)
+    result = fastproj("add", "one", cwd=team)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (team / "registry.txt").read_text() == "My components.\n\nfrom one\n\nThe end.\n"
+    (team / "one.txt").write_text("mine\n")
+    commit(team)
+    result = fastproj("remove", "one", cwd=team)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (team / "registry.txt").read_text() == "My components.\n\n\nThe end.\n"
+    assert (team / "one.txt").read_text() == "mine\n"
+    assert "yours     one.txt: kept with your changes" in result.stdout
+
+
+def test_components_lists_each_in_a_line(team: Path, fastproj: Fastproj) -> None:
+    result = fastproj("components", cwd=team.parent)
+    for line, (name, entry) in zip(result.stdout.splitlines(), COMPONENTS.items(), strict=True):
+        assert line.split(maxsplit=1) == [name, entry["about"]]
+        assert len(line) <= 79
+    assert fastproj("add", "two", cwd=team).returncode == 0
+    lines = fastproj("components", cwd=team).stdout.partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in lines] == ["one", "two", "three"]
+    assert [line.split()[0] for line in lines if " installed " in line] == ["one", "two"]
+
+
+REFUSED = {
+    "unknown": (["add", "onne"], "there is no component onne: did you mean one?"),
+    "unknown-remove": (["remove", "onne"], "there is no component onne"),
+    "nothing": (["add"], "NAME"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusal_is_one_line_and_changes_nothing(case: str, team: Path, fastproj: Fastproj) -> None:
+    arguments, message = REFUSED[case]
+    before = project_state(team)
+    result = fastproj(*arguments, cwd=team)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert project_state(team) == before
+
+
+def test_add_needs_committed_files(team: Path, fastproj: Fastproj) -> None:
+    (team / "registry.txt").write_text("mine\n")
+    result = fastproj("add", "one", cwd=team)
+    assert result.returncode == 1
+    assert "registry.txt changed since the last commit" in result.stderr
+    assert (team / "registry.txt").read_text() == "mine\n"
+
+
+def test_project_of_a_version_without_components_is_updated_first(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
+    folder = make_project("v0.3.0")
+    for arguments in (["components"], ["add", "ema"], ["remove", "ema"]):
+        result = fastproj(*arguments, cwd=folder)
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        assert "update the project with fastproj update" in result.stderr
