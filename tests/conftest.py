@@ -95,7 +95,7 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
 def uv() -> str:
     """The program uv, which `make test` installs."""
     found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    return found or pytest.skip("uv is not installed")
+    return found or pytest.skip("needs uv: make test installs it")
 
 
 @pytest.fixture(scope="session")

@@ -117,7 +117,7 @@ def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         disk.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)]
         if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-            pytest.skip("cannot mount a disk: needs root")
+            pytest.skip("needs root, to mount a disk: sudo make test")
         return disk
 
     yield make

@@ -18,8 +18,8 @@ OPTIONS = ["--train.steps=2000", "--train.eval_every=200", "--train.micro_batch=
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="starts a Ray cluster: set EVERY_TEST=1")
-@pytest.mark.skipif(not PYTHON, reason="set FASTPROJ_RAY_PYTHON to the Python of an environment with ray[train]")
+@pytest.mark.skipif(not EVERY, reason="starts a Ray cluster: make test-all")
+@pytest.mark.skipif(not PYTHON, reason="needs FASTPROJ_RAY_PYTHON, a Python with ray[train]: make test-all")
 def test_killed_worker_changes_nothing(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("ray")
     p.finish(tmp_path / "whole", *OPTIONS, ranks=2)

@@ -1,4 +1,7 @@
-"""restart: kills, hangs and failures of one of two ranks; what is not restarted; signals; a lack of memory."""
+"""restart: kills, hangs and failures of one of two ranks; what is not restarted; signals; a lack of memory.
+
+A start of a rank takes seconds, so `make test` has the supervisor's decisions with ranks that only end.
+"""
 
 import os
 import re
@@ -6,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine import MakePackage, Package, equal, rows, saved
+from matrix import EVERY
 from program import finish
 
 OPTIONS = ["--train.steps=8", "--train.eval_every=2", "--train.micro_batch=4", "--restart.hang_seconds=100"]
@@ -47,6 +53,7 @@ supervisor.command = [sys.executable, __file__, "rank", str(folder), fault, *opt
 raise SystemExit(supervisor.run(1))
 """
 KILL, HANG = "os.kill(os.getpid(), signal.SIGKILL) # once", "hang(*armed) # once"
+every = pytest.mark.skipif(not EVERY, reason="starts ranks again and again: make test-all")
 
 
 def supervise(p: Package, folder: Path, fault: str, ranks: int, *options: str) -> subprocess.Popen[str]:
@@ -61,7 +68,7 @@ def supervise(p: Package, folder: Path, fault: str, ranks: int, *options: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [KILL, HANG])
+@pytest.mark.parametrize("fault", [KILL, pytest.param(HANG, marks=every)])
 def test_fault_of_one_of_two_ranks_changes_nothing(tiny: MakePackage, tmp_path: Path, fault: str) -> None:
     p = tiny("restart")
     p.finish(tmp_path / "whole", *OPTIONS, "--restart.enabled=true", ranks=2)
@@ -78,12 +85,15 @@ def test_fault_of_one_of_two_ranks_changes_nothing(tiny: MakePackage, tmp_path: 
         assert "-9" in stderr
 
 
+IN_VAIN = ["starts again from step 4"] * 2 + ["error: the ranks ended with status 1"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said", "starts"),
     [
         ("raise UserError('wrong config')", ["error: wrong config"], 1),
-        ("raise RuntimeError", ["starts again from step 4"] * 2 + ["error: the ranks ended with status 1"], 3),
+        pytest.param("raise RuntimeError", IN_VAIN, 3, marks=every),
     ],
 )
 def test_what_a_restart_cannot_repair_ends(
@@ -99,7 +109,56 @@ def test_what_a_restart_cannot_repair_ends(
     assert all(part in line for part, line in zip(said, found, strict=True))
 
 
+@pytest.fixture
+def restart(tiny: MakePackage) -> Iterator[Any]:
+    """Return the module; restore the signal handlers of this process, in which the supervisor sets its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    yield tiny("restart").components.restart
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "ended", "starts"),
+    [("0", 0, 1), ("1 0", 0, 2), ("1 1 0", 0, 3), ("1 1 1 1", 1, 4), ("64", 1, 1), ("75", 75, 1), ("1 75", 75, 2)],
+)
+def test_ranks_start_again_until_restarts_are_in_vain(
+    restart: Any, tmp_path: Path, statuses: str, ended: int, starts: int
+) -> None:
+    """The first start leaves a checkpoint, so two restarts in vain may follow it."""
+    folder = tmp_path / "a"
+    (folder / "checkpoints").mkdir(parents=True)
+    supervisor = restart.Supervisor(folder, [], 1)
+    rank = f"mkdir -p checkpoints/step-4; echo >> starts; set -- {statuses}; shift $(($(wc -l < starts) - 1)); exit $1"
+    supervisor.command = ["sh", "-c", f"cd {folder}; {rank}"]
+    assert supervisor.run(2) == ended
+    assert len((folder / "starts").read_text()) == starts
+
+
+def test_smaller_forward_passes_are_worth_a_start(restart: Any, tmp_path: Path) -> None:
+    supervisor = restart.Supervisor(tmp_path, [], 1)
+    supervisor.command = ["sh", "-c", f"cd {tmp_path}; test -e oom.json && exit; echo 2 > oom.json; exit 64"]
+    assert supervisor.run(1) == 0
+
+
+def test_signal_reaches_all_ranks(restart: Any, tmp_path: Path) -> None:
+    supervisor = restart.Supervisor(tmp_path, [], 2)
+    ask = f"touch {tmp_path}/$RANK; test $(ls {tmp_path} | wc -l) = 2 && kill -TERM {os.getpid()}"
+    supervisor.command = ["sh", "-c", f"trap 'exit 75' TERM; {ask}; while :; do sleep 0.01; done"]
+    assert supervisor.run(1) == 75
+
+
+def test_failed_rank_ends_the_others(restart: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart, "GRACE", 0.1)
+    supervisor, file = restart.Supervisor(tmp_path, [], 2), tmp_path / "pid"
+    fail = f"until test -s {file}; do sleep 0.01; done; exit 3"
+    supervisor.command = ["sh", "-c", f"if test $RANK = 1; then {fail}; fi; echo $$ > {file}; sleep 600"]
+    assert supervisor.run(0) == 1
+    assert not Path("/proc", file.read_text().strip()).exists()
+
+
 @pytest.mark.slow
+@every
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)])
 def test_stop_reaches_all_ranks_and_nothing_is_restarted(
     tiny: MakePackage, tmp_path: Path, number: signal.Signals, status: int
@@ -120,6 +179,7 @@ def test_stop_reaches_all_ranks_and_nothing_is_restarted(
 
 
 @pytest.mark.slow
+@every
 def test_rank_without_memory_starts_again_with_smaller_forward_passes(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("oom", "restart")
     fault = "raise UserError('no memory') if (folder / 'a/oom.json').write_text('2') else None # once"
@@ -130,18 +190,22 @@ def test_rank_without_memory_starts_again_with_smaller_forward_passes(tiny: Make
     assert saved(tmp_path / "b")["components"]["oom"] == {"size": 2}
 
 
+def test_run_without_a_name_is_refused(
+    restart: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["restart", "--", "--train.steps=2"])
+    with pytest.raises(SystemExit) as ended:
+        restart.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "error: a run without a name cannot be resumed: add --run.name first\n"
+
+
 @pytest.mark.slow
-def test_program_refuses_a_run_without_a_name(tiny: MakePackage, tmp_path: Path) -> None:
+def test_program_trains_without_a_warning(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("restart")
     command = [sys.executable, "-W", "error", "-m", f"{p.name}.components.restart", "--", "--train.steps=2"]
-    command += [f"--run.dir={tmp_path}", "--run.device=cpu", "--train.micro_batch=4"]
+    command += [f"--run.dir={tmp_path}", "--run.device=cpu", "--train.micro_batch=4", "--run.name=b"]
     variables = os.environ | {"PYTHONPATH": f"{p.root}/src"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "error: a run without a name cannot be resumed: add --run.name first\n",
-    )
-    command += ["--run.name=b"]
-    named = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    assert (named.returncode, named.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "")
     assert saved(tmp_path, "b")["step"] == 2

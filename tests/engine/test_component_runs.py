@@ -1,15 +1,20 @@
 """Each component, and each pair of components, trains and resumes; how fsdp and ema act."""
 
+import fcntl
+import json
 import re
+from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from covering import covering
 from engine import MakePackage, Package, equal, rows, saved
-from matrix import CLASSES, COMPONENTS, MODULES, module_of
+from matrix import CLASSES, COMPONENTS, EVERY, MODULES, module_of
 from program import PROGRAMS
 from warm import run_python
 
@@ -45,8 +50,24 @@ def test_components_that_are_off_change_nothing(package: MakePackage, tmp_path: 
     assert equal(saved(tmp_path / "off"), saved(tmp_path / "without"))
 
 
+@pytest.fixture(scope="session")
+def killed(package: MakePackage, shared_folder: Path) -> Path:
+    """A folder with a run of each component, which was killed in its sixth step; once for all workers."""
+    p, folder = package("mlp", *MODULES), shared_folder / "killed"
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            runs = [p.arguments(folder / name, *SIX, *enabled([name])) for name in CLASSES if name not in REFUSED]
+            program = [str(PROGRAMS / "kill_at_step.py"), "5", p.name, json.dumps(runs)]
+            done = run_python(p.root, *program, timeout_s=590)
+            assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.mark.parametrize("component", CLASSES)
-def test_component_trains_and_survives_a_kill(package: MakePackage, tmp_path: Path, component: str) -> None:
+def test_component_trains_and_survives_a_kill(
+    package: MakePackage, tmp_path: Path, killed: Path, component: str
+) -> None:
     p, options = package("mlp", *MODULES), [*SIX, *enabled([component])]
     if component in REFUSED:
         with pytest.raises(p.errors.UserError, match=rf"^{module_of(component)}\.enabled .*{REFUSED[component]}"):
@@ -54,13 +75,11 @@ def test_component_trains_and_survives_a_kill(package: MakePackage, tmp_path: Pa
         return
     p.train_here(tmp_path / "whole", *options)
     assert rows(tmp_path / "whole")[-1]["step"] == 6
-    program = [str(PROGRAMS / "signal_at_step.py"), "9", "5", p.name, *p.arguments(tmp_path / "killed", *options)]
-    assert run_python(p.root, *program).returncode == -9
     if component != "async-checkpoint":  # which may still write
-        assert saved(tmp_path / "killed")["step"] == 3
-    p.train_here(tmp_path / "killed", *options)
-    assert equal(saved(tmp_path / "killed"), saved(tmp_path / "whole"))
-    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+        assert saved(killed / component)["step"] == 3
+    p.train_here(killed / component, *options)
+    assert equal(saved(killed / component), saved(tmp_path / "whole"))
+    assert rows(killed / component) == rows(tmp_path / "whole")
 
 
 def train_with(p: Package, folder: Path, names: list[str]) -> None:
@@ -76,7 +95,16 @@ def train_with(p: Package, folder: Path, names: list[str]) -> None:
             names.remove(found[-1])
 
 
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """Trace as torch.compile does, and run the graphs in eager mode: to generate code takes most of the time."""
+    compiled = partial(torch.compile, backend="eager")
+    with mock.patch.object(torch, "compile", lambda call, **_: compiled(call, dynamic=False)):
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures(*([] if EVERY else ["traced"]))
 @pytest.mark.parametrize("chosen", COVER, ids=lambda chosen: str(len(chosen)))
 def test_pairs_of_components_train_together(package: MakePackage, tmp_path: Path, chosen: list[str]) -> None:
     """Two that exclude each other are refused in one line that names both. One that is off is as one that is absent."""

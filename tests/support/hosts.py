@@ -22,9 +22,9 @@ def render_for_two(fastproj: Fastproj, folder: Path) -> Path:
 def missing() -> str:
     """Return why there are no namespaces on this machine, or nothing."""
     if shutil.which("ip") is None or os.geteuid() != 0:
-        return "network namespaces need the program ip and root"
+        return "needs root and the program ip, for network namespaces: sudo make test-all"
     tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
-    return "" if tried.returncode == 0 else "this machine does not allow network namespaces"
+    return "" if tried.returncode == 0 else "needs a machine that allows network namespaces: make test-all"
 
 
 @contextmanager

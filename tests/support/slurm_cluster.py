@@ -42,8 +42,8 @@ def missing() -> str:
     path = f"{os.environ['PATH']}:/usr/sbin"
     absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if absent:
-        return f"{absent[0]} is not installed: run tests/support/programs/install_slurm.sh"
-    return "" if os.geteuid() == 0 else "SLURM's daemons start as root here"
+        return f"needs {absent[0]}, by tests/support/programs/install_slurm.sh: make test-all"
+    return "" if os.geteuid() == 0 else "needs root, to start SLURM's daemons: sudo make test-all"
 
 
 class Cluster:

@@ -56,7 +56,7 @@ def test_development_container_asks_for_gpus_that_are_there(project: Project, wi
         assert config["remoteUser"] != "root"
 
 
-@pytest.mark.skipif(not HADOLINT, reason="hadolint is not installed: set FASTPROJ_HADOLINT to its path")
+@pytest.mark.skipif(not HADOLINT, reason="needs hadolint, or its path in FASTPROJ_HADOLINT: make test")
 def test_hadolint_finds_nothing(project: Project, without_gpu: Path) -> None:
     for folder in (project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), without_gpu):
         result = run_in(folder, str(HADOLINT), "Dockerfile")
@@ -64,7 +64,7 @@ def test_hadolint_finds_nothing(project: Project, without_gpu: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="installs torch: set EVERY_TEST=1")
+@pytest.mark.skipif(not EVERY, reason="installs torch: make test-all")
 def test_steps_of_the_dockerfile_run_in_order(without_gpu: Path, uv: str, tmp_path: Path) -> None:
     """In folders of their own, as no container engine runs here; torch is the one that the tests have."""
     app, environment, folder = tmp_path / "app", tmp_path / "venv", tmp_path

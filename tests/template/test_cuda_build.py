@@ -15,11 +15,11 @@ int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
 """
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not EVERY, reason="needs an environment of 5 GB: set EVERY_TEST=1"),
+    pytest.mark.skipif(not EVERY, reason="needs an environment of 5 GB: make test-all"),
     pytest.mark.skipif(
         not PYTHON,
-        reason="set FASTPROJ_CUDA_PYTHON to the Python of an environment with the oldest torch that projects accept, "
-        "from PyPI, and the other requirements of a project",
+        reason="needs FASTPROJ_CUDA_PYTHON, a Python with the oldest torch that projects accept, from PyPI, and their "
+        "other requirements: make test-all",
     ),
 ]
 

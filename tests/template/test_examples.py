@@ -38,7 +38,7 @@ def test_patch_applies_and_the_project_trains(example: str, environment: dict[st
     assert "done after 4 steps" in done.stdout
 
 
-@pytest.mark.skipif(not EVERY, reason="a minute or two per example: make test-all")
+@pytest.mark.skipif(not EVERY, reason="trains each example for a minute or two: make test-all")
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("example", EXAMPLES)

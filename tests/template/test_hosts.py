@@ -19,7 +19,7 @@ from hosts import missing, render_for_two, two_hosts
 from matrix import EVERY
 from program import LIMIT_S, Fastproj, finish
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EVERY, reason="trains on two hosts: set EVERY_TEST=1")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EVERY, reason="trains on two hosts: make test-all")]
 namespaces = pytest.mark.skipif(bool(missing()), reason=missing())
 OPTIONS = ["--run.device=cpu", "--speed.compile=off", "--train.steps=1000", "--train.eval_every=100"]
 Host = tuple[list[str], str]

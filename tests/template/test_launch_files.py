@@ -200,7 +200,9 @@ def forbid_unknown_keys(schema: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not CRDS, reason="set FASTPROJ_CRDS to a folder with the CRDs of Kubeflow Trainer and JobSet")
+@pytest.mark.skipif(
+    not CRDS, reason="needs FASTPROJ_CRDS, a folder with CRDs of Kubeflow Trainer and JobSet: make test"
+)
 @pytest.mark.parametrize("engine", CRD)
 def test_manifest_is_valid_for_the_schema_of_its_release(engine: str, rendered: Callable[..., Path]) -> None:
     definition = yaml.load((Path(CRDS or "") / CRD[engine]).read_text(), yaml.CSafeLoader)
@@ -230,7 +232,7 @@ OF_PACKAGES = {
 @pytest.mark.parametrize("engine", OF_PACKAGES)
 def test_task_is_valid_for_its_package(engine: str, rendered: Callable[..., Path], tmp_path: Path) -> None:
     variable = f"FASTPROJ_{engine.upper()}_PYTHON"
-    python = os.environ.get(variable) or pytest.skip(f"set {variable} to the Python of an environment with {engine}")
+    python = os.environ.get(variable) or pytest.skip(f"needs {variable}, a Python with {engine}: make test")
     for framework in FRAMEWORKS:
         for hardware in ANSWERS:
             file = rendered(framework, hardware) / FILES[engine]
@@ -262,7 +264,7 @@ def nodes_of(engine: str, folder: Path, runs: Path) -> list[subprocess.Popen[str
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="two machines train: set EVERY_TEST=1")
+@pytest.mark.skipif(not EVERY, reason="two machines train: make test-all")
 @pytest.mark.parametrize("engine", OF_PACKAGES)
 def test_machines_of_a_task_train_together(engine: str, fastproj: Fastproj, tmp_path: Path) -> None:
     options = ["--model", ENGINE_MODEL, "--components", engine, "--gpus", "1", "--nodes", "2", "--tensor-cores=none"]
@@ -328,7 +330,7 @@ def statuses(pods: list[subprocess.Popen[str]]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="two pods train twice: set EVERY_TEST=1")
+@pytest.mark.skipif(not EVERY, reason="two pods train twice: make test-all")
 def test_pods_of_a_jobset_resume_after_one_was_killed(fastproj: Fastproj, tmp_path: Path) -> None:
     options = ["--model", ENGINE_MODEL, "--components", "jobset", "--gpus", "1", "--nodes", "2", "--tensor-cores=none"]
     assert fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(tmp_path)).returncode == 0

@@ -18,7 +18,7 @@ from slurm_cluster import Cluster, missing, wait_for
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not EVERY, reason="trains in a SLURM cluster for minutes: set EVERY_TEST=1"),
+    pytest.mark.skipif(not EVERY, reason="trains in a SLURM cluster for minutes: make test-all"),
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 OPTIONS = ["--run.device=cpu", "--speed.compile=off", "--train.steps=1500", "--train.eval_every=100"]

@@ -66,7 +66,7 @@ def test_update_with_momentum_on_the_device_is_that_of_adamw() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not (torch.cuda.is_available() or os.environ.get("REQUIRE_GPU")), reason="there is no CUDA device")
+@pytest.mark.skipif(not (torch.cuda.is_available() or os.environ.get("REQUIRE_GPU")), reason="needs a CUDA device")
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_captured_step_has_the_same_losses(tmp_path: Path, accumulate: int) -> None:
     world = World(0, 1, find_device("cuda"))

@@ -82,7 +82,7 @@ def test_backward_function_with_nan_is_shown(tmp_path: Path) -> None:
     assert not torch.is_anomaly_enabled()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA reports synchronization")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA, which reports it")
 def test_synchronization_needs_cuda(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^debug.synchronization is warn: only CUDA reports it"):
         train_here(tmp_path, *ON, "--debug.synchronization=warn")

@@ -90,7 +90,7 @@ def test_ranges_need_cuda(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not (torch.cuda.is_available() or os.environ.get("REQUIRE_GPU")), reason="there is no CUDA device")
+@pytest.mark.skipif(not (torch.cuda.is_available() or os.environ.get("REQUIRE_GPU")), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", ["basic", "torch", "nvtx"])
 def test_profilers_run_on_a_gpu(tmp_path: Path, kind: str) -> None:
     train_here(tmp_path, *ON, f"--profiler.kind={kind}", world=World(0, 1, find_device("cuda")))

@@ -10,7 +10,7 @@ import pytest
 
 from .support import SMALL
 
-pytest.importorskip("ray.train", reason='ray is not installed: pip install "ray[train]"')
+pytest.importorskip("ray.train", reason='needs ray: pip install "ray[train]"')
 ROOT = Path(__file__).parents[3]
 PACKAGE = Path(__file__).parents[1].name
 

@@ -103,7 +103,8 @@ def test_no_files_and_no_samples_are_one_line(tmp_path: Path) -> None:
 
 
 def test_parquet_has_the_columns_of_each_row(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"a": list(range(20)), "b": ["x"] * 20})
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=6)
     shards = Parquet(tmp_path / "a.parquet", columns=["a"], shuffle=1)

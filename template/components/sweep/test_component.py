@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-pytest.importorskip("optuna", reason="optuna is not installed")
+pytest.importorskip("optuna", reason="needs optuna: pip install optuna")
 from ..components import sweep
 
 TRAIN = """
