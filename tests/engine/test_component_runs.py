@@ -59,7 +59,7 @@ def killed(package: MakePackage, shared_folder: Path) -> Path:
         if not folder.exists():
             runs = [p.arguments(folder / name, *SIX, *enabled([name])) for name in CLASSES if name not in REFUSED]
             program = [str(PROGRAMS / "kill_at_step.py"), "5", p.name, json.dumps(runs)]
-            done = run_python(p.root, *program, timeout_s=590)
+            done = run_python(p.root, *program)
             assert done.returncode == 0, done.stderr
     return folder
 
