@@ -62,15 +62,18 @@ def test_start_of_a_tracker_is_not_measured(tiny: MakePackage, tmp_path: Path, s
     tensorboard = p.components.tensorboard.Tensorboard
     with pytest.MonkeyPatch.context() as patch:
         begin, seconds = tensorboard.open, [0.0]
-        clock = SimpleNamespace(perf_counter=lambda: seconds[0])
-        patch.setattr(p.components.profiler, "time", clock)
+
+        def tick() -> float:
+            seconds[0] += 0.001
+            return seconds[0]
 
         def open_slowly(*given: Any) -> Any:
             seconds[0] += 0.5
             return begin(*given)
 
+        patch.setattr(p.components.profiler, "time", SimpleNamespace(perf_counter=tick))
         patch.setattr(tensorboard, "open", open_slowly)
         more = [f"--profiler.skip={skip}", "--log.every=2", "--tensorboard.enabled=true"]
         p.train_here(tmp_path, *ON, *more)
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
-    assert {row["ms_data"] for row in lines if "ms_data" in row} == {0}
+    assert max(row["ms_data"] for row in lines if "ms_data" in row) < 100

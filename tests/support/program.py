@@ -70,10 +70,10 @@ def end(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):  # no process of the group is left, or it has no group of its own
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None and not pipe.closed:
-            with pipe:
-                pipe.read()  # to its end: until the last process that may write to it has ended
+    pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe and not pipe.closed]
+    if pipes:
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=60)  # until the last process that may write to them has ended
     process.wait()
 
 
