@@ -1,4 +1,4 @@
-"""Updates of projects: the program's commands run in this process, as in tests/unit, with dozens of calls of git each."""
+"""Updates of projects, as in tests/unit in this process; each calls git dozens of times."""
 
 from in_process import copies, fastproj, fork, refresh, small_template
 
