@@ -1,4 +1,4 @@
-"""Fixtures of tests/unit: the program's commands run in this process, where a rendering is made once."""
+"""Fixtures of tests/unit and tests/update: commands run in this process, and a rendering is made once."""
 
 import contextlib
 import hashlib
