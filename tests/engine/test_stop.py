@@ -117,7 +117,7 @@ def test_torchrun_starts_ranks_passes_a_signal_on_and_says_once_what_is_wrong(
     p = tiny()
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
     arguments = [f"{p.name}.train", "--config=configs/default.yaml", "--run.device=cpu", "--run.name=a", *LONG]
-    environment = os.environ | {"PYTHONPATH": str(p.root / "src"), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(p.root / "src")}
     run = subprocess.Popen(
         [*launch, *arguments, f"--run.dir={tmp_path}"],
         cwd=p.root,

@@ -24,7 +24,7 @@ Project = Callable[..., Path]
 
 def run_in(folder: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a rendered project, whose package is found without being installed."""
-    search = {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
+    search = {"PYTHONPATH": str(folder / "src"), "PYTHON": sys.executable}
     return subprocess.run(
         command, cwd=folder, env={**os.environ, **search, **changes}, capture_output=True, text=True, check=False
     )

@@ -14,7 +14,6 @@ import tempfile
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from unittest import mock
 
 PRELOADED = ["torch", "torch._dynamo", "jsonargparse", "sklearn.datasets", "lightning.pytorch.cli"]
 FORKED = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
@@ -71,15 +70,14 @@ def start_python(folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(here)} | changes
     outputs = Path(tempfile.mkdtemp())
-    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        processes: list[BaseProcess] = []
-        for rank in range(ranks):
-            place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"}
-            for stream in (1, 2):
-                (outputs / f"{stream}-{rank}").touch()
-            processes.append(context.Process(target=_run, args=(folder, command, shared | place, str(outputs))))
-        for process in processes:
-            process.start()
+    processes: list[BaseProcess] = []
+    for rank in range(ranks):
+        place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"}
+        for stream in (1, 2):
+            (outputs / f"{stream}-{rank}").touch()
+        processes.append(context.Process(target=_run, args=(folder, command, shared | place, str(outputs))))
+    for process in processes:
+        process.start()
     return Started(command, processes, outputs)
 
 

@@ -158,4 +158,4 @@ def answers(port: int) -> bool:
 
 def _node(folder: Path, port: int) -> dict[str, str]:
     place = {"RUN_NAME": "nodes", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PROCESSES": "1"}
-    return {**os.environ, **place, "PYTHONPATH": "", "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **place, "PYTHONPATH": "", "PYTHON": sys.executable}
