@@ -18,7 +18,7 @@ GPU_VENV := build/gpu-venv
 GPU_BIN := $(abspath $(GPU_VENV))/bin
 GPU_READY = $(GPU_VENV)/ready$(subst /,-,$(shell command -v $(PYTHON)))
 
-.PHONY: help demo test test-all try gpu gpu-smoke check format docs docs-check sizes bench release clean
+.PHONY: help demo test test-all test-cpus try gpu gpu-smoke check format docs docs-check sizes bench release clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -54,7 +54,10 @@ test: $(VENV)/.ready  ## run all checks, and the tests of each fact once; pytest
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal --durations=20 $(ARGS)
 
 test-all: export EVERY_TEST := 1
-test-all: test  ## run all checks and every test: all projects' own tests, all recipes to their end
+test-all: test test-cpus  ## run all checks and every test: all projects' own tests, all recipes to their end
+
+test-cpus: $(VENV)/.ready  ## test the engine and projects as other CPUs would; SETTINGS='avx2 rounding-1', or all
+	$(BIN)/python tests/support/cpus.py $(SETTINGS)
 
 try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='test_train.py -k resume'
 	@$(BIN)/python generator/template_bundle.py && rm -rf build/try && mkdir -p build/try

@@ -25,7 +25,9 @@ def pytest_configure() -> None:
     """Build the template that the program renders, once for all workers.
 
     Signals reach the programs under test, also where a shell or `nohup` started pytest, ignoring them.
+    Sums depend on the number of threads, so this process and those that tests start have the same number.
     """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         template_bundle.build(ROOT, ROOT / template_bundle.PLACE)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -69,12 +71,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def environment(home: Path) -> dict[str, str]:
-    """Environment of the program: that home, no GPU settings, one thread."""
+    """Environment of the program: that home, no GPU settings."""
     others = ("GIT_", "FASTPROJ_", "CUDA_VISIBLE", "XDG_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(others)}
     return kept | {
         "HOME": str(home),
-        "OMP_NUM_THREADS": "1",
         "XDG_CONFIG_HOME": str(home / ".config"),
         "COLUMNS": "100",
     }

@@ -182,7 +182,7 @@ def test_run_of_version_0_3_is_evaluated_and_its_resume_is_refused(
     world = p.distributed.World(0, 1, torch.device("cpu"))
     before = (folder / "metrics.jsonl").read_text()
     found = p.evaluate.evaluate_run(folder, world)
-    assert found == pytest.approx(expected)
+    assert found == pytest.approx(expected, rel=1e-5)  # of larger batches, in fp32
     done = p.finish(tmp_path / "old", expect=1)
     assert "an older version saved" in done.stderr
     assert (folder / "metrics.jsonl").read_text() == before

@@ -19,12 +19,18 @@ ALL = [*ON, f"--metrics.names={NAMES}", "--train.monitor=auroc", "--train.monito
 
 
 def outputs(p: Package, folder: Path) -> tuple[Any, Any]:
-    """Return what the run's best weights predict for the validation set, and its targets."""
+    """Return what the run's best weights predict for the validation set, and its targets.
+
+    In the batches of the run: in others, the last digits can order two samples differently.
+    """
     cfg, model, val_set, spec = p.evaluate.load_run(folder / "a", torch.device("cpu"))
-    whole = val_set.__getitems__(list(range(len(val_set))))
-    *inputs, targets = p.data.Prepare(spec, cfg.data)(whole, False, torch.Generator())
-    with torch.inference_mode():
-        return model.eval().predict(*inputs).double(), targets.numpy()
+    prepare, found = p.data.Prepare(spec, cfg.data), list[tuple[Tensor, Tensor]]()
+    for indices in torch.arange(len(val_set)).split(cfg.train.micro_batch):
+        *inputs, targets = prepare(val_set.__getitems__(indices.tolist()), False, torch.Generator())
+        with torch.inference_mode():
+            found.append((model.eval().predict(*inputs).double(), targets))
+    predicted, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return predicted, targets.numpy()
 
 
 def by_sklearn(probabilities: Any, targets: Any, average: str) -> dict[str, float]:

@@ -11,8 +11,11 @@ import pytest
 import torch
 from engine import MakePackage, Package
 from PIL import Image
+from tokenizers import Tokenizer
 
 SHORT = ["--train.steps=2", "--train.eval_every=2", "--train.micro_batch=16"]
+CLOSE: Any = {"rtol": 1e-4, "atol": 1e-5}
+"""Of outputs in fp32 whose batches have other shapes, for which other kernels add in another order."""
 
 
 def trained(package: MakePackage, folder: Path, model: str, *options: str) -> Package:
@@ -38,14 +41,20 @@ def outputs(p: Package, folder: Path) -> tuple[Any, torch.Tensor, torch.Tensor]:
         return spec, model.eval().predict(*inputs), targets
 
 
+def assert_likeliest(classes: torch.Tensor, logits: torch.Tensor) -> None:
+    """Check that these classes have the largest logits; of two that are close, it may be either."""
+    chosen = logits.gather(1, classes.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(chosen, logits.amax(1), **CLOSE)
+
+
 @pytest.mark.parametrize("model", ["resnet", "bert", "mlp"])
 def test_table_has_the_probabilities(package: MakePackage, tmp_path: Path, model: str) -> None:
     p = trained(package, tmp_path, model)
     table = start(p, tmp_path)
     spec, logits, targets = outputs(p, tmp_path)
     found = torch.tensor([[float(row[f"p({name})"]) for name in spec.classes] for row in table])
-    torch.testing.assert_close(found, logits.softmax(1), rtol=1e-4, atol=1e-5)
-    assert [row["predicted"] for row in table] == [spec.classes[number] for number in logits.argmax(1)]
+    torch.testing.assert_close(found, logits.softmax(1), **CLOSE)
+    assert_likeliest(torch.tensor([spec.classes.index(row["predicted"]) for row in table]), logits)
     assert [row["label"] for row in table] == [spec.classes[number] for number in targets]
 
 
@@ -96,9 +105,13 @@ def test_masks_have_the_values_of_the_training_and_the_size_of_own_images(packag
     table = start(p, tmp_path)
     spec, logits, _ = outputs(p, tmp_path)
     values = torch.tensor([int(name) for name in spec.classes])
-    for row, mask in zip(table[:5], logits.argmax(1), strict=False):
+    masks = []
+    for row in table[:5]:
         with Image.open(tmp_path / "a/predictions" / row["mask"]) as image:
-            assert torch.equal(torch.tensor(np.array(image)).long(), values[mask])
+            masks.append(torch.tensor(np.array(image)))
+    found = torch.stack(masks).unsqueeze(1) == values.view(-1, 1, 1)
+    assert found.sum(1).eq(1).all(), "each pixel has the value of a class"
+    assert_likeliest(found.long().argmax(1), logits[:5])
     (tmp_path / "new").mkdir()
     Image.new("RGB", (50, 20), "white").save(tmp_path / "new/wide.png")
     (row,) = start(p, tmp_path, tmp_path / "new")
@@ -114,9 +127,10 @@ def test_own_images_have_the_predictions_of_the_same_samples(package: MakePackag
     for number, image in enumerate(images):
         Image.fromarray(image[0].numpy()).save(tmp_path / f"{number}.png")
     table = start(p, tmp_path, *(tmp_path / f"{number}.png" for number in range(3)))
-    for row, expected in zip(table, of_validation, strict=True):
-        for name in ("predicted", "p(0)", "p(9)"):
-            assert row[name] == expected[name]
+    for row, other in zip(table, of_validation, strict=True):
+        found, expected = ([float(it[f"p({digit})"]) for digit in range(10)] for it in (row, other))
+        assert found == pytest.approx(expected, rel=1e-4)
+        assert found[int(row["predicted"])] == max(found)
 
 
 def test_own_texts_have_the_predictions_of_the_same_samples(package: MakePackage, tmp_path: Path) -> None:
@@ -125,12 +139,14 @@ def test_own_texts_have_the_predictions_of_the_same_samples(package: MakePackage
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "all.csv", index=False)
     p = trained(package, tmp_path, "bert", f"--data.path={tmp_path}/all.csv", "--data.length=16")
-    of_training = start(p, tmp_path, tmp_path / "all.csv")
-    labels = {row["text"]: row["label"] for row in rows}
-    shares = {(labels[row["sample"]], row["p(cat)"]) for row in of_training}
-    assert len(of_training) == 80
-    validation = {(row["label"], row["p(cat)"]) for row in start(p, tmp_path)}
-    assert validation <= shares
+    of_all = start(p, tmp_path, tmp_path / "all.csv")
+    assert [row["sample"] for row in of_all] == [row["text"] for row in rows]
+    shares = {row["sample"]: float(row["p(cat)"]) for row in of_all}
+    _, _, val_set, spec = p.evaluate.load_run(tmp_path / "a", torch.device("cpu"))
+    tokens, *_ = val_set.__getitems__([*range(len(val_set))])
+    texts = Tokenizer.from_str(spec.tokenizer).decode_batch(tokens.tolist())
+    found = [float(row["p(cat)"]) for row in start(p, tmp_path)]
+    assert found == pytest.approx([shares[text.strip()] for text in texts], rel=1e-4)
 
 
 @pytest.mark.parametrize("model", ["vae", "diffusion"])

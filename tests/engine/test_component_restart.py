@@ -62,7 +62,7 @@ def supervise(p: Package, folder: Path, fault: str, ranks: int, *options: str) -
     program = folder / "program.py"
     program.write_text(PROGRAM.format(p.name))
     arguments = [str(folder), fault, str(ranks), *p.arguments(folder, *OPTIONS, *options)]
-    variables = os.environ | {"PYTHONPATH": f"{p.root}/src", "OMP_NUM_THREADS": "1", "FAULTY_RANK": str(ranks - 1)}
+    variables = os.environ | {"PYTHONPATH": f"{p.root}/src", "FAULTY_RANK": str(ranks - 1)}
     command = [sys.executable, str(program), "supervise", *arguments]
     return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 

@@ -78,7 +78,8 @@ def test_ragged_data_trains_and_validates_exactly(
     net.load_state_dict(weights)
     inputs, targets = val.__getitems__(list(range(val_samples)))
     with torch.no_grad():
-        assert found["loss"] == pytest.approx(((net.layers(inputs)[:, 0] - targets) ** 2).mean().item(), rel=1e-6)
+        expected = ((net.layers(inputs)[:, 0] - targets) ** 2).mean().item()
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)  # of batches of other sizes, in fp32
 
 
 @pytest.mark.slow

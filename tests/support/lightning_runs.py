@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -51,7 +52,7 @@ class Project:
             made.append(cli)
             create(cli)
 
-        torch.set_num_threads(1)  # sums depend on it
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # sums depend on it
         with (
             mock.patch.object(self.train.CLI, "before_instantiate_classes", remember),
             mock.patch("sys.argv", arguments),

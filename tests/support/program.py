@@ -40,7 +40,7 @@ def started(folder: Path, *command: str, **changes: str) -> Iterator[subprocess.
 
     The end of the context ends it, with all that it has started.
     """
-    search = {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
+    search = {"PYTHONPATH": str(folder / "src"), "PYTHON": sys.executable}
     process = subprocess.Popen(
         command,
         cwd=folder,

@@ -15,7 +15,6 @@ import time
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from unittest import mock
 
 from program import LIMIT_S
 
@@ -81,15 +80,14 @@ def start_python(folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     shared |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(here)} | changes
     outputs = Path(tempfile.mkdtemp())
-    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        processes: list[BaseProcess] = []
-        for rank in range(ranks):
-            place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"}
-            for stream in (1, 2):
-                (outputs / f"{stream}-{rank}").touch()
-            processes.append(context.Process(target=_run, args=(folder, command, shared | place, str(outputs))))
-        for process in processes:
-            process.start()
+    processes: list[BaseProcess] = []
+    for rank in range(ranks):
+        place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"}
+        for stream in (1, 2):
+            (outputs / f"{stream}-{rank}").touch()
+        processes.append(context.Process(target=_run, args=(folder, command, shared | place, str(outputs))))
+    for process in processes:
+        process.start()
     RUNNING.append(Started(command, processes, outputs))
     return RUNNING[-1]
 

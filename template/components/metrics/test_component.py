@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import data
 from ..errors import UserError
 from ..evaluate import load_run
+from ..loader import load_batch
 from .support import CPU, few_samples, rows, state, train_here
 
 ON = ("--metrics.enabled=true", "--train.steps=8")
@@ -21,12 +22,16 @@ BEST = ("--train.monitor=f1", "--train.monitor_mode=max")
 
 @few_samples()
 def outputs(folder: Path) -> tuple[Tensor, Tensor]:
-    """Return what the best weights predict for all validation samples, and the targets."""
+    """Return what the best weights predict for all validation samples, in the run's batches, and the targets."""
     cfg, model, val_set, spec = load_run(folder / "first", CPU.device)
-    whole: Any = val_set.__getitems__(list(range(len(val_set))))
-    *_, targets = batch = data.Prepare(spec, cfg.data)(whole, False, torch.default_generator)
-    with torch.inference_mode():
-        return model.eval().predict(*batch[: len(signature(model.predict).parameters)]), targets  # type: ignore
+    prepare, found = data.Prepare(spec, cfg.data), []
+    net: Any = model.eval()
+    for indices in torch.arange(len(val_set)).split(cfg.train.micro_batch):
+        *_, targets = batch = prepare(load_batch(val_set, indices.tolist()), False, torch.default_generator)
+        with torch.inference_mode():
+            found.append((net.predict(*batch[: len(signature(net.predict).parameters)]), targets))
+    scores, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return scores, targets
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,6 @@ def test_run_that_hangs_is_restarted_to_the_same_end(
 ) -> None:
     train_here(tmp_path / "whole", *ON)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = tmp_path / "faulty"
     folder.mkdir()
     supervisor = Supervisor(folder / "first", [], 1)

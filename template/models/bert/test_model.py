@@ -41,7 +41,7 @@ def test_padding_changes_nothing() -> None:
         torch.testing.assert_close(padded, net.predict(torch.where(mask, tokens, 7), mask))
         for row, length in enumerate(mask.sum(1).tolist()):
             alone = net.predict(tokens[row : row + 1, :length], mask[row : row + 1, :length])
-            torch.testing.assert_close(padded[row : row + 1], alone)
+            torch.testing.assert_close(padded[row : row + 1], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_predictions_depend_on_every_token_and_on_their_order() -> None:

@@ -41,7 +41,9 @@ def test_sampler_follows_the_velocity_to_the_images(monkeypatch: pytest.MonkeyPa
 def test_validation_does_not_depend_on_the_batch() -> None:
     model, (images, labels) = prepared(6)
     parts = sum(model(images[part : part + 1], labels[:1])[1]["loss"][0] for part in range(6))
-    torch.testing.assert_close(model(images, labels)[1]["loss"][0], parts)
+    torch.testing.assert_close(
+        model(images, labels)[1]["loss"][0], parts, rtol=1e-4, atol=0
+    )  # fp32 adds in another order
 
 
 @torch.no_grad()

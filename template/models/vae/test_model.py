@@ -44,7 +44,7 @@ def test_validation_does_not_depend_on_the_batch_and_training_samples_noise() ->
     model, (images, labels) = prepared(6)
     together = model.eval()(images, labels)[1]["bits_per_dim"][0]
     parts = sum(model(images[part : part + 1], labels[:1])[1]["bits_per_dim"][0] for part in range(6))
-    torch.testing.assert_close(together, parts)
+    torch.testing.assert_close(together, parts, rtol=1e-4, atol=0)  # fp32 adds in another order
     model.train()
     assert model(images, labels)[0] != model(images, labels)[0]
 

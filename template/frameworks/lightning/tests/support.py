@@ -23,7 +23,8 @@ ROOT, PACKAGE = Path(__file__).parents[3], Path(__file__).parents[1].name
 SMALL: dict[str, Any] = {"max_epochs": None, "max_steps": 12, "val_check_interval": 4, "check_val_every_n_epoch": None}
 SMALL |= {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true"}
 SMALL |= {"log_every_n_steps": 2, "enable_progress_bar": False, "enable_model_summary": False}
-torch.set_num_threads(1)  # as in `run_ranks`, because sums depend on the number of threads
+if os.environ.setdefault("OMP_NUM_THREADS", "1") == "1":  # for the programs that tests start as well
+    torch.set_num_threads(1)  # sums depend on the number of threads
 
 
 class First(Subset[Any]):
@@ -72,7 +73,7 @@ def run_ranks(module: str, *arguments: object, ranks: int, expect: int = 0) -> N
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
     command += ["-m", f"{PACKAGE}.tests.{module}", *map(str, arguments)]
     path = f"{ROOT}/src{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    variables = os.environ | {"PYTHONPATH": path}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == expect, done.stdout + done.stderr
 
