@@ -13,15 +13,18 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # What `make try` renders.
 MODEL ?= mlp
 FRAMEWORK ?= pytorch
+# What `make test-versions` combines; each of PYTHONS is a command or a path.
+PYTHONS ?= $(PYTHON)
+TORCH ?= 2.11.0
 # The environment of `make gpu`.
 GPU_VENV := build/gpu-venv
 GPU_BIN := $(abspath $(GPU_VENV))/bin
 GPU_READY = $(GPU_VENV)/ready$(subst /,-,$(shell command -v $(PYTHON)))
 
-.PHONY: help demo test test-all try gpu gpu-smoke check format docs docs-check sizes bench release clean
+.PHONY: help demo test test-all test-versions try gpu gpu-smoke check format docs docs-check sizes bench release clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 # The project folder is the same each time, so its environment can be used again.
 demo:  ## render a project for this machine, train it on real data and evaluate it
@@ -55,6 +58,9 @@ test: $(VENV)/.ready  ## run all checks, and the tests of each fact once; pytest
 
 test-all: export EVERY_TEST := 1
 test-all: test  ## run all checks and every test: all projects' own tests, all recipes to their end
+
+test-versions: $(VENV)/.ready  ## projects' own tests with other PYTHONS and releases of TORCH: a table; gigabytes each
+	$(BIN)/python tests/support/versions.py --pythons $(PYTHONS) --torch $(TORCH)
 
 try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='test_train.py -k resume'
 	@$(BIN)/python generator/template_bundle.py && rm -rf build/try && mkdir -p build/try
