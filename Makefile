@@ -10,18 +10,26 @@ DEMO_VENV := build/demo-venv
 DEMO_BIN := $(abspath $(DEMO_VENV))/bin
 # Where its torch comes from without a GPU, if it can be reached: PyPI's requires gigabytes of CUDA libraries on Linux.
 TORCH_CPU := https://download.pytorch.org/whl/cpu
+# The parts of `make test-all`.
+PARTS := check generator engine template projects components recipes cpus
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal --durations=20
+EVERY := EVERY_TEST=1 $(PYTEST)
 # What `make try` renders.
 MODEL ?= mlp
 FRAMEWORK ?= pytorch
+# What `make test-versions` combines; each of PYTHONS is a command or a path.
+PYTHONS ?= $(PYTHON)
+TORCH ?= 2.11.0
 # The environment of `make gpu`.
 GPU_VENV := build/gpu-venv
 GPU_BIN := $(abspath $(GPU_VENV))/bin
 GPU_READY = $(GPU_VENV)/ready$(subst /,-,$(shell command -v $(PYTHON)))
 
-.PHONY: help demo test test-all test-cpus try gpu gpu-smoke check format docs docs-check sizes bench release clean
+.PHONY: help demo test test-fast test-all $(PARTS:%=test-all-%) test-cpus test-versions try gpu gpu-smoke check format docs \
+  docs-check sizes bench release clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 # The project folder is the same each time, so its environment can be used again.
 demo:  ## render a project for this machine, train it on real data and evaluate it
@@ -48,16 +56,38 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py copier.yml templat
 	$(BIN)/python -m pip install --quiet --requirement $(VENV)/requirements.txt
 	@touch $@
 
-test: $(VENV)/.ready  ## run all checks, and the tests of each fact once; pytest options in ARGS
+test-fast: $(VENV)/.ready  ## in two minutes: lint, the tests that start no process, one project with its own tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal --durations=20 $(ARGS)
+	$(BIN)/python -m pytest -q tests/unit
+	@$(MAKE) --no-print-directory try
 
-test-all: export EVERY_TEST := 1
-test-all: test test-cpus  ## run all checks and every test: all projects' own tests, all recipes to their end
+test: check  ## in ten minutes: all checks, and the tests of each fact once; pytest options in ARGS
+	$(PYTEST) $(ARGS)
+
+# Each part can be run by itself, as a machine may have little time: make test-all-engine.
+test-all: $(PARTS:%=test-all-%)  ## all checks and every test: all projects' own tests, all recipes to their end
+
+test-all-check: check
+test-all-generator: $(VENV)/.ready
+	$(EVERY) tests/unit tests/generator $(ARGS)
+test-all-engine: $(VENV)/.ready
+	$(EVERY) tests/engine $(ARGS)
+test-all-template: $(VENV)/.ready
+	$(EVERY) tests/template --ignore tests/template/test_projects.py $(ARGS)
+test-all-projects: $(VENV)/.ready
+	$(EVERY) tests/template/test_projects.py -k 'not components and not recipe' $(ARGS)
+test-all-components: $(VENV)/.ready
+	$(EVERY) tests/template/test_projects.py -k components $(ARGS)
+test-all-recipes: $(VENV)/.ready
+	$(EVERY) tests/template/test_projects.py -k recipe $(ARGS)
+test-all-cpus: test-cpus
 
 test-cpus: $(VENV)/.ready  ## test the engine and projects as other CPUs would; SETTINGS='avx2 rounding-1', or all
 	$(BIN)/python tests/support/cpus.py $(SETTINGS)
+
+test-versions: $(VENV)/.ready  ## projects' own tests with other PYTHONS and releases of TORCH: a table; gigabytes each
+	$(BIN)/python tests/support/versions.py --pythons $(PYTHONS) --torch $(TORCH)
 
 try: $(VENV)/.ready  ## render MODEL with FRAMEWORK and run its tests: TESTS='test_train.py -k resume'
 	@$(BIN)/python generator/template_bundle.py && rm -rf build/try && mkdir -p build/try
