@@ -40,7 +40,8 @@ def test_signal_leaves_a_complete_project_or_none(
         if number == signal.SIGKILL:
             continue
         assert process.returncode in (0, 128 + number, -number), message
-        assert "Traceback" not in message
+        # Before the program begins, while it is imported, an interrupt is Python's own to tell.
+        assert "Traceback" not in message or "in main\n" not in message, message
         assert process.returncode <= 0 or message == "fastproj: interrupted; no incomplete project is left\n"
         assert {path.name for path in output.iterdir()} <= {"tmp", "proj"}
         assert list((output / "tmp").iterdir()) == []
@@ -54,7 +55,9 @@ def test_what_git_started_ends_before_the_scratch_folder_goes(
     (tmp_path / "bin").mkdir()
     os.mkfifo(tmp_path / "open")
     held = os.open(tmp_path / "open", os.O_RDONLY | os.O_NONBLOCK)
-    clone = f"exec 9> {tmp_path}/open; (sleep 600) & touch {tmp_path}/cloning; wait"
+    killed = 'grep -qs "^State:.Z" /proc/$$/status || [ ! -e /proc/$$ ]'
+    late = f'until {killed}; do sleep 0.01; done; mkdir -p "$PWD/$place/objects/pack"'
+    clone = f"for place; do :; done; exec 9> {tmp_path}/open; ({late}) & touch {tmp_path}/cloning; wait"
     text = f'#!/bin/sh\ncase "$*" in *clone*) {clone};; *) exec {shutil.which("git")} "$@";; esac\n'
     (tmp_path / "bin/git").write_text(text)
     (tmp_path / "bin/git").chmod(0o755)
