@@ -5,7 +5,7 @@ BOMB += "".join(
     f"{name}: &{name} [{', '.join([f'*{last}'] * 9)}]\n" for last, name in zip("abcdefg", "bcdefgh", strict=True)
 )
 HOSTILE: dict[str, tuple[str | bytes, str]] = {
-    "deep": ("a: " + "[" * 10_000 + "]" * 10_000, "recursion"),
+    "deep": ("a: " + "[" * 2_000 + "]" * 2_000, "recursion"),
     "aliases": (BOMB, "it has an alias"),
     "alias of itself": ("a: &a [*a]\n", "it has an alias"),
     "a null byte": ("a: \0\n", "special characters"),
