@@ -31,7 +31,10 @@ def plain(p: Package, folder: Path, *options: str, ranks: int = 1) -> list[dict[
     """Return the training rows of a run of plain PyTorch."""
     fixed = [f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", *options]
     fixed += [f"--optim.pct_start={value}" for value in RISE]
-    p.finish(folder, *fixed, ranks=ranks)
+    if ranks == 1:
+        p.train_here(folder, *fixed)
+    else:
+        p.finish(folder, *fixed, ranks=ranks)
     return rows(folder)
 
 
@@ -49,17 +52,17 @@ def trainer(accumulate: int = 1) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS if EVERY else ["mlp", "resnet", "vit"])
+@pytest.mark.parametrize("model", MODELS if EVERY else ["mlp", "resnet"])
 def test_losses_are_those_of_plain_pytorch(
     package: MakePackage, lightning: LightningProject, tmp_path: Path, model: str
 ) -> None:
     expected = plain(package(model), tmp_path / "plain")
-    lightning(model).finish(tmp_path, *trainer(), every=STEPS)
+    lightning(model).run(tmp_path, *trainer(), every=STEPS)
     compare(rows(tmp_path), expected, 1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "accumulate", "tolerance"), [(1, 4, 1e-4), (2, 2, 1e-3)])
+@pytest.mark.parametrize(("ranks", "accumulate", "tolerance"), [(2, 2, 1e-3), *([(1, 4, 1e-4)] if EVERY else [])])
 def test_losses_with_accumulation_and_ranks_are_those_of_plain_pytorch(
     package: MakePackage, lightning: LightningProject, tmp_path: Path, ranks: int, accumulate: int, tolerance: float
 ) -> None:
@@ -90,9 +93,9 @@ def test_lowest_version_trains_resumes_and_validates(project: Project, lowest: P
     """With warnings as errors, as in all rendered tests. The highest version is the one that is installed here."""
     folder = project("lightning", "mlp")
     search = {"PYTHONPATH": f"{lowest}{os.pathsep}{folder / 'src'}"}
-    shown = run_in(folder, sys.executable, "-c", "import lightning; print(lightning.__file__)", **search)
-    assert shown.stdout.startswith(str(lowest))
-    chosen = "" if EVERY else "loss_falls or killed_run_resumes"
+    find = "from importlib.util import find_spec; print(find_spec('lightning').origin)"
+    assert run_in(folder, sys.executable, "-c", find, **search).stdout.startswith(str(lowest))
+    chosen = "" if EVERY else "loss_falls"
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "src/proj/tests/test_train.py", "-k", chosen]
     done = run_in(folder, sys.executable, *command, **search)
     assert done.returncode == 0, done.stdout

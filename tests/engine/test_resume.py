@@ -11,7 +11,8 @@ from matrix import EVERY
 from program import PROGRAMS
 from warm import run_python
 
-COMPONENTS = [(), ("ema",)]
+COMPONENTS = [(), *([("ema",)] if EVERY else [])]
+"""`test_component_runs.py` kills a run with each component."""
 LONG = ["--train.steps=300", "--train.eval_every=5", "--log.every=2", "--run.keep=3"]
 SHORT = ["--train.steps=12", "--train.eval_every=4", "--log.every=3"]
 
@@ -58,7 +59,7 @@ def test_kill_at_a_file_operation_changes_nothing(
     wanted = range(1, operations)
     for number in wanted if EVERY else random.Random(1).sample(wanted, 4):  # noqa: S311
         train(number)
-        p.finish(tmp_path / str(number), *options)
+        p.train_here(tmp_path / str(number), *options)
         assert equal(saved(tmp_path / str(number)), saved(tmp_path / "0")), number
         assert rows(tmp_path / str(number)) == rows(tmp_path / "0"), number
 

@@ -30,7 +30,8 @@ def whole(tiny: MakePackage, tmp_path_factory: pytest.TempPathFactory) -> dict[i
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ranks", "number"), [*[(1, it) for it in SIGNALS], *[(2, it) for it in (SIGNALS if EVERY else SIGNALS[2:])]]
+    ("ranks", "number"),
+    [(ranks, it) for ranks in (1, 2) for it in SIGNALS] if EVERY else [(1, signal.SIGINT), (2, signal.SIGUSR1)],
 )
 def test_signal_stops_all_ranks_and_the_rest_follows(
     tiny: MakePackage, whole: dict[int, Path], tmp_path: Path, ranks: int, number: signal.Signals

@@ -223,33 +223,35 @@ def test_registry_is_formatted(chosen: list[str], fastproj: Fastproj, tmp_path: 
 
 
 @pytest.mark.slow
-def test_python_is_formatted_and_typed(project: Project, fastproj: Fastproj, tmp_path: Path) -> None:
-    """That of this repository, as `make check` does, and of all projects.
+@pytest.mark.parametrize("frameworks", [[name] for name in FRAMEWORKS] if EVERY else [FRAMEWORKS], ids="+".join)
+def test_python_is_formatted_and_typed(
+    project: Project, fastproj: Fastproj, tmp_path: Path, frameworks: list[str]
+) -> None:
+    """All packages lie side by side in one project, so mypy reads torch once; not even once after `make check`.
 
-    The packages of a framework lie side by side in its project with all components, so mypy reads torch once.
+    With the settings of the first framework's project with all components; `make test-all` has those of each framework.
     """
-    result = run_in(ROOT, sys.executable, "-m", "mypy")
-    assert result.returncode == 0, result.stdout
-    cache = shutil.copytree(ROOT / ".mypy_cache", tmp_path / "cache")
-    sets = covering(COMPONENTS, MODULES)[1 : None if EVERY else 2]
-    for framework in FRAMEWORKS:
-        chosen = {"proj": offered(framework, MODULES)}
+    cache = tmp_path / "cache"
+    if (ROOT / ".mypy_cache").exists():
+        shutil.copytree(ROOT / ".mypy_cache", cache)
+    folder = tmp_path / "proj"
+    for framework in frameworks:
+        answers = ["--framework", framework, "--yes", "--no-git", "--output", str(tmp_path)]
+        chosen = {"proj" if framework == frameworks[0] else f"all_{framework}": offered(framework, MODULES)}
         if framework == FRAMEWORKS[0]:
+            sets = covering(COMPONENTS, MODULES)[1 : None if EVERY else 2]
             chosen |= {f"set{number}": names for number, names in enumerate(sets)}
-        folder = tmp_path / framework / "proj"
-        folder.parent.mkdir()
         for package, names in chosen.items():
-            answers = ["--framework", framework, "--components", ",".join(names), "--yes", "--no-git"]
-            assert fastproj("new", package, *answers, "--output", str(folder.parent)).returncode == 0
+            assert fastproj("new", package, "--components", ",".join(names), *answers).returncode == 0
             if package != "proj":
-                shutil.move(folder.with_name(package) / "src" / package, folder / "src")
+                shutil.move(tmp_path / package / "src" / package, folder / "src")
         for _, model in (pair for pair in PROJECTS if pair[0] == framework):
-            shutil.copytree(project(framework, model) / "src/proj", folder / "src" / f"model_{model}")
-        with (folder / "pyproject.toml").open("a") as settings:
-            settings.write(SKIPPED.format(names=json.dumps(untyped_of_others(framework))))
-        for command in (["ruff", "format", "--check"], ["ruff", "check"], ["mypy", "--cache-dir", str(cache)]):
-            result = run_in(folder, sys.executable, "-m", *command)
-            assert result.returncode == 0, result.stdout + result.stderr
+            shutil.copytree(project(framework, model) / "src/proj", folder / "src" / f"{framework}_{model}")
+    with (folder / "pyproject.toml").open("a") as settings:
+        settings.write(SKIPPED.format(names=json.dumps(untyped_of_others(frameworks))))
+    for command in (["ruff", "format", "--check"], ["ruff", "check"], ["mypy", "--cache-dir", str(cache)]):
+        result = run_in(folder, sys.executable, "-m", *command)
+        assert result.returncode == 0, result.stdout + result.stderr
 
 
 SKIPPED = """
@@ -259,10 +261,14 @@ follow_imports = "skip"
 """
 
 
-def untyped_of_others(framework: str) -> list[str]:
-    """Return the packages that mypy does not read in projects with components that a framework does not have.
+def untyped_of_others(frameworks: list[str]) -> list[str]:
+    """Return the packages that mypy does not read, beside those of the first framework's project.
 
-    They are installed here, and torch or Lightning imports them if they are.
+    They are those of the other frameworks, and those of components that it does not have: these are installed here, and
+    torch or Lightning imports them if they are.
     """
-    names = offered(framework)
-    return [module for name, entry in COMPONENTS.items() if name not in names for module in entry.get("untyped", [])]
+    names = offered(frameworks[0])
+    found = [module for other in frameworks[1:] for module in ABOUT_FRAMEWORKS[other].get("untyped", [])]
+    return found + [
+        module for name, entry in COMPONENTS.items() if name not in names for module in entry.get("untyped", [])
+    ]

@@ -33,9 +33,9 @@ def test_rendering_is_within_the_limits(project: Project, framework: str, model:
     assert size.longest[0] <= limits.longest[0], size.longest[1]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", MODELS if EVERY else [LONGEST])
 def test_training_loads_only_the_modules_at_the_top(project: Project, model: str) -> None:
-    """Not the tests, and no component that is not installed."""
+    """Not the tests, and no component that is not installed. `test_imports.py` reads what each model.py imports."""
     done = run_python(project(FRAMEWORKS[0], model), str(PROGRAMS / "list_imported.py"), "proj.train", "proj")
     assert done.returncode == 0, done.stderr
     loaded = {name.removeprefix("proj").removeprefix(".") for name in json.loads(done.stdout)}
