@@ -7,7 +7,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -28,9 +28,8 @@ class Size:
     """Lines and name of the longest module."""
 
 
-CORE = Size(files=45, source_lines=1700, test_lines=800, readme_lines=90, longest=(200, "each"))
-LIMITS = {"pytorch": CORE, "lightning": replace(CORE, source_lines=900, test_lines=500), "accelerate": CORE}
-"""The largest sizes of a project of each framework, without components."""
+MOST_FILES = 45
+"""Files of a project without components, at most."""
 
 
 def lines(file: Path) -> int:
@@ -56,10 +55,11 @@ def measure(project: Path) -> Size:
 
 def main() -> None:
     """Render the models and print a table."""
-    models = list(yaml.safe_load((ROOT / "copier.yml").read_text())["models"]["default"])
+    questions = yaml.safe_load((ROOT / "copier.yml").read_text())
+    models = list(questions["models"]["default"])
     options = argparse.ArgumentParser(description="Print the size of each model's project.")
     options.add_argument("models", nargs="*", metavar="MODEL", choices=[*models, []], help="; all by default")
-    options.add_argument("--framework", choices=LIMITS, default="pytorch")
+    options.add_argument("--framework", choices=questions["frameworks"]["default"], default="pytorch")
     given = options.parse_args()
     chosen = given.models or models
     print("| model | files | lines in src/ | lines of tests | lines of README | longest module |")

@@ -204,12 +204,6 @@ def test_answers_reach_the_config_and_the_launchers(project: Project, hardware: 
     assert {file.name for file in (folder / "launch").iterdir()} == {"local.sh", *launchers[hardware]}
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_model_and_data_have_few_lines(model: str) -> None:
-    files = [TEMPLATE / f"models/{model}/model.py", TEMPLATE / f"data/{ENTRIES[model]['data']}/data.py"]
-    assert sum(len(file.read_text().splitlines()) for file in files) <= 310
-
-
 @pytest.mark.parametrize("chosen", [[], ["ema"], MODULES], ids=["none", "one", "all"])
 def test_registry_is_formatted(chosen: list[str], fastproj: Fastproj, tmp_path: Path) -> None:
     components = ["--components", ",".join(chosen) or "none"]

@@ -1,6 +1,7 @@
 """Run `fastproj` with a command that sends the signal NUMBER to itself in an `import`."""
 
 import os
+import signal
 import sys
 import time
 import types
@@ -24,7 +25,8 @@ def interrupt_import() -> None:
 def app(*_: Any, **__: Any) -> None:
     """Stand for the command line."""
     interrupt_import()
-    time.sleep(300)
+    if signal.getsignal(number) != signal.SIG_IGN:
+        time.sleep(300)
     print("not interrupted")
 
 

@@ -160,7 +160,7 @@ def train_each(runs: Iterable[list[str]], fault: str) -> None:
         return loader.map_tensors(mode.from_tensor, batch)
 
     def load_fake(dataset: Any, indices: list[int]) -> Any:
-        return load(dataset, indices) if hasattr(dataset, "on_device") else fake(really(load)(dataset, indices))
+        return load(dataset, indices) if getattr(dataset, "on_device", False) else fake(really(load)(dataset, indices))
 
     replaced: list[tuple[Any, str, Any]] = [
         (loader, "load_batch", load_fake),
