@@ -252,6 +252,7 @@ SKIPPED = """
 [[tool.mypy.overrides]]
 module = {names}
 follow_imports = "skip"
+ignore_missing_imports = true
 """
 
 
