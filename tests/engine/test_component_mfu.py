@@ -44,22 +44,23 @@ def test_flops_are_those_by_hand(p: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_flops_of_a_recurrent_network_are_those_by_hand(p: Any, kind: Any) -> None:
-    """Two FLOPs per weight and element; again for the weights' gradients; of the states, but for the first one."""
+    """Two FLOPs per weight and element, as many for the gradients of weights and inputs; the first state has none."""
     count, length, inputs, hidden = 3, 50, 8, 16
 
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.table = nn.Embedding(5, inputs)
             self.cells = kind(inputs, hidden)
 
         def forward(self, batch: torch.Tensor) -> Any:
-            return self.cells(batch)[0].sum(), {}
+            return self.cells(self.table(batch))[0].sum(), {}
 
     mfu = p.components.mfu.Mfu(p.components.mfu.MfuConfig(enabled=True), p.distributed.World(0, 1, torch.device("cpu")))
     mfu.convert_model(Net())
-    mfu._count(SimpleNamespace(plan=SimpleNamespace(accumulate=1)), (torch.zeros(length, count, inputs),))
+    mfu._count(SimpleNamespace(plan=SimpleNamespace(accumulate=1)), (torch.zeros(length, count, dtype=torch.long),))
     gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[kind]
-    by_hand = 2 * count * gates * hidden * (2 * length * inputs + (3 * length - 1) * hidden)
+    by_hand = 2 * count * gates * hidden * (3 * length * inputs + (3 * length - 1) * hidden)
     assert mfu.flops == pytest.approx(by_hand, rel=0.02)
 
 

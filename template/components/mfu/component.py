@@ -1,6 +1,7 @@
 """Model FLOP/s and their share of the device's peak (MFU), Chowdhery et al. 2022 (arXiv:2204.02311), appendix B."""
 
 import copy
+import math
 import re
 import sys
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ PEAKS: dict[str, float] = {
 }  # fmt: skip
 UNKNOWN = re.compile(r"Laptop|Max-Q|MIG|GRID|-\d+[ABCQ]\b| (Ti|D|SUPER)\b| / ")
 """In names of other chips, of parts of one (MIG, and virtual GPUs such as A40-48Q), and of several (MI250X / MI250)."""
+LSTM: dict[Any, Any] = {
+    torch.ops.aten.mkldnn_rnn_layer: lambda sequence, first, second, *_, **__: _products(sequence, first, second),
+    torch.ops.aten.mkldnn_rnn_layer_backward: lambda sequence, *weights, **_: 2 * _products(sequence, *weights[:2]),
+}
+"""FLOPs of a layer of an LSTM, which is one operation on the CPU: torch's counter does not know it."""
 FACTORS = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5}
 """Peak of a precision; that of fp32 without Tensor Cores is not in the table."""
 
@@ -83,10 +89,8 @@ class Mfu(Component):
         try:
             if self.copy is not None:
                 fake_batch = map_tensors(self._fake, batch)
-                counter = FlopCounterMode(display=False)
-                # With oneDNN, an LSTM on the CPU is one operation, which nothing counts.
-                products = torch.backends.mkldnn.flags(False, deterministic=None, allow_tf32=None, fp32_precision=None)
-                with torch.random.fork_rng(devices=[]), self.fakes, sdpa_kernel(SDPBackend.MATH), products, counter:
+                counter = FlopCounterMode(display=False, custom_mapping=LSTM)
+                with torch.random.fork_rng(devices=[]), self.fakes, sdpa_kernel(SDPBackend.MATH), counter:
                     call(self.copy, fake_batch)[0].backward()
                 self.flops = counter.get_total_flops() * run.plan.accumulate
         except Exception as error:  # whatever needs values, which fake tensors do not have
@@ -115,3 +119,8 @@ def peak(device: str, precision_name: str) -> float:
         return 0
     found = next((tflops for name, tflops in PEAKS.items() if re.search(rf"\b{name}\b", device)), 0)
     return found * FACTORS.get(precision_name, 0)
+
+
+def _products(sequence: torch.Size, *weights: torch.Size) -> int:
+    """Return the FLOPs of the products of each element of a sequence (length, batch, channels) with two matrices."""
+    return 2 * sequence[0] * sequence[1] * sum(math.prod(shape) for shape in weights)
