@@ -70,7 +70,7 @@ test-all: $(PARTS:%=test-all-%)  ## all checks and every test: all projects' own
 
 test-all-check: check
 test-all-generator: $(VENV)/.ready
-	$(EVERY) tests/unit tests/generator $(ARGS)
+	$(EVERY) tests/unit tests/update tests/generator $(ARGS)
 test-all-engine: $(VENV)/.ready
 	$(EVERY) tests/engine $(ARGS)
 test-all-template: $(VENV)/.ready

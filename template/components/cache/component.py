@@ -49,9 +49,10 @@ class Cache(Component):
         """Wrap a map-style dataset; a stream stays as it is."""
         if hasattr(dataset, "batches"):
             return dataset
-        self.sets.append((OnDisk if self.cfg.where == "disk" else InMemory)(dataset))
-        self.sets[-1].on_device = self.cfg.where == "device"
-        return self.sets[-1]
+        on_device = self.cfg.where == "device"
+        cached = OnDisk(dataset) if self.cfg.where == "disk" else InMemory(dataset, on_device)
+        self.sets.append(cached)
+        return cached
 
     def on_train_start(self, run: Run) -> None:
         total = sum(len(cached) * cached.source.learn() for cached in self.sets) / 1e9
@@ -134,9 +135,10 @@ class Cached:
 class InMemory(Cached):
     """Samples in tensors on a device."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, on_device: bool = False) -> None:
         super().__init__(dataset)
         self.in_memory = True
+        self.on_device = on_device  # else the loader pins the batches
 
     def fill(self, batches: Any, device: torch.device) -> None:
         begin, layout = 0, self.source.layout
