@@ -36,7 +36,19 @@ def project(model: str, variant: str = "") -> Path:
     """Render the project of a model."""
     output = WORK / f"{model}{variant}"
     output.mkdir()
-    command = [sys.executable, "-m", "fastproj", "new", "p", "--model", model, "--gpus", "0", "--yes", "--no-git"]
+    command = [
+        sys.executable,
+        "-m",
+        "fastproj",
+        "new",
+        "p",
+        "--model",
+        model,
+        "--gpus",
+        "0",
+        "--yes",
+        "--no-git",
+    ]
     subprocess.run([*command, "--output", str(output)], check=True, stdout=subprocess.DEVNULL)
     return output / "p"
 
@@ -44,11 +56,18 @@ def project(model: str, variant: str = "") -> Path:
 def train(folder: Path, seed: int, *options: str) -> list[dict[str, Any]]:
     """Train in fp32 with one thread; return the rows of validation, none if the loss was not finite."""
     run = Path(tempfile.mkdtemp(dir=WORK))
-    fixed = ["--config=configs/default.yaml", f"--run.dir={run}", "--run.name=a", f"--run.seed={seed}"]
+    fixed = [
+        "--config=configs/default.yaml",
+        f"--run.dir={run}",
+        "--run.name=a",
+        f"--run.seed={seed}",
+    ]
     fixed += ["--run.device=cpu", "--speed.precision=fp32", "--log.every=100000"]
     variables = os.environ | {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "p.train", *fixed, *options]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         print(done.stderr.strip(), file=sys.stderr)
         return []
@@ -79,7 +98,12 @@ def clipping() -> dict[str, Any]:
     for seed in SEEDS:
         for rate in (1e-2, 3e-2):
             for clip in ("1.0", "null"):
-                options = [f"--optim.lr={rate}", f"--optim.clip={clip}", "--train.steps=300", "--train.eval_every=300"]
+                options = [
+                    f"--optim.lr={rate}",
+                    f"--optim.clip={clip}",
+                    "--train.steps=300",
+                    "--train.eval_every=300",
+                ]
                 rows = train(project("lstm"), seed, *options, "--data.val_fraction=0.02")
                 value = rows[-1]["bits_per_byte"] if rows else None
                 found.setdefault(f"rate {rate:g}, clip {clip}", []).append(value)
@@ -104,7 +128,9 @@ def batch_norm() -> dict[str, Any]:
         for name, folder in {"BatchNorm": project("resnet"), "none": plain}.items():
             for rate in (5e-4, 2e-3, 8e-3):
                 rows = train(folder, seed, f"--optim.lr={rate}", "--train.epochs=12")
-                found.setdefault(f"{name}, rate {rate:g}", []).append(rows[-1]["accuracy"] if rows else None)
+                found.setdefault(f"{name}, rate {rate:g}", []).append(
+                    rows[-1]["accuracy"] if rows else None
+                )
     return {"accuracy": found}
 
 
@@ -158,14 +184,19 @@ def largest_batch() -> dict[str, Any]:
         for precision in ("fp32", "bf16"):
             variables = os.environ | {"PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
             command = [sys.executable, "-c", LARGEST, precision, "256"]
-            found[f"{model}, {precision}"] = int(subprocess.check_output(command, cwd=folder, env=variables, text=True))
+            found[f"{model}, {precision}"] = int(
+                subprocess.check_output(command, cwd=folder, env=variables, text=True)
+            )
     return {"samples": found}
 
 
 def from_numpy() -> dict[str, Any]:
     """Milliseconds to make a tensor of an array of 64 MiB, in interleaved rounds."""
     array = np.zeros((4096, 4096), np.float32)
-    ways: dict[str, Callable[[Any], Any]] = {"from_numpy": torch.from_numpy, "as_tensor": torch.as_tensor}
+    ways: dict[str, Callable[[Any], Any]] = {
+        "from_numpy": torch.from_numpy,
+        "as_tensor": torch.as_tensor,
+    }
     ways["tensor, a copy"] = torch.tensor
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(30):
@@ -173,7 +204,11 @@ def from_numpy() -> dict[str, Any]:
             begin = time.perf_counter()
             make(array)
             times[name].append(1000 * (time.perf_counter() - begin))
-    return {"milliseconds": {name: [min(it), statistics.median(it), max(it)] for name, it in times.items()}}
+    return {
+        "milliseconds": {
+            name: [min(it), statistics.median(it), max(it)] for name, it in times.items()
+        }
+    }
 
 
 CLAIMS = {it.__name__: it for it in (one_cycle, clipping, batch_norm, largest_batch, from_numpy)}
@@ -182,7 +217,9 @@ CLAIMS = {it.__name__: it for it in (one_cycle, clipping, batch_norm, largest_ba
 def main() -> None:
     """Measure what was named, and write it."""
     options = argparse.ArgumentParser(description="Measure claims of the speed guides.")
-    options.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(CLAIMS)}; all by default")
+    options.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"{', '.join(CLAIMS)}; all by default"
+    )
     for name in options.parse_args().names or CLAIMS:
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results[name] = {"what": CLAIMS[name].__doc__, "machine": machine(), **CLAIMS[name]()}

@@ -1,8 +1,9 @@
 """Time the program's commands as they are installed from a wheel: `make bench`.
 
-Each round runs every command once, in turn, so that a slow phase of the machine affects all of them. Prints the median
-and the range in milliseconds, and the ratio to `copier copy`, which renders the same template. `python -c pass` is the
-time that the interpreter takes; `fastproj update` updates a project from the oldest release.
+Each round runs every command once, in turn, so that a slow phase of the machine affects all of
+them. Prints the median and the range in milliseconds, and the ratio to `copier copy`, which renders
+the same template. `python -c pass` is the time that the interpreter takes; `fastproj update`
+updates a project from the oldest release.
 """
 
 import os
@@ -36,13 +37,17 @@ def main() -> None:
     base = statistics.median(taken["copier copy"])
     for name, times in taken.items():
         middle = statistics.median(times)
-        print(f"{name:24}{middle:7.0f} ms  ({min(times):.0f} to {max(times):.0f})  {middle / base:.2f}")
+        print(
+            f"{name:24}{middle:7.0f} ms  ({min(times):.0f} to {max(times):.0f})  {middle / base:.2f}"
+        )
 
 
 def _install(work: Path) -> dict[str, str]:
     """Install the program in `work` with the bundle that a wheel contains; return the environment that runs it."""
     site = work / "site"
-    shutil.copytree(ROOT / "generator/fastproj", site / "fastproj", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "generator/fastproj", site / "fastproj", ignore=shutil.ignore_patterns("__pycache__")
+    )
     build(ROOT, site / "fastproj/_template.bundle")
     (work / ".gitconfig").write_text("[user]\nname = a\nemail = a@example.org\n")
     folders = dict.fromkeys(("HOME", "XDG_CONFIG_HOME"), str(work))
@@ -52,7 +57,17 @@ def _install(work: Path) -> dict[str, str]:
 def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
     fastproj = [PYTHON, "-m", "fastproj"]
     new = [*fastproj, "new", "proj", "--yes", "--output", str(work / "output")]
-    copier = [PYTHON, "-m", "copier", "copy", "--quiet", "--defaults", "--data", "project_name=proj", "--vcs-ref"]
+    copier = [
+        PYTHON,
+        "-m",
+        "copier",
+        "copy",
+        "--quiet",
+        "--defaults",
+        "--data",
+        "project_name=proj",
+        "--vcs-ref",
+    ]
     (work / "output").mkdir()
     _run(new, work, environment)  # copies the bundle to the home folder, and compiles the modules
     bundle = work / ".fastproj/template.bundle"
@@ -73,7 +88,9 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
     }
 
 
-def _run(command: list[str], work: Path, environment: dict[str, str], folder: Path | None = None) -> float:
+def _run(
+    command: list[str], work: Path, environment: dict[str, str], folder: Path | None = None
+) -> float:
     """Run a command with an empty output folder that contains a copy of the old project; return the milliseconds."""
     shutil.rmtree(work / "output")
     (work / "output").mkdir()

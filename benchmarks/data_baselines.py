@@ -2,9 +2,10 @@
 
     python benchmarks/data_baselines.py
 
-Text is that of Python's standard library, split as in a project, with the Python that runs this program. Everything but
-the project's data.py, torch for the velocities of diffusion and scikit-learn's regressions for bert, is from the
-standard library; three minutes, most of them for xz on all of the training text.
+Text is that of Python's standard library, split as in a project, with the Python that runs this
+program. Everything but the project's data.py, torch for the velocities of diffusion and
+scikit-learn's regressions for bert, is from the standard library; three minutes, most of them for
+xz on all of the training text.
 """
 
 import bz2
@@ -36,13 +37,31 @@ def main() -> None:
     """Render the projects, compute the tables, and write them."""
     with tempfile.TemporaryDirectory() as folder:
         for model in ("gpt", "vae", "bert"):
-            new = [sys.executable, "-m", "fastproj", "new", f"{model}_data", "--model", model, "--yes", "--no-git"]
+            new = [
+                sys.executable,
+                "-m",
+                "fastproj",
+                "new",
+                f"{model}_data",
+                "--model",
+                model,
+                "--yes",
+                "--no-git",
+            ]
             subprocess.run([*new, "--output", folder], check=True, stdout=subprocess.DEVNULL)
             sys.path.insert(0, f"{folder}/{model}_data/src")
         train, val = read_library("gpt_data")
-        write("gpt", "bits per byte", {**compressors(val), **histograms(train, val), **after_training(train, val)})
+        write(
+            "gpt",
+            "bits per byte",
+            {**compressors(val), **histograms(train, val), **after_training(train, val)},
+        )
         images, new_images = read_digits("vae_data")
-        write("vae", "bits per pixel", {**compressors([b"".join(new_images)]), **pixel_histogram(images, new_images)})
+        write(
+            "vae",
+            "bits per pixel",
+            {**compressors([b"".join(new_images)]), **pixel_histogram(images, new_images)},
+        )
         write("diffusion", "loss", velocities(images, new_images))
         statements = read_statements("bert_data")
         write("bert", "accuracy", {**by_frequency(*statements), **regressions(*statements)}, -1)
@@ -51,7 +70,9 @@ def main() -> None:
 def read_library(package: str) -> tuple[list[bytes], list[bytes]]:
     """The files of the standard library for training and for validation."""
     files: dict[Path, bool] = import_module(f"{package}.data")._library()
-    train, val = ([file.read_bytes() for file in files if files[file] == in_val] for in_val in (False, True))
+    train, val = (
+        [file.read_bytes() for file in files if files[file] == in_val] for in_val in (False, True)
+    )
     return train, val
 
 
@@ -68,7 +89,10 @@ def read_statements(package: str) -> tuple[Texts, Texts]:
     """The statements for training and for validation, with the numbers of their keywords."""
     data = import_module(f"{package}.data")
     numbers = {keyword: number for number, keyword in enumerate(data.KEYWORDS)}
-    train, val = ((list(frame["text"]), [numbers[it] for it in frame["label"]]) for frame in data._statements())
+    train, val = (
+        (list(frame["text"]), [numbers[it] for it in frame["label"]])
+        for frame in data._statements()
+    )
     return train, val
 
 
@@ -92,17 +116,25 @@ def compressors(files: Sequence[bytes]) -> dict[str, float]:
     }
     if len(files) == 1:
         return found
-    return {"gzip -9, file by file": bits(sum(len(gzip.compress(file, 9)) for file in files), stream), **found}
+    return {
+        "gzip -9, file by file": bits(sum(len(gzip.compress(file, 9)) for file in files), stream),
+        **found,
+    }
 
 
 def histograms(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]:
     """Bits per byte from the frequencies of bytes, alone or after the byte before, in the training text."""
     seen, new = b"".join(train), b"".join(val)
     alone, pairs = Counter(seen), Counter(pairwise(seen))
-    costs = {pair: -math.log2((pairs[pair] + ADDED) / (alone[pair[0]] + 256 * ADDED)) for pair in set(pairwise(new))}
+    costs = {
+        pair: -math.log2((pairs[pair] + ADDED) / (alone[pair[0]] + 256 * ADDED))
+        for pair in set(pairwise(new))
+    }
     return {
         "frequencies of bytes in the training text": histogram_bits(alone, new, 256),
-        "frequencies of pairs of bytes in the training text": fmean(costs[pair] for pair in pairwise(new)),
+        "frequencies of pairs of bytes in the training text": fmean(
+            costs[pair] for pair in pairwise(new)
+        ),
     }
 
 
@@ -123,18 +155,26 @@ def pixel_histogram(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, f
     levels = len(set(b"".join(train)))
     columns = zip(zip(*train, strict=True), zip(*val, strict=True), strict=True)
     costs = [histogram_bits(Counter(seen), new, levels) for seen, new in columns]
-    return {f"frequencies of the {levels} levels that occur, for each pixel in the training images": fmean(costs)}
+    return {
+        f"frequencies of the {levels} levels that occur, for each pixel in the training images": fmean(
+            costs
+        )
+    }
 
 
 def velocities(train: Sequence[bytes], val: Sequence[bytes], times: int = 32) -> dict[str, float]:
     """Loss of predictors of diffusion's velocity, image - noise, as the mean over equal intervals of time.
 
-    Each is the conditional mean of the velocity under a distribution of images that is fitted to those for training.
-    The least variance, and the width of the Gaussians, are chosen by the validation images: in favor of the baseline.
+    Each is the conditional mean of the velocity under a distribution of images that is fitted to
+    those for training. The least variance, and the width of the Gaussians, are chosen by the
+    validation images: in favor of the baseline.
     """
     import torch  # imported here because text does not need it
 
-    seen, new = (torch.tensor([list(image) for image in split], dtype=torch.float64) for split in (train, val))
+    seen, new = (
+        torch.tensor([list(image) for image in split], dtype=torch.float64)
+        for split in (train, val)
+    )
     center, scale = seen.mean(), seen.std(correction=0)
     seen, new = (seen - center) / scale, (new - center) / scale
     mean = seen.mean(0)
@@ -152,18 +192,27 @@ def velocities(train: Sequence[bytes], val: Sequence[bytes], times: int = 32) ->
 
         for least in (1e-5, 1e-4, 1e-3, 1e-2):
             change = slope(variances.clamp(least))
-            loss = squares * (1 - time * change) ** 2 + (1 + (1 - time) * change) ** 2  # the mean over all noise
+            # the mean over all noise
+            loss = squares * (1 - time * change) ** 2 + (1 + (1 - time) * change) ** 2
             found.setdefault(f"linear, {least}", []).append(loss.mean().item())
         for width in (0.2, 0.3, 0.35, 0.4, 0.5):
-            distances = torch.cdist(point, time * seen).square() / (2 * ((time * width) ** 2 + (1 - time) ** 2))
+            distances = torch.cdist(point, time * seen).square() / (
+                2 * ((time * width) ** 2 + (1 - time) ** 2)
+            )
             nearest = torch.softmax(-distances, 1) @ seen
             error = nearest + slope(torch.tensor(width**2)) * (point - time * nearest) - target
             found.setdefault(f"kernel, {width}", []).append(error.square().mean().item())
     means = {name: fmean(losses) for name, losses in found.items()}
-    best = {kind: min(value for name, value in means.items() if name.startswith(kind)) for kind in ("linear", "kernel")}
+    best = {
+        kind: min(value for name, value in means.items() if name.startswith(kind))
+        for kind in ("linear", "kernel")
+    }
     return {
-        "the best constant for each pixel, its mean in the training images": 1 + squares.mean().item(),
-        "the best linear predictor at each time, from the covariance of the training images": best["linear"],
+        "the best constant for each pixel, its mean in the training images": 1
+        + squares.mean().item(),
+        "the best linear predictor at each time, from the covariance of the training images": best[
+            "linear"
+        ],
         "the best predictor for a Gaussian around each of the training images": best["kernel"],
     }
 
@@ -174,21 +223,27 @@ def by_frequency(train: Texts, val: Texts) -> dict[str, float]:
     words = {label: Counter[str]() for label in counts}
     for text, label in zip(*train, strict=True):
         words[label].update(re.findall(WORDS, text))
-    size, total = len(set().union(*words.values())), {label: sum(found.values()) for label, found in words.items()}
+    size, total = (
+        len(set().union(*words.values())),
+        {label: sum(found.values()) for label, found in words.items()},
+    )
 
     def best(text: str) -> int:
         found = re.findall(WORDS, text)
         return max(
             counts,
             key=lambda it: (
-                math.log(counts[it]) + sum(math.log((words[it][word] + 1) / (total[it] + size)) for word in found)
+                math.log(counts[it])
+                + sum(math.log((words[it][word] + 1) / (total[it] + size)) for word in found)
             ),
         )
 
     (most, _), *_ = counts.most_common()
     return {
         "the most frequent keyword": fmean(label == most for label in val[1]),
-        "naive Bayes on words and signs": fmean(best(text) == label for text, label in zip(*val, strict=True)),
+        "naive Bayes on words and signs": fmean(
+            best(text) == label for text, label in zip(*val, strict=True)
+        ),
     }
 
 
@@ -201,7 +256,9 @@ def regressions(train: Texts, val: Texts) -> dict[str, float]:
     for most, pairs in ((1, ""), (2, ", and pairs of neighbors")):
         counts = CountVectorizer(token_pattern=WORDS, lowercase=False, ngram_range=(1, most))
         model = LogisticRegression(max_iter=300).fit(counts.fit_transform(train[0]), train[1])
-        found[f"logistic regression on words and signs{pairs}"] = model.score(counts.transform(val[0]), val[1])
+        found[f"logistic regression on words and signs{pairs}"] = model.score(
+            counts.transform(val[0]), val[1]
+        )
     return found
 
 
@@ -209,10 +266,13 @@ def write(page: str, unit: str, rows: dict[str, float], sign: int = 1) -> None:
     """Replace the rows of the page's table of baselines, the best last: the lowest, or the highest with `sign` -1."""
     file = PAGES / f"{page}.md"
     body = "".join(
-        f"| {name} | {value:.2f} |\n" for name, value in sorted(rows.items(), key=lambda row: -sign * row[1])
+        f"| {name} | {value:.2f} |\n"
+        for name, value in sorted(rows.items(), key=lambda row: -sign * row[1])
     )
     text, count = re.subn(
-        rf"(\| baseline \| {unit} \|\n\|[-|]+\|\n)(\|.*\n)*", lambda head: head[1] + body, file.read_text()
+        rf"(\| baseline \| {unit} \|\n\|[-|]+\|\n)(\|.*\n)*",
+        lambda head: head[1] + body,
+        file.read_text(),
     )
     if count != 1:
         sys.exit(f"{file} has no table | baseline | {unit} |")

@@ -4,13 +4,15 @@
     python benchmarks/golden.py record after.json
     python benchmarks/golden.py compare before.json after.json
 
-Checks that refactoring the template does not change results. Each run is a process of its own: fp32, one thread, 60
-steps, each step logged. A case that the revision's template cannot run, as an option has another name there, is left
-out, and so is one that only one recording has. The values depend on the processor and on the build of torch, so make
-both recordings on one machine; none is kept in the repository.
+Checks that refactoring the template does not change results. Each run is a process of its own:
+fp32, one thread, 60 steps, each step logged. A case that the revision's template cannot run, as an
+option has another name there, is left out, and so is one that only one recording has. The values
+depend on the processor and on the build of torch, so make both recordings on one machine; none is
+kept in the repository.
 
-Until version 0.3, the rate was scaled by the square root of the global batch divided by 128; the recipes have the
-product now. Only the last bit of the rate may differ, so a first look at another loss is at `lr`.
+Until version 0.3, the rate was scaled by the square root of the global batch divided by 128; the
+recipes have the product now. Only the last bit of the rate may differ, so a first look at another
+loss is at `lr`.
 """
 
 import argparse
@@ -48,7 +50,11 @@ OPTIONS = {
         "not fused": ["--optim.fused=false"],
         "gradients set to zero": ["--optim.set_to_none=false"],
         "accumulation": ["--train.accumulate=4"],
-        "global batch": ["--train.global_batch=128", "--optim.lr_scaling=linear", "--optim.base_batch=128"],
+        "global batch": [
+            "--train.global_batch=128",
+            "--optim.lr_scaling=linear",
+            "--optim.base_batch=128",
+        ],
         "no clipping": ["--optim.clip=null"],
         "clipping": ["--optim.clip=0.1"],
         "clipping by value": ["--optim.clip_value=0.01"],
@@ -91,13 +97,29 @@ def cases() -> Iterator[Case]:
 
 def record(case: Case, project: Path, number: int) -> list[dict[str, Any]] | None:
     """Train and return the logged rows without what depends on time; None if the options are refused."""
-    start = ["-m", "torch.distributed.run", f"--nproc-per-node={case.ranks}", f"--master-port={29600 + number}"]
-    options = ["--config=configs/default.yaml", "--speed.precision=fp32", "--speed.compile=off", *SAME, *case.options]
+    start = [
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={case.ranks}",
+        f"--master-port={29600 + number}",
+    ]
+    options = [
+        "--config=configs/default.yaml",
+        "--speed.precision=fp32",
+        "--speed.compile=off",
+        *SAME,
+        *case.options,
+    ]
     command = [sys.executable, *(start if case.ranks > 1 else []), "-m", "proj.train", *options]
     environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
     name = f"golden-{number}"
     done = subprocess.run(
-        [*command, f"--run.name={name}"], cwd=project, env=environment, capture_output=True, text=True, check=False
+        [*command, f"--run.name={name}"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         print(f"{case.name}: left out: {done.stderr[-500:]}", file=sys.stderr, flush=True)
@@ -131,20 +153,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record and compare the losses of short runs.")
     parser.add_argument("command", choices=["record", "compare"])
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--revision", default="HEAD", help="the template's git revision; HEAD includes local changes")
+    parser.add_argument(
+        "--revision",
+        default="HEAD",
+        help="the template's git revision; HEAD includes local changes",
+    )
     parser.add_argument("--only", default="", help="record only the cases whose name contains this")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     if args.command == "compare":
         before, after = (json.loads(file.read_text()) for file in args.files)
-        sys.exit(bool(compare({name: rows for name, rows in before.items() if args.only in name}, after)))
+        sys.exit(
+            bool(compare({name: rows for name, rows in before.items() if args.only in name}, after))
+        )
     chosen = [case for case in cases() if args.only in case.name]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
         projects = {}
         for framework, model in dict.fromkeys((case.framework, case.model) for case in chosen):
             target = Path(folder, f"{framework}-{model}", "proj")
             answers = {"project_name": "proj", "framework": framework, "model": model}
-            copier.run_copy(str(ROOT), target, answers, vcs_ref=args.revision, defaults=True, quiet=True)
+            copier.run_copy(
+                str(ROOT), target, answers, vcs_ref=args.revision, defaults=True, quiet=True
+            )
             projects[framework, model] = target
         runs = {
             case.name: pool.submit(record, case, projects[case.framework, case.model], number)

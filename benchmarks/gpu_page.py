@@ -37,7 +37,8 @@ def page(results: dict[str, Any]) -> str:
 def _questions(machine: dict[str, Any], answers: dict[str, Any]) -> str:
     asked = [question.name for question in QUESTIONS if question.name in answers]
     with_status = {
-        status: [name for name in asked if answers[name]["status"] == status] for status in ("ok", "failed", "skipped")
+        status: [name for name in asked if answers[name]["status"] == status]
+        for status in ("ok", "failed", "skipped")
     }
     text = "\n## Does it train, and does it agree?\n\n"
     text += f"{machine['device']}, torch {machine['torch']}. Of {len(asked)} questions, {len(with_status['ok'])} hold, "
@@ -51,11 +52,16 @@ def _rows(answers: dict[str, Any]) -> str:
     if (ceiling := answers.get(name_of(CEILING), {})).get("status") == "ok":
         text += f"\nThis GPU reaches {ceiling['tflops']:,.0f} TFLOP/s in a large product in bf16, and copies "
         text += f"{ceiling['copy_tb']:.2f} TB/s.\n"
-    used = {(answer["driver"], answer["cudnn"]) for answer in answers.values() if "driver" in answer}
+    used = {
+        (answer["driver"], answer["cudnn"]) for answer in answers.values() if "driver" in answer
+    }
     text += "".join(f"\nDriver {driver}, cuDNN {cudnn}.\n" for driver, cudnn in sorted(used))
     measured = [row for row in ROWS if row != CEILING and name_of(row) in answers]
     measured.sort(key=lambda row: list(NAMES).index(row.model))
-    lines = [f"| {NAMES[row.model]} | {row.name} | {_cells(answers[name_of(row)])} |\n" for row in measured]
+    lines = [
+        f"| {NAMES[row.model]} | {row.name} | {_cells(answers[name_of(row)])} |\n"
+        for row in measured
+    ]
     return text + COLUMNS + "".join(lines)
 
 

@@ -2,8 +2,9 @@
 
     python benchmarks/gpu_peers.py FOLDER RESULTS LOOP:MODEL[:compiled] ...
 
-FOLDER is what `gpu_smoke.py --prepare` has written, RESULTS a JSON file. LOOP is core, bare, nanogpt, timm, lightning
-or hf. What is answered is skipped. `gpu_smoke.py` takes over the results from a file `peers.json` beside its own.
+FOLDER is what `gpu_smoke.py --prepare` has written, RESULTS a JSON file. LOOP is core, bare,
+nanogpt, timm, lightning or hf. What is answered is skipped. `gpu_smoke.py` takes over the results
+from a file `peers.json` beside its own.
 """
 
 import argparse
@@ -32,7 +33,9 @@ def row_of(text: str) -> Row:
 
 def main() -> None:
     """Measure, and print what failed."""
-    parser = argparse.ArgumentParser(description="Measure loops of others beside the project's own on a GPU.")
+    parser = argparse.ArgumentParser(
+        description="Measure loops of others beside the project's own on a GPU."
+    )
     parser.add_argument("folder", type=Path, help="what gpu_smoke.py --prepare has written")
     parser.add_argument("results", type=Path, help="a JSON file")
     parser.add_argument("loops", nargs="+", metavar="LOOP:MODEL[:compiled]")
@@ -40,10 +43,17 @@ def main() -> None:
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, end_all)
     deadline = time.monotonic() + args.seconds
-    smoke = Smoke(args.folder.resolve(), args.results, deadline, find_machine(), versions=find_versions())
+    smoke = Smoke(
+        args.folder.resolve(), args.results, deadline, find_machine(), versions=find_versions()
+    )
     smoke.load()
     rows = [row_of(text) for text in args.loops]
-    ask_all(smoke, [], [row for row in rows if smoke.results.get(name_of(row), {}).get("status") != "ok"], 1)
+    ask_all(
+        smoke,
+        [],
+        [row for row in rows if smoke.results.get(name_of(row), {}).get("status") != "ok"],
+        1,
+    )
     failed = [name for name, answer in smoke.results.items() if answer["status"] == "failed"]
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 

@@ -36,23 +36,52 @@ def prepare(folder: Path, python: str = "") -> None:
     components = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
     others = {"launch", "workflow", "config", "file", "kind"}
     chosen = [
-        name for name, entry in components.items() if not others & entry.keys() and "tracker" not in _needs(entry)
+        name
+        for name, entry in components.items()
+        if not others & entry.keys() and "tracker" not in _needs(entry)
     ]
     chosen += sorted({needed for name in chosen for needed in _needs(components[name])})
     for model in MODELS:
         project = folder / model / "proj"
         if project.exists():
             shutil.rmtree(project)
-        new = [sys.executable, "-m", "fastproj", "new", "proj", "--model", model, "--gpus", "0", "--yes", "--no-git"]
+        new = [
+            sys.executable,
+            "-m",
+            "fastproj",
+            "new",
+            "proj",
+            "--model",
+            model,
+            "--gpus",
+            "0",
+            "--yes",
+            "--no-git",
+        ]
         options = ["--output", str(project.parent), "--components", ",".join(chosen)]
         project.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([*new, *options], check=True, stdout=subprocess.DEVNULL)
         (project / "text.txt").write_bytes(_text())
     (folder / "gpu_peers.py").write_text(PEERS)
     if python:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--upgrade"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-compile",
+            "--upgrade",
+        ]
         command += ["--only-binary=:all:", "--target", str(folder / "site")]
-        command += ["--python-version", python, "--implementation", "cp", *[f"--platform={it}" for it in PLATFORMS]]
+        command += [
+            "--python-version",
+            python,
+            "--implementation",
+            "cp",
+            *[f"--platform={it}" for it in PLATFORMS],
+        ]
         subprocess.run([*command, *PACKAGES], check=True)
 
 

@@ -6,7 +6,12 @@ from typing import Any
 
 STEPS = 20
 MODELS = ("resnet", "vit", "gpt", "lstm")
-SHORT = (f"--train.steps={STEPS}", f"--train.eval_every={STEPS}", "--log.every=1", "--loader.workers=0")
+SHORT = (
+    f"--train.steps={STEPS}",
+    f"--train.eval_every={STEPS}",
+    "--log.every=1",
+    "--loader.workers=0",
+)
 EAGER = (*SHORT, "--speed.compile=off")
 FP32 = (*EAGER, "--speed.precision=fp32")
 BF16 = (*EAGER, "--speed.precision=bf16")
@@ -65,10 +70,14 @@ def component(name: str, *options: str) -> tuple[str, ...]:
     return f"--{name}.enabled=true", *(f"--{name}.{option}" for option in options)
 
 
-def _agrees(name: str, *options: str, model: str = "gpt", base: tuple[str, ...] = FP32, **others: Any) -> Question:
+def _agrees(
+    name: str, *options: str, model: str = "gpt", base: tuple[str, ...] = FP32, **others: Any
+) -> Question:
     """A component that does not change the loss, or not by more than `tolerance`."""
     what = " ".join([*[f"{model}:"] * (model != "gpt"), name, *options])
-    return Question(what, model, (*base, *component(name, *options)), base, **{"tolerance": 1e-3, **others})
+    return Question(
+        what, model, (*base, *component(name, *options)), base, **{"tolerance": 1e-3, **others}
+    )
 
 
 def _trains(name: str, *options: str, model: str = "gpt", **others: Any) -> Question:
@@ -86,18 +95,28 @@ def _precisions(model: str) -> list[Question]:
     wanted = {"tf32": (0.02, "CUDA"), "bf16": (0.1, ""), "fp16": (0.05, "CUDA")}
     for name, (tolerance, needs) in wanted.items():
         options = (*EAGER, *same, f"--speed.precision={name}")
-        found.append(Question(f"{model}: {name} agrees with fp32", model, options, fp32, tolerance, needs))
+        found.append(
+            Question(f"{model}: {name} agrees with fp32", model, options, fp32, tolerance, needs)
+        )
     if model != "lstm":  # torch.compile does not trace nn.LSTM
         compiled = (*COMPILED_FP32, *same)
-        found.append(Question(f"{model}: compiled agrees with eager", model, compiled, fp32, 1e-2, "CUDA"))
+        found.append(
+            Question(f"{model}: compiled agrees with eager", model, compiled, fp32, 1e-2, "CUDA")
+        )
     options = (*BF16, *component("debug", "synchronization=error"), "--log.every=10")
-    found.append(Question(f"{model}: a step does not synchronize", model, options, needs="CUDA", silent=True))
+    found.append(
+        Question(f"{model}: a step does not synchronize", model, options, needs="CUDA", silent=True)
+    )
     return found
 
 
 def _parts() -> list[Question]:
-    def resnet(name: str, option: str, reference: str, tolerance: float = 1e-3, needs: str = "") -> Question:
-        return Question(name, "resnet", (*FP32, f"--{option}"), (*FP32, f"--{reference}"), tolerance, needs)
+    def resnet(
+        name: str, option: str, reference: str, tolerance: float = 1e-3, needs: str = ""
+    ) -> Question:
+        return Question(
+            name, "resnet", (*FP32, f"--{option}"), (*FP32, f"--{reference}"), tolerance, needs
+        )
 
     smaller = (*FP32, "--train.micro_batch=4", "--train.accumulate=2")
     graphs = (*COMPILED_BF16, "--speed.compile_mode=reduce-overhead")
@@ -105,7 +124,12 @@ def _parts() -> list[Question]:
     return [
         resnet("pinned copies agree with pageable ones", *pinned, needs="CUDA"),
         resnet("two workers agree with none", "loader.workers=2", "loader.workers=0"),
-        resnet("channels_last agrees with NCHW", "speed.channels_last=true", "speed.channels_last=false", 1e-2),
+        resnet(
+            "channels_last agrees with NCHW",
+            "speed.channels_last=true",
+            "speed.channels_last=false",
+            1e-2,
+        ),
         Question("micro-batches agree with one batch", "gpt", smaller, FP32, 1e-3),
         Question("a resumed run agrees", "gpt", FP32, FP32, 1e-3, launch="stop"),
         Question("compiled with CUDA graphs agrees with eager", "gpt", graphs, BF16, 0.05, "CUDA"),
@@ -125,22 +149,36 @@ def _components() -> list[Question]:
         Question("cuda_graphs, compiled, bf16", "gpt", graphs, BF16, 0.05, "CUDA"),
         _agrees("regional_compile", tolerance=1e-2, needs="CUDA"),
         _agrees("fp8", base=BF16, tolerance=0.1, needs="fp8", modules=("torchao",)),
-        Question("oom", "gpt", oom, large, 1e-3, "CUDA", prints="out of memory at step", memory=0.6),
+        Question(
+            "oom", "gpt", oom, large, 1e-3, "CUDA", prints="out of memory at step", memory=0.6
+        ),
         *[_agrees("activation_checkpointing", f"mode={mode}") for mode in ("blocks", "ops")],
         Question("activation_checkpointing mode=budget", "gpt", budget, FP32, 1e-2, "torch 2.13"),
         _agrees("fsdp", launch="one-rank"),
-        *[_agrees(name) for name in ("ema", "mfu", "async_checkpoint", "restart", "early_stopping")],
+        *[
+            _agrees(name)
+            for name in ("ema", "mfu", "async_checkpoint", "restart", "early_stopping")
+        ],
         _agrees("safetensors", modules=("safetensors",)),
         *[_agrees("nonfinite", f"action={action}") for action in ("skip", "rollback")],
         *[_agrees("debug", f"{tool}=true") for tool in ("nan", "anomaly")],
         _trains("debug", "deterministic=true", model="resnet"),
         *[_agrees("profiler", f"kind={kind}", "skip=2") for kind in ("basic", "advanced", "torch")],
         _agrees("profiler", "kind=nvtx", "skip=2", needs="CUDA"),
-        *[_agrees("cache", f"where={where}", model="resnet") for where in ("device", "memory", "disk")],
+        *[
+            _agrees("cache", f"where={where}", model="resnet")
+            for where in ("device", "memory", "disk")
+        ],
         _agrees("metrics", model="resnet", modules=("torchmetrics",)),
         *[_trains("optimizers", f"name={name}") for name in ("sgd", "adam", "muon")],
-        *[_trains("optimizers", f"name={name}", **layerwise) for name in ("lamb", "lars", "novograd")],
-        *[_trains("schedules", f"name={name}") for name in ("cosine", "cyclical", "wsd", "constant")],
+        *[
+            _trains("optimizers", f"name={name}", **layerwise)
+            for name in ("lamb", "lars", "novograd")
+        ],
+        *[
+            _trains("schedules", f"name={name}")
+            for name in ("cosine", "cyclical", "wsd", "constant")
+        ],
         _trains("lr_range_test", modules=("matplotlib",), falls=False),
         _trains("lora", modules=("peft",)),
         _trains("finetune", 'freeze=["blocks.0*"]'),
@@ -148,7 +186,11 @@ def _components() -> list[Question]:
 
 
 def _two_ranks() -> list[Question]:
-    ways = {"DDP": (), "fsdp": component("fsdp"), "ddp_options": component("ddp_options", "static_graph=true")}
+    ways = {
+        "DDP": (),
+        "fsdp": component("fsdp"),
+        "ddp_options": component("ddp_options", "static_graph=true"),
+    }
     halves = (*FP32, "--train.micro_batch=4")
     return [
         Question(f"{way}, 2 ranks", "gpt", (*halves, *options), FP32, 1e-2, "2 GPUs", launch="two")
@@ -156,7 +198,12 @@ def _two_ranks() -> list[Question]:
     ]
 
 
-QUESTIONS: list[Question] = [*chain(*map(_precisions, MODELS)), *_parts(), *_components(), *_two_ranks()]
+QUESTIONS: list[Question] = [
+    *chain(*map(_precisions, MODELS)),
+    *_parts(),
+    *_components(),
+    *_two_ranks(),
+]
 
 FAST = ("--speed.precision=bf16",)
 COMPILED = (*FAST, "--speed.compile=model")
@@ -229,23 +276,49 @@ CEILING = Row("product and copy", "gpt", (), needs="", loop="ceiling")
 ROWS: list[Row] = [
     CEILING,
     *[other("bare", "gpt"), _core("gpt"), other("nanogpt", "gpt"), other("lightning", "gpt")],
-    *[other("hugging_face", "gpt"), other("bare", "gpt", compiled=True), _core("gpt", compiled=True)],
-    *[other("bare", "resnet"), _core("resnet"), other("timm", "resnet"), other("lightning", "resnet")],
+    *[
+        other("hugging_face", "gpt"),
+        other("bare", "gpt", compiled=True),
+        _core("gpt", compiled=True),
+    ],
+    *[
+        other("bare", "resnet"),
+        _core("resnet"),
+        other("timm", "resnet"),
+        other("lightning", "resnet"),
+    ],
     *_ladder(),
     *[_core("resnet", compiled=True), _core("vit"), _core("vit", compiled=True), _core("lstm")],
-    Row("bf16, compiled, fp8", "gpt", (*SIZES["gpt"], *COMPILED, *component("fp8")), "fp8", ("torchao",)),
+    Row(
+        "bf16, compiled, fp8",
+        "gpt",
+        (*SIZES["gpt"], *COMPILED, *component("fp8")),
+        "fp8",
+        ("torchao",),
+    ),
     Row("bf16, CUDA graphs", "resnet", (*SIZES["resnet"], *FAST, *component("cuda_graphs"))),
     Row("bf16, CUDA graphs", "lstm", (*SIZES["lstm"], *FAST, *component("cuda_graphs"))),
     Row("bf16, compiled by block", "gpt", (*SIZES["gpt"], *FAST, *component("regional_compile"))),
-    Row("bf16, activation checkpointing", "gpt", (*SIZES["gpt"], *FAST, *component("activation_checkpointing"))),
+    Row(
+        "bf16, activation checkpointing",
+        "gpt",
+        (*SIZES["gpt"], *FAST, *component("activation_checkpointing")),
+    ),
     Row("fp16", "vit", (*SIZES["vit"], "--speed.precision=fp16")),
     Row("TF32", "gpt", (*SIZES["gpt"], "--speed.precision=tf32"), steps=30),
 ]
 """In the order of measurement: others' loops in the same minutes as the project's own one."""
-COLD = [replace(row, name="first start, compiled", steps=3) for row in ROWS if row.name == "bf16, compiled"]
+COLD = [
+    replace(row, name="first start, compiled", steps=3)
+    for row in ROWS
+    if row.name == "bf16, compiled"
+]
 """Asked beside the questions: these fill the compiler's cache, so that the rows start sooner."""
 
 
 def compiles(asked: Question | Row) -> bool:
     """Whether it starts with a compilation."""
-    return any(option in asked.options for option in ("--speed.compile=model", "--regional_compile.enabled=true"))
+    return any(
+        option in asked.options
+        for option in ("--speed.compile=model", "--regional_compile.enabled=true")
+    )

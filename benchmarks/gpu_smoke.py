@@ -5,13 +5,13 @@
     python benchmarks/gpu_page.py                          # docs/gpu.md from the results
     python benchmarks/gpu_peers.py                         # some loops only
 
-A machine without a network needs torch, and a copy of this repository with a folder that is prepared elsewhere, for
-its version of Python:
+A machine without a network needs torch, and a copy of this repository with a folder that is
+prepared elsewhere, for its version of Python:
 
     python benchmarks/gpu_smoke.py --prepare 3.12          # writes build/gpu-smoke, which must be copied as well
 
-Each answer is written at once to the results, a JSON file, so that a second call continues the first. Without a GPU,
-this is a dry run: what needs one is skipped.
+Each answer is written at once to the results, a JSON file, so that a second call continues the
+first. Without a GPU, this is a dry run: what needs one is skipped.
 """
 
 import argparse
@@ -69,14 +69,22 @@ class Smoke:
 
     def load(self) -> None:
         """Read the results so far, or end the program if they are of another machine."""
-        found = json.loads(self.file.read_text()) if self.file.exists() else {"machine": self.machine, "results": {}}
+        found = (
+            json.loads(self.file.read_text())
+            if self.file.exists()
+            else {"machine": self.machine, "results": {}}
+        )
         if found["machine"] != self.machine:
-            sys.exit(f"error: {self.file} is of another machine, {found['machine']}: use another --results")
+            sys.exit(
+                f"error: {self.file} is of another machine, {found['machine']}: use another --results"
+            )
         self.results = found["results"]
         peers = self.file.with_name(PEERS)
         if peers != self.file and peers.exists():
             others = json.loads(peers.read_text())
-            self.results = (others["results"] if others.get("machine") == self.machine else {}) | self.results
+            self.results = (
+                others["results"] if others.get("machine") == self.machine else {}
+            ) | self.results
 
     def ask(self, asked: Question | Row) -> None:
         """Answer in a process of its own, within the time that is left, and write the result."""
@@ -85,7 +93,11 @@ class Smoke:
         if not why and left < SHORTEST:
             return
         started = time.monotonic()
-        found = {"status": "skipped", "why": why} if why else self._answer(asked, left, self.limit(asked))
+        found = (
+            {"status": "skipped", "why": why}
+            if why
+            else self._answer(asked, left, self.limit(asked))
+        )
         if found:
             found |= self.versions if isinstance(asked, Row) else {}
             self.write(name_of(asked), found | {"seconds": round(time.monotonic() - started, 1)})
@@ -95,9 +107,14 @@ class Smoke:
         with self.lock:
             self.results[name] = found
             new = self.file.with_suffix(".new")
-            new.write_text(json.dumps({"machine": self.machine, "results": self.results}, indent=1) + "\n")
+            new.write_text(
+                json.dumps({"machine": self.machine, "results": self.results}, indent=1) + "\n"
+            )
             new.replace(self.file)
-            print(f"{found['status']:8}{found['seconds']:6.1f} s  {name}  {found.get('why', '')}".rstrip(), flush=True)
+            print(
+                f"{found['status']:8}{found['seconds']:6.1f} s  {name}  {found.get('why', '')}".rstrip(),
+                flush=True,
+            )
 
     def limit(self, asked: Question | Row) -> float:
         """Return the seconds that it may take."""
@@ -107,13 +124,19 @@ class Smoke:
         context = multiprocessing.get_context("forkserver")
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder, "answer.json")
-            process = context.Process(target=_start, args=(asked, self.folder / asked.model / "proj", result))
+            process = context.Process(
+                target=_start, args=(asked, self.folder / asked.model / "proj", result)
+            )
             process.start()
             process.join(min(left, limit))
             if process.is_alive():
                 end(process.pid or 0)
                 process.join()
-                return {"status": "failed", "why": f"took more than {limit:.0f} s"} if left > limit else {}
+                return (
+                    {"status": "failed", "why": f"took more than {limit:.0f} s"}
+                    if left > limit
+                    else {}
+                )
             ended = {"status": "failed", "why": f"the process ended with {process.exitcode}"}
             found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else ended
             return found
@@ -127,8 +150,14 @@ def _start(asked: Question | Row, project: Path, result: Path) -> None:
 
 def missing(asked: Question | Row, machine: dict[str, Any]) -> str:
     """Return what this machine lacks for a question."""
-    lacks = {"CUDA": machine["gpus"] < 1, "2 GPUs": machine["gpus"] < 2, "fp8": machine["capability"] < [8, 9]}
-    lacks["torch 2.13"] = lacks["CUDA"] or [int(part) for part in machine["torch"].split(".")[:2]] < [2, 13]
+    lacks = {
+        "CUDA": machine["gpus"] < 1,
+        "2 GPUs": machine["gpus"] < 2,
+        "fp8": machine["capability"] < [8, 9],
+    }
+    lacks["torch 2.13"] = lacks["CUDA"] or [
+        int(part) for part in machine["torch"].split(".")[:2]
+    ] < [2, 13]
     packages = [name for name in asked.modules if find_spec(name) is None]
     found = [asked.needs] if lacks.get(asked.needs) else packages
     return f"needs {' and '.join(found)}" if found else ""
@@ -180,14 +209,18 @@ def find_machine() -> dict[str, Any]:
     }
 
 
-def remaining(asked: Iterable[Question | Row], done: dict[str, Any], only: str) -> list[Question | Row]:
+def remaining(
+    asked: Iterable[Question | Row], done: dict[str, Any], only: str
+) -> list[Question | Row]:
     """Return what is not answered yet, or what is asked for by name."""
     if only:
         return [it for it in asked if re.search(only, name_of(it))]
     return [it for it in asked if name_of(it) not in done]
 
 
-def ask_all(smoke: Smoke, together: Sequence[Question | Row], alone: Sequence[Row], jobs: int) -> None:
+def ask_all(
+    smoke: Smoke, together: Sequence[Question | Row], alone: Sequence[Row], jobs: int
+) -> None:
     """Ask several at the same time, those that compile first; then, one after the other, what is measured."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo", "jsonargparse", "gpu_answer"])
@@ -203,12 +236,16 @@ def ask_all(smoke: Smoke, together: Sequence[Question | Row], alone: Sequence[Ro
 def main() -> None:
     """Read the options, ask, and print what is left."""
     parser = argparse.ArgumentParser(description="Train each component on a GPU, and measure.")
-    parser.add_argument("--prepare", metavar="PYTHON", help="render, and fetch packages for a Python, such as 3.12")
+    parser.add_argument(
+        "--prepare", metavar="PYTHON", help="render, and fetch packages for a Python, such as 3.12"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="the rendered projects")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--seconds", type=float, default=540.0, help="time for everything")
     parser.add_argument("--jobs", type=int, help="questions at the same time")
-    parser.add_argument("--only", default="", metavar="REGEX", help="ask these, also if they are answered")
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="ask these, also if they are answered"
+    )
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, end_all)
     deadline = time.monotonic() + args.seconds
@@ -216,7 +253,9 @@ def main() -> None:
         prepare(args.folder, args.prepare or "")
     if args.prepare:
         return
-    smoke = Smoke(args.folder.resolve(), args.results, deadline, find_machine(), versions=find_versions())
+    smoke = Smoke(
+        args.folder.resolve(), args.results, deadline, find_machine(), versions=find_versions()
+    )
     smoke.load()
     together = remaining([*COLD, *QUESTIONS], smoke.results, args.only)
     alone = [row for row in remaining(ROWS, smoke.results, args.only) if isinstance(row, Row)]
@@ -224,7 +263,9 @@ def main() -> None:
     every: list[Question | Row] = [*COLD, *QUESTIONS, *ROWS]
     failed = [name for name, found in smoke.results.items() if found["status"] == "failed"]
     unanswered = len(remaining(every, smoke.results, ""))
-    print(f"{len(every) - unanswered} of {len(every)} answered, {len(failed)} failed: {', '.join(failed) or 'none'}")
+    print(
+        f"{len(every) - unanswered} of {len(every)} answered, {len(failed)} failed: {', '.join(failed) or 'none'}"
+    )
     sys.exit(1 if failed else 0)
 
 

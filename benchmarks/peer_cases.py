@@ -21,8 +21,17 @@ class Case:
     """Steps that a loop makes when it is its turn; more, if a step takes no longer than to change the thread."""
 
 
-MLP = {"model.width": 16, "model.depth": 1, "model.dropout": 0, "train.micro_batch": 32, "optim.lr": 1e-4}
-"""So small that little but the loop matters. Lightning's defaults do not clip: this clipping changes no gradient."""
+MLP = {
+    "model.width": 16,
+    "model.depth": 1,
+    "model.dropout": 0,
+    "train.micro_batch": 32,
+    "optim.lr": 1e-4,
+}
+"""So small that little but the loop matters.
+
+Lightning's defaults do not clip: this clipping changes no gradient.
+"""
 PEERS = ("accelerate", "lightning", "Lightning, all defaults", "hf")
 TEXT = {"data.path": "text.txt"}
 CASES = [
@@ -48,10 +57,18 @@ LIGHTNING = {
 
 def lightning_options(case: Case) -> list[str]:
     """Return the options of the rendered LightningCLI."""
-    own = {"trainer.accelerator": "cpu", "trainer.max_epochs": "null", "trainer.max_steps": case.steps}
+    own = {
+        "trainer.accelerator": "cpu",
+        "trainer.max_epochs": "null",
+        "trainer.max_steps": case.steps,
+    }
     own |= {"trainer.log_every_n_steps": case.every, "trainer.val_check_interval": case.steps}
     own |= {"trainer.num_sanity_val_steps": 0}
     for key, value in case.options.items():
         section, name = key.split(".")
         own[LIGHTNING.get(key, f"{LIGHTNING.get(section, section)}.{name}")] = value
-    return ["fit", "--config=configs/default.yaml", *(f"--{key}={value}" for key, value in own.items())]
+    return [
+        "fit",
+        "--config=configs/default.yaml",
+        *(f"--{key}={value}" for key, value in own.items()),
+    ]

@@ -39,9 +39,24 @@ def lines(file: Path) -> int:
 
 def measure(project: Path) -> Size:
     """Measure a rendered project, without what git or a training has added."""
-    added = {".git", "__pycache__", "runs", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".cache"}
-    files = [file for file in project.rglob("*") if file.is_file() and not added & {*file.relative_to(project).parts}]
-    python = [file for file in files if file.suffix == ".py" and "src" in file.relative_to(project).parts]
+    added = {
+        ".git",
+        "__pycache__",
+        "runs",
+        ".venv",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".cache",
+    }
+    files = [
+        file
+        for file in project.rglob("*")
+        if file.is_file() and not added & {*file.relative_to(project).parts}
+    ]
+    python = [
+        file for file in files if file.suffix == ".py" and "src" in file.relative_to(project).parts
+    ]
     tests = [file for file in python if "tests" in file.parent.name]
     modules = [file for file in python if file not in tests]
     return Size(
@@ -58,17 +73,35 @@ def main() -> None:
     questions = yaml.safe_load((ROOT / "copier.yml").read_text())
     models = list(questions["models"]["default"])
     options = argparse.ArgumentParser(description="Print the size of each model's project.")
-    options.add_argument("models", nargs="*", metavar="MODEL", choices=[*models, []], help="; all by default")
-    options.add_argument("--framework", choices=questions["frameworks"]["default"], default="pytorch")
+    options.add_argument(
+        "models", nargs="*", metavar="MODEL", choices=[*models, []], help="; all by default"
+    )
+    options.add_argument(
+        "--framework", choices=questions["frameworks"]["default"], default="pytorch"
+    )
     given = options.parse_args()
     chosen = given.models or models
     print("| model | files | lines in src/ | lines of tests | lines of README | longest module |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for model in chosen:
-            new = [sys.executable, "-m", "fastproj", "new", f"{model}-project", "--model", model, "--gpus", "0"]
+            new = [
+                sys.executable,
+                "-m",
+                "fastproj",
+                "new",
+                f"{model}-project",
+                "--model",
+                model,
+                "--gpus",
+                "0",
+            ]
             new += ["--framework", given.framework]
-            subprocess.run([*new, "--yes", "--no-git", "--output", folder], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [*new, "--yes", "--no-git", "--output", folder],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             size = measure(Path(folder, f"{model}-project"))
             cells = [model, size.files, size.source_lines, size.test_lines, size.readme_lines]
             print("| " + " | ".join(map(str, cells)) + f" | {size.longest[1]}, {size.longest[0]} |")

@@ -2,8 +2,9 @@
 
     python benchmarks/startup.py [--rounds 15] [--keep]     # --keep also writes benchmarks/startup.json
 
-The mlp of plain PyTorch, and a program that imports the same packages and makes 5 steps, in turn. Prints the median and
-the range of both, the ratio with its interval, and the milliseconds of the largest imports, each with what it imports.
+The mlp of plain PyTorch, and a program that imports the same packages and makes 5 steps, in turn.
+Prints the median and the range of both, the ratio with its interval, and the milliseconds of the
+largest imports, each with what it imports.
 """
 
 import argparse
@@ -22,7 +23,17 @@ from machine import keep
 from peers import PROGRAMS, ratio, render
 
 RESULT = Path(__file__).with_name("startup.json")
-LARGEST = ("torch", "torch._dynamo", "pandas", "numpy", "jsonargparse", "sklearn", "tqdm", "yaml", "proj.train")
+LARGEST = (
+    "torch",
+    "torch._dynamo",
+    "pandas",
+    "numpy",
+    "jsonargparse",
+    "sklearn",
+    "tqdm",
+    "yaml",
+    "proj.train",
+)
 
 
 def main() -> None:
@@ -33,14 +44,21 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         project = render(Path(folder), "mlp", "pytorch")
-        options = ["--config=configs/default.yaml", "--train.steps=5", "--train.eval_every=5", "--log.every=5"]
+        options = [
+            "--config=configs/default.yaml",
+            "--train.steps=5",
+            "--train.eval_every=5",
+            "--log.every=5",
+        ]
         core = ["-m", "proj.train", *options, "--run.device=cpu", "--speed.precision=fp32"]
         commands = {"bare program": [str(PROGRAMS / "bare_start.py")], "core": core}
         times: dict[str, list[float]] = {name: [] for name in commands}
         for _ in range(args.rounds):
             for name, command in commands.items():
                 times[name].append(until_step_5(project, command))
-        found: dict[str, Any] = {"seconds": {name: summary(seconds) for name, seconds in times.items()}}
+        found: dict[str, Any] = {
+            "seconds": {name: summary(seconds) for name, seconds in times.items()}
+        }
         found["ratio"] = ratio(times["core"], times["bare program"])
         found["milliseconds of imports"] = imports(project, core)
     print(json.dumps(found, indent=1))
@@ -55,10 +73,16 @@ def summary(values: list[float]) -> list[float]:
 
 def start(project: Path, command: list[str], *options: str) -> "subprocess.Popen[str]":
     """Start a Python program in a project with one thread."""
-    variables = {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    variables = {
+        "PYTHONPATH": str(project / "src"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
     environment, pipe = os.environ | variables, subprocess.PIPE
     python = [sys.executable, *options, *command]
-    return subprocess.Popen(python, cwd=project, env=environment, text=True, stdout=pipe, stderr=pipe)
+    return subprocess.Popen(
+        python, cwd=project, env=environment, text=True, stdout=pipe, stderr=pipe
+    )
 
 
 def until_step_5(project: Path, command: list[str]) -> float:
@@ -66,7 +90,9 @@ def until_step_5(project: Path, command: list[str]) -> float:
     begin = time.perf_counter()
     with start(project, command) as process:
         assert process.stdout
-        found = next(time.perf_counter() for line in process.stdout if re.match(r"train +5\b", line))
+        found = next(
+            time.perf_counter() for line in process.stdout if re.match(r"train +5\b", line)
+        )
         process.communicate()
     return found - begin
 

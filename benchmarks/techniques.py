@@ -1,8 +1,9 @@
 """Measure the techniques with `fastproj bench`, and write the page docs/techniques/measured.md.
 
-.venv/bin/python benchmarks/techniques.py               # all models, about 15 minutes each on two cores
-.venv/bin/python benchmarks/techniques.py resnet
-.venv/bin/python benchmarks/techniques.py --page        # only the page, from benchmarks/techniques.json
+.venv/bin/python benchmarks/techniques.py               # all models, about 15 minutes each on two
+cores .venv/bin/python benchmarks/techniques.py resnet
+.venv/bin/python benchmarks/techniques.py --page        # only the page, from
+benchmarks/techniques.json
 """
 
 import argparse
@@ -43,7 +44,18 @@ def measure(model: str, rounds: int) -> dict[str, Any]:
     """Render the project of a model, and measure its techniques."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "fastproj"]
-        new = ["new", "p", "--model", model, "--gpus", "0", "--components", COMPONENTS, "--yes", "--no-git"]
+        new = [
+            "new",
+            "p",
+            "--model",
+            model,
+            "--gpus",
+            "0",
+            "--components",
+            COMPONENTS,
+            "--yes",
+            "--no-git",
+        ]
         subprocess.run([*command, *new, "--output", folder], check=True, stdout=subprocess.DEVNULL)
         bench = ["bench", "--rounds", str(rounds), "--python", sys.executable, "--output", folder]
         subprocess.run([*command, *bench], check=True, cwd=Path(folder, "p"))
@@ -77,14 +89,20 @@ def _memory(found: dict[str, Any]) -> str:
 def main() -> None:
     """Measure what was named, and write the results and the page."""
     options = argparse.ArgumentParser(description="Measure the techniques with `fastproj bench`.")
-    options.add_argument("models", nargs="*", metavar="MODEL", help=f"{', '.join(MODELS)}; all by default")
+    options.add_argument(
+        "models", nargs="*", metavar="MODEL", help=f"{', '.join(MODELS)}; all by default"
+    )
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--page", action="store_true", help="write the page only")
     given = options.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for model in [] if given.page else given.models or MODELS:
-        results = {name: results[name] for name in MODELS if name in results} | {model: measure(model, given.rounds)}
-        RESULTS.write_text(json.dumps({name: results[name] for name in MODELS if name in results}, indent=1) + "\n")
+        results = {name: results[name] for name in MODELS if name in results} | {
+            model: measure(model, given.rounds)
+        }
+        RESULTS.write_text(
+            json.dumps({name: results[name] for name in MODELS if name in results}, indent=1) + "\n"
+        )
     PAGE.write_text(page(json.loads(RESULTS.read_text())))
 
 

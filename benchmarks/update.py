@@ -1,7 +1,8 @@
 """Time `fastproj update` against `copier update` on a real rendering: `python benchmarks/update.py`.
 
-Uses two versions of this repository's template; the second changes some files of the engine. Each round runs every
-command once, on a fresh copy of the project. Prints the median, lowest and highest in milliseconds.
+Uses two versions of this repository's template; the second changes some files of the engine. Each
+round runs every command once, on a fresh copy of the project. Prints the median, lowest and highest
+in milliseconds.
 """
 
 import os
@@ -37,19 +38,29 @@ def main() -> None:
                 shutil.rmtree(work / "copy", ignore_errors=True)
                 shutil.copytree(work / "proj", work / "copy", symlinks=True)
                 started = time.perf_counter()
-                done = subprocess.run(command, cwd=work / "copy", env=environment, check=False, capture_output=True)
+                done = subprocess.run(
+                    command, cwd=work / "copy", env=environment, check=False, capture_output=True
+                )
                 taken[name].append((time.perf_counter() - started) * 1000)
                 assert done.returncode == (3 if name == "fastproj status" else 0), done.stderr
     print(f"{bundle} files in the rendering")
     for name, times in taken.items():
-        print(f"{name:28}{statistics.median(times):7.0f} ms  ({min(times):.0f} to {max(times):.0f})")
+        print(
+            f"{name:28}{statistics.median(times):7.0f} ms  ({min(times):.0f} to {max(times):.0f})"
+        )
 
 
 def _project(work: Path, environment: dict[str, str]) -> int:
     """Make a bundle with the first version, a project from it, and put the second version into the bundle."""
 
     def git(*arguments: str) -> None:
-        subprocess.run(["git", *arguments], cwd=work / "template", env=environment, check=True, capture_output=True)
+        subprocess.run(
+            ["git", *arguments],
+            cwd=work / "template",
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
 
     def release(version: str) -> None:
         git("add", "--all")
@@ -57,7 +68,9 @@ def _project(work: Path, environment: dict[str, str]) -> int:
         git("tag", version)
         git("bundle", "create", "--quiet", str(work / "team.bundle"), "--tags", "HEAD")
 
-    shutil.copytree(ROOT / "template", work / "template/template", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "template", work / "template/template", ignore=shutil.ignore_patterns("__pycache__")
+    )
     shutil.copy(ROOT / "copier.yml", work / "template")
     git("init", "--quiet")
     release("v1.0.0")
@@ -69,7 +82,11 @@ def _project(work: Path, environment: dict[str, str]) -> int:
             file.write("# newer\n")
     (template / "project/src/{{ package }}/newer.py").write_text('"""New."""\n')
     release("v1.1.0")
-    return sum(len(names) for folder, _, names in os.walk(work / "proj") if ".git" not in Path(folder).parts)
+    return sum(
+        len(names)
+        for folder, _, names in os.walk(work / "proj")
+        if ".git" not in Path(folder).parts
+    )
 
 
 if __name__ == "__main__":

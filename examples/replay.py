@@ -8,7 +8,8 @@
 
 To rebase a patch: `--edit`, resolve the *.rej files and delete them, `--save`.
 
-An example is a folder with README.md, example.toml and, mostly, change.patch, which `git apply` applies:
+An example is a folder with README.md, example.toml and, mostly, change.patch, which `git apply`
+applies:
 
     model = "resnet"                   # `fastproj new proj --model resnet --gpus 0`
     components = ["ema"]               # `--components ema`; none by default
@@ -63,7 +64,9 @@ class Example:
     @classmethod
     def read(cls, name: str) -> "Example":
         """Read the file of an example."""
-        return cls(name, **tomllib.loads((EXAMPLES / name / "example.toml").read_text(encoding="utf-8")))
+        return cls(
+            name, **tomllib.loads((EXAMPLES / name / "example.toml").read_text(encoding="utf-8"))
+        )
 
     @property
     def patch(self) -> Path:
@@ -79,7 +82,11 @@ class Example:
 def run(project: Path, *command: str) -> str:
     """Run a command in a project, and return what it printed."""
     begin = time.perf_counter()
-    own = {f"GIT_{who}_{what}": "examples" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    own = {
+        f"GIT_{who}_{what}": "examples"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
     done = subprocess.run(
         command,
         cwd=project,
@@ -126,15 +133,23 @@ def save(example: Example, project: Path) -> None:
     """Write the changes since the rendering, without the files that are replaced or copied, as the patch."""
     run(project, "git", "add", "--all")
     others = [f":!{name}" for name in (*example.copies, "*.rej")]
-    example.patch.write_text(run(project, "git", "diff", "--cached", "-U1", "before-the-patch", "--", ".", *others))
+    example.patch.write_text(
+        run(project, "git", "diff", "--cached", "-U1", "before-the-patch", "--", ".", *others)
+    )
 
 
 def lines(project: Path) -> dict[str, int]:
     """Count the files that differ from the rendering, other than deleted ones, and their lines."""
     run(project, "git", "add", "--all")
-    found = run(project, "git", "diff", "--cached", "--numstat", "--diff-filter=d", "rendered").splitlines()
+    found = run(
+        project, "git", "diff", "--cached", "--numstat", "--diff-filter=d", "rendered"
+    ).splitlines()
     counts = [line.split("\t") for line in found]
-    return {"files": len(counts), "+": sum(int(it[0]) for it in counts), "-": sum(int(it[1]) for it in counts)}
+    return {
+        "files": len(counts),
+        "+": sum(int(it[0]) for it in counts),
+        "-": sum(int(it[1]) for it in counts),
+    }
 
 
 def replay(example: Example, folder: Path) -> dict[str, object]:
@@ -148,7 +163,11 @@ def replay(example: Example, folder: Path) -> dict[str, object]:
         return row | {"found": f"not trained: it needs {', '.join(example.missing)}"}
     if example.prepare:
         run(project, python, str(EXAMPLES / example.name / example.prepare))
-    training = ["-c", CELLS, example.train] if example.train else ["-m", "proj.train", "--config=configs/default.yaml"]
+    training = (
+        ["-c", CELLS, example.train]
+        if example.train
+        else ["-m", "proj.train", "--config=configs/default.yaml"]
+    )
     run(project, python, *training, *([] if example.train else ["--run.name=first"]))
     row["found"] = evaluate(example, project)
     run(project, python, "-m", "mypy")
@@ -158,7 +177,9 @@ def replay(example: Example, folder: Path) -> dict[str, object]:
 
 def evaluate(example: Example, project: Path) -> str:
     """Evaluate the run; return the metric, or raise an error if it is not as expected."""
-    results = json.loads(run(project, sys.executable, "-m", "proj.evaluate", "runs/first").splitlines()[-1])
+    results = json.loads(
+        run(project, sys.executable, "-m", "proj.evaluate", "runs/first").splitlines()[-1]
+    )
     name, compare, bound = example.expect.split()
     if not {">=": operator.ge, "<=": operator.le}[compare](results[name], float(bound)):
         raise ReplayError(f"{name} is {results[name]}, and must be {compare} {bound}")
@@ -169,12 +190,22 @@ def main() -> int:
     """Read the command line, and do what it says; return the exit status."""
     known = sorted(file.parent.name for file in EXAMPLES.glob("*/example.toml"))
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"examples, all by default: {', '.join(known)}")
-    parser.add_argument("--edit", type=Path, metavar="FOLDER", help="only render FOLDER/proj, and change it")
-    parser.add_argument("--save", type=Path, metavar="FOLDER", help="write the changes of FOLDER/proj as the patch")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"examples, all by default: {', '.join(known)}"
+    )
+    parser.add_argument(
+        "--edit", type=Path, metavar="FOLDER", help="only render FOLDER/proj, and change it"
+    )
+    parser.add_argument(
+        "--save", type=Path, metavar="FOLDER", help="write the changes of FOLDER/proj as the patch"
+    )
     args = parser.parse_args()
     if (unknown := {*args.names} - {*known}) or ((args.edit or args.save) and len(args.names) != 1):
-        parser.error(f"no example {', '.join(sorted(unknown))}" if unknown else "give the name of one example")
+        parser.error(
+            f"no example {', '.join(sorted(unknown))}"
+            if unknown
+            else "give the name of one example"
+        )
     if args.edit or args.save:
         example = Example.read(args.names[0])
         try:

@@ -1,4 +1,7 @@
-"""Cut a release: `make release VERSION=X.Y.Z`. Nothing changes until all checks pass, and nothing is pushed."""
+"""Cut a release: `make release VERSION=X.Y.Z`.
+
+Nothing changes until all checks pass, and nothing is pushed.
+"""
 
 import os
 import re
@@ -43,21 +46,38 @@ def main() -> None:
 
 def _check(root: Path, version: str) -> None:
     if not re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", version):
-        raise RefusedError(f"VERSION is {version!r}: pass three numbers, as in make release VERSION=1.2.3")
-    if _git(root, "rev-parse", "--show-toplevel", "--is-shallow-repository") != f"{root.resolve()}\nfalse":
-        raise RefusedError(f"{root} is not the root of a full clone: run it there (git fetch --unshallow)")
+        raise RefusedError(
+            f"VERSION is {version!r}: pass three numbers, as in make release VERSION=1.2.3"
+        )
+    if (
+        _git(root, "rev-parse", "--show-toplevel", "--is-shallow-repository")
+        != f"{root.resolve()}\nfalse"
+    ):
+        raise RefusedError(
+            f"{root} is not the root of a full clone: run it there (git fetch --unshallow)"
+        )
     if _git(root, "branch", "--show-current") != "main":
         raise RefusedError("releases are made on main: git switch main")
     if _git(root, "status", "--porcelain"):
         raise RefusedError("there are uncommitted changes: commit or stash them")
     past = releases(root)
     if past and Version(version) <= Version(newest(past)):
-        raise RefusedError(f"{version} is not newer than the last release, {newest(past)}: choose a newer one")
+        raise RefusedError(
+            f"{version} is not newer than the last release, {newest(past)}: choose a newer one"
+        )
     declared = declared_version((root / "pyproject.toml").read_bytes())
-    if declared is None or not Version(declared).is_devrelease or Version(declared) > Version(version):
-        raise RefusedError(f"pyproject.toml is at {declared}: set it to a .dev version before {version}, and commit")
+    if (
+        declared is None
+        or not Version(declared).is_devrelease
+        or Version(declared) > Version(version)
+    ):
+        raise RefusedError(
+            f"pyproject.toml is at {declared}: set it to a .dev version before {version}, and commit"
+        )
     if _git(root, "tag", "--list", f"v{version}"):
-        raise RefusedError(f"the tag v{version} exists already: git tag --delete it, or choose a newer version")
+        raise RefusedError(
+            f"the tag v{version} exists already: git tag --delete it, or choose a newer version"
+        )
     _dated(_changelog(root).read_text(), version)
     _with_version((root / "pyproject.toml").read_text(), version)
     _git(root, "var", "GIT_COMMITTER_IDENT")
@@ -83,7 +103,9 @@ def _release(root: Path, version: str) -> None:
         _git(root, "tag", "--annotate", "--message", f"fastproj {version}", f"v{version}")
         _commit(root, following, f"Start the version after {version}")
         if version not in releases(root):
-            raise RefusedError(f"{version} would not be in the bundle: commit copier.yml and template/")
+            raise RefusedError(
+                f"{version} would not be in the bundle: commit copier.yml and template/"
+            )
 
 
 def _commit(root: Path, version: str, message: str) -> None:
@@ -114,22 +136,32 @@ def _dated(changelog: str, version: str) -> str:
     heading = f"## {version} (not released)\n"
     before, found, after = changelog.partition(heading)
     if not found or (before and not before.endswith("\n")):
-        raise RefusedError(f"CHANGELOG.md has no line {heading.strip()!r}: describe there what changes for a project")
+        raise RefusedError(
+            f"CHANGELOG.md has no line {heading.strip()!r}: describe there what changes for a project"
+        )
     if not re.split(r"^## ", after, maxsplit=1, flags=re.MULTILINE)[0].strip():
-        raise RefusedError(f"CHANGELOG.md's entry for {version} is empty: describe what changes for a project")
+        raise RefusedError(
+            f"CHANGELOG.md's entry for {version} is empty: describe what changes for a project"
+        )
     return f"{before}## {version} ({datetime.now(UTC):%Y-%m-%d})\n{after}"
 
 
 def _with_version(pyproject: str, version: str) -> str:
     """Return a `pyproject.toml` with another version."""
-    changed, places = re.subn(r'^version = "[^"\n]*"$', f'version = "{version}"', pyproject, flags=re.MULTILINE)
+    changed, places = re.subn(
+        r'^version = "[^"\n]*"$', f'version = "{version}"', pyproject, flags=re.MULTILINE
+    )
     if places != 1:
-        raise RefusedError(f'pyproject.toml has {places} lines of the form version = "...": keep one')
+        raise RefusedError(
+            f'pyproject.toml has {places} lines of the form version = "...": keep one'
+        )
     return changed
 
 
 def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         reason = " ".join(done.stderr.split()) or "no message"
         raise RefusedError(f"git {arguments[0]} failed: {reason}")

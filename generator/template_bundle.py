@@ -1,4 +1,6 @@
-"""Build the template as a git bundle, with one parentless commit per release. Only builds and checkouts need this.
+"""Build the template as a git bundle, with one parentless commit per release.
+
+Only builds and checkouts need this.
 
 `python generator/template_bundle.py` builds it for a checkout, from which the program then renders.
 """
@@ -22,13 +24,30 @@ PLACE = "generator/fastproj/_template.bundle"
 _CONTENT = ("copier.yml", "template")
 # Fixed, so that the same tree is the same commit on every machine and in every later build.
 _IDENTITY = {"NAME": "fastproj", "EMAIL": "fastproj@localhost", "DATE": "@946684800 +0000"}
-_VARIABLES = {f"GIT_{who}_{key}": value for who in ("AUTHOR", "COMMITTER") for key, value in _IDENTITY.items()}
-_VARIABLES |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C"}
+_VARIABLES = {
+    f"GIT_{who}_{key}": value for who in ("AUTHOR", "COMMITTER") for key, value in _IDENTITY.items()
+}
+_VARIABLES |= {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "LC_ALL": "C",
+}
 _VARIABLES |= {"XDG_CONFIG_HOME": os.devnull}
 # The files of a build may belong to another user, as in a container.
-_SETTINGS = {"safe.directory": "*", "core.attributesFile": os.devnull, "core.excludesFile": os.devnull}
+_SETTINGS = {
+    "safe.directory": "*",
+    "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
+}
 # The bytes of a bundle must not depend on how another git packed the objects.
-_PACKED_ANEW = ("--no-reuse-delta", "--no-reuse-object", "--no-use-bitmap-index", "--threads=1", "--delta-base-offset")
+_PACKED_ANEW = (
+    "--no-reuse-delta",
+    "--no-reuse-object",
+    "--no-use-bitmap-index",
+    "--threads=1",
+    "--delta-base-offset",
+)
 
 
 def build(root: Path, target: Path) -> None:
@@ -82,8 +101,8 @@ class ObjectStore:
     def collect(self, root: Path) -> dict[str, str]:
         """Add the releases in the history of a source tree, and its current files as the newest entry.
 
-        Files that git ignores there are skipped. Without history (an archive, a shallow clone), the current files are
-        the only entry.
+        Files that git ignores there are skipped. Without history (an archive, a shallow clone), the
+        current files are the only entry.
         """
         declared = declared_version((root / "pyproject.toml").read_bytes())
         if declared is None:
@@ -92,7 +111,16 @@ class ObjectStore:
         past = self.releases(head)
         if head and (tracked := self._template(head)):
             self._git("read-tree", tracked)  # so that no tracked file counts as ignored
-        self._git("-c", "core.bare=false", f"--work-tree={root}", "add", "--all", "--", *_CONTENT, folder=root)
+        self._git(
+            "-c",
+            "core.bare=false",
+            f"--work-tree={root}",
+            "add",
+            "--all",
+            "--",
+            *_CONTENT,
+            folder=root,
+        )
         tree = self._git("write-tree").text.strip()
         released = head is None or past.get(declared) == self._commit(tree, declared)
         version = declared if released else _unreleased(declared, past)
@@ -103,7 +131,14 @@ class ObjectStore:
 
         The tree has the form `commit:folder/`. None without a repository or its history.
         """
-        asked = ["--is-shallow-repository", "--git-path", "objects", "--show-prefix", "HEAD", "HEAD:./pyproject.toml"]
+        asked = [
+            "--is-shallow-repository",
+            "--git-path",
+            "objects",
+            "--show-prefix",
+            "HEAD",
+            "HEAD:./pyproject.toml",
+        ]
         done = git.run(root, "rev-parse", *asked, variables=_VARIABLES, settings=_SETTINGS)
         if not done.ok:
             return None
@@ -112,21 +147,32 @@ class ObjectStore:
         partial = any(objects_folder.glob("pack/*.promisor"))
         if shallow == "true" or partial or len(head) != 40:
             return None
-        (self._folder / "git/objects/info/alternates").write_bytes(os.fsencode(f"{objects_folder}\n"))
+        (self._folder / "git/objects/info/alternates").write_bytes(
+            os.fsencode(f"{objects_folder}\n")
+        )
         return f"{head}:{prefix}"
 
     def releases(self, tree: str | None) -> dict[str, str]:
         """Add the releases: the commits, except merges, that change the version in `pyproject.toml` to a release.
 
-        All branches of the history are followed, as a merge may have swapped the main line with another one. The first
-        commit with a version counts, so that a release never moves.
+        All branches of the history are followed, as a merge may have swapped the main line with
+        another one. The first commit with a version counts, so that a release never moves.
         """
         if tree is None:
             return {}
         head, _, prefix = tree.partition(":")
         order = ["--no-merges", "--full-history", "--topo-order", "--reverse"]
-        changes = ["--format=%x00%H", "--patch", "--unified=0", "--text", "--no-ext-diff", "--no-textconv"]
-        log = self._git("--literal-pathspecs", "log", *order, *changes, head, "--", f"{prefix}pyproject.toml").text
+        changes = [
+            "--format=%x00%H",
+            "--patch",
+            "--unified=0",
+            "--text",
+            "--no-ext-diff",
+            "--no-textconv",
+        ]
+        log = self._git(
+            "--literal-pathspecs", "log", *order, *changes, head, "--", f"{prefix}pyproject.toml"
+        ).text
         found: dict[str, str] = {}
         for part in log.split("\0")[1:]:
             commit, _, patch = part.partition("\n")
@@ -134,7 +180,10 @@ class ObjectStore:
             version = str(version_of(stated[1])) if stated else "None"
             if version == "None" or version in found or not is_release(version):
                 continue
-            if declared_version(self._git("show", f"{commit}:{prefix}pyproject.toml").stdout) != version:
+            if (
+                declared_version(self._git("show", f"{commit}:{prefix}pyproject.toml").stdout)
+                != version
+            ):
                 continue  # a version in another table
             if template := self._template(f"{commit}:{prefix}"):
                 found[version] = self._commit(template, version)
@@ -148,9 +197,13 @@ class ObjectStore:
         ordered = sorted(versions, key=Version)
         refs = dict.fromkeys(("HEAD", "refs/heads/main"), versions[ordered[-1]])
         refs |= {f"refs/tags/v{version}": versions[version] for version in ordered}
-        head = "\n".join(["# v2 git bundle", *(f"{commit} {name}" for name, commit in refs.items()), "", ""])
+        head = "\n".join(
+            ["# v2 git bundle", *(f"{commit} {name}" for name, commit in refs.items()), "", ""]
+        )
         commits = "".join(f"{versions[version]}\n" for version in ordered).encode()
-        pack = self._git("pack-objects", "--quiet", "--stdout", "--revs", *_PACKED_ANEW, data=commits).stdout
+        pack = self._git(
+            "pack-objects", "--quiet", "--stdout", "--revs", *_PACKED_ANEW, data=commits
+        ).stdout
         partial = self._folder / "bundle"
         with open(partial, "wb") as file:
             file.write(head.encode() + pack)
@@ -161,7 +214,11 @@ class ObjectStore:
     def _template(self, tree: str) -> str | None:
         """Add a tree with only the template's entries of another one, and return it; None if one is missing."""
         found = self._git("ls-tree", "-z", tree, *_CONTENT).stdout
-        return self._git("mktree", "-z", data=found).text.strip() if found.count(b"\0") == len(_CONTENT) else None
+        return (
+            self._git("mktree", "-z", data=found).text.strip()
+            if found.count(b"\0") == len(_CONTENT)
+            else None
+        )
 
     def _commit(self, tree: str, version: str) -> str:
         return self._git("commit-tree", "-m", f"Template {version}", tree).text.strip()

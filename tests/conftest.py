@@ -24,8 +24,9 @@ from warm import RUNNING
 def pytest_configure() -> None:
     """Build the template that the program renders, once for all workers.
 
-    Signals reach the programs under test, also where a shell or `nohup` started pytest, ignoring them.
-    Sums depend on the number of threads, so this process and those that tests start have the same number.
+    Signals reach the programs under test, also where a shell or `nohup` started pytest, ignoring
+    them. Sums depend on the number of threads, so this process and those that tests start have the
+    same number.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -37,14 +38,16 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Without a GPU, skip its tests; with REQUIRE_GPU=1 they run, and so fail.
 
-    Each worker of pytest-xdist starts with an equal part of the list, so each part starts with long tests.
+    Each worker of pytest-xdist starts with an equal part of the list, so each part starts with long
+    tests.
     """
     slow = [item for item in items if item.get_closest_marker("slow")]
     others = [item for item in items if item not in slow]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     length = math.ceil(len(others) / workers)
     items[:] = chain.from_iterable(
-        [*slow[place::workers], *others[place * length : (place + 1) * length]] for place in range(workers)
+        [*slow[place::workers], *others[place * length : (place + 1) * length]]
+        for place in range(workers)
     )
     if os.environ.get("REQUIRE_GPU") == "1":
         return
@@ -86,7 +89,9 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
     """Run the real program without a terminal, as a script does."""
     elsewhere = tmp_path_factory.mktemp("cwd")
 
-    def run(*arguments: str, cwd: Path = elsewhere, **changes: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, cwd: Path = elsewhere, **changes: str
+    ) -> subprocess.CompletedProcess[str]:
         return run_fastproj(arguments, cwd, environment | changes)
 
     return run
@@ -95,7 +100,9 @@ def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def uv() -> str:
     """The program uv, which `make test` installs."""
-    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    found = shutil.which(
+        "uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     return found or pytest.skip("needs uv: make test installs it")
 
 
@@ -116,7 +123,14 @@ def project(fastproj: Fastproj, shared_folder: Path) -> Project:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not output.exists():
                 output.mkdir()
-                options = ["--model", model, *answers(framework, hardware), "--yes", "--output", str(output)]
+                options = [
+                    "--model",
+                    model,
+                    *answers(framework, hardware),
+                    "--yes",
+                    "--output",
+                    str(output),
+                ]
                 result = fastproj("new", "proj", *options)
                 assert result.returncode == 0, result.stderr
         return output / "proj"
@@ -131,7 +145,9 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def render_release(bundles: list[Path], fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> MakeProject:
+def render_release(
+    bundles: list[Path], fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory
+) -> MakeProject:
     """A project of each release, rendered by the real program; its template's bundle is then replaced by the newest."""
     make_project: dict[str, Path] = {}
 
@@ -139,7 +155,9 @@ def render_release(bundles: list[Path], fastproj: Fastproj, tmp_path_factory: py
         if version not in make_project:
             folder = tmp_path_factory.mktemp("rendered")
             shutil.copy(bundles[VERSIONS.index(version)], folder / "team.bundle")
-            result = fastproj("new", "proj", "--yes", "--template", str(folder / "team.bundle"), cwd=folder)
+            result = fastproj(
+                "new", "proj", "--yes", "--template", str(folder / "team.bundle"), cwd=folder
+            )
             assert result.returncode == 0, result.stderr
             shutil.copy(bundles[-1], folder / "team.bundle")
             make_project[version] = folder / "proj"
@@ -188,7 +206,10 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, dict[s
 
 @pytest.fixture(scope="session")
 def released(
-    fastproj: Fastproj, environment: dict[str, str], home: Path, tmp_path_factory: pytest.TempPathFactory
+    fastproj: Fastproj,
+    environment: dict[str, str],
+    home: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str, str], Path]:
     """Return a copy of a model's project at a release, as the fastproj of that time rendered it."""
 

@@ -67,7 +67,11 @@ def _set_threads(alone: bool) -> None:
 
 def _ask(asked: Question, runs: Path, output: Path) -> dict[str, Any]:
     """Train the reference and the run, and compare them."""
-    expected = [] if asked.reference is None else _train(asked.model, asked.reference, runs / "reference")[0]
+    expected = (
+        []
+        if asked.reference is None
+        else _train(asked.model, asked.reference, runs / "reference")[0]
+    )
     if asked.memory < 1:
         peak, total = torch.cuda.max_memory_reserved(), torch.cuda.mem_get_info()[1]
         gc.collect()
@@ -80,16 +84,25 @@ def _ask(asked: Question, runs: Path, output: Path) -> dict[str, Any]:
     assert asked.prints in output.read_text(), f"the run did not print {asked.prints!r}"
     found: dict[str, Any] = {"losses": [round(losses[0], 5), round(losses[-1], 5)]}
     if asked.reference is not None:
-        assert len(losses) == len(expected), f"{len(losses)} rows of metrics are not {len(expected)}"
-        found["difference"] = max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True))
-        assert found["difference"] <= asked.tolerance, f"{losses} differ from {expected} by {found['difference']:.2g}"
+        assert len(losses) == len(expected), (
+            f"{len(losses)} rows of metrics are not {len(expected)}"
+        )
+        found["difference"] = max(
+            abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True)
+        )
+        assert found["difference"] <= asked.tolerance, (
+            f"{losses} differ from {expected} by {found['difference']:.2g}"
+        )
     return found
 
 
 @contextmanager
 def _silent(warm_up: int = 3) -> Iterator[None]:
     """Let loading and preparing a batch fail if they wait for the GPU; `debug.synchronization` covers the rest."""
-    log, meter = importlib.import_module("proj.log").Log, importlib.import_module("proj.metrics").Meter
+    log, meter = (
+        importlib.import_module("proj.log").Log,
+        importlib.import_module("proj.metrics").Meter,
+    )
     wait_for, read = log.wait_for, meter.read
     steps = itertools.count()
 
@@ -101,7 +114,10 @@ def _silent(warm_up: int = 3) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
         return read(*given)
 
-    with mock.patch.object(log, "wait_for", wait_silently), mock.patch.object(meter, "read", read_aloud):
+    with (
+        mock.patch.object(log, "wait_for", wait_silently),
+        mock.patch.object(meter, "read", read_aloud),
+    ):
         yield
 
 
@@ -126,7 +142,9 @@ def _measure(asked: Row, runs: Path) -> dict[str, Any]:
         return _synthetic(asked.model, cfg, own_load, 224 if cuda else 32)
 
     if asked.loop:
-        speeds = gpu_loops.measure(asked.loop, _arguments(asked.model, options, runs / "run"), load, every)
+        speeds = gpu_loops.measure(
+            asked.loop, _arguments(asked.model, options, runs / "run"), load, every
+        )
         result = {}
     else:
         rows = _train_only(asked.model, (*options, "--mfu.enabled=true"), runs / "run", load)
@@ -138,13 +156,17 @@ def _measure(asked: Row, runs: Path) -> dict[str, Any]:
     speeds = speeds[2:] or speeds
     speed = statistics.median(speeds)
     result |= {"samples_per_second": speed, "spread": (max(speeds) - min(speeds)) / speed}
-    context = next((int(it.split("=")[1]) for it in asked.options if it.startswith("--data.context=")), 0)
+    context = next(
+        (int(it.split("=")[1]) for it in asked.options if it.startswith("--data.context=")), 0
+    )
     if context and cuda:
         result["tokens_per_second"] = speed * context
     return result | {"memory_gb": torch.cuda.max_memory_allocated() / 1e9 if cuda else 0.0}
 
 
-def _train_only(model: str, options: tuple[str, ...], folder: Path, load: Callable[[Any], Any]) -> list[dict[str, Any]]:
+def _train_only(
+    model: str, options: tuple[str, ...], folder: Path, load: Callable[[Any], Any]
+) -> list[dict[str, Any]]:
     """Train on these data without a checkpoint and a validation, and return the rows."""
     importlib.import_module("proj.train")
     with ExitStack() as stack:
@@ -166,11 +188,16 @@ def _synthetic(model: str, cfg: Any, load: Callable[[Any], Any], size: int) -> A
         count = 1024 if size > 200 else 12
         images = torch.randint(256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
         labels = torch.randint(1000, (count,), generator=generator)
-        train, val = (data.Images(images, labels, part, cfg) for part in torch.arange(count).split(count * 3 // 4))
+        train, val = (
+            data.Images(images, labels, part, cfg)
+            for part in torch.arange(count).split(count * 3 // 4)
+        )
         return train, val, data.Spec(3, size, tuple(map(str, range(1000))), (0.5,) * 3, (0.25,) * 3)
     if model == "gpt":
         context, vocabulary = (cfg.context, 50304) if size > 200 else (32, 256)
-        tokens = torch.randint(vocabulary, (256 * context + 1,), dtype=torch.int32, generator=generator)
+        tokens = torch.randint(
+            vocabulary, (256 * context + 1,), dtype=torch.int32, generator=generator
+        )
         return (
             data.Windows(tokens, context),
             data.Windows(tokens[: 32 * context + 1], context),
@@ -184,11 +211,19 @@ def _arguments(model: str, options: tuple[str, ...], folder: Path) -> list[str]:
     return [CONFIG, *text, *options, f"--run.dir={folder}", "--run.name=run"]
 
 
-def _train(model: str, options: tuple[str, ...], folder: Path, launch: str = "") -> tuple[Losses, list[dict[str, Any]]]:
+def _train(
+    model: str, options: tuple[str, ...], folder: Path, launch: str = ""
+) -> tuple[Losses, list[dict[str, Any]]]:
     """Train with options; return the loss of each row of metrics, and the rows."""
     given = _arguments(model, options, folder)
     if launch == "two":
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+        ]
         source = {"PYTHONPATH": os.pathsep.join(sys.path)}
         subprocess.run([*command, "-m", "proj.train", *given], check=True, env=os.environ | source)
     else:
@@ -200,7 +235,9 @@ def _train(model: str, options: tuple[str, ...], folder: Path, launch: str = "")
 
 def _train_here(given: list[str], launch: str) -> None:
     names = ("train", "config", "components", "distributed", "errors")
-    train, config, components, distributed, errors = (importlib.import_module(f"proj.{name}") for name in names)
+    train, config, components, distributed, errors = (
+        importlib.import_module(f"proj.{name}") for name in names
+    )
     cfg = config.parse(components.Config, given)
     device = distributed.find_device(cfg.run.device)
     world = distributed.World(0, 1, device)

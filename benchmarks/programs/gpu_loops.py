@@ -1,6 +1,7 @@
 """Train the network of a rendered `proj` with the loops of others, on the data and sizes of `gpu_smoke.py`'s rows.
 
-All have the network, AdamW, precision, batch size and compilation of the row. The loop and the loading differ.
+All have the network, AdamW, precision, batch size and compilation of the row. The loop and the
+loading differ.
 """
 
 import importlib
@@ -23,19 +24,32 @@ class Setup:
     """What all loops share, and the clock."""
 
     def __init__(self, options: list[str], load: Callable[[Any], Any], every: int) -> None:
-        names = ("components", "config", "data", "distributed", "loader", "model", "optim", "precision")
+        names = (
+            "components",
+            "config",
+            "data",
+            "distributed",
+            "loader",
+            "model",
+            "optim",
+            "precision",
+        )
         components, config, data, distributed, loader, model, optim, precision = map(module, names)
         self.cfg = cfg = config.parse(components.Config, options)
         torch.manual_seed(cfg.run.seed)
         self.device: torch.device = distributed.find_device(cfg.run.device)
         self.cuda = self.device.type == "cuda"
-        self.autocast: Callable[[], AbstractContextManager[Any]] = precision.setup(cfg.speed, self.device)[1]
+        self.autocast: Callable[[], AbstractContextManager[Any]] = precision.setup(
+            cfg.speed, self.device
+        )[1]
         self.train_set, _, self.spec = load(cfg.data)
         self.plan = loader.BatchPlan.make(cfg.train, len(self.train_set), 1)
         world = distributed.World(0, 1, self.device)
         self.order: list[list[int]] = list(loader.train_batches(self.plan, world, cfg.run.seed, 0))
         self.net: nn.Module = model.build(cfg.model, self.spec)
-        self.channels_last = cfg.speed.channels_last is True or (cfg.speed.channels_last == "auto" and self.cuda)
+        self.channels_last = cfg.speed.channels_last is True or (
+            cfg.speed.channels_last == "auto" and self.cuda
+        )
         if self.channels_last:
             self.net.to(memory_format=torch.channels_last)
         self.net.to(self.device)
@@ -77,14 +91,21 @@ class Setup:
     def schedule(self) -> torch.optim.lr_scheduler.OneCycleLR:
         """Return torch's 1cycle schedule."""
         steps = self.plan.total_steps + 1
-        return torch.optim.lr_scheduler.OneCycleLR(self.optimizer, self.cfg.optim.lr, total_steps=steps)
+        return torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer, self.cfg.optim.lr, total_steps=steps
+        )
 
     def samples(self) -> DataLoader[Any]:
         """Return a DataLoader of single samples in the order of the run."""
         indices = [index for batch in self.order for index in batch]
         workers, size = WORKERS if self.cuda else 0, self.plan.micro_batch
         return DataLoader(
-            Samples(self.train_set), size, sampler=indices, num_workers=workers, pin_memory=self.cuda, drop_last=True
+            Samples(self.train_set),
+            size,
+            sampler=indices,
+            num_workers=workers,
+            pin_memory=self.cuda,
+            drop_last=True,
         )
 
 
@@ -164,7 +185,10 @@ def lightning(setup: Setup) -> None:
             return loss
 
         def configure_optimizers(self) -> Any:
-            return {"optimizer": setup.optimizer, "lr_scheduler": {"scheduler": setup.schedule(), "interval": "step"}}
+            return {
+                "optimizer": setup.optimizer,
+                "lr_scheduler": {"scheduler": setup.schedule(), "interval": "step"},
+            }
 
         def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
             setup.clip()  # Lightning refuses to clip with a fused optimizer under bf16-mixed
@@ -229,7 +253,9 @@ def hugging_face(setup: Setup) -> None:
         )
         optimizers: Any = (setup.optimizer, setup.schedule())
         named = Named(setup.train_set)
-        Trainer(Net(), arguments, train_dataset=named, optimizers=optimizers, callbacks=[Clock()]).train()
+        Trainer(
+            Net(), arguments, train_dataset=named, optimizers=optimizers, callbacks=[Clock()]
+        ).train()
 
 
 LOOPS: dict[str, Callable[[Setup], None]] = {

@@ -55,7 +55,13 @@ def hugging_face(it: Setup) -> list[float]:
         remove_unused_columns=False,
     )
     optimizers: Any = (it.optimizer, it.torch_schedule())
-    trainer = InOrder(Net(), arguments, train_dataset=Named(it.train_set), optimizers=optimizers, callbacks=[Clock()])
+    trainer = InOrder(
+        Net(),
+        arguments,
+        train_dataset=Named(it.train_set),
+        optimizers=optimizers,
+        callbacks=[Clock()],
+    )
     begin = time.perf_counter()
     trainer.train()
     ends = [begin, *times[: steps // every]]

@@ -2,9 +2,10 @@
 
     python lightning_module.py STEPS EVERY BATCH WIDTH LR
 
-The module does what Lightning's documentation shows: it returns the loss, logs it in each step, and configures AdamW
-and OneCycleLR. The Trainer has its defaults, but for the number of steps, clipping, and where the result would differ.
-Prints JSON: the microseconds per step of each block of EVERY steps, and the loss of the validation after the last one.
+The module does what Lightning's documentation shows: it returns the loss, logs it in each step, and
+configures AdamW and OneCycleLR. The Trainer has its defaults, but for the number of steps,
+clipping, and where the result would differ. Prints JSON: the microseconds per step of each block of
+EVERY steps, and the loss of the validation after the last one.
 """
 
 import importlib
@@ -43,7 +44,9 @@ class ByHand(LightningModule):
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=self.lr, weight_decay=0.5, fused=True)
         steps = int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=steps, div_factor=10)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, self.lr, total_steps=steps, div_factor=10
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
@@ -68,7 +71,9 @@ class Clock(Callback):
 def main() -> None:
     """Train, validate, and print."""
     steps, every, batch, width = map(int, sys.argv[1:5])
-    data, model, datamodule = (importlib.import_module(f"proj.{name}") for name in ("data", "model", "datamodule"))
+    data, model, datamodule = (
+        importlib.import_module(f"proj.{name}") for name in ("data", "model", "datamodule")
+    )
     seed_everything(0, verbose=False)
     samples = datamodule.Data(data.DataConfig(), batch_size=batch)
     net = model.build(model.ModelConfig(width=width, depth=1, dropout=0.0), samples.spec)
@@ -84,7 +89,9 @@ def main() -> None:
         num_sanity_val_steps=0,
         callbacks=[clock],
     )
-    trainer.fit(ByHand(net, data.Prepare(samples.spec, samples.source), float(sys.argv[5])), samples)
+    trainer.fit(
+        ByHand(net, data.Prepare(samples.spec, samples.source), float(sys.argv[5])), samples
+    )
     print(json.dumps({"times": clock.times, "loss": trainer.callback_metrics["val_loss"].item()}))
 
 

@@ -4,7 +4,8 @@ core           the rendered project's
 torchvision    ImageFolder, Resize and PILToTensor with torch's DataLoader
 timm           create_dataset and create_loader, without augmentation
 
-Each gives whole epochs of uint8 batches of 64 in random order; the first epoch, in which workers start, does not count.
+Each gives whole epochs of uint8 batches of 64 in random order; the first epoch, in which workers
+start, does not count.
 """
 
 import importlib
@@ -26,11 +27,14 @@ BATCH, EPOCHS = 64, 3
 def core(folder: Path, workers: str) -> Iterable[Any]:
     """Return the project's loader over all epochs, and the batches in one."""
     config, data, distributed, loader = (
-        importlib.import_module(f"proj.{name}") for name in ("config", "data", "distributed", "loader")
+        importlib.import_module(f"proj.{name}")
+        for name in ("config", "data", "distributed", "loader")
     )
 
     train_set, _, _ = data.load(data.DataConfig(path=folder, size=224))
-    plan = loader.BatchPlan.make(config.TrainConfig(epochs=EPOCHS, micro_batch=BATCH), len(train_set), 1)
+    plan = loader.BatchPlan.make(
+        config.TrainConfig(epochs=EPOCHS, micro_batch=BATCH), len(train_set), 1
+    )
     world = distributed.World(0, 1, torch.device("cpu"))
     order = loader.train_batches(plan, world, 0, 0)
     cfg = config.LoaderConfig(workers="auto" if workers == "auto" else int(workers))
@@ -41,19 +45,29 @@ def core(folder: Path, workers: str) -> Iterable[Any]:
 @contextmanager
 def without_operators() -> Iterator[None]:
     """Let torchvision's build for CUDA be imported beside torch's for CPUs; its operators are not used."""
-    with mock.patch.object(torch.library, "register_fake"), mock.patch.object(torch.library.Library, "impl"):
+    with (
+        mock.patch.object(torch.library, "register_fake"),
+        mock.patch.object(torch.library.Library, "impl"),
+    ):
         yield
 
 
 def torchvision(folder: Path, workers: str) -> Iterable[Any]:
     """Return what torchvision's documentation shows."""
     with without_operators():
-        datasets, transforms = (importlib.import_module(f"torchvision.{name}") for name in ("datasets", "transforms"))
+        datasets, transforms = (
+            importlib.import_module(f"torchvision.{name}") for name in ("datasets", "transforms")
+        )
 
     change = transforms.Compose([transforms.Resize((224, 224)), transforms.PILToTensor()])
     images, number = datasets.ImageFolder(str(folder), change), int(workers)
     loader = torch.utils.data.DataLoader(
-        images, BATCH, shuffle=True, drop_last=True, num_workers=number, persistent_workers=number > 0
+        images,
+        BATCH,
+        shuffle=True,
+        drop_last=True,
+        num_workers=number,
+        persistent_workers=number > 0,
     )
     return (batch for _ in range(EPOCHS) for batch in loader)
 
@@ -63,8 +77,15 @@ def timm(folder: Path, workers: str) -> Iterable[Any]:
     with without_operators():
         data = importlib.import_module("timm.data")
 
-    options = {"is_training": True, "no_aug": True, "use_prefetcher": False, "num_workers": int(workers)}
-    loader = data.create_loader(data.create_dataset("", str(folder)), (3, 224, 224), BATCH, **options)
+    options = {
+        "is_training": True,
+        "no_aug": True,
+        "use_prefetcher": False,
+        "num_workers": int(workers),
+    }
+    loader = data.create_loader(
+        data.create_dataset("", str(folder)), (3, 224, 224), BATCH, **options
+    )
     return (batch for _ in range(EPOCHS) for batch in loader)
 
 

@@ -2,16 +2,17 @@
 
     python loops.py LOOP,LOOP,... MODEL STEPS --config configs/default.yaml
 
-The loops run in one process, on one core. Each has a network of its own and makes STEPS steps when it is its turn;
-another loop begins each round. Prints JSON: the microseconds of CPU time per step of each block of `log.every` steps,
-and for each loop the loss of the validation after the last step.
+The loops run in one process, on one core. Each has a network of its own and makes STEPS steps when
+it is its turn; another loop begins each round. Prints JSON: the microseconds of CPU time per step
+of each block of `log.every` steps, and for each loop the loss of the validation after the last
+step.
 
-bare        forward, backward and update, on batches that are prepared beforehand; the rates of the schedule as well
-measured    the bare step with clipping, and with the sum of each metric, which is read once per block
-tutorial    as in PyTorch's tutorials: a DataLoader of single samples, clipping, a scheduler, and the sum of the losses
-nanogpt     the shape of nanoGPT's loop: rows of one array of tokens, the rate computed in each step, clipping
-timm        the shape of timm's train.py, with its clipping and its averages; needs timm and torchvision
-core        the project's own `train`
+bare        forward, backward and update, on batches that are prepared beforehand; the rates of the
+schedule as well measured    the bare step with clipping, and with the sum of each metric, which is
+read once per block tutorial    as in PyTorch's tutorials: a DataLoader of single samples, clipping,
+a scheduler, and the sum of the losses nanogpt     the shape of nanoGPT's loop: rows of one array of
+tokens, the rate computed in each step, clipping timm        the shape of timm's train.py, with its
+clipping and its averages; needs timm and torchvision core        the project's own `train`
 """
 
 import importlib
@@ -106,7 +107,11 @@ def timm(it: Setup) -> Iterator[None]:
     with without_operators():
         utils = importlib.import_module("timm.utils")
 
-    schedule, parameters, losses = it.torch_schedule(), list(it.net.parameters()), utils.AverageMeter()
+    schedule, parameters, losses = (
+        it.torch_schedule(),
+        list(it.net.parameters()),
+        utils.AverageMeter(),
+    )
     for step, loaded in enumerate(it.samples()):
         it.seed(step)
         loss = it.loss(it.prepared(tuple(loaded)))
@@ -170,15 +175,23 @@ def blocks(times: list[float], turns: int) -> list[float]:
 
 def main() -> None:
     """Train with the loops, validate, and print."""
-    if hasattr(os, "sched_setaffinity"):  # the thread of `core` would meet cold caches on another core
+    if hasattr(
+        os, "sched_setaffinity"
+    ):  # the thread of `core` would meet cold caches on another core
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    setups = {name: Setup(sys.argv[2], sys.argv[4:], int(sys.argv[3])) for name in sys.argv[1].split(",")}
+    setups = {
+        name: Setup(sys.argv[2], sys.argv[4:], int(sys.argv[3])) for name in sys.argv[1].split(",")
+    }
     kinds: list[Callable[[Setup], Iterator[None]]] = [bare, measured, tutorial, nanogpt, timm, core]
-    loops = {kind.__name__: kind(setups[kind.__name__]) for kind in kinds if kind.__name__ in setups}
+    loops = {
+        kind.__name__: kind(setups[kind.__name__]) for kind in kinds if kind.__name__ in setups
+    }
     it = next(iter(setups.values()))
     found = in_turn(loops, it.plan.total_steps // it.turn, it.turn)
     times = {name: blocks(turns, it.cfg.log.every // it.turn) for name, turns in found.items()}
-    losses = {name: it.results["loss"] if it.results else it.validate() for name, it in setups.items()}
+    losses = {
+        name: it.results["loss"] if it.results else it.validate() for name, it in setups.items()
+    }
     print(json.dumps({"times": times, "losses": losses}))
 
 

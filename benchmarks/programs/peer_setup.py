@@ -50,7 +50,9 @@ class Setup:
 
     def call(self, batch: Any) -> tuple[Tensor, Any]:
         """Return the loss and the metrics of prepared inputs."""
-        found: tuple[Tensor, Any] = self.net(**batch) if isinstance(batch, dict) else self.net(*batch)
+        found: tuple[Tensor, Any] = (
+            self.net(**batch) if isinstance(batch, dict) else self.net(*batch)
+        )
         return found
 
     def batches(self) -> list[Any]:
@@ -62,7 +64,9 @@ class Setup:
         rates = []
         for step in range(len(self.order)):
             self.schedule.set(self.optimizer, step)
-            rates.append((self.optimizer.param_groups[0]["lr"], self.optimizer.param_groups[0]["betas"]))
+            rates.append(
+                (self.optimizer.param_groups[0]["lr"], self.optimizer.param_groups[0]["betas"])
+            )
         return rates
 
     def torch_schedule(self) -> torch.optim.lr_scheduler.OneCycleLR:
@@ -71,7 +75,9 @@ class Setup:
         names = ("pct_start", "div_factor", "final_div_factor", "base_momentum", "max_momentum")
         options = {name: getattr(own, name) for name in names}
         steps = self.plan.total_steps
-        return torch.optim.lr_scheduler.OneCycleLR(self.optimizer, self.schedule.peak, total_steps=steps, **options)
+        return torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer, self.schedule.peak, total_steps=steps, **options
+        )
 
     def samples(self) -> DataLoader[Any]:
         """Return a DataLoader of single samples in the order of the run."""
@@ -81,10 +87,14 @@ class Setup:
     def validate(self) -> float:
         """Return the loss over the validation samples."""
         metrics = module("metrics")
-        batches, counted = module("loader").val_batches(len(self.val_set), self.cfg.train.micro_batch, self.world)
+        batches, counted = module("loader").val_batches(
+            len(self.val_set), self.cfg.train.micro_batch, self.world
+        )
         loaded = (self.load(self.val_set, indices) for indices in batches)
         autocast = module("precision").setup(self.cfg.speed, self.world.device)[1]
-        found: dict[str, float] = metrics.evaluate(self.net, loaded, counted, self.prepare, autocast, self.world)
+        found: dict[str, float] = metrics.evaluate(
+            self.net, loaded, counted, self.prepare, autocast, self.world
+        )
         return found["loss"]
 
 

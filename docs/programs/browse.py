@@ -2,9 +2,9 @@
 
     python docs/programs/browse.py build/site [--screenshots FOLDER]
 
-It fails on an error in the console, an image that cannot be shown, a page that is wider than the screen, and a table
-that is clipped on a desktop. Chromium must be on the PATH: `apt-get install chromium`, for example. Nothing outside of
-this machine is opened.
+It fails on an error in the console, an image that cannot be shown, a page that is wider than the
+screen, and a table that is clipped on a desktop. Chromium must be on the PATH: `apt-get install
+chromium`, for example. Nothing outside of this machine is opened.
 """
 
 import argparse
@@ -59,9 +59,15 @@ def main() -> None:
     parser.add_argument("site", type=Path, nargs="?", default=Path("build/site"))
     parser.add_argument("--screenshots", type=Path, help="folder for screenshots of some pages")
     args = parser.parse_args()
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
-        sys.exit("chromium is not on the PATH: install it, for example with apt-get install chromium")
+        sys.exit(
+            "chromium is not on the PATH: install it, for example with apt-get install chromium"
+        )
     handler = functools.partial(Server, directory=str(args.site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -90,9 +96,16 @@ class Server(http.server.SimpleHTTPRequestHandler):
 
 def check(chromium: str, site: Path, address: str) -> list[str]:
     """Open all pages in frames of one page, and return what is wrong."""
-    pages = sorted(str(file.relative_to(site)) for file in site.rglob("*.html") if file.name not in ("404.html", CHECK))
+    pages = sorted(
+        str(file.relative_to(site))
+        for file in site.rglob("*.html")
+        if file.name not in ("404.html", CHECK)
+    )
     (site / CHECK).write_text(SCRIPT % (json.dumps(pages), json.dumps(list(WIDTHS.values()))))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, tempfile.TemporaryFile("w+") as log:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        tempfile.TemporaryFile("w+") as log,
+    ):
         command = [chromium, *options(profile), "--remote-debugging-port=0", f"{address}/{CHECK}"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
         try:
@@ -124,12 +137,20 @@ def take(chromium: str, address: str, folder: Path, name: str) -> None:
             address,
         ]
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-            subprocess.run([chromium, *options(profile), *command], capture_output=True, timeout=60, check=True)
+            subprocess.run(
+                [chromium, *options(profile), *command], capture_output=True, timeout=60, check=True
+            )
 
 
 def options(profile: str) -> list[str]:
     """Return Chromium's options, with a profile of its own."""
-    fixed = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
+    fixed = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--user-data-dir={profile}",
+    ]
     return [*fixed, "--enable-logging=stderr", "--log-level=0"]
 
 

@@ -2,8 +2,8 @@
 
     python docs/programs/links.py build/site
 
-Each link, image, script and style of a page must be a file of the site, and each anchor an `id` of its page. Links to
-other hosts must be https; they are not followed.
+Each link, image, script and style of a page must be a file of the site, and each anchor an `id` of
+its page. Links to other hosts must be https; they are not followed.
 """
 
 import re
@@ -55,7 +55,11 @@ def _works(link: str, file: Path, base: Path, pages: dict[Path, Page]) -> bool:
     target = target / "index.html" if target.is_dir() else target
     if not target.is_file():
         return False
-    return not parts.fragment or target not in pages or unquote(parts.fragment) in pages[target].anchors | {"__skip"}
+    return (
+        not parts.fragment
+        or target not in pages
+        or unquote(parts.fragment) in pages[target].anchors | {"__skip"}
+    )
 
 
 def broken_in(file: Path) -> list[str]:

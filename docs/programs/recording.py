@@ -2,9 +2,10 @@
 
     python docs/programs/recording.py
 
-The session is real: each command runs in a pseudo-terminal, in this Python's environment, and each line of the picture
-appears when it was printed, soon after the one before. Where a command prints many rows of the same kind,
-the middle ones are left out, which the picture says. A test checks that its texts and numbers are current.
+The session is real: each command runs in a pseudo-terminal, in this Python's environment, and each
+line of the picture appears when it was printed, soon after the one before. Where a command prints
+many rows of the same kind, the middle ones are left out, which the picture says. A test checks that
+its texts and numbers are current.
 """
 
 import os
@@ -45,7 +46,9 @@ class Printed:
 def main() -> None:
     """Record, and write the picture."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, ".gitconfig").write_text("[user]\n  name = Ada Lovelace\n  email = ada@example.org\n")
+        Path(folder, ".gitconfig").write_text(
+            "[user]\n  name = Ada Lovelace\n  email = ada@example.org\n"
+        )
         FILE.write_text(draw(record(Path(folder))))
 
 
@@ -61,7 +64,9 @@ def record(folder: Path) -> list[Printed]:
             lines.append(Printed(SETUP, time.monotonic() - started))
             continue
         for it in shorten(_run(command, folder)):
-            wrapped = textwrap.wrap(it.text, COLUMNS, subsequent_indent="  ", drop_whitespace=False) or [""]
+            wrapped = textwrap.wrap(
+                it.text, COLUMNS, subsequent_indent="  ", drop_whitespace=False
+            ) or [""]
             lines += [Printed(part, it.at - started) for part in wrapped]
         lines.append(Printed("", time.monotonic() - started))
     return lines[:-1]
@@ -70,12 +75,22 @@ def record(folder: Path) -> list[Printed]:
 def _run(command: str, folder: Path) -> list[Printed]:
     """Run a command in a pseudo-terminal; what a progress bar drew over a line is left out."""
     scripts = f"{Path(sys.executable).parent}:{sysconfig.get_path('scripts')}"
-    environment = os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}", "TERM": "xterm", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PATH": f"{scripts}:{os.environ['PATH']}",
+        "TERM": "xterm",
+        "OMP_NUM_THREADS": "1",
+    }
     home = folder if (folder / ".gitconfig").exists() else folder.parent
     environment |= {"PYTHONPATH": f"{ROOT / 'generator'}:{folder / 'src'}", "HOME": str(home)}
     command = re.sub("^fastproj", f"{sys.executable} -m fastproj", command)
     child = pexpect.spawn(
-        "sh", ["-c", command], cwd=str(folder), env=environment, dimensions=(40, COLUMNS), encoding="utf-8", timeout=600
+        "sh",
+        ["-c", command],
+        cwd=str(folder),
+        env=environment,
+        dimensions=(40, COLUMNS),
+        encoding="utf-8",
+        timeout=600,
     )
     found = []
     while child.expect(["\r?\n", pexpect.EOF]) == 0:

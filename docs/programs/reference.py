@@ -2,9 +2,10 @@
 
     python docs/programs/reference.py
 
-A block stands between `<!-- name -->` and `<!-- end of name -->`. Commands are read from the program, keys from the
-template's dataclasses, speeds from the results of benchmarks, and descriptions of modules from the README of rendered
-projects. A test checks that the blocks are current.
+A block stands between `<!-- name -->` and `<!-- end of name -->`. Commands are read from the
+program, keys from the template's dataclasses, speeds from the results of benchmarks, and
+descriptions of modules from the README of rendered projects. A test checks that the blocks are
+current.
 """
 
 import ast
@@ -50,9 +51,13 @@ def files() -> dict[Path, str]:
     for file in sorted((ROOT / "template/components").glob("*/component.py")):
         name = file.parent.name
         rows = [row for _, _, keys in sections(file) for row in table(name.replace("-", "_"), keys)]
-        if len(rows) > len(table(name, [])) + 1:  # more than `enabled`, which the command on the page shows
+        if (
+            len(rows) > len(table(name, [])) + 1
+        ):  # more than `enabled`, which the command on the page shows
             pages[ROOT / f"docs/components/{name}.md"] = ("keys", rows)
-    blocks = {file: replace_block(file.read_text(), name, rows) for file, (name, rows) in pages.items()}
+    blocks = {
+        file: replace_block(file.read_text(), name, rows) for file, (name, rows) in pages.items()
+    }
     return blocks | {TOUR: tour(TOUR.read_text(), (PACKAGE / "train.py").read_text())}
 
 
@@ -61,7 +66,11 @@ def tour(page: str, source: str) -> str:
 
     def row(found: re.Match[str]) -> str:
         code = found[1]
-        places = [number for number, line in enumerate(source.splitlines(), 1) if line.strip().startswith(code)]
+        places = [
+            number
+            for number, line in enumerate(source.splitlines(), 1)
+            if line.strip().startswith(code)
+        ]
         if len(places) != 1:
             raise ValueError(f"train.py has {len(places)} lines that start with {code}")
         return f"| {places[0]} | `{code}` |"
@@ -81,9 +90,14 @@ def replace_block(text: str, name: str, rows: list[str]) -> str:
 def modules_table() -> list[str]:
     """Return the modules of a project with their lines."""
     own = {"model.py": f"models/{SHOWN_MODEL}/model.py", "data.py": f"data/{SHOWN_DATA}/data.py"}
-    found = dict(re.findall(r"^  (\w+\.py) +(.*)$", (PACKAGE / "README.md").read_text(), re.MULTILINE))
+    found = dict(
+        re.findall(r"^  (\w+\.py) +(.*)$", (PACKAGE / "README.md").read_text(), re.MULTILINE)
+    )
     shared = {file.name: file for folder in (SHARED, PACKAGE) for file in folder.glob("*.py")}
-    sizes = {name: _lines(ROOT / "template" / own[name] if name in own else shared[name]) for name in found}
+    sizes = {
+        name: _lines(ROOT / "template" / own[name] if name in own else shared[name])
+        for name in found
+    }
     (source,) = SHARED.glob("*components*/__init__*")
     registry = Template(source.read_text()).render(
         component_classes=[], framework="pytorch", frameworks={"pytorch": {"registry": True}}
@@ -95,7 +109,9 @@ def modules_table() -> list[str]:
     ]
     tests.append(ROOT / f"template/data/{SHOWN_DATA}/test_data.py")
     rows = [f"{name:16} {sizes[name]:5,}  {text}" for name, text in found.items()]
-    rows.append(f"{'components/':16} {len(registry.splitlines()):5,}  the components that you add; none by default")
+    rows.append(
+        f"{'components/':16} {len(registry.splitlines()):5,}  the components that you add; none by default"
+    )
     rows.append(f"{'tests/':16} {sum(map(_lines, tests)):5,}  the tests")
     return ["```", *rows, "```"]
 
@@ -106,7 +122,11 @@ def components() -> list[str]:
     folders = {"launch": "launch", "workflow": ".github/workflows", "config": "configs", "file": ""}
     rows = ["| name | what it adds | frameworks | file |", "|---|---|---|---|"]
     for name, entry in entries.items():
-        files = [f"{folder}/{entry[kind]}".lstrip("/") for kind, folder in folders.items() if kind in entry]
+        files = [
+            f"{folder}/{entry[kind]}".lstrip("/")
+            for kind, folder in folders.items()
+            if kind in entry
+        ]
         file = f"`{files[0]}`" if files else "a module"
         works = ", ".join(entry.get("frameworks", ["all"]))
         rows.append(f"| [{name}](components/{name}.md) | {entry['about']} | {works} | {file} |")
@@ -119,7 +139,9 @@ def speeds() -> list[str]:
     rows = {model: it["loops"] for model, it in found["models"].items()}
     small = rows.pop("mlp")
     bare, measured, tutorial = (f"{it[0]:.2f}" for it in small["core"][1:])
-    accelerate, trainer, lightning = (f"{small[loop][1][0]:.2f}" for loop in ("accelerate", "hf", "lightning"))
+    accelerate, trainer, lightning = (
+        f"{small[loop][1][0]:.2f}" for loop in ("accelerate", "hf", "lightning")
+    )
     bare_steps, tutorials, compiled = (
         f"{min(ratios):.2f} to {max(ratios):.2f}"
         for ratios in (
@@ -155,17 +177,29 @@ def commands() -> list[str]:
     questions = yaml.safe_load((ROOT / "copier.yml").read_text())
     lines = ['<div class="keys" markdown="1">']
     program = get_command(app)
-    everything = {"fastproj": program} | {f"fastproj {name}": it for name, it in program.commands.items()}  # type: ignore[attr-defined]
+    subcommands = program.commands  # type: ignore[attr-defined]
+    everything = {"fastproj": program}
+    everything |= {f"fastproj {name}": command for name, command in subcommands.items()}
     for name, command in everything.items():
         lines += ["", f"## {name}", "", " ".join(str(command.help).split()), ""]
         lines += ["| argument or option | meaning |", "|---|---|"]
         answers = [it for it in command.params if name == "fastproj update" and it.name in ANSWERS]
         for parameter in command.params:
-            if not getattr(parameter, "hidden", False) and parameter.name != "help" and parameter not in answers:
-                allowed = choices(questions, str(parameter.name)) if parameter.name != "components" else []
+            if (
+                not getattr(parameter, "hidden", False)
+                and parameter.name != "help"
+                and parameter not in answers
+            ):
+                allowed = (
+                    choices(questions, str(parameter.name))
+                    if parameter.name != "components"
+                    else []
+                )
                 lines.append(_row(parameter, allowed))
         if answers:
-            lines.append(f"| {', '.join(f'`{it.opts[0]}`' for it in answers)} | New answers, as for `fastproj new`. |")
+            lines.append(
+                f"| {', '.join(f'`{it.opts[0]}`' for it in answers)} | New answers, as for `fastproj new`. |"
+            )
     return [*lines, "", "</div>"]
 
 
@@ -220,13 +254,19 @@ def config() -> list[str]:
 
 def modules(kind: str) -> list[Path]:
     """Return the template's modules that define the section `data`, or `model`."""
-    return sorted((ROOT / "template").glob({"data": "data/*/data.py", "model": "models/*/model.py"}[kind]))
+    return sorted(
+        (ROOT / "template").glob({"data": "data/*/data.py", "model": "models/*/model.py"}[kind])
+    )
 
 
 def _of(kind: str, name: str) -> str:
     """Return which projects have the keys of a kind of data, or of a model."""
     models = yaml.safe_load((ROOT / "copier.yml").read_text())["models"]["default"]
-    return name if kind == "model" else ", ".join(model for model, it in models.items() if it["data"] == name)
+    return (
+        name
+        if kind == "model"
+        else ", ".join(model for model, it in models.items() if it["data"] == name)
+    )
 
 
 def sections(file: Path) -> list[tuple[str, str, list[Key]]]:
@@ -251,14 +291,23 @@ def _keys(node: ast.ClassDef) -> list[Key]:
             default = default.args[0]
         meaning = " ".join(str(ast.literal_eval(text.value)).split())
         type_ = ast.unparse(field.annotation)
-        keys.append(Key(ast.unparse(field.target), type_, _value(ast.literal_eval(default)), interval, meaning))
+        keys.append(
+            Key(
+                ast.unparse(field.target),
+                type_,
+                _value(ast.literal_eval(default)),
+                interval,
+                meaning,
+            )
+        )
     return keys
 
 
 def table(section: str, keys: list[Key]) -> list[str]:
     """Return the table of a section's keys."""
     rows = [
-        f"| `{section}.{key.name}` | `{key.default}` | {_cell(_values(key))} | {_cell(key.meaning)} |" for key in keys
+        f"| `{section}.{key.name}` | `{key.default}` | {_cell(_values(key))} | {_cell(key.meaning)} |"
+        for key in keys
     ]
     return ["| key | default | values | meaning |", "|---|---|---|---|", *rows]
 
@@ -272,9 +321,17 @@ def _values(key: Key) -> str:
         elif part == "None":
             parts.append("`null`")
         elif part in ("int", "float") and key.interval:
-            parts.append(f"{'integer' if part == 'int' else 'number'} in {key.interval.replace('inf', '∞')}")
+            parts.append(
+                f"{'integer' if part == 'int' else 'number'} in {key.interval.replace('inf', '∞')}"
+            )
         else:
-            names = {"bool": "`true`, `false`", "str": "text", "Path": "path", "int": "integer", "float": "number"}
+            names = {
+                "bool": "`true`, `false`",
+                "str": "text",
+                "Path": "path",
+                "int": "integer",
+                "float": "number",
+            }
             parts.append(names.get(part, f"list of {'integers' if 'int' in part else 'names'}"))
     return ", ".join(parts)
 

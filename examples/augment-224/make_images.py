@@ -14,7 +14,12 @@ def draw(levels: np.ndarray, random: np.random.Generator) -> Image.Image:
     """Draw one digit, of levels 0 to 16, on 240 to 400 pixels a side, with noise."""
     first, second = random.integers(150, 256, 3), random.integers(0, 100, 3)
     size = tuple(random.integers(240, 401, 2).tolist())
-    mask = np.asarray(Image.fromarray((levels * 15).astype(np.uint8)).resize(size, Image.Resampling.BICUBIC)) / 240
+    mask = (
+        np.asarray(
+            Image.fromarray((levels * 15).astype(np.uint8)).resize(size, Image.Resampling.BICUBIC)
+        )
+        / 240
+    )
     image = first + mask[..., None] * (second - first) + random.normal(0, 10, (*mask.shape, 1))
     return Image.fromarray(image.clip(0, 255).astype(np.uint8))
 

@@ -24,11 +24,17 @@ tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106  # it i
 tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 tokenizer.train_from_iterator(
-    [text for text, _ in rows], trainers.WordPieceTrainer(vocab_size=2048, special_tokens=special, show_progress=False)
+    [text for text, _ in rows],
+    trainers.WordPieceTrainer(vocab_size=2048, special_tokens=special, show_progress=False),
 )
 tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
 tokenizer.save(str(folder / "tokenizer.json"))
 torch.manual_seed(0)
-sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256}
+sizes = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 256,
+}
 config = BertConfig(vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=64, **sizes)
 BertForMaskedLM(config).save_pretrained(folder)

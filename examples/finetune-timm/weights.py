@@ -16,7 +16,9 @@ net = timm.create_model("test_resnet", in_chans=1, num_classes=1000)
 optimizer = torch.optim.AdamW(net.parameters(), 2e-3)
 for _ in range(6):
     for indices in torch.randperm(1400).split(64):
-        loss = F.cross_entropy(net(F.interpolate(images[indices], (32, 32), mode="bilinear")), labels[indices])
+        loss = F.cross_entropy(
+            net(F.interpolate(images[indices], (32, 32), mode="bilinear")), labels[indices]
+        )
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

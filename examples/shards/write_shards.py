@@ -31,9 +31,9 @@ def main() -> None:
             with tarfile.open(folder / f"{split}-{begin // SHARD:04}.tar", "w") as archive:
                 for index in chosen[begin : begin + SHARD]:
                     png = io.BytesIO()
-                    Image.fromarray((images[index].reshape(8, 8) * (255 / 16)).round().astype(np.uint8)).save(
-                        png, "png"
-                    )
+                    Image.fromarray(
+                        (images[index].reshape(8, 8) * (255 / 16)).round().astype(np.uint8)
+                    ).save(png, "png")
                     add(archive, f"{index:04}.png", png.getvalue())
                     add(archive, f"{index:04}.cls", str(labels[index]).encode())
 

@@ -6,13 +6,24 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}  # Windows lacks the last
+# Windows lacks the last
+_SIGNALS = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    getattr(signal, "SIGHUP", signal.SIGTERM),
+}
 
 
 def main() -> None:
-    """Run the command line. An expected failure prints one line to stderr and exits with a nonzero status."""
+    """Run the command line.
+
+    An expected failure prints one line to stderr and exits with a nonzero status.
+    """
     if sys.platform == "win32":
-        _fail("on Windows, fastproj runs in WSL2 only: install it there (learn.microsoft.com/windows/wsl)", 1)
+        _fail(
+            "on Windows, fastproj runs in WSL2 only: install it there (learn.microsoft.com/windows/wsl)",
+            1,
+        )
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` does
             signal.signal(number, _interrupt)
@@ -37,7 +48,8 @@ def main() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Exit by an exception, so that temporary files are removed.
 
-    Later, if Python's import system may drop it and keep a lock, or if a process is being started, which must be ended.
+    Later, if Python's import system may drop it and keep a lock, or if a process is being started,
+    which must be ended.
     """
     starting = frame
     while starting and starting.f_code.co_qualname != "Popen.__init__":
@@ -63,11 +75,17 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return f"{error.format_message().rstrip('.')}. See {command} --help.", error.exit_code
     if isinstance(error, FastprojError):
         return str(error), error.status
-    if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.filename is None):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python does not fail to flush it at exit
+    if isinstance(error, BrokenPipeError) or (
+        isinstance(error, OSError) and error.filename is None
+    ):
+        # so that Python does not fail to flush it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return f"cannot write the output ({error.strerror}): check where stdout goes", 1
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}; check that it exists and that you may access it", 1
+        return (
+            f"{error.filename}: {error.strerror}; check that it exists and that you may access it",
+            1,
+        )
     raise error
 
 

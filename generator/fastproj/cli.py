@@ -1,4 +1,7 @@
-"""The commands. Modules that are slow to import are imported inside the commands, so that `--help` starts quickly."""
+"""The commands.
+
+Modules that are slow to import are imported inside the commands, so that `--help` starts quickly.
+"""
 
 import sys
 from pathlib import Path
@@ -57,13 +60,24 @@ def new(
     *,
     name: Annotated[str, typer.Argument(help="Name of the project and of its folder.")],
     data: Data = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the detected and default answers.")] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to create the project in.")] = Path(),
-    template: Annotated[str | None, typer.Option(help="Another template: a git repository or bundle.")] = None,
-    no_git: Annotated[bool, typer.Option("--no-git", help="Do not create a git repository.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Accept the detected and default answers.")
+    ] = False,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to create the project in.")
+    ] = Path(),
+    template: Annotated[
+        str | None, typer.Option(help="Another template: a git repository or bundle.")
+    ] = None,
+    no_git: Annotated[
+        bool, typer.Option("--no-git", help="Do not create a git repository.")
+    ] = False,
     **answers: Any,
 ) -> None:
-    """Create a project. Prompts for each answer that is not given; the defaults fit this machine."""
+    """Create a project.
+
+    Prompts for each answer that is not given; the defaults fit this machine.
+    """
     from . import show
     from .creating import hardware, project
     from .shared import rendering
@@ -75,7 +89,9 @@ def new(
     machine = hardware.detect()
     if not yes:
         print(show.detected(machine), flush=True)
-    created = project.create(target, template, answers, data or [], machine, ask=not yes, commit=not no_git)
+    created = project.create(
+        target, template, answers, data or [], machine, ask=not yes, commit=not no_git
+    )
     print(without_passwords(show.created(created, machine)))
 
 
@@ -84,13 +100,20 @@ def new(
 def update(
     *,
     where: Where = Path(),
-    to: Annotated[str | None, typer.Option(help="Version of the template; the newest by default.")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="Version of the template; the newest by default.")
+    ] = None,
     data: Data = None,
     dry_run: DryRun = False,
-    template: Annotated[str | None, typer.Option(help="New location of the template, recorded in the project.")] = None,
+    template: Annotated[
+        str | None, typer.Option(help="New location of the template, recorded in the project.")
+    ] = None,
     **answers: Any,
 ) -> None:
-    """Update a project to a newer template or to other answers. Your changes are kept; the result is staged."""
+    """Update a project to a newer template or to other answers.
+
+    Your changes are kept; the result is staged.
+    """
     from . import show
     from .updating.update import Wanted
     from .updating.update import update as run_update
@@ -122,7 +145,9 @@ def components(where: Where = Path()) -> None:
 
 
 @app.command()
-def add(names: Names, project: ProjectFolder = Path(), data: Data = None, dry_run: DryRun = False) -> None:
+def add(
+    names: Names, project: ProjectFolder = Path(), data: Data = None, dry_run: DryRun = False
+) -> None:
     """Add components to a project, and stage the result. The version of the template stays."""
     from . import show
     from .updating.components import add as run_add

@@ -10,12 +10,19 @@ from typer.core import TyperCommand
 
 from .shared.answers import ANSWERS, choices, option
 
-Data = Annotated[list[str] | None, typer.Option(help="Answer KEY=VALUE to any other question of the template.")]
+Data = Annotated[
+    list[str] | None, typer.Option(help="Answer KEY=VALUE to any other question of the template.")
+]
 Where = Annotated[Path, typer.Argument(help="The project's folder, or a folder inside it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Components; `fastproj components` lists them.")]
-ProjectFolder = Annotated[Path, typer.Option("--project", help="The project's folder, or a folder inside it.")]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME...", help="Components; `fastproj components` lists them."),
+]
+ProjectFolder = Annotated[
+    Path, typer.Option("--project", help="The project's folder, or a folder inside it.")
+]
 
 
 class AnswersCommand(TyperCommand):
@@ -27,7 +34,9 @@ class AnswersCommand(TyperCommand):
 
         questions = template.questions_in(embedded.QUESTIONS)
         for parameter in self.params:
-            if (allowed := choices(questions, str(parameter.name))) and parameter.name != "components":
+            if (
+                allowed := choices(questions, str(parameter.name))
+            ) and parameter.name != "components":
                 parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"  # type: ignore[attr-defined]
         return super().get_help(ctx)
 
@@ -45,4 +54,6 @@ def with_answers(command: Callable[..., None]) -> Callable[..., None]:
 def _parameter(name: str, about: str) -> inspect.Parameter:
     kind = int if name in ("gpus", "nodes") else str
     annotation = Annotated[kind | None, typer.Option(option(name), help=about)]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )

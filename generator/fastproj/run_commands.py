@@ -9,18 +9,30 @@ from .shared.errors import UsageError
 
 Runs = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="RUN", help="Folders of runs, or their names in runs/; the newest run by default."),
+    typer.Argument(
+        metavar="RUN", help="Folders of runs, or their names in runs/; the newest run by default."
+    ),
 ]
 Page = Annotated[
-    Path | None, typer.Option("--output", "-o", help="File to write; report.html in the folder of the run by default.")
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="File to write; report.html in the folder of the run by default."
+    ),
 ]
 Given = Annotated[
     str | None,
-    typer.Option("--options", help="Options of the training command for all trials, such as '--data.path FOLDER'."),
+    typer.Option(
+        "--options",
+        help="Options of the training command for all trials, such as '--data.path FOLDER'.",
+    ),
 ]
 Processes = Annotated[int, typer.Option(min=1, help="Processes that train together, one per GPU.")]
-Python = Annotated[Path | None, typer.Option(help="Python that trains; the project's .venv by default.")]
-Seconds = Annotated[float, typer.Option(min=0.0, help="Seconds for which each trial is measured, after its start.")]
+Python = Annotated[
+    Path | None, typer.Option(help="Python that trains; the project's .venv by default.")
+]
+Seconds = Annotated[
+    float, typer.Option(min=0.0, help="Seconds for which each trial is measured, after its start.")
+]
 Rounds = Annotated[int, typer.Option(min=1, help="Interleaved rounds of each comparison.")]
 
 
@@ -37,15 +49,22 @@ def report(runs: Runs = None, output: Page = None) -> None:
 
 
 def tune(
-    only: Annotated[str | None, typer.Option(help="Stages to try, separated by commas; all by default.")] = None,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Time budget, after which no new stage begins.")] = 30.0,
+    only: Annotated[
+        str | None, typer.Option(help="Stages to try, separated by commas; all by default.")
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(min=0.0, help="Time budget, after which no new stage begins.")
+    ] = 30.0,
     rounds: Rounds = 3,
     seconds: Seconds = 3.0,
     options: Given = None,
     processes: Processes = 1,
     python: Python = None,
 ) -> None:
-    """Find faster options for this machine by short trainings. Writes configs/tuned.yaml with the evidence."""
+    """Find faster options for this machine by short trainings.
+
+    Writes configs/tuned.yaml with the evidence.
+    """
     import time
 
     from tqdm import tqdm
@@ -66,17 +85,27 @@ def tune(
     deadline, interrupted = time.monotonic() + 60 * minutes, False
     with Trainer(found, options or "", processes, seconds) as trainer:
         setting = Setting(found, machine, trainer.begin(), processes)
-        trials = sum(rounds * (len(it) + 3) for stage in chosen if (it := setting.differing(stage, {})))
+        trials = sum(
+            rounds * (len(it) + 3) for stage in chosen if (it := setting.differing(stage, {}))
+        )
         with tqdm(total=trials + 2 * rounds, unit="trial", disable=None) as bar:
             try:
-                run_tune(setting, chosen, Measure(trainer, rounds, deadline, bar.update), tuned, bar.write)
+                run_tune(
+                    setting,
+                    chosen,
+                    Measure(trainer, rounds, deadline, bar.update),
+                    tuned,
+                    bar.write,
+                )
             except (KeyboardInterrupt, SystemExit):  # the latter by SIGTERM
                 interrupted = True
     if tuned.kept:
         tuned_file.write(file, setting, tuned)
         if measured := tuned_file.together(tuned):
             print(measured)
-        print(f"configs/tuned.yaml has {as_text(tuned.kept)}; make train ARGS='--config configs/tuned.yaml' uses it")
+        print(
+            f"configs/tuned.yaml has {as_text(tuned.kept)}; make train ARGS='--config configs/tuned.yaml' uses it"
+        )
     else:
         print("No option was proven faster than the recipe; no file was written.")
     if interrupted:
@@ -84,17 +113,23 @@ def tune(
 
 
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Techniques; all by default.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Techniques; all by default.")
+    ] = None,
     rounds: Rounds = 3,
     seconds: Seconds = 3.0,
     options: Given = None,
     processes: Processes = 1,
     python: Python = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of bench.json and bench.svg; runs by default.")
+        Path | None,
+        typer.Option("--output", "-o", help="Folder of bench.json and bench.svg; runs by default."),
     ] = None,
 ) -> None:
-    """Measure how much faster each technique makes the training. Prints a table and writes a chart."""
+    """Measure how much faster each technique makes the training.
+
+    Prints a table and writes a chart.
+    """
     from tqdm import tqdm
 
     from .runs import bench as results
@@ -110,12 +145,16 @@ def bench(
         setting = Setting(found, machine, trainer.begin(), processes)
         known = applicable(setting)
         if unknown := [it for it in names or [] if it not in known]:
-            raise UsageError(f"{unknown[0]} cannot be measured here: choose from {', '.join(known)}")
+            raise UsageError(
+                f"{unknown[0]} cannot be measured here: choose from {', '.join(known)}"
+            )
         chosen = {name: known[name] for name in names or known}
         with tqdm(total=2 * rounds * len(chosen), unit="trial", disable=None) as bar:
             measure = Measure(trainer, rounds, float("inf"), bar.update)
             measured = dict(results.bench(setting, chosen, measure))
     print(results.table([results.cells(name, it) for name, it in measured.items()]))
     results.write_json(folder / "bench.json", results.as_record(setting, chosen, measured))
-    results.draw(folder / "bench.svg", {name: it.ratios for name, it in measured.items() if it.trials})
+    results.draw(
+        folder / "bench.svg", {name: it.ratios for name, it in measured.items() if it.trials}
+    )
     print(f"\n{folder / 'bench.json'} and bench.svg have the rounds of each technique")

@@ -37,7 +37,16 @@ def created(project: Project, machine: Machine) -> str:
     content = f"{answers.get('model', 'a project')} in {answers.get('framework', 'the template')}"
     lines = [f"Created {project.path}: {content}, {_count(project.files, 'file')}; {project.git}."]
     lines += [f"Note: {note}." for note in machine.notes]
-    return "\n".join([*lines, "", "Next:", f"  cd {shlex.quote(str(project.path))}", "  make setup", "  make train"])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "Next:",
+            f"  cd {shlex.quote(str(project.path))}",
+            "  make setup",
+            "  make train",
+        ]
+    )
 
 
 def updated(done: Updated, dry_run: bool) -> str:
@@ -62,8 +71,13 @@ def changes(done: Updated) -> list[str]:
         return []
     listed_below = {*merged.renamed, *merged.renamed.values(), *merged.unmerged}
     found = {path: it for path, it in merged.changes.items() if path not in listed_below}
-    kinds = {path: "added" if not was else "removed" if not now else "changed" for path, (was, now) in found.items()}
-    lines = sorted(f"  {kind:9} {path}" for path, kind in kinds.items() if not path.endswith(ANSWERS_FILE))
+    kinds = {
+        path: "added" if not was else "removed" if not now else "changed"
+        for path, (was, now) in found.items()
+    }
+    lines = sorted(
+        f"  {kind:9} {path}" for path, kind in kinds.items() if not path.endswith(ANSWERS_FILE)
+    )
     lines += [f"  renamed   {was} -> {now}" for was, now in sorted(merged.renamed.items())]
     lines += [f"  {note}" for note in merged.notes]
     lines += [f"  {conflict}" for conflict in merged.conflicts]
@@ -73,8 +87,15 @@ def changes(done: Updated) -> list[str]:
 def status_text(found: Status) -> str:
     """Format a status as text."""
     newest = f"; {found.newest} is available: fastproj update" if found.behind else ", the newest"
-    lines = [f"project   {found.project}", f"template  {found.template}", f"version   {found.version}{newest}"]
-    lines.append("answers   " + " ".join(f"{shown_name(key)}={_answer(value)}" for key, value in found.answers.items()))
+    lines = [
+        f"project   {found.project}",
+        f"template  {found.template}",
+        f"version   {found.version}{newest}",
+    ]
+    lines.append(
+        "answers   "
+        + " ".join(f"{shown_name(key)}={_answer(value)}" for key, value in found.answers.items())
+    )
     return "\n".join(lines)
 
 
@@ -96,14 +117,18 @@ def added(changed: Changed, asked: list[str], dry_run: bool) -> str:
     names = [it.name for it in changed.components]
     if not names:
         return f"{done.project.root} has these components already: nothing was changed."
-    lines = [f"{'Would add' if dry_run else 'Added'} {', '.join(names)} to {done.project.root}, from {done.after}."]
+    lines = [
+        f"{'Would add' if dry_run else 'Added'} {', '.join(names)} to {done.project.root}, from {done.after}."
+    ]
     lines += [f"  {name} is required" for name in names if name not in asked]
     lines += [*changes(done), "", "How to use it:"]
     for it in changed.components:
         if it.file or it.kind == "command":
             lines.append(f"  {it.file or f'components/{it.section}.py'}; its first lines say how")
         elif it.kind is None:
-            lines.append(f"  --{it.section}.enabled true, or in configs/default.yaml: {it.section}: {{enabled: true}}")
+            lines.append(
+                f"  --{it.section}.enabled true, or in configs/default.yaml: {it.section}: {{enabled: true}}"
+            )
     if packages := [package for it in changed.components for package in it.packages]:
         lines.append(f"  make setup, which installs {', '.join(packages)}")
     return "\n".join([*lines, "", *_diff_or_next_steps(done, dry_run)])
@@ -115,9 +140,15 @@ def removed(changed: Changed, dry_run: bool) -> str:
     if not changed.components:
         return f"{done.project.root} does not have these components: nothing was changed."
     names = ", ".join(it.name for it in changed.components)
-    lines = [f"{'Would remove' if dry_run else 'Removed'} {names} from {done.project.root}.", *changes(done)]
+    lines = [
+        f"{'Would remove' if dry_run else 'Removed'} {names} from {done.project.root}.",
+        *changes(done),
+    ]
     sections = [it.section for it in changed.components if not it.file and not it.kind]
-    lines += [f"  Remove the section {section} from your config files, if it is there." for section in sections]
+    lines += [
+        f"  Remove the section {section} from your config files, if it is there."
+        for section in sections
+    ]
     return "\n".join([*lines, "", *_diff_or_next_steps(done, dry_run)])
 
 
@@ -134,7 +165,12 @@ def next_steps(done: Updated) -> list[str]:
     git = "git" if os.path.samefile(".", top) else shlex.join(["git", "-C", str(top)])
     if done.conflicts:
         resolve = "Resolve the conflicts (git status lists them), git add the files, then review and commit:"
-        return [resolve, f"  {git} cherry-pick --continue", "Or undo it:", f"  {git} cherry-pick --abort"]
+        return [
+            resolve,
+            f"  {git} cherry-pick --continue",
+            "Or undo it:",
+            f"  {git} cherry-pick --abort",
+        ]
     return [
         "Next, review and commit:",
         f"  {git} diff --staged",

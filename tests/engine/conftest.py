@@ -33,8 +33,17 @@ def package(fastproj: Fastproj, shared_folder: Path) -> MakePackage:
         with open(output / f"{name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (output / name).exists():
-                answers = ["--model", model, "--components", ",".join(components) or "none", "--gpus", "0"]
-                result = fastproj("new", name, *answers, "--yes", "--no-git", "--output", str(output))
+                answers = [
+                    "--model",
+                    model,
+                    "--components",
+                    ",".join(components) or "none",
+                    "--gpus",
+                    "0",
+                ]
+                result = fastproj(
+                    "new", name, *answers, "--yes", "--no-git", "--output", str(output)
+                )
                 assert result.returncode == 0, result.stderr
         sys.path.insert(0, str(output / name / "src"))
         return Package(output / name)
@@ -67,7 +76,9 @@ def lightning(fastproj: Fastproj, shared_folder: Path) -> LightningProject:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (output / name).exists():
                 answers = ["--model", model, "--framework", "lightning", "--gpus", "0"]
-                result = fastproj("new", name, *answers, "--yes", "--no-git", "--output", str(output))
+                result = fastproj(
+                    "new", name, *answers, "--yes", "--no-git", "--output", str(output)
+                )
                 assert result.returncode == 0, result.stderr
         sys.path.insert(0, str(output / name / "src"))
         return WithLightning(output / name)

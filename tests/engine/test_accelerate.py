@@ -39,7 +39,14 @@ FSDP = {
 @pytest.fixture(scope="module")
 def mlp(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Package:
     folder = tmp_path_factory.mktemp("accelerate")
-    answers = ["--framework=accelerate", "--model=mlp", "--components=none", "--gpus=0", "--yes", "--no-git"]
+    answers = [
+        "--framework=accelerate",
+        "--model=mlp",
+        "--components=none",
+        "--gpus=0",
+        "--yes",
+        "--no-git",
+    ]
     assert fastproj("new", "accelerate-mlp", *answers, "--output", str(folder)).returncode == 0
     sys.path.insert(0, str(folder / "accelerate-mlp/src"))
     return Package(folder / "accelerate-mlp")
@@ -58,7 +65,9 @@ def train_here(p: Package, folder: Path, *options: str) -> dict[str, float]:
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=True)
-    found: dict[str, float] = p.train.train(p.config.parse(p.accelerator.Config, p.arguments(folder, *options)))
+    found: dict[str, float] = p.train.train(
+        p.config.parse(p.accelerator.Config, p.arguments(folder, *options))
+    )
     return found
 
 
@@ -72,9 +81,13 @@ def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
     assert rows(tmp_path / "overwritten") == rows(tmp_path / "kept")
 
 
-def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(tiny: Package, tmp_path: Path) -> None:
+def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(
+    tiny: Package, tmp_path: Path
+) -> None:
     compiled = ["--speed.compile=model", "--speed.compile_mode=reduce-overhead"]
-    with pytest.raises(tiny.errors.UserError, match="its CUDA graphs overwrite gradients that are kept"):
+    with pytest.raises(
+        tiny.errors.UserError, match="its CUDA graphs overwrite gradients that are kept"
+    ):
         train_here(tiny, tmp_path, *compiled, "--train.accumulate=2")
 
 
@@ -94,7 +107,11 @@ def losses(folder: Path) -> list[float]:
 
 
 LOSSES = [("mlp", 1, 1), ("mlp", 2, 2), ("resnet", 1, 1)]
-LOSSES = [(model, ranks, k) for model in MODELS for ranks, k in ((1, 1), (1, 2), (1, 4), (2, 1))] if EVERY else LOSSES
+LOSSES = (
+    [(model, ranks, k) for model in MODELS for ranks, k in ((1, 1), (1, 2), (1, 4), (2, 1))]
+    if EVERY
+    else LOSSES
+)
 
 
 @pytest.mark.slow
@@ -103,8 +120,18 @@ def test_losses_are_those_of_plain_pytorch(
     project: Project, tmp_path: Path, model: str, ranks: int, accumulate: int
 ) -> None:
     steps = 200 if EVERY else {"mlp": 40}.get(model, 4)
-    options = ["--config=configs/default.yaml", "--run.device=cpu", "--speed.precision=fp32", "--run.name=a"]
-    options += [f"--train.steps={steps}", f"--train.eval_every={steps}", "--log.every=1", "--loader.workers=0"]
+    options = [
+        "--config=configs/default.yaml",
+        "--run.device=cpu",
+        "--speed.precision=fp32",
+        "--run.name=a",
+    ]
+    options += [
+        f"--train.steps={steps}",
+        f"--train.eval_every={steps}",
+        "--log.every=1",
+        "--loader.workers=0",
+    ]
     options += ["--train.micro_batch=8", f"--train.accumulate={accumulate}"]
     for framework in ("pytorch", "accelerate"):
         command = ["-m", "proj.train", *options, f"--run.dir={tmp_path / framework}"]
@@ -131,13 +158,19 @@ def test_answers_reach_the_config_file_of_accelerate(
 
     folder = project("accelerate", "mlp", hardware)
     found: Any = load_config_from_file(str(folder / "configs/accelerate.yaml"))
-    assert (found.distributed_type.value, found.num_machines, found.num_processes) == (kind, machines, processes)
+    assert (found.distributed_type.value, found.num_machines, found.num_processes) == (
+        kind,
+        machines,
+        processes,
+    )
     assert found.mixed_precision == precision
     assert not (project("pytorch", "mlp", hardware) / "configs/accelerate.yaml").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("hardware", "flags"), [("gpus", []), *([("cpu", ["--multi_gpu"])] if EVERY else [])])
+@pytest.mark.parametrize(
+    ("hardware", "flags"), [("gpus", []), *([("cpu", ["--multi_gpu"])] if EVERY else [])]
+)
 def test_accelerate_launches_two_processes_with_the_rendered_file(
     mlp: Package, project: Project, tmp_path: Path, hardware: str, flags: list[str]
 ) -> None:
@@ -147,14 +180,18 @@ def test_accelerate_launches_two_processes_with_the_rendered_file(
     done = launch(mlp, *started, *options)
     assert done.returncode == 0, done.stderr
     assert "on 2 x cpu, " in done.stdout
-    assert hardware == "cpu" or "on 2 x cpu, bf16" in done.stdout, "precision `auto` takes that of Accelerate"
+    assert hardware == "cpu" or "on 2 x cpu, bf16" in done.stdout, (
+        "precision `auto` takes that of Accelerate"
+    )
     assert len(losses(tmp_path)) == 12
 
 
 @pytest.mark.slow
 def test_launcher_for_one_process_keeps_one_line_of_an_error(mlp: Package, tmp_path: Path) -> None:
     file = f"--config_file={mlp.root}/configs/accelerate.yaml"
-    done = launch(mlp, file, "--quiet", "-m", f"{mlp.name}.train", *mlp.arguments(tmp_path, "--optim.typo=1"))
+    done = launch(
+        mlp, file, "--quiet", "-m", f"{mlp.name}.train", *mlp.arguments(tmp_path, "--optim.typo=1")
+    )
     assert done.returncode == 1
     assert "optim.typo" in done.stderr.splitlines()[-1]
 
@@ -171,11 +208,28 @@ def test_fsdp2_trains_and_resumes_as_ddp(project: Project, tmp_path: Path) -> No
         "--speed.precision=fp32",
         "--data.val_fraction=0.002",
     ]
-    options += ["--train.micro_batch=2", "--train.eval_every=2", "--log.every=1", "--run.name=a", "--train.steps=6"]
-    launcher = ["-m", "accelerate.commands.launch", "--main_process_port=0", f"--config_file={tmp_path}/fsdp.yaml"]
+    options += [
+        "--train.micro_batch=2",
+        "--train.eval_every=2",
+        "--log.every=1",
+        "--run.name=a",
+        "--train.steps=6",
+    ]
+    launcher = [
+        "-m",
+        "accelerate.commands.launch",
+        "--main_process_port=0",
+        f"--config_file={tmp_path}/fsdp.yaml",
+    ]
 
     def sharded(name: str) -> None:
-        command = [*launcher, str(PROGRAMS / "fsdp_on_cpu.py"), "proj", *options, f"--run.dir={tmp_path / name}"]
+        command = [
+            *launcher,
+            str(PROGRAMS / "fsdp_on_cpu.py"),
+            "proj",
+            *options,
+            f"--run.dir={tmp_path / name}",
+        ]
         done = run_in(folder, sys.executable, *command)
         assert done.returncode == 0, done.stderr
 
@@ -185,13 +239,25 @@ def test_fsdp2_trains_and_resumes_as_ddp(project: Project, tmp_path: Path) -> No
     shutil.rmtree(checkpoints(tmp_path / "resumed")[-1])
     sharded("resumed")
     assert rows(tmp_path / "resumed") == rows(tmp_path / "sharded")
-    result = run_python(folder, "-m", "proj.train", *options, f"--run.dir={tmp_path / 'ddp'}", ranks=2)
+    result = run_python(
+        folder, "-m", "proj.train", *options, f"--run.dir={tmp_path / 'ddp'}", ranks=2
+    )
     assert result.returncode == 0, result.stderr
     assert losses(tmp_path / "sharded") == pytest.approx(losses(tmp_path / "ddp"), rel=1e-3)
     result = run_python(folder, "-m", "proj.evaluate", str(tmp_path / "sharded/a"), "--device=cpu")
-    assert json.loads(result.stdout)["loss"] == pytest.approx(rows(tmp_path / "sharded", "val")[-1]["loss"], rel=1e-4)
+    assert json.loads(result.stdout)["loss"] == pytest.approx(
+        rows(tmp_path / "sharded", "val")[-1]["loss"], rel=1e-4
+    )
     # Accelerate itself would train without FSDP on CPUs.
-    done = run_in(folder, sys.executable, *launcher, "-m", "proj.train", *options, f"--run.dir={tmp_path / 'refused'}")
+    done = run_in(
+        folder,
+        sys.executable,
+        *launcher,
+        "-m",
+        "proj.train",
+        *options,
+        f"--run.dir={tmp_path / 'refused'}",
+    )
     assert "error: Accelerate has FSDP on GPUs only: start without it" in done.stderr
     assert done.returncode == 1
 
@@ -202,19 +268,37 @@ def test_tracker_gets_each_row(tiny: Package, tmp_path: Path) -> None:
     train_here(tiny, tmp_path, *SHORT, "--accelerate.tracker=tensorboard")
     events = EventAccumulator(str(tmp_path / "a" / tiny.name))
     events.Reload()
-    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses(tmp_path))
+    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(
+        losses(tmp_path)
+    )
     assert [event.step for event in events.Scalars("val/loss")] == [4, 8, 12]
 
 
 @pytest.mark.parametrize(
     ("options", "changes", "message"),
     [
-        (["--accelerate.tracker=typo"], {}, "accelerate.tracker is typo: the installed trackers are "),
-        (["--speed.precision=fp16"], {}, "speed.precision is fp16: Accelerate has fp16 on GPUs only: use bf16"),
+        (
+            ["--accelerate.tracker=typo"],
+            {},
+            "accelerate.tracker is typo: the installed trackers are ",
+        ),
+        (
+            ["--speed.precision=fp16"],
+            {},
+            "speed.precision is fp16: Accelerate has fp16 on GPUs only: use bf16",
+        ),
         (["--speed.precision=tf32"], {}, "speed.precision is tf32: the cpu has no TF32"),
-        (["--speed.precision=auto"], {"ACCELERATE_MIXED_PRECISION": "fp8"}, "choose no, bf16 or fp16"),
+        (
+            ["--speed.precision=auto"],
+            {"ACCELERATE_MIXED_PRECISION": "fp8"},
+            "choose no, bf16 or fp16",
+        ),
         ([], {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}, "use speed.compile instead"),
-        (["--train.global_batch=7"], {}, "train.global_batch is 7: it must be a multiple of micro_batch x ranks = 4"),
+        (
+            ["--train.global_batch=7"],
+            {},
+            "train.global_batch is 7: it must be a multiple of micro_batch x ranks = 4",
+        ),
         (["--train.monitor=typo"], {}, "train.monitor is typo: the validation metrics are "),
         (["--data.kind=unreadable"], {}, "cannot read images/17.png: delete it, or replace it"),
     ],
@@ -280,7 +364,9 @@ def test_option_acts(tiny: Package, tmp_path: Path, plain: list[float], option: 
         "--data.kind=tensors",
     ],
 )
-def test_option_does_not_change_the_losses(tiny: Package, tmp_path: Path, plain: list[float], option: str) -> None:
+def test_option_does_not_change_the_losses(
+    tiny: Package, tmp_path: Path, plain: list[float], option: str
+) -> None:
     train_here(tiny, tmp_path, *SHORT, option)
     assert losses(tmp_path) == pytest.approx(plain, rel=1e-5)
 
@@ -288,7 +374,9 @@ def test_option_does_not_change_the_losses(tiny: Package, tmp_path: Path, plain:
 @pytest.mark.skipif(not EVERY, reason="torch.compile takes half a minute: make test-all")
 def test_compiled_model_has_the_same_losses(tiny: Package, tmp_path: Path) -> None:
     tiny.finish(tmp_path / "plain", *SHORT, "--model.dropout=0")
-    done = tiny.start(tmp_path / "compiled", *SHORT, "--model.dropout=0", "--speed.compile=model").finish()
+    done = tiny.start(
+        tmp_path / "compiled", *SHORT, "--model.dropout=0", "--speed.compile=model"
+    ).finish()
     assert done.returncode == 0, done.stderr
     assert losses(tmp_path / "plain") == pytest.approx(losses(tmp_path / "compiled"), rel=1e-4)
 
@@ -309,7 +397,12 @@ def test_other_number_of_ranks_continues_with_the_same_samples(
     tiny: Package, tmp_path: Path, first: int, then: int
 ) -> None:
     """It stops at a step at which the micro-batches of one rank are not a multiple of the other number."""
-    same = ["--train.global_batch=8", "--train.micro_batch=4", "--train.eval_every=3", "--optim.eps=1e-4"]
+    same = [
+        "--train.global_batch=8",
+        "--train.micro_batch=4",
+        "--train.eval_every=3",
+        "--optim.eps=1e-4",
+    ]
     tiny.finish(tmp_path / "whole", *same, "--train.steps=8", ranks=first)
     tiny.finish(tmp_path, *same, "--train.steps=8", ranks=first)
     for late in checkpoints(tmp_path)[-1:]:  # steps 6 and 8 are there, and 3 is not

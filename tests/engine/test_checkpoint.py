@@ -50,8 +50,12 @@ def test_damaged_checkpoint_is_skipped_and_the_run_equals_an_undamaged_one(
     assert rows(tmp_path) == written
 
 
-@pytest.mark.parametrize("left", ["rows", "some rows", "garbage in rows", "lock", "link", "partial", "best"])
-def test_what_a_crash_or_a_user_left_does_not_stop_a_resume(tiny: MakePackage, tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize(
+    "left", ["rows", "some rows", "garbage in rows", "lock", "link", "partial", "best"]
+)
+def test_what_a_crash_or_a_user_left_does_not_stop_a_resume(
+    tiny: MakePackage, tmp_path: Path, left: str
+) -> None:
     p, folder = tiny(), tmp_path / "a"
     p.train_here(tmp_path, *SAME)
     whole, written = saved(tmp_path), rows(tmp_path)
@@ -80,9 +84,13 @@ def test_what_a_crash_or_a_user_left_does_not_stop_a_resume(tiny: MakePackage, t
     assert not (folder / "checkpoints/.partial").exists()
 
 
-def test_only_the_newest_checkpoints_and_the_best_one_are_kept(tiny: MakePackage, tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_and_the_best_one_are_kept(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny()
-    p.train_here(tmp_path, "--train.steps=12", "--train.eval_every=2", "--run.keep=2", "--optim.lr=3.0")
+    p.train_here(
+        tmp_path, "--train.steps=12", "--train.eval_every=2", "--run.keep=2", "--optim.lr=3.0"
+    )
     best = json.loads((tmp_path / "a/checkpoints/best.json").read_text())
     losses = {row["step"]: row["loss"] for row in rows(tmp_path, "val")}
     assert (best["step"], best["value"]) == min(losses.items(), key=lambda item: item[1])
@@ -98,7 +106,9 @@ def test_best_validation_is_by_the_monitor(tiny: MakePackage, tmp_path: Path, mo
     assert json.loads((tmp_path / "a/checkpoints/best.json").read_text())["step"] == best["step"]
 
 
-def test_two_processes_that_start_one_run_are_one_run_and_one_line(tiny: MakePackage, tmp_path: Path) -> None:
+def test_two_processes_that_start_one_run_are_one_run_and_one_line(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p, options = tiny(), ["--train.steps=500", "--train.eval_every=100", "--log.every=50"]
     runs = [p.start(tmp_path, *options) for _ in range(2)]
     ends = sorted((run.finish() for run in runs), key=lambda done: done.returncode)
@@ -152,7 +162,10 @@ def make_old_run(folder: Path, weights: dict[str, torch.Tensor], ema: bool) -> P
     step.mkdir(parents=True)
     state = {"step": 8, "model": weights, "optimizer": {}, "scheduler": {}, "rng": {}, "spec": {}}
     if ema:
-        state = state | {"model": {name: torch.zeros_like(it) for name, it in weights.items()}, "ema": weights}
+        state = state | {
+            "model": {name: torch.zeros_like(it) for name, it in weights.items()},
+            "ema": weights,
+        }
     torch.save(state, step / "state.pt")
     checksum = hashlib.sha256((step / "state.pt").read_bytes()).hexdigest()
     (step / "manifest.json").write_text(json.dumps({"sha256": checksum, "step": 8}))
@@ -177,7 +190,9 @@ def test_run_of_version_0_3_is_evaluated_and_its_resume_is_refused(
     package: MakePackage, tmp_path: Path, ema: bool
 ) -> None:
     p = package("mlp")
-    expected = p.train_here(tmp_path / "new", "--train.steps=8", "--model.size=small", "--model.dropout=0.5")
+    expected = p.train_here(
+        tmp_path / "new", "--train.steps=8", "--model.size=small", "--model.dropout=0.5"
+    )
     folder = make_old_run(tmp_path / "old/a", saved(tmp_path / "new")["model"], ema)
     world = p.distributed.World(0, 1, torch.device("cpu"))
     before = (folder / "metrics.jsonl").read_text()
@@ -186,14 +201,20 @@ def test_run_of_version_0_3_is_evaluated_and_its_resume_is_refused(
     done = p.finish(tmp_path / "old", expect=1)
     assert "an older version saved" in done.stderr
     assert (folder / "metrics.jsonl").read_text() == before
-    assert json.loads((folder / "config.json").read_text())["dist"] == {"strategy": "ddp"}, "nothing was changed"
+    assert json.loads((folder / "config.json").read_text())["dist"] == {"strategy": "ddp"}, (
+        "nothing was changed"
+    )
 
 
-def test_evaluate_gives_the_metrics_of_the_best_validation(package: MakePackage, tmp_path: Path) -> None:
+def test_evaluate_gives_the_metrics_of_the_best_validation(
+    package: MakePackage, tmp_path: Path
+) -> None:
     p = package("mlp", "ema")
     alone = p.distributed.World(0, 1, torch.device("cpu"))
     for name, more in {"plain": [], "ema": ["--ema.enabled=true", "--ema.decay=0.9"]}.items():
-        p.train_here(tmp_path / name, "--train.steps=20", "--train.eval_every=5", "--optim.lr=0.1", *more)
+        p.train_here(
+            tmp_path / name, "--train.steps=20", "--train.eval_every=5", "--optim.lr=0.1", *more
+        )
         best = min(rows(tmp_path / name, "val"), key=lambda row: float(row["loss"]))
         found = p.evaluate.evaluate_run(tmp_path / name / "a", alone)
         assert found == pytest.approx({key: best[key] for key in found})
@@ -235,8 +256,16 @@ def test_rows_are_flushed_before_the_checkpoint_that_follows_them(
 
     monkeypatch.setattr(os, "fsync", note)
     p.train_here(tmp_path, "--train.steps=3", "--train.eval_every=3")
-    assert order.index("metrics.jsonl") < order.index("state.pt") < order.index(".manifest.json.partial")
-    assert order.index(".manifest.json.partial") < order.index("checkpoints") < order.index(".best.json.partial")
+    assert (
+        order.index("metrics.jsonl")
+        < order.index("state.pt")
+        < order.index(".manifest.json.partial")
+    )
+    assert (
+        order.index(".manifest.json.partial")
+        < order.index("checkpoints")
+        < order.index(".best.json.partial")
+    )
 
 
 def test_record_names_versions_command_and_commit(tiny: MakePackage, tmp_path: Path) -> None:
@@ -247,4 +276,8 @@ def test_record_names_versions_command_and_commit(tiny: MakePackage, tmp_path: P
     assert record["config"]["train"]["steps"] == 2
     assert {"commit", "command"} <= record.keys()
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
-    assert all(0 <= row["data_wait"] <= 1 and row["samples_per_second"] > 0 for row in lines if row["split"] == "train")
+    assert all(
+        0 <= row["data_wait"] <= 1 and row["samples_per_second"] > 0
+        for row in lines
+        if row["split"] == "train"
+    )

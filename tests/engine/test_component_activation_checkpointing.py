@@ -29,7 +29,9 @@ class Mixed(nn.Module):
         x = self.cumulative(self.linear(x).sigmoid())
         x = self.norm(self.convolution(self.dropout(x)))
         heads = x.reshape(4, 2, -1, 4)
-        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=self.attention_dropout)
+        mixed = nn.functional.scaled_dot_product_attention(
+            heads, heads, heads, dropout_p=self.attention_dropout
+        )
         found: Tensor = self.dropout(mixed.reshape(x.shape)).tanh()
         return found
 
@@ -56,7 +58,9 @@ def convert(package: MakePackage) -> Callable[..., nn.Module]:
         module = p.components.activation_checkpointing
         cfg = module.ActivationCheckpointingConfig(enabled=True, **options)
         world = p.distributed.World(0, 1, torch.device("cpu"))
-        converted: nn.Module = module.ActivationCheckpointing(cfg, world).convert_model(copy.deepcopy(net))
+        converted: nn.Module = module.ActivationCheckpointing(cfg, world).convert_model(
+            copy.deepcopy(net)
+        )
         return converted
 
     return apply
@@ -66,7 +70,9 @@ def trained(net: nn.Module) -> dict[str, Tensor]:
     """Return the gradients of a step, the buffers, and the next random number."""
     torch.manual_seed(1)
     net(torch.randn(4, 8, 8)).square().sum().backward()
-    found = {name: p.grad for name, p in net.named_parameters() if p.grad is not None} | dict(net.named_buffers())
+    found = {name: p.grad for name, p in net.named_parameters() if p.grad is not None} | dict(
+        net.named_buffers()
+    )
     return found | {"random": torch.rand(())}
 
 
@@ -96,9 +102,13 @@ def test_gradients_and_statistics_are_equal_to_the_bit(
     assert ops == flops < every_second < blocks, "only `ops` repeats no matrix product"
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch.compile reads it
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # torch.compile reads it
 @pytest.mark.parametrize("options", MODES[:2])
-def test_compiled_blocks_have_the_same_gradients(convert: Callable[..., nn.Module], options: dict[str, Any]) -> None:
+def test_compiled_blocks_have_the_same_gradients(
+    convert: Callable[..., nn.Module], options: dict[str, Any]
+) -> None:
     """With the compiler's graphs in eager mode, which takes seconds less than to generate code."""
     torch.manual_seed(0)
     net = Net()
@@ -112,7 +122,9 @@ def test_compiled_blocks_have_the_same_gradients(convert: Callable[..., nn.Modul
     torch.testing.assert_close(found, expected)
 
 
-def test_blocks_with_an_lstm_work_where_it_writes_into_products(convert: Callable[..., nn.Module]) -> None:
+def test_blocks_with_an_lstm_work_where_it_writes_into_products(
+    convert: Callable[..., nn.Module],
+) -> None:
     """As in float64, or in a build of torch without oneDNN."""
     net = nn.Sequential()
     net.blocks = nn.ModuleList([nn.LSTM(8, 8)])
@@ -165,7 +177,9 @@ def test_memory_budget_wraps_what_is_compiled(
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(torch.autograd.graph, "region_activation_memory_budget", Region, raising=False)
+    monkeypatch.setattr(
+        torch.autograd.graph, "region_activation_memory_budget", Region, raising=False
+    )
     net = convert(Net(), mode="budget", budget=0.25)
     net(torch.randn(4, 8, 8))
     assert entered == []
@@ -178,7 +192,12 @@ def test_memory_budget_wraps_what_is_compiled(
 @pytest.mark.parametrize("fsdp", ["false", "true"])
 def test_two_ranks_train_as_without(package: MakePackage, tmp_path: Path, fsdp: str) -> None:
     p = package("mlp", "activation-checkpointing", "fsdp")
-    options = ["--train.steps=4", "--train.eval_every=4", "--train.accumulate=2", f"--fsdp.enabled={fsdp}"]
+    options = [
+        "--train.steps=4",
+        "--train.eval_every=4",
+        "--train.accumulate=2",
+        f"--fsdp.enabled={fsdp}",
+    ]
     p.finish(tmp_path / "plain", *options, ranks=2)
     p.finish(tmp_path / "recomputed", *options, "--activation_checkpointing.enabled=true", ranks=2)
     assert rows(tmp_path / "recomputed") == rows(tmp_path / "plain")

@@ -14,7 +14,12 @@ from program import PROGRAMS
 from warm import run_python
 
 NAME = "async-checkpoint"
-ASYNC = ["--async_checkpoint.enabled=true", "--train.steps=12", "--train.eval_every=4", "--run.keep=1"]
+ASYNC = [
+    "--async_checkpoint.enabled=true",
+    "--train.steps=12",
+    "--train.eval_every=4",
+    "--run.keep=1",
+]
 
 
 def test_kill_at_a_file_operation_changes_nothing(tiny: MakePackage, tmp_path: Path) -> None:
@@ -31,7 +36,11 @@ def test_kill_at_a_file_operation_changes_nothing(tiny: MakePackage, tmp_path: P
     wanted = range(1, operations - 2)  # their number differs a little between runs
     for number in wanted if EVERY else random.Random(3).sample(wanted, 4):  # noqa: S311
         train(number)
-        best = json.loads((tmp_path / f"{number}/a/checkpoints/best.json").read_text()) if number > 40 else {}
+        best = (
+            json.loads((tmp_path / f"{number}/a/checkpoints/best.json").read_text())
+            if number > 40
+            else {}
+        )
         assert not best or (tmp_path / f"{number}/a/checkpoints/step-{best['step']:08d}").exists()
         p.train_here(tmp_path / str(number), *ASYNC)
         assert equal(saved(tmp_path / str(number)), saved(tmp_path / "0")), number
@@ -47,7 +56,8 @@ def test_checkpoint_that_cannot_be_written_ends_both_ranks_with_one_line(
     run = tiny(NAME).start(tmp_path, *ASYNC, f"--train.{ends}", "--train.micro_batch=4", ranks=2)
     done = run.finish()
     assert [process.exitcode for process in run.processes] == [1, 1]
-    assert done.stderr.count("File exists") == 2, done.stderr  # torchrun ends the second before it prints
+    # torchrun ends the second before it prints
+    assert done.stderr.count("File exists") == 2, done.stderr
     assert done.stderr.count("\n") == 2
     assert not (tmp_path / "a/checkpoints/best.json").exists()
 
@@ -62,7 +72,10 @@ def test_two_ranks_train_as_without_it(tiny: MakePackage, tmp_path: Path) -> Non
 
 
 def test_another_error_is_raised_and_that_of_the_save_is_printed(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: MakePackage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     p = tiny(NAME)
 
@@ -75,7 +88,9 @@ def test_another_error_is_raised_and_that_of_the_save_is_printed(
     assert capsys.readouterr().err.count("No space left on device") == 1
 
 
-def test_monitor_that_is_no_metric_is_refused_at_the_first_validation(tiny: MakePackage, tmp_path: Path) -> None:
+def test_monitor_that_is_no_metric_is_refused_at_the_first_validation(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny(NAME)
     with pytest.raises(p.errors.UserError, match="train.monitor is accuracy"):
         p.train_here(tmp_path, *ASYNC, "--train.monitor=accuracy")

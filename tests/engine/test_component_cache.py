@@ -22,18 +22,26 @@ def p(tiny: MakePackage) -> Package:
 
 @pytest.mark.parametrize("where", ["disk", "memory", "device"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_dataset_trains_as_without(p: Package, tmp_path: Path, kind: str, where: str) -> None:
+def test_each_kind_of_dataset_trains_as_without(
+    p: Package, tmp_path: Path, kind: str, where: str
+) -> None:
     chosen = [*SIX, f"--data.kind={kind}"]
     p.train_here(tmp_path / "without", *chosen)
     for name in ("first", "second"):
-        more = ["--cache.enabled=true", f"--cache.where={where}", f"--cache.folder={tmp_path}/cache"]
+        more = [
+            "--cache.enabled=true",
+            f"--cache.where={where}",
+            f"--cache.folder={tmp_path}/cache",
+        ]
         p.train_here(tmp_path / name, *chosen, *more)
         assert equal(saved(tmp_path / name)["model"], saved(tmp_path / "without")["model"])
         assert rows(tmp_path / name) == rows(tmp_path / "without")
 
 
 @pytest.mark.parametrize(("where", "pinned"), [("disk", True), ("memory", True), ("device", False)])
-def test_batches_are_pinned_where_they_are_in_host_memory(p: Package, where: str, pinned: bool) -> None:
+def test_batches_are_pinned_where_they_are_in_host_memory(
+    p: Package, where: str, pinned: bool
+) -> None:
     cache, gpu = p.components.cache, p.distributed.World(0, 1, torch.device("cuda"))
     component = cache.Cache(cache.CacheConfig(enabled=True, where=where), gpu)
     wrapped = component.wrap_dataset(p.data.load(p.data.DataConfig())[0])
@@ -47,7 +55,11 @@ class Boxes:
         return 9
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"image": torch.full((2, 3), index), "pair": (index, [index / 3, torch.tensor(index)]), "odd": index > 4}
+        return {
+            "image": torch.full((2, 3), index),
+            "pair": (index, [index / 3, torch.tensor(index)]),
+            "odd": index > 4,
+        }
 
     def collate_fn(self, samples: list[Any]) -> list[Any]:
         return samples
@@ -61,7 +73,10 @@ def opened(p: Package, dataset: Any, where: str, folder: Path) -> Any:
     if where == "disk":
         found.open(folder / "cache/a.bin")
     else:
-        found.fill([found.source.__getitems__([*range(begin, begin + 3)]) for begin in (0, 3, 6)], torch.device("cpu"))
+        found.fill(
+            [found.source.__getitems__([*range(begin, begin + 3)]) for begin in (0, 3, 6)],
+            torch.device("cpu"),
+        )
     return found
 
 
@@ -69,7 +84,9 @@ def opened(p: Package, dataset: Any, where: str, folder: Path) -> Any:
 def test_own_collate_gets_what_it_gets_without(p: Package, tmp_path: Path, where: str) -> None:
     cached, plain = opened(p, Boxes(), where, tmp_path), Boxes()
     for _ in range(2):
-        for sample, index in zip(cached.collate_fn(cached.__getitems__([5, 0, 8, 5])), [5, 0, 8, 5], strict=True):
+        for sample, index in zip(
+            cached.collate_fn(cached.__getitems__([5, 0, 8, 5])), [5, 0, 8, 5], strict=True
+        ):
             expected = plain[index]
             assert sample.keys() == expected.keys()
             assert torch.equal(sample["image"], expected["image"])
@@ -80,16 +97,28 @@ def test_own_collate_gets_what_it_gets_without(p: Package, tmp_path: Path, where
 
 
 def test_parts_of_any_type_and_size_are_kept(p: Package, tmp_path: Path) -> None:
-    kinds = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float16, torch.float64, torch.complex64]
+    kinds = [
+        torch.bool,
+        torch.uint8,
+        torch.int16,
+        torch.bfloat16,
+        torch.float16,
+        torch.float64,
+        torch.complex64,
+    ]
     samples = [
-        tuple((torch.arange(size) % 2 + number).to(kind) for size, kind in enumerate(kinds)) for number in range(9)
+        tuple((torch.arange(size) % 2 + number).to(kind) for size, kind in enumerate(kinds))
+        for number in range(9)
     ]
     for where in ("disk", "memory"):
         cached = opened(p, samples, where, tmp_path / where)
         for _ in range(2):
             for indices in ([3], [8, 1, 1]):
                 found = cached.__getitems__(indices)
-                expected = tuple(torch.stack([samples[index][part] for index in indices]) for part in range(len(kinds)))
+                expected = tuple(
+                    torch.stack([samples[index][part] for index in indices])
+                    for part in range(len(kinds))
+                )
                 assert equal(found, expected)
                 assert [part.dtype for part in found] == kinds
 
@@ -98,7 +127,9 @@ def write_images(folder: Path, count: int, start: int = 0) -> None:
     for number in range(count):
         target = folder / f"class{number % 2}"
         target.mkdir(parents=True, exist_ok=True)
-        pixels = torch.randint(256, (20, 20, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(number))
+        pixels = torch.randint(
+            256, (20, 20, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(number)
+        )
         Image.fromarray(pixels.numpy()).save(target / f"{start + number}.jpg")
 
 
@@ -109,7 +140,12 @@ def images(package: MakePackage) -> Package:
 
 
 def train_images(p: Package, folder: Path, *more: str) -> None:
-    chosen = [f"--data.path={folder.parent}/images", "--data.size=16", "--train.micro_batch=8", "--cache.enabled=true"]
+    chosen = [
+        f"--data.path={folder.parent}/images",
+        "--data.size=16",
+        "--train.micro_batch=8",
+        "--cache.enabled=true",
+    ]
     p.train_here(folder, *chosen, "--train.steps=3", f"--cache.folder={folder.parent}/cache", *more)
 
 
@@ -141,10 +177,14 @@ def write_all(cached: Any, seed: int) -> None:
         seed += 1
 
 
-def test_processes_that_write_at_the_same_time_leave_whole_records(p: Package, tmp_path: Path) -> None:
+def test_processes_that_write_at_the_same_time_leave_whole_records(
+    p: Package, tmp_path: Path
+) -> None:
     cached = opened(p, Boxes(), "disk", tmp_path)
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=write_all, args=(cached, 100 * number)) for number in range(3)]
+    processes = [
+        context.Process(target=write_all, args=(cached, 100 * number)) for number in range(3)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -176,5 +216,8 @@ def test_unreadable_sample_is_one_line(p: Package, tmp_path: Path) -> None:
 
 
 def test_samples_of_several_shapes_are_refused(p: Package, tmp_path: Path) -> None:
-    with pytest.raises(p.errors.UserError, match=r"needs samples of one shape, and sample \d+ differs from sample 0"):
+    with pytest.raises(
+        p.errors.UserError,
+        match=r"needs samples of one shape, and sample \d+ differs from sample 0",
+    ):
         p.train_here(tmp_path, *SIX, "--data.kind=collated", "--cache.enabled=true")

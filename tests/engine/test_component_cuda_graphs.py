@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-STEPS = ["--train.steps=8", "--train.eval_every=4", "--optim.clip=null", "--optim.clip_value=0.05", "--optim.lr=3e-3"]
+STEPS = [
+    "--train.steps=8",
+    "--train.eval_every=4",
+    "--optim.clip=null",
+    "--optim.clip_value=0.05",
+    "--optim.lr=3e-3",
+]
 ENABLED = "--cuda_graphs.enabled=true"
 
 
@@ -31,10 +37,18 @@ class Recorded(TorchDispatchMode):
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert operation is not torch.ops.aten._local_scalar_dense.default, "a capture cannot read from the device"
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        assert operation is not torch.ops.aten._local_scalar_dense.default, (
+            "a capture cannot read from the device"
+        )
         if operation._schema.is_mutable or "batch_norm" in str(operation):
-            self.before += [(part, part.detach().clone()) for part in tree_leaves(args) if isinstance(part, Tensor)]
+            self.before += [
+                (part, part.detach().clone())
+                for part in tree_leaves(args)
+                if isinstance(part, Tensor)
+            ]
         returned = operation(*args, **(kwargs or {}))
         self.calls.append((operation, args, kwargs or {}, returned))
         return returned
@@ -85,13 +99,17 @@ def load(package: MakePackage, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
     def make(model: str) -> Package:
         p: Package = package(model, "cuda-graphs")
-        monkeypatch.setattr(p.components.cuda_graphs.CudaGraphs, "on_train_start", lambda self, run: None)
+        monkeypatch.setattr(
+            p.components.cuda_graphs.CudaGraphs, "on_train_start", lambda self, run: None
+        )
         return p
 
     return make
 
 
-@pytest.mark.parametrize("options", [[], ["--train.accumulate=2"], ["--optim.cycle_momentum=false"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--train.accumulate=2"], ["--optim.cycle_momentum=false"]]
+)
 def test_replayed_steps_train_as_eager_ones(
     load: Callable[[str], Package], tmp_path: Path, graphs: list[Recorded], options: list[str]
 ) -> None:
@@ -102,7 +120,9 @@ def test_replayed_steps_train_as_eager_ones(
     p.train_here(tmp_path / "graphs", *STEPS, *options, ENABLED)
     micro = 2 if "--train.accumulate=2" in options else 1
     assert [graph.replays for graph in graphs] == [8 * micro, 8]
-    stop = mock.patch.object(p.distributed.StopRequests, "agreed", side_effect=[False, False, False, True])
+    stop = mock.patch.object(
+        p.distributed.StopRequests, "agreed", side_effect=[False, False, False, True]
+    )
     with stop, pytest.raises(p.errors.Stopped):
         p.train_here(tmp_path / "resumed", *STEPS, *options, ENABLED)
     p.train_here(tmp_path / "resumed", *STEPS, *options, ENABLED)
@@ -116,7 +136,10 @@ def test_replayed_steps_train_as_eager_ones(
 
 
 def test_weight_without_a_gradient_is_refused(
-    load: Callable[[str], Package], tmp_path: Path, graphs: list[Recorded], monkeypatch: pytest.MonkeyPatch
+    load: Callable[[str], Package],
+    tmp_path: Path,
+    graphs: list[Recorded],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     p, build = load("mlp"), load("mlp").model.build
 
@@ -126,12 +149,17 @@ def test_weight_without_a_gradient_is_refused(
         return net
 
     monkeypatch.setattr(p.train, "build", with_unused)
-    with pytest.raises(p.errors.UserError, match="needs a gradient of each weight, and unused.weight has none"):
+    with pytest.raises(
+        p.errors.UserError, match="needs a gradient of each weight, and unused.weight has none"
+    ):
         p.train_here(tmp_path, *STEPS, ENABLED)
 
 
 def test_batches_of_another_shape_are_refused(
-    load: Callable[[str], Package], tmp_path: Path, graphs: list[Recorded], monkeypatch: pytest.MonkeyPatch
+    load: Callable[[str], Package],
+    tmp_path: Path,
+    graphs: list[Recorded],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     p, shapes = load("mlp"), iter(range(16, 12, -1))
     prepare = p.data.Prepare.forward
@@ -141,7 +169,9 @@ def test_batches_of_another_shape_are_refused(
         return prepare(self, tuple(part[:size] for part in batch), training, generator)
 
     monkeypatch.setattr(p.data.Prepare, "forward", shorter)
-    with pytest.raises(p.errors.UserError, match=r"needs batches of one shape: \[\(16, .* became \[\(15, "):
+    with pytest.raises(
+        p.errors.UserError, match=r"needs batches of one shape: \[\(16, .* became \[\(15, "
+    ):
         p.train_here(tmp_path, *STEPS, ENABLED)
 
 

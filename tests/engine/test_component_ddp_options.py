@@ -1,4 +1,7 @@
-"""Options of DDP: gradients in bf16, and what cannot be enabled together. `test_component.py` trains on two ranks."""
+"""Options of DDP: gradients in bf16, and what cannot be enabled together.
+
+`test_component.py` trains on two ranks.
+"""
 
 from pathlib import Path
 
@@ -15,7 +18,11 @@ def test_gradients_are_averaged_in_bf16(package: MakePackage, tmp_path: Path) ->
     torch.manual_seed(0)
     model, inputs = nn.Linear(4, 3), torch.randn(5, 4)
     model(inputs).square().sum().backward()
-    expected = [parameter.grad.bfloat16().float() for parameter in model.parameters() if parameter.grad is not None]
+    expected = [
+        parameter.grad.bfloat16().float()
+        for parameter in model.parameters()
+        if parameter.grad is not None
+    ]
     model.zero_grad()
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
@@ -31,14 +38,25 @@ def test_gradients_are_averaged_in_bf16(package: MakePackage, tmp_path: Path) ->
 
 def test_fsdp_is_refused_by_name(package: MakePackage) -> None:
     p = package("mlp", "ddp-options", "fsdp")
-    cfg, world = p.components.ddp_options.DdpOptionsConfig(enabled=True), p.distributed.World(0, 2, torch.device("cpu"))
-    with pytest.raises(p.errors.UserError, match="ddp_options.enabled and fsdp.enabled exclude each other"):
-        p.components.ddp_options.DdpOptions(cfg, world).parallelize(nn.Linear(1, 1), p.options("--fsdp.enabled=true"))
+    cfg, world = (
+        p.components.ddp_options.DdpOptionsConfig(enabled=True),
+        p.distributed.World(0, 2, torch.device("cpu")),
+    )
+    with pytest.raises(
+        p.errors.UserError, match="ddp_options.enabled and fsdp.enabled exclude each other"
+    ):
+        p.components.ddp_options.DdpOptions(cfg, world).parallelize(
+            nn.Linear(1, 1), p.options("--fsdp.enabled=true")
+        )
 
 
 def test_one_process_trains_as_without(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "ddp-options", "fsdp")
-    options = ["--ddp_options.static_graph=true", "--ddp_options.bf16_gradients=true", "--ddp_options.enabled=true"]
+    options = [
+        "--ddp_options.static_graph=true",
+        "--ddp_options.bf16_gradients=true",
+        "--ddp_options.enabled=true",
+    ]
     p.train_here(tmp_path / "plain", "--train.steps=3")
     p.train_here(tmp_path / "options", "--train.steps=3", *options)
     assert rows(tmp_path / "options") == rows(tmp_path / "plain")

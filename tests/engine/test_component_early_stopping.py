@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from engine import MakePackage, Package, checkpoints, rows, saved
 
-OPTIONS = ["--early_stopping.enabled=true", "--train.eval_every=2", "--train.epochs=50", "--optim.lr=0.3"]
+OPTIONS = [
+    "--early_stopping.enabled=true",
+    "--train.eval_every=2",
+    "--train.epochs=50",
+    "--optim.lr=0.3",
+]
 """The rate is so high that the validation loss stops falling early."""
 
 
@@ -29,7 +34,10 @@ def test_run_ends_where_the_losses_of_the_whole_run_say(
     p: Package = tiny("early-stopping")
     p.train_here(tmp_path / "whole", *OPTIONS, "--early_stopping.enabled=false")
     p.train_here(
-        tmp_path / "early", *OPTIONS, f"--early_stopping.patience={patience}", f"--early_stopping.min_delta={delta}"
+        tmp_path / "early",
+        *OPTIONS,
+        f"--early_stopping.patience={patience}",
+        f"--early_stopping.min_delta={delta}",
     )
     whole, early = (rows(tmp_path / name, "val") for name in ("whole", "early"))
     count = first_stop([row["loss"] for row in whole], patience, delta)
@@ -38,7 +46,9 @@ def test_run_ends_where_the_losses_of_the_whole_run_say(
     assert saved(tmp_path / "early")["step"] == early[-1]["step"]
     best = json.loads((tmp_path / "early/a/checkpoints/best.json").read_text())
     assert best["value"] == min(row["loss"] for row in early)
-    assert any(folder.name.endswith(f"{best['step']:08d}") for folder in checkpoints(tmp_path / "early"))
+    assert any(
+        folder.name.endswith(f"{best['step']:08d}") for folder in checkpoints(tmp_path / "early")
+    )
 
 
 def test_two_ranks_end_at_the_same_step(tiny: MakePackage, tmp_path: Path) -> None:
@@ -47,7 +57,9 @@ def test_two_ranks_end_at_the_same_step(tiny: MakePackage, tmp_path: Path) -> No
     p.train_here(tmp_path / "one", *options, "--train.accumulate=2")
     done = p.finish(tmp_path / "two", *options, ranks=2)
     assert done.stdout.count("early_stopping ends the run") == 1
-    assert [row["step"] for row in rows(tmp_path / "two")] == [row["step"] for row in rows(tmp_path / "one")]
+    assert [row["step"] for row in rows(tmp_path / "two")] == [
+        row["step"] for row in rows(tmp_path / "one")
+    ]
 
 
 def test_unreadable_sample_does_not_count_a_validation_twice(
@@ -60,7 +72,12 @@ def test_unreadable_sample_does_not_count_a_validation_twice(
         return dict.fromkeys(evaluate(*arguments), 1.0)
 
     monkeypatch.setattr(p.train, "evaluate", constant)
-    options = [*OPTIONS, "--train.eval_every=1", "--early_stopping.patience=6", "--train.micro_batch=4"]
+    options = [
+        *OPTIONS,
+        "--train.eval_every=1",
+        "--early_stopping.patience=6",
+        "--train.micro_batch=4",
+    ]
     with pytest.raises(p.errors.UserError, match="cannot read images/17.png"):
         p.train_here(tmp_path, *options, "--data.kind=unreadable")
     assert saved(tmp_path)["components"]["early_stopping"]["step"] == saved(tmp_path)["step"] < 7
@@ -68,7 +85,11 @@ def test_unreadable_sample_does_not_count_a_validation_twice(
     assert rows(tmp_path, "val")[-1]["step"] == 7
 
 
-def test_metric_that_the_model_does_not_report_is_one_line(tiny: MakePackage, tmp_path: Path) -> None:
+def test_metric_that_the_model_does_not_report_is_one_line(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p: Package = tiny("early-stopping")
-    with pytest.raises(p.errors.UserError, match=r"^train.monitor is accuracy: the validation metrics are loss$"):
+    with pytest.raises(
+        p.errors.UserError, match=r"^train.monitor is accuracy: the validation metrics are loss$"
+    ):
         p.train_here(tmp_path, *OPTIONS, "--train.monitor=accuracy")

@@ -30,7 +30,9 @@ def test_exported_file_computes_what_the_model_computes(
         if kind == "torch-export":
             found = torch.export.load(file).module()(*inputs)
         else:
-            session = import_module("onnxruntime").InferenceSession(file, providers=["CPUExecutionProvider"])
+            session = import_module("onnxruntime").InferenceSession(
+                file, providers=["CPUExecutionProvider"]
+            )
             names = [entry.name for entry in session.get_inputs()]
             feed = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
             found = torch.from_numpy(session.run(None, feed)[0])
@@ -40,8 +42,12 @@ def test_exported_file_computes_what_the_model_computes(
 def test_model_of_a_sampling_loop_is_one_line(package: MakePackage, tmp_path: Path) -> None:
     p = package("diffusion", "export")
     p.train_here(tmp_path, "--train.steps=1", "--train.micro_batch=8")
-    with pytest.raises(p.errors.UserError, match="`predict` of UNet takes points, which is no input of `forward`"):
-        import_module(f"{p.name}.components.export").export(tmp_path / "a", "onnx", tmp_path / "model.onnx")
+    with pytest.raises(
+        p.errors.UserError, match="`predict` of UNet takes points, which is no input of `forward`"
+    ):
+        import_module(f"{p.name}.components.export").export(
+            tmp_path / "a", "onnx", tmp_path / "model.onnx"
+        )
     assert not (tmp_path / "model.onnx").exists()
 
 
@@ -56,4 +62,6 @@ def test_predict_that_cannot_be_traced_is_one_line(
 
     monkeypatch.setattr(p.model.MLP, "predict", predict)
     with pytest.raises(p.errors.UserError, match="torch.export cannot trace `predict` of MLP: "):
-        import_module(f"{p.name}.components.export").export(tmp_path / "a", "torch-export", tmp_path / "model.pt2")
+        import_module(f"{p.name}.components.export").export(
+            tmp_path / "a", "torch-export", tmp_path / "model.pt2"
+        )

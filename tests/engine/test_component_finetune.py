@@ -32,8 +32,15 @@ def hugging_face(kind: str, classes: int = 3) -> Any:
     """Build the same with transformers."""
     transformers = importlib.import_module("transformers")
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
-    cfg = transformers.BertConfig(vocab_size=50, max_position_embeddings=16, num_labels=classes, **sizes)
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 128,
+    }
+    cfg = transformers.BertConfig(
+        vocab_size=50, max_position_embeddings=16, num_labels=classes, **sizes
+    )
     return getattr(transformers, kind)(cfg).eval()
 
 
@@ -51,7 +58,9 @@ def test_folder_of_transformers_gives_its_outputs(package: MakePackage, tmp_path
     torch.testing.assert_close(ours.predict(tokens, mask), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_head_of_other_classes_and_old_names_and_a_prefix(package: MakePackage, tmp_path: Path) -> None:
+def test_head_of_other_classes_and_old_names_and_a_prefix(
+    package: MakePackage, tmp_path: Path
+) -> None:
     p = package("bert", "finetune")
     load = p.components.finetune.load
     hugging_face("BertForSequenceClassification", 5).save_pretrained(tmp_path / "five")
@@ -68,11 +77,16 @@ def test_head_of_other_classes_and_old_names_and_a_prefix(package: MakePackage, 
     save_file({old[name]: value for name, value in weights.items()}, tmp_path / "old.safetensors")
     assert "gamma" in str(load_file(tmp_path / "old.safetensors").keys())
     again = bert(p)
-    assert load(again, tmp_path / "old.safetensors", settings(p)).split(" from")[0] == said.split(" from")[0]
+    assert (
+        load(again, tmp_path / "old.safetensors", settings(p)).split(" from")[0]
+        == said.split(" from")[0]
+    )
     assert equal(dict(again.bert.state_dict()), dict(ours.bert.state_dict()))
     backbone = hugging_face("BertModel")
     backbone.save_pretrained(tmp_path / "backbone")
-    with pytest.raises(p.errors.UserError, match=r"nothing fits .it has embeddings.* the model bert.embeddings"):
+    with pytest.raises(
+        p.errors.UserError, match=r"nothing fits .it has embeddings.* the model bert.embeddings"
+    ):
         load(bert(p), tmp_path / "backbone", settings(p))
     said = load(ours, tmp_path / "backbone", settings(p, add_prefix="bert."))
     assert said.endswith(", 2 missing (classifier.weight, classifier.bias)")
@@ -83,7 +97,11 @@ def test_tied_weight_is_loaded_under_either_name(package: MakePackage, tmp_path:
     p = package("gpt", "finetune")
     made = [p.model.build(p.model.ModelConfig(), p.data.Spec(30, 16, 1.0)) for _ in range(2)]
     for name in ("tokens.weight", "head.weight"):
-        weights = {key: value.detach().clone() for key, value in made[0].state_dict().items() if key != name}
+        weights = {
+            key: value.detach().clone()
+            for key, value in made[0].state_dict().items()
+            if key != name
+        }
         torch.save(weights, tmp_path / "weights.pt")
         nn.init.zeros_(made[1].tokens.weight)
         said = p.components.finetune.load(made[1], tmp_path / "weights.pt", settings(p))
@@ -98,9 +116,14 @@ def test_what_cannot_be_read_is_one_line(package: MakePackage, tmp_path: Path) -
     torch.save([torch.ones(2)], tmp_path / "list.pt")
     for name in ("damaged.pt", "damaged.safetensors"):
         (tmp_path / name).write_bytes(b"no weights")
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "gone.safetensors"}}))
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "gone.safetensors"}})
+    )
     for name in ("pickled.pt", "list.pt", "damaged.pt", "damaged.safetensors", ""):
-        with pytest.raises(refused, match=r"^finetune.weights: .* is missing, damaged, or has more than named tensors"):
+        with pytest.raises(
+            refused,
+            match=r"^finetune.weights: .* is missing, damaged, or has more than named tensors",
+        ):
             read(tmp_path / name)
     with pytest.raises(refused, match="no such file or run"):
         read(tmp_path / "nowhere")
@@ -109,7 +132,9 @@ def test_what_cannot_be_read_is_one_line(package: MakePackage, tmp_path: Path) -
 def test_integers_are_not_taken_for_weights(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "finetune")
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    torch.save(net.state_dict() | {"0.weight": torch.ones(3, 3, dtype=torch.int8)}, tmp_path / "weights.pt")
+    torch.save(
+        net.state_dict() | {"0.weight": torch.ones(3, 3, dtype=torch.int8)}, tmp_path / "weights.pt"
+    )
     said = p.components.finetune.load(net, tmp_path / "weights.pt", settings(p))
     assert said.endswith("1 of another shape or type (0.weight)")
 
@@ -118,34 +143,51 @@ def test_average_starts_with_the_loaded_weights(tiny: MakePackage, tmp_path: Pat
     p = tiny("finetune", "ema")
     p.train_here(tmp_path / "first", *SIX, "--train.steps=2")
     weights = saved(tmp_path / "first")["model"]
-    options = [f"--finetune.weights={tmp_path / 'first/a'}", "--ema.enabled=true", "--ema.decay=0.999"]
+    options = [
+        f"--finetune.weights={tmp_path / 'first/a'}",
+        "--ema.enabled=true",
+        "--ema.decay=0.999",
+    ]
     p.train_here(tmp_path / "second", *ON, *options, "--train.steps=1", "--optim.lr=1e-12")
     average = saved(tmp_path / "second")["components"]["ema"]["eval_weights"]
-    torch.testing.assert_close(average, {name: weights[name] for name in average}, rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        average, {name: weights[name] for name in average}, rtol=0, atol=1e-7
+    )
 
 
 def test_resumed_run_says_that_it_keeps_its_own_weights(
     tiny: MakePackage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    p, options = tiny("finetune"), ["--finetune.enabled=true", f"--finetune.weights={tmp_path / 'no-file'}"]
+    p, options = (
+        tiny("finetune"),
+        ["--finetune.enabled=true", f"--finetune.weights={tmp_path / 'no-file'}"],
+    )
     p.train_here(tmp_path, "--train.steps=2")
     p.train_here(tmp_path, "--train.steps=3", *options)
     assert "finetune: resumed, nothing is loaded\n" in capsys.readouterr().out
 
 
-def test_update_until_the_step_is_that_of_frozen_parameters(tiny: MakePackage, tmp_path: Path) -> None:
+def test_update_until_the_step_is_that_of_frozen_parameters(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny("finetune")
     p.train_here(tmp_path / "frozen", *SIX, *TINY, *FROZEN, "--optim.clip=0.1")
-    p.train_here(tmp_path / "later", *SIX, *TINY, *FROZEN, "--optim.clip=0.1", "--finetune.unfreeze_at=9")
+    p.train_here(
+        tmp_path / "later", *SIX, *TINY, *FROZEN, "--optim.clip=0.1", "--finetune.unfreeze_at=9"
+    )
     assert equal(saved(tmp_path / "later")["model"], saved(tmp_path / "frozen")["model"])
     assert rows(tmp_path / "later") == rows(tmp_path / "frozen")
     torch.manual_seed(0)
     start = p.model.build(p.model.ModelConfig(kind="batch_norm"), p.data.Spec()).state_dict()
     found = saved(tmp_path / "frozen")["model"]
     same = {name for name in start if torch.equal(start[name], found[name])}
-    assert same == {name for name in start if name.startswith(("layers.0.", "layers.1."))}, "statistics too"
+    assert same == {name for name in start if name.startswith(("layers.0.", "layers.1."))}, (
+        "statistics too"
+    )
     p.train_here(tmp_path / "whole", *SIX, *TINY)
-    assert not equal(saved(tmp_path / "whole")["model"]["layers.1.running_mean"], found["layers.1.running_mean"])
+    assert not equal(
+        saved(tmp_path / "whole")["model"]["layers.1.running_mean"], found["layers.1.running_mean"]
+    )
 
 
 def test_unfreezing_run_resumes_to_the_same_end(tiny: MakePackage, tmp_path: Path) -> None:
@@ -170,24 +212,40 @@ def test_two_ranks_unfreeze_as_one_process(tiny: MakePackage, tmp_path: Path) ->
     options = [*options, '--finetune.freeze=["layers.0"]', "--finetune.unfreeze_at=3"]
     p.train_here(tmp_path / "one", *options, "--train.micro_batch=8")
     p.finish(tmp_path / "two", *options, "--train.micro_batch=4", ranks=2)
-    torch.testing.assert_close(saved(tmp_path / "two")["model"], saved(tmp_path / "one")["model"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        saved(tmp_path / "two")["model"], saved(tmp_path / "one")["model"], rtol=1e-4, atol=1e-6
+    )
 
 
 def test_sharded_model_starts_with_the_weights(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("finetune", "fsdp")
     p.train_here(tmp_path / "first", *SIX)
-    options = [f"--finetune.weights={tmp_path / 'first/a'}", "--fsdp.enabled=true", "--optim.lr=1e-12"]
-    done = p.finish(tmp_path / "sharded", *ON, *options, "--train.steps=1", "--train.micro_batch=8", ranks=2)
+    options = [
+        f"--finetune.weights={tmp_path / 'first/a'}",
+        "--fsdp.enabled=true",
+        "--optim.lr=1e-12",
+    ]
+    done = p.finish(
+        tmp_path / "sharded", *ON, *options, "--train.steps=1", "--train.micro_batch=8", ranks=2
+    )
     assert done.stdout.count("finetune: loaded 3 of 3 tensors") == 1
     found = p.checkpoint.load_weights(tmp_path / "sharded/a")
-    torch.testing.assert_close(found, p.checkpoint.load_weights(tmp_path / "first/a"), rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        found, p.checkpoint.load_weights(tmp_path / "first/a"), rtol=0, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
-def test_rates_are_those_of_the_depths_and_resume(package: MakePackage, tmp_path: Path, optimizer: str) -> None:
+def test_rates_are_those_of_the_depths_and_resume(
+    package: MakePackage, tmp_path: Path, optimizer: str
+) -> None:
     p = package("mlp", "finetune", "optimizers")
     support = importlib.import_module(f"{p.name}.tests.support")
-    other = [] if optimizer == "adamw" else ["--optimizers.enabled=true", f"--optimizers.name={optimizer}"]
+    other = (
+        []
+        if optimizer == "adamw"
+        else ["--optimizers.enabled=true", f"--optimizers.name={optimizer}"]
+    )
     options, groups = [*SIX, *other, "--finetune.lr_decay=0.5"], list[dict[str, Any]]()
     with support.at_step(3, lambda it: groups.extend(it.param_groups)):
         p.train_here(tmp_path / "whole", *options)
@@ -196,7 +254,9 @@ def test_rates_are_those_of_the_depths_and_resume(package: MakePackage, tmp_path
     expected = {"stem": 0.125, "blocks.0": 0.25, "blocks.1": 0.5, "norm": 1.0, "head": 1.0}
     counts = dict.fromkeys(expected.values(), 0)
     for name, parameter in net.named_parameters():
-        counts[next(scale for part, scale in expected.items() if name.startswith(f"{part}."))] += parameter.numel()
+        counts[next(scale for part, scale in expected.items() if name.startswith(f"{part}."))] += (
+            parameter.numel()
+        )
     found = dict.fromkeys(expected.values(), 0)
     for group in groups:
         found[group["lr_scale"]] += sum(parameter.numel() for parameter in group["params"])
@@ -215,5 +275,7 @@ def test_model_without_blocks_is_one_line(tiny: MakePackage, tmp_path: Path) -> 
     matched = p.components.finetune.matched
     names = ["stem.weight", "blocks.0.a", "blocks.1.a", "head.weight", "head.bias"]
     assert matched(["*", "!head"], names) == {"stem.weight", "blocks.0.a", "blocks.1.a"}
-    assert matched(["blocks.*"], names) == matched(["blocks"], names) == {"blocks.0.a", "blocks.1.a"}
+    assert (
+        matched(["blocks.*"], names) == matched(["blocks"], names) == {"blocks.0.a", "blocks.1.a"}
+    )
     assert matched(["blocks.0", "head.bias"], names) == {"blocks.0.a", "head.bias"}

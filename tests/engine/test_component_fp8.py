@@ -33,7 +33,9 @@ def test_products_are_those_of_rounded_factors(p: Package) -> None:
     world = p.distributed.World(0, 1, torch.device("cpu"))
     module.Fp8(module.Fp8Config(enabled=True), world).convert_model(net)
     with torch.no_grad():
-        torch.testing.assert_close(net.get_submodule("blocks")(inputs), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            net.get_submodule("blocks")(inputs), expected, rtol=1e-4, atol=1e-5
+        )
     assert not torch.allclose(expected, inputs @ layer.weight.T, rtol=1e-3)
 
 

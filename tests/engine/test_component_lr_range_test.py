@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from engine import MakePackage, Package, rows
 
-TEST = ["--lr_range_test.enabled=true", "--train.steps=120", "--log.every=50", "--train.eval_every=500"]
+TEST = [
+    "--lr_range_test.enabled=true",
+    "--train.steps=120",
+    "--log.every=50",
+    "--train.eval_every=500",
+]
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -26,7 +31,10 @@ def test_test_ends_when_the_loss_diverges_and_suggests_a_rate(
     assert 20 < lowest < len(found["rates"]) - 1 < 119
     assert found["optim.lr"] == found["rates"][lowest] / 10
     assert 1e-4 < found["optim.lr"] < 1e-1
-    assert f"lr_range_test suggests --optim.lr {found['optim.lr']:.2g}: a tenth of" in capsys.readouterr().out
+    assert (
+        f"lr_range_test suggests --optim.lr {found['optim.lr']:.2g}: a tenth of"
+        in capsys.readouterr().out
+    )
     assert not (tmp_path / "a/checkpoints").exists()
 
 
@@ -42,7 +50,9 @@ def test_suggestion_is_for_the_base_batch(package: MakePackage, tmp_path: Path) 
 def test_smoothed_loss_is_the_corrected_moving_average(package: MakePackage) -> None:
     found = package("mlp", "lr-range-test").components.lr_range_test.smooth([4.0, 2.0, 1.0])
     weights = [0.81, 0.9, 1.0]
-    assert found == pytest.approx([4.0, (0.9 * 4 + 2) / 1.9, (weights[0] * 4 + 0.9 * 2 + 1) / sum(weights)])
+    assert found == pytest.approx(
+        [4.0, (0.9 * 4 + 2) / 1.9, (weights[0] * 4 + 0.9 * 2 + 1) / sum(weights)]
+    )
 
 
 @pytest.mark.parametrize("every", [1, 50])
@@ -88,10 +98,15 @@ def test_two_ranks_agree(tiny: MakePackage, tmp_path: Path) -> None:
     p.finish(tmp_path / "two", *options, ranks=2)
     one, two = results(tmp_path / "one"), results(tmp_path / "two")
     assert two["losses"][:40] == pytest.approx(one["losses"][:40], rel=1e-4)
-    assert [row["step"] for row in rows(tmp_path / "two")] == [row["step"] for row in rows(tmp_path / "one")]
+    assert [row["step"] for row in rows(tmp_path / "two")] == [
+        row["step"] for row in rows(tmp_path / "one")
+    ]
 
 
 def test_schedules_are_refused(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "lr-range-test", "schedules")
-    with pytest.raises(p.errors.UserError, match=r"^lr_range_test.enabled does not work with schedules.enabled: set "):
+    with pytest.raises(
+        p.errors.UserError,
+        match=r"^lr_range_test.enabled does not work with schedules.enabled: set ",
+    ):
         p.train_here(tmp_path, *TEST, "--schedules.enabled=true")

@@ -13,7 +13,16 @@ from engine import MakePackage, Package, rows
 from sklearn.preprocessing import label_binarize
 from torch import Tensor, nn
 
-NAMES = ["auroc", "average_precision", "f1", "precision", "recall", "jaccard_index", "matthews_corrcoef", "cohen_kappa"]
+NAMES = [
+    "auroc",
+    "average_precision",
+    "f1",
+    "precision",
+    "recall",
+    "jaccard_index",
+    "matthews_corrcoef",
+    "cohen_kappa",
+]
 ON = ["--metrics.enabled=true", "--train.steps=4", "--optim.lr=3e-3"]
 ALL = [*ON, f"--metrics.names={NAMES}", "--train.monitor=auroc", "--train.monitor_mode=max"]
 
@@ -35,9 +44,15 @@ def outputs(p: Package, folder: Path) -> tuple[Any, Any]:
 
 def by_sklearn(probabilities: Any, targets: Any, average: str) -> dict[str, float]:
     predicted, options = probabilities.argmax(1), {"average": average}
-    scores, onehot = (probabilities[:, 1], targets) if average == "binary" else (probabilities, None)
+    scores, onehot = (
+        (probabilities[:, 1], targets) if average == "binary" else (probabilities, None)
+    )
     if onehot is None:
-        onehot = np.eye(2)[targets] if scores.shape[1] == 2 else label_binarize(targets, classes=range(scores.shape[1]))
+        onehot = (
+            np.eye(2)[targets]
+            if scores.shape[1] == 2
+            else label_binarize(targets, classes=range(scores.shape[1]))
+        )
     mean = {} if average == "binary" else options
     return {
         "auroc": reference.roc_auc_score(onehot, scores, **mean),
@@ -52,9 +67,12 @@ def by_sklearn(probabilities: Any, targets: Any, average: str) -> dict[str, floa
 
 
 @pytest.mark.parametrize(
-    ("model", "average"), [("mlp", "macro"), ("mlp", "binary"), ("mlp", "weighted"), ("resnet", "macro")]
+    ("model", "average"),
+    [("mlp", "macro"), ("mlp", "binary"), ("mlp", "weighted"), ("resnet", "macro")],
 )
-def test_metrics_are_those_of_sklearn(package: MakePackage, tmp_path: Path, model: str, average: str) -> None:
+def test_metrics_are_those_of_sklearn(
+    package: MakePackage, tmp_path: Path, model: str, average: str
+) -> None:
     p = package(model, "metrics")
     results = p.train_here(tmp_path, *ALL, f"--metrics.average={average}")
     logits, targets = outputs(p, tmp_path)
@@ -75,7 +93,10 @@ def test_two_ranks_have_the_same_metrics(package: MakePackage, tmp_path: Path) -
 
 
 def test_sharded_model_has_the_same_metrics(package: MakePackage, tmp_path: Path) -> None:
-    p, options = package("mlp", "fsdp", "metrics"), [*ALL, "--train.eval_every=2", "--model.dropout=0"]
+    p, options = (
+        package("mlp", "fsdp", "metrics"),
+        [*ALL, "--train.eval_every=2", "--model.dropout=0"],
+    )
     p.finish(tmp_path, *options, "--fsdp.enabled=true", "--train.micro_batch=8", ranks=2)
     logits, targets = outputs(p, tmp_path)
     expected = by_sklearn(logits.softmax(1).numpy(), targets, "macro")
@@ -85,12 +106,20 @@ def test_sharded_model_has_the_same_metrics(package: MakePackage, tmp_path: Path
 
 def test_correlations_are_those_of_numpy(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "metrics")
-    options = [*ON, "--data.builtin=diabetes", "--metrics.names=[pearson_corrcoef,spearman_corrcoef]"]
+    options = [
+        *ON,
+        "--data.builtin=diabetes",
+        "--metrics.names=[pearson_corrcoef,spearman_corrcoef]",
+    ]
     results = p.train_here(tmp_path, *options)
     predicted, targets = outputs(p, tmp_path)
     ranks = [pd.Series(values).rank().to_numpy() for values in (predicted.numpy(), targets)]
-    assert results["pearson_corrcoef"] == pytest.approx(np.corrcoef(predicted.numpy(), targets)[0, 1], abs=1e-5)
-    assert results["spearman_corrcoef"] == pytest.approx(np.corrcoef(ranks[0], ranks[1])[0, 1], abs=1e-5)
+    assert results["pearson_corrcoef"] == pytest.approx(
+        np.corrcoef(predicted.numpy(), targets)[0, 1], abs=1e-5
+    )
+    assert results["spearman_corrcoef"] == pytest.approx(
+        np.corrcoef(ranks[0], ranks[1])[0, 1], abs=1e-5
+    )
 
 
 class Pixels(nn.Module):
@@ -107,7 +136,10 @@ class Pixels(nn.Module):
 
 def measure(p: Package, model: nn.Module, batches: list[Any], *options: str) -> dict[str, float]:
     """Return the metrics of one validation of a model, called by name."""
-    cfg, world = p.options("--metrics.enabled=true", *options), p.distributed.World(0, 1, torch.device("cpu"))
+    cfg, world = (
+        p.options("--metrics.enabled=true", *options),
+        p.distributed.World(0, 1, torch.device("cpu")),
+    )
     component = p.components.build_components(cfg, world)[0]
     run = SimpleNamespace(model=model, world=world, plan=SimpleNamespace(micro_batch=1))
     component.wrap_dataset(batches)
@@ -130,7 +162,9 @@ def test_pixels_that_are_ignored_do_not_count(package: MakePackage) -> None:
     found = measure(package("mlp", "metrics"), Pixels(), batches, f"--metrics.names={NAMES}")
     kept = masks.flatten() != 255
     rest = logits.double().softmax(2).movedim(2, 4).reshape(-1, 4)[kept]
-    assert found == pytest.approx(by_sklearn(rest.numpy(), masks.flatten()[kept].numpy(), "macro"), abs=1e-6)
+    assert found == pytest.approx(
+        by_sklearn(rest.numpy(), masks.flatten()[kept].numpy(), "macro"), abs=1e-6
+    )
 
 
 def test_one_logit_is_of_the_second_class(package: MakePackage) -> None:
@@ -146,7 +180,10 @@ def test_one_logit_is_of_the_second_class(package: MakePackage) -> None:
         ("gpt", "metrics.names has auroc, but GPT predicts no classes"),
         ("lstm", "metrics.names has auroc, but Language predicts no classes"),
         ("vae", "metrics.names has auroc, but VAE predicts no classes"),
-        ("diffusion", "metrics.enabled needs a model whose `predict` takes the inputs of `forward`: not UNet"),
+        (
+            "diffusion",
+            "metrics.enabled needs a model whose `predict` takes the inputs of `forward`: not UNet",
+        ),
     ],
 )
 def test_model_that_predicts_no_classes_is_one_line(
@@ -161,9 +198,15 @@ def test_model_that_predicts_no_classes_is_one_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--metrics.names=[f1,spearman_corrcoef]"], "metrics.names must have metrics of classes, or metrics of"),
+        (
+            ["--metrics.names=[f1,spearman_corrcoef]"],
+            "metrics.names must have metrics of classes, or metrics of",
+        ),
         (["--metrics.names=[]"], "metrics.names must have metrics of classes, or metrics of"),
-        (["--metrics.names=[pearson_corrcoef]"], "metrics.names has pearson_corrcoef, but MLP predicts no numbers"),
+        (
+            ["--metrics.names=[pearson_corrcoef]"],
+            "metrics.names has pearson_corrcoef, but MLP predicts no numbers",
+        ),
         (["--data.builtin=diabetes"], "metrics.names has auroc, but MLP predicts no classes"),
     ],
 )
@@ -178,8 +221,13 @@ def test_metrics_of_another_task_are_one_line(
 def test_class_without_samples_and_more_than_two_classes(package: MakePackage) -> None:
     p = package("mlp", "metrics")
     batches = [{"logits": torch.eye(3)[:1], "masks": torch.tensor([label])} for label in (0, 2)]
-    with pytest.raises(p.errors.UserError, match=r"class 1 \(counted from 0\) has no validation sample, so auroc is"):
+    with pytest.raises(
+        p.errors.UserError,
+        match=r"class 1 \(counted from 0\) has no validation sample, so auroc is",
+    ):
         measure(p, Pixels(), batches)
     assert measure(p, Pixels(), batches, "--metrics.names=[f1]")["f1"] == pytest.approx(1 / 3)
-    with pytest.raises(p.errors.UserError, match="metrics.average is binary, but there are 3 classes: set macro"):
+    with pytest.raises(
+        p.errors.UserError, match="metrics.average is binary, but there are 3 classes: set macro"
+    ):
         measure(p, Pixels(), batches, "--metrics.average=binary")

@@ -56,9 +56,14 @@ def test_flops_of_a_recurrent_network_are_those_by_hand(p: Any, kind: Any) -> No
         def forward(self, batch: torch.Tensor) -> Any:
             return self.cells(self.table(batch))[0].sum(), {}
 
-    mfu = p.components.mfu.Mfu(p.components.mfu.MfuConfig(enabled=True), p.distributed.World(0, 1, torch.device("cpu")))
+    mfu = p.components.mfu.Mfu(
+        p.components.mfu.MfuConfig(enabled=True), p.distributed.World(0, 1, torch.device("cpu"))
+    )
     mfu.convert_model(Net())
-    mfu._count(SimpleNamespace(plan=SimpleNamespace(accumulate=1)), (torch.zeros(length, count, dtype=torch.long),))
+    mfu._count(
+        SimpleNamespace(plan=SimpleNamespace(accumulate=1)),
+        (torch.zeros(length, count, dtype=torch.long),),
+    )
     gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[kind]
     by_hand = 2 * count * gates * hidden * (3 * length * inputs + (3 * length - 1) * hidden)
     assert mfu.flops == pytest.approx(by_hand, rel=0.02)
@@ -68,10 +73,14 @@ def test_speed_is_that_of_the_row(p: Any, tmp_path: Path, monkeypatch: pytest.Mo
     flops = flops_of(p, tmp_path, monkeypatch, "--log.every=2", "--train.eval_every=2")
     found = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
     trained = [row for row in found if row["split"] == "train"]
-    assert [row["tflops"] for row in trained] == [flops * row["samples_per_second"] / 16 / 1e12 for row in trained]
+    assert [row["tflops"] for row in trained] == [
+        flops * row["samples_per_second"] / 16 / 1e12 for row in trained
+    ]
 
 
-def test_random_numbers_are_those_without_it(p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_numbers_are_those_without_it(
+    p: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also those of a model that draws on the CPU while it is counted, and of one that is compiled."""
     forward = p.model.Net.forward
 

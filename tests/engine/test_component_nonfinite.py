@@ -9,7 +9,13 @@ import pytest
 import torch
 from engine import MakePackage, Package, equal, rows, saved
 
-ON = ["--nonfinite.enabled=true", "--train.steps=12", "--train.eval_every=4", "--train.micro_batch=8", "--run.keep=99"]
+ON = [
+    "--nonfinite.enabled=true",
+    "--train.steps=12",
+    "--train.eval_every=4",
+    "--train.micro_batch=8",
+    "--run.keep=99",
+]
 
 
 def fault(p: Package, steps: set[int], factor: float) -> Callable[..., Any]:
@@ -49,7 +55,13 @@ def test_only_the_micro_batch_that_is_not_finite_is_missing_in_a_row(
     tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = tiny("nonfinite")
-    options = [*ON, "--train.accumulate=2", "--train.micro_batch=4", "--log.every=2", "--train.steps=2"]
+    options = [
+        *ON,
+        "--train.accumulate=2",
+        "--train.micro_batch=4",
+        "--log.every=2",
+        "--train.steps=2",
+    ]
     losses, call = [], p.train.call
 
     def noted(net: Any, batch: Any) -> Any:
@@ -70,31 +82,50 @@ def test_spike_is_above_a_multiple_of_the_running_mean(
     tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spike: str, skipped: int
 ) -> None:
     p = tiny("nonfinite")
-    monkeypatch.setattr(p.data.Prepare, "forward", fault(p, {5, 30}, 30.0))  # it looks for none in the first 20 steps
-    p.train_here(tmp_path, *ON, "--train.steps=40", f"--nonfinite.spike={spike}", "--log.every=20", "--optim.lr=1e-5")
+    # it looks for none in the first 20 steps
+    monkeypatch.setattr(p.data.Prepare, "forward", fault(p, {5, 30}, 30.0))
+    p.train_here(
+        tmp_path,
+        *ON,
+        "--train.steps=40",
+        f"--nonfinite.spike={spike}",
+        "--log.every=20",
+        "--optim.lr=1e-5",
+    )
     state = saved(tmp_path)["components"]["nonfinite"]
     assert state["skipped"] == skipped
     assert state["seen"] == 40 - skipped
     if spike == "3":  # the formula, on the rows of a run that logs each step and skips none
-        p.train_here(tmp_path / "all", *ON, "--train.steps=20", "--nonfinite.spike=1e9", "--log.every=1")
+        p.train_here(
+            tmp_path / "all", *ON, "--train.steps=20", "--nonfinite.spike=1e9", "--log.every=1"
+        )
         mean = 0.0
         for number, row in enumerate(rows(tmp_path / "all", "train"), 1):
             mean += (row["loss"] - mean) * max(0.02, 1 / number)
-        assert saved(tmp_path / "all")["components"]["nonfinite"]["mean"] == pytest.approx(mean, rel=1e-5)
+        assert saved(tmp_path / "all")["components"]["nonfinite"]["mean"] == pytest.approx(
+            mean, rel=1e-5
+        )
 
 
 def test_rollback_returns_also_the_optimizer_and_may_do_so_again(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: MakePackage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     p = tiny("nonfinite")
     monkeypatch.setattr(p.data.Prepare, "forward", fault(p, {1, 6, 9}, float("nan")))
-    p.train_here(tmp_path, *ON, "--nonfinite.action=rollback", "--train.steps=10", "--train.eval_every=5")
+    p.train_here(
+        tmp_path, *ON, "--nonfinite.action=rollback", "--train.steps=10", "--train.eval_every=5"
+    )
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("skipped")]
     back = [(2, 0), (7, 5), (10, 5)]
     assert said == [f"skipped steps before step {step}: weights of step {to}" for step, to in back]
     assert equal(at(tmp_path, 10, "model"), at(tmp_path, 5, "model"))
     assert equal(at(tmp_path, 10, "optimizer")["state"], at(tmp_path, 5, "optimizer")["state"])
-    assert "snapshot" not in saved(tmp_path)["components"]["nonfinite"], "it is the checkpoint itself"
+    assert "snapshot" not in saved(tmp_path)["components"]["nonfinite"], (
+        "it is the checkpoint itself"
+    )
 
 
 RANKS = """
@@ -119,7 +150,13 @@ def test_ranks_decide_alike(tiny: MakePackage, tmp_path: Path, action: str) -> N
     p = tiny("nonfinite")
     program = tmp_path / "program.py"
     program.write_text(RANKS.format(p.name))
-    options = [*ON, "--train.micro_batch=4", "--nonfinite.spike=5", f"--nonfinite.action={action}", "--log.every=2"]
+    options = [
+        *ON,
+        "--train.micro_batch=4",
+        "--nonfinite.spike=5",
+        f"--nonfinite.action={action}",
+        "--log.every=2",
+    ]
     run = importlib.import_module("warm").start_python(
         p.root, str(program), *p.arguments(tmp_path, *options, "--model.dropout=0"), ranks=2
     )
@@ -128,7 +165,10 @@ def test_ranks_decide_alike(tiny: MakePackage, tmp_path: Path, action: str) -> N
     assert saved(tmp_path)["components"]["nonfinite"]["skipped"] == 2
     assert rows(tmp_path, "train")[-1]["skipped"] == 2
     assert [line for line in done.stderr.splitlines() if "weights of" in line] == (
-        ["skipped steps before step 4: weights of step 0", "skipped steps before step 8: weights of step 4"]
+        [
+            "skipped steps before step 4: weights of step 0",
+            "skipped steps before step 8: weights of step 4",
+        ]
         if action == "rollback"
         else []
     )

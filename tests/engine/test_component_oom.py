@@ -10,7 +10,13 @@ from program import LIMIT_S
 from torch import nn
 from warm import start_python
 
-OOM = ["--oom.enabled=true", "--train.steps=6", "--train.eval_every=2", "--train.micro_batch=8", "--model.dropout=0"]
+OOM = [
+    "--oom.enabled=true",
+    "--train.steps=6",
+    "--train.eval_every=2",
+    "--train.micro_batch=8",
+    "--model.dropout=0",
+]
 OOM += ["--train.accumulate=2", "--optim.eps=1e-4"]
 PROGRAM = """
 import os, sys
@@ -28,7 +34,9 @@ train.main()
 """
 
 
-def train(p: Package, folder: Path, ranks: str, limit: int, first: int, *options: str) -> tuple[list[int], str]:
+def train(
+    p: Package, folder: Path, ranks: str, limit: int, first: int, *options: str
+) -> tuple[list[int], str]:
     """Train on two ranks, some of which run out of memory after some calls; return the exit statuses and stderr."""
     program = folder / "program.py"
     folder.mkdir(exist_ok=True)
@@ -51,7 +59,10 @@ def test_rank_that_runs_out_of_memory_records_the_size_and_all_start_again(
     p = tiny("oom")
     statuses, stderr = train(p, tmp_path / "halved", ranks, 4, 6)  # two forward passes per step
     assert all(statuses[int(rank)] == 1 for rank in ranks)
-    assert f"out of memory on rank {ranks[0]} at step 3: resume with --run.name a, in forward passes of 4" in stderr
+    assert (
+        f"out of memory on rank {ranks[0]} at step 3: resume with --run.name a, in forward passes of 4"
+        in stderr
+    )
     assert (tmp_path / "halved/a/oom.json").read_text() == "4"
     assert saved(tmp_path / "halved")["step"] == 2
     statuses, stderr = train(p, tmp_path / "halved", ranks, 4, 0)
@@ -81,6 +92,8 @@ def test_checkpoint_and_file_give_the_smaller_size(tiny: MakePackage, tmp_path: 
 
 def test_cuda_graphs_of_torch_compile_are_refused(tiny: MakePackage, tmp_path: Path) -> None:
     p, compiled = tiny("oom"), ("--speed.compile=model", "--speed.compile_mode=reduce-overhead")
-    refused = pytest.raises(p.errors.UserError, match="overwrite gradients .*, or oom.enabled=false")
+    refused = pytest.raises(
+        p.errors.UserError, match="overwrite gradients .*, or oom.enabled=false"
+    )
     with mock.patch.object(nn.Module, "compile"), refused:
         p.train_here(tmp_path, "--oom.enabled=true", *compiled)

@@ -28,10 +28,21 @@ class Net(nn.Module):
 
 def make(p: Package, name: str, *more: str) -> tuple[Net, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    rates = [f"--optim.lr={LR}", f"--optim.weight_decay={DECAY}", f"--optim.beta1={BETA1}", f"--optim.beta2={BETA2}"]
-    chosen = ["--optimizers.enabled=true", f"--optimizers.name={name}", f"--optimizers.momentum={BETA1}"]
+    rates = [
+        f"--optim.lr={LR}",
+        f"--optim.weight_decay={DECAY}",
+        f"--optim.beta1={BETA1}",
+        f"--optim.beta2={BETA2}",
+    ]
+    chosen = [
+        "--optimizers.enabled=true",
+        f"--optimizers.name={name}",
+        f"--optimizers.momentum={BETA1}",
+    ]
     cfg, net = p.options(*rates, *chosen, f"--optim.eps={EPS}", *more), Net()
-    component = p.components.optimizers.Optimizers(cfg.optimizers, p.distributed.World(0, 1, torch.device("cpu")))
+    component = p.components.optimizers.Optimizers(
+        cfg.optimizers, p.distributed.World(0, 1, torch.device("cpu"))
+    )
     return net, component.build_optimizer(net, cfg)
 
 
@@ -52,7 +63,10 @@ def sgd(w: Tensor, g: Tensor, decay: float, s: dict[str, Any], step: int) -> Ten
 
 
 def lamb(w: Tensor, g: Tensor, decay: float, s: dict[str, Any], step: int) -> Tensor:
-    """You et al. 2019, algorithm 2, without the correction of the moments' bias: that of both is one factor."""
+    """You et al.
+
+    2019, algorithm 2, without the correction of the moments' bias: that of both is one factor.
+    """
     s["m"] = BETA1 * s.get("m", 0) + (1 - BETA1) * g
     s["v"] = BETA2 * s.get("v", 0) + (1 - BETA2) * g**2
     change = s["m"] / (s["v"].sqrt() + EPS) + decay * w
@@ -76,24 +90,37 @@ def novograd(w: Tensor, g: Tensor, decay: float, s: dict[str, Any], step: int) -
 
 
 @pytest.mark.parametrize("formula", [adam, sgd, lamb, lars, novograd], ids=lambda it: it.__name__)
-def test_steps_follow_the_published_formula(package: MakePackage, formula: Callable[..., Tensor]) -> None:
-    net, optimizer = make(package("mlp", "optimizers"), formula.__name__, "--optimizers.trust_coefficient=0.02")
+def test_steps_follow_the_published_formula(
+    package: MakePackage, formula: Callable[..., Tensor]
+) -> None:
+    net, optimizer = make(
+        package("mlp", "optimizers"), formula.__name__, "--optimizers.trust_coefficient=0.02"
+    )
     expected = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
     states: dict[str, dict[str, Any]] = {name: {} for name in expected}
     for step in range(1, 7):
         for name, parameter in net.named_parameters():
             parameter.grad = torch.randn_like(parameter)
             decay = DECAY if name == "layer.weight" else 0.0
-            expected[name] -= formula(expected[name], parameter.grad.clone(), decay, states[name], step)
+            expected[name] -= formula(
+                expected[name], parameter.grad.clone(), decay, states[name], step
+            )
         optimizer.step()
         for name, parameter in net.named_parameters():
-            torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-5, atol=1e-6, msg=f"{name} {step}")
+            torch.testing.assert_close(
+                parameter.detach(), expected[name], rtol=1e-5, atol=1e-6, msg=f"{name} {step}"
+            )
 
 
 def test_muon_is_that_of_torch_and_adamw_updates_the_rest(package: MakePackage) -> None:
     p = package("mlp", "optimizers")
     (net, optimizer), (other, _) = make(p, "muon"), make(p, "sgd")
-    settings: dict[str, Any] = {"lr": LR, "weight_decay": DECAY, "momentum": BETA1, "nesterov": True}
+    settings: dict[str, Any] = {
+        "lr": LR,
+        "weight_decay": DECAY,
+        "momentum": BETA1,
+        "nesterov": True,
+    }
     muon = torch.optim.Muon([other.layer.weight], adjust_lr_fn="match_rms_adamw", **settings)
     rest = [other.layer.bias, *other.table]
     adamw = torch.optim.AdamW(rest, lr=LR, weight_decay=0.0, betas=(BETA1, BETA2), eps=EPS)
@@ -130,7 +157,9 @@ def test_step_that_fp16_skips_changes_nothing(package: MakePackage, name: str) -
     scaler = torch.amp.GradScaler("cpu")
     before = [parameter.detach().clone() for parameter in net.parameters()]
     for factor, changes in ((float("inf"), False), (1.0, True)):
-        scaler.scale(torch.stack([(it**2).sum() for it in net.parameters()]).sum() * factor).backward()
+        scaler.scale(
+            torch.stack([(it**2).sum() for it in net.parameters()]).sum() * factor
+        ).backward()
         scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
@@ -147,7 +176,10 @@ def test_schedule_sets_rate_and_momentum(package: MakePackage, tmp_path: Path, n
     schedule = p.optim.OneCycle(p.options().optim, plan)
     for step in range(10):
         rate = schedule.set(optimizer, step)
-        found = {(group["lr"], (group.get("betas") or [group["momentum"]])[0]) for group in optimizer.param_groups}
+        found = {
+            (group["lr"], (group.get("betas") or [group["momentum"]])[0])
+            for group in optimizer.param_groups
+        }
         assert len(found) == 1
         used += found
         assert used[-1][0] == rate
@@ -158,16 +190,25 @@ def test_schedule_sets_rate_and_momentum(package: MakePackage, tmp_path: Path, n
 @pytest.mark.parametrize("name", ["lamb", "lars"])
 def test_two_ranks_equal_one(tiny: MakePackage, tmp_path: Path, name: str) -> None:
     p, rate = tiny("optimizers"), {"lamb": 1e-2, "lars": 1.0}[name]
-    options = ["--optimizers.enabled=true", f"--optimizers.name={name}", f"--optim.lr={rate}", "--train.steps=6"]
+    options = [
+        "--optimizers.enabled=true",
+        f"--optimizers.name={name}",
+        f"--optim.lr={rate}",
+        "--train.steps=6",
+    ]
     options += ["--train.micro_batch=4"]
     p.train_here(tmp_path / "one", *options, "--train.accumulate=2")
     p.finish(tmp_path / "two", *options, ranks=2)
     for mine, other in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
-    torch.testing.assert_close(saved(tmp_path / "two")["model"], saved(tmp_path / "one")["model"], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        saved(tmp_path / "two")["model"], saved(tmp_path / "one")["model"], rtol=1e-3, atol=1e-5
+    )
 
 
-def test_other_optimizer_than_that_of_the_checkpoint_is_one_line(package: MakePackage, tmp_path: Path) -> None:
+def test_other_optimizer_than_that_of_the_checkpoint_is_one_line(
+    package: MakePackage, tmp_path: Path
+) -> None:
     p = package("mlp", "optimizers")
     p.train_here(tmp_path, "--train.steps=2")
     with pytest.raises(p.errors.UserError, match="was saved with AdamW, not SGD"):
@@ -177,13 +218,24 @@ def test_other_optimizer_than_that_of_the_checkpoint_is_one_line(package: MakePa
 def test_missing_package_is_one_line(package: MakePackage, monkeypatch: pytest.MonkeyPatch) -> None:
     p = package("mlp", "optimizers")
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
-    with pytest.raises(p.errors.UserError, match=r"^optimizers.name is lamb: install .* pip install 'pytorch_optimi"):
+    with pytest.raises(
+        p.errors.UserError,
+        match=r"^optimizers.name is lamb: install .* pip install 'pytorch_optimi",
+    ):
         make(p, "lamb")
 
 
 def test_sharded_weights_are_refused(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "optimizers", "fsdp")
-    options = ["--optimizers.enabled=true", "--optimizers.name=muon", "--fsdp.enabled=true", "--train.steps=2"]
+    options = [
+        "--optimizers.enabled=true",
+        "--optimizers.name=muon",
+        "--fsdp.enabled=true",
+        "--train.steps=2",
+    ]
     done = p.finish(tmp_path, *options, ranks=2, expect=1)
-    assert "optimizers.name is muon: it needs whole weights, which fsdp divides: use sgd or adam" in done.stderr
+    assert (
+        "optimizers.name is muon: it needs whole weights, which fsdp divides: use sgd or adam"
+        in done.stderr
+    )
     p.finish(tmp_path, *options, "--optimizers.name=sgd", ranks=2)

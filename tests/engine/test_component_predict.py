@@ -68,15 +68,21 @@ def test_numbers_have_the_unit_of_the_table(package: MakePackage, tmp_path: Path
     assert targets == pytest.approx([round(target) for target in targets], abs=1e-3)
 
 
-def test_own_table_is_read_with_the_statistics_of_the_training(package: MakePackage, tmp_path: Path) -> None:
+def test_own_table_is_read_with_the_statistics_of_the_training(
+    package: MakePackage, tmp_path: Path
+) -> None:
     """The rows of the training file, in another order and without the target, have the same predictions."""
     generator = np.random.default_rng(0)
-    frame = pd.DataFrame({"x": generator.normal(5, 2, 200), "kind": generator.choice(["a", "b", "c"], 200)})
+    frame = pd.DataFrame(
+        {"x": generator.normal(5, 2, 200), "kind": generator.choice(["a", "b", "c"], 200)}
+    )
     frame["y"] = generator.permutation(200) + 0.5
     frame.loc[::7, "x"] = np.nan
     frame.to_csv(tmp_path / "all.csv", index=False)
     p = trained(package, tmp_path, "mlp", f"--data.path={tmp_path}/all.csv", "--data.target=y")
-    by_target = {round(float(row["target"]), 1): float(row["predicted"]) for row in start(p, tmp_path)}
+    by_target = {
+        round(float(row["target"]), 1): float(row["predicted"]) for row in start(p, tmp_path)
+    }
     new = frame[frame["y"].round(1).isin(by_target)].iloc[::-1]
     new.drop(columns="y").to_csv(tmp_path / "new.csv", index=False)
     table = start(p, tmp_path, tmp_path / "new.csv")
@@ -89,18 +95,32 @@ def test_own_table_is_read_with_the_statistics_of_the_training(package: MakePack
 def test_forecasts_continue_the_series_in_its_unit(package: MakePackage, tmp_path: Path) -> None:
     series = pd.DataFrame({"load": 100 + 7 * np.sin(np.arange(400) / 5), "wind": np.arange(400.0)})
     series.to_csv(tmp_path / "series.csv", index=False)
-    sizes = ["--data.kind=series", f"--data.path={tmp_path}/series.csv", "--data.window=16", "--data.horizon=4"]
-    p = trained(package, tmp_path, "lstm", *sizes, "--optim.lr=1e-9")  # the forecast stays the last value
+    sizes = [
+        "--data.kind=series",
+        f"--data.path={tmp_path}/series.csv",
+        "--data.window=16",
+        "--data.horizon=4",
+    ]
+    # the forecast stays the last value
+    p = trained(package, tmp_path, "lstm", *sizes, "--optim.lr=1e-9")
     table = start(p, tmp_path)
     assert len(table) == 4 * (80 + 16 - 16 - 4 + 1)
-    assert [float(table[0][f"{name} (true)"]) for name in series] == pytest.approx([*series.iloc[320]], rel=1e-5)
-    assert [float(table[3][f"{name}"]) for name in series] == pytest.approx([*series.iloc[319]], rel=1e-5)
+    assert [float(table[0][f"{name} (true)"]) for name in series] == pytest.approx(
+        [*series.iloc[320]], rel=1e-5
+    )
+    assert [float(table[3][f"{name}"]) for name in series] == pytest.approx(
+        [*series.iloc[319]], rel=1e-5
+    )
     table = start(p, tmp_path, tmp_path / "series.csv")
     assert [row["step"] for row in table] == ["1", "2", "3", "4"]
-    assert [float(table[3][f"{name}"]) for name in series] == pytest.approx([*series.iloc[-1]], rel=1e-5)
+    assert [float(table[3][f"{name}"]) for name in series] == pytest.approx(
+        [*series.iloc[-1]], rel=1e-5
+    )
 
 
-def test_masks_have_the_values_of_the_training_and_the_size_of_own_images(package: MakePackage, tmp_path: Path) -> None:
+def test_masks_have_the_values_of_the_training_and_the_size_of_own_images(
+    package: MakePackage, tmp_path: Path
+) -> None:
     p = trained(package, tmp_path, "unet")
     table = start(p, tmp_path)
     spec, logits, _ = outputs(p, tmp_path)
@@ -120,7 +140,9 @@ def test_masks_have_the_values_of_the_training_and_the_size_of_own_images(packag
 
 
 @pytest.mark.parametrize("model", ["resnet", "vit"])
-def test_own_images_have_the_predictions_of_the_same_samples(package: MakePackage, tmp_path: Path, model: str) -> None:
+def test_own_images_have_the_predictions_of_the_same_samples(
+    package: MakePackage, tmp_path: Path, model: str
+) -> None:
     p = trained(package, tmp_path, model)
     of_validation = start(p, tmp_path)[:3]
     images, _ = p.data.load(p.data.DataConfig())[1].__getitems__([0, 1, 2])
@@ -133,9 +155,13 @@ def test_own_images_have_the_predictions_of_the_same_samples(package: MakePackag
         assert found[int(row["predicted"])] == max(found)
 
 
-def test_own_texts_have_the_predictions_of_the_same_samples(package: MakePackage, tmp_path: Path) -> None:
+def test_own_texts_have_the_predictions_of_the_same_samples(
+    package: MakePackage, tmp_path: Path
+) -> None:
     rows = [
-        {"text": f"the {kind} of number {number}", "label": kind} for number in range(40) for kind in ("cat", "dog")
+        {"text": f"the {kind} of number {number}", "label": kind}
+        for number in range(40)
+        for kind in ("cat", "dog")
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "all.csv", index=False)
     p = trained(package, tmp_path, "bert", f"--data.path={tmp_path}/all.csv", "--data.length=16")
@@ -186,7 +212,9 @@ def test_own_table_with_defects(
     frame = pd.DataFrame({str(number): np.arange(3.0) + number for number in range(30)})
     frame.to_parquet(tmp_path / "new.PARQUET")
     expected = start(p, tmp_path, tmp_path / "new.PARQUET")
-    text = frame.drop(columns="3" if change == "no column" else []).head(0 if change == "no rows" else 3)
+    text = frame.drop(columns="3" if change == "no column" else []).head(
+        0 if change == "no rows" else 3
+    )
     lines = text.to_csv(index=False).splitlines()
     (tmp_path / "new.csv").write_text("\n".join([lines[0], *(f"{line}," for line in lines[1:])]))
     if change.startswith("no"):

@@ -12,9 +12,13 @@ ON = ["--train.steps=8", "--profiler.enabled=true", "--profiler.skip=2", "--prof
 
 
 def test_each_rank_writes_its_files(tiny: MakePackage, tmp_path: Path) -> None:
-    tiny("profiler").finish(tmp_path, *ON, "--profiler.kind=advanced", "--train.micro_batch=8", ranks=2)
+    tiny("profiler").finish(
+        tmp_path, *ON, "--profiler.kind=advanced", "--train.micro_batch=8", ranks=2
+    )
     names = {file.name for file in (tmp_path / "a/profile").iterdir()}
-    assert names == {f"{rank}functions.{kind}" for rank in ("", "rank-1-") for kind in ("prof", "txt")}
+    assert names == {
+        f"{rank}functions.{kind}" for rank in ("", "rank-1-") for kind in ("prof", "txt")
+    }
 
 
 @pytest.mark.parametrize("kind", ["basic", "advanced", "torch"])
@@ -42,18 +46,39 @@ def fail_at(forward: Any, number: int) -> Any:
     return failing
 
 
-def test_times_are_those_of_the_clock(tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_those_of_the_clock(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One tick per reading: each phase of a step ends one tick after the one before."""
     p, clock = tiny("profiler"), iter(range(10_000))
-    monkeypatch.setattr(p.components.profiler, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(
+        p.components.profiler, "time", SimpleNamespace(perf_counter=lambda: next(clock))
+    )
     evaluate = p.train.evaluate
-    monkeypatch.setattr(p.train, "evaluate", lambda *given: [next(clock) for _ in range(50)] and evaluate(*given))
+    monkeypatch.setattr(
+        p.train, "evaluate", lambda *given: [next(clock) for _ in range(50)] and evaluate(*given)
+    )
     p.train_here(tmp_path, *ON, "--train.accumulate=2", "--log.every=2", "--train.eval_every=4")
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
-    found = [{key: row[key] for key in row if key.startswith("ms_")} for row in lines if row["split"] == "train"]
-    once = {"ms_data": 2000.0, "ms_forward_backward": 2000.0, "ms_optimizer": 1000.0, "ms_other": 1500.0}
+    found = [
+        {key: row[key] for key in row if key.startswith("ms_")}
+        for row in lines
+        if row["split"] == "train"
+    ]
+    once = {
+        "ms_data": 2000.0,
+        "ms_forward_backward": 2000.0,
+        "ms_optimizer": 1000.0,
+        "ms_other": 1500.0,
+    }
     first = once | {"ms_other": 2000.0}  # of one step
-    assert found == [{}, first, once, once]  # the end of a row is a half tick of `other` for each of its two steps
+    # the end of a row is a half tick of `other` for each of its two steps
+    assert found == [
+        {},
+        first,
+        once,
+        once,
+    ]
 
 
 @pytest.mark.parametrize("skip", [1, 2, 3])

@@ -14,12 +14,19 @@ from matrix import EVERY
 from program import LIMIT_S
 
 PYTHON = os.environ.get("FASTPROJ_RAY_PYTHON")
-OPTIONS = ["--train.steps=2000", "--train.eval_every=200", "--train.micro_batch=4", "--log.every=200"]
+OPTIONS = [
+    "--train.steps=2000",
+    "--train.eval_every=200",
+    "--train.micro_batch=4",
+    "--log.every=200",
+]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not EVERY, reason="starts a Ray cluster: make test-all")
-@pytest.mark.skipif(not PYTHON, reason="needs FASTPROJ_RAY_PYTHON, a Python with ray[train]: make test-all")
+@pytest.mark.skipif(
+    not PYTHON, reason="needs FASTPROJ_RAY_PYTHON, a Python with ray[train]: make test-all"
+)
 def test_killed_worker_changes_nothing(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("ray")
     p.finish(tmp_path / "whole", *OPTIONS, ranks=2)

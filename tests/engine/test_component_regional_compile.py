@@ -56,7 +56,9 @@ def compilations(p: Package, net: Net) -> int:
     component = module.RegionalCompile(module.RegionalCompileConfig(enabled=True), None)
     names = list(net.state_dict())
     traced = partial(torch.compile, backend=note, fullgraph=True)
-    with mock.patch.object(torch, "compile", side_effect=lambda call, **_: traced(call, dynamic=False)):
+    with mock.patch.object(
+        torch, "compile", side_effect=lambda call, **_: traced(call, dynamic=False)
+    ):
         component.on_train_start(SimpleNamespace(cfg=p.options(), model=net))
     assert list(net.state_dict()) == names
     net(torch.randn(6, 4, requires_grad=True)).sum().backward()
@@ -77,5 +79,10 @@ def test_many_kinds_of_blocks_are_all_compiled(p: Package, monkeypatch: pytest.M
 
 
 def test_mode_with_cuda_graphs_is_refused(p: Package, tmp_path: Path) -> None:
-    with pytest.raises(p.errors.UserError, match="speed.compile_mode is max-autotune: the CUDA graphs of the blocks"):
-        p.train_here(tmp_path, "--regional_compile.enabled=true", "--speed.compile_mode=max-autotune")
+    with pytest.raises(
+        p.errors.UserError,
+        match="speed.compile_mode is max-autotune: the CUDA graphs of the blocks",
+    ):
+        p.train_here(
+            tmp_path, "--regional_compile.enabled=true", "--speed.compile_mode=max-autotune"
+        )

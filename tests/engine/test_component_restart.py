@@ -1,6 +1,7 @@
 """restart: kills, hangs and failures of one of two ranks; what is not restarted; signals; a lack of memory.
 
-A start of a rank takes seconds, so `make test` has the supervisor's decisions with ranks that only end.
+A start of a rank takes seconds, so `make test` has the supervisor's decisions with ranks that only
+end.
 """
 
 import os
@@ -18,7 +19,12 @@ from engine import MakePackage, Package, equal, rows, saved
 from matrix import EVERY
 from program import finish
 
-OPTIONS = ["--train.steps=8", "--train.eval_every=2", "--train.micro_batch=4", "--restart.hang_seconds=100"]
+OPTIONS = [
+    "--train.steps=8",
+    "--train.eval_every=2",
+    "--train.micro_batch=4",
+    "--restart.hang_seconds=100",
+]
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
@@ -56,7 +62,9 @@ KILL, HANG = "os.kill(os.getpid(), signal.SIGKILL) # once", "hang(*armed) # once
 every = pytest.mark.skipif(not EVERY, reason="starts ranks again and again: make test-all")
 
 
-def supervise(p: Package, folder: Path, fault: str, ranks: int, *options: str) -> subprocess.Popen[str]:
+def supervise(
+    p: Package, folder: Path, fault: str, ranks: int, *options: str
+) -> subprocess.Popen[str]:
     """Start a supervisor whose last rank has a fault in step 6."""
     folder.mkdir()
     program = folder / "program.py"
@@ -64,12 +72,16 @@ def supervise(p: Package, folder: Path, fault: str, ranks: int, *options: str) -
     arguments = [str(folder), fault, str(ranks), *p.arguments(folder, *OPTIONS, *options)]
     variables = os.environ | {"PYTHONPATH": f"{p.root}/src", "FAULTY_RANK": str(ranks - 1)}
     command = [sys.executable, str(program), "supervise", *arguments]
-    return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(
+        command, env=variables, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [KILL, pytest.param(HANG, marks=every)])
-def test_fault_of_one_of_two_ranks_changes_nothing(tiny: MakePackage, tmp_path: Path, fault: str) -> None:
+def test_fault_of_one_of_two_ranks_changes_nothing(
+    tiny: MakePackage, tmp_path: Path, fault: str
+) -> None:
     p = tiny("restart")
     p.finish(tmp_path / "whole", *OPTIONS, "--restart.enabled=true", ranks=2)
     run = supervise(p, tmp_path / "faulty", fault, 2)
@@ -112,7 +124,10 @@ def test_what_a_restart_cannot_repair_ends(
 @pytest.fixture
 def restart(tiny: MakePackage) -> Iterator[Any]:
     """Return the module; restore the signal handlers of this process, in which the supervisor sets its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    }
     yield tiny("restart").components.restart
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -120,7 +135,15 @@ def restart(tiny: MakePackage) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("statuses", "ended", "starts"),
-    [("0", 0, 1), ("1 0", 0, 2), ("1 1 0", 0, 3), ("1 1 1 1", 1, 4), ("64", 1, 1), ("75", 75, 1), ("1 75", 75, 2)],
+    [
+        ("0", 0, 1),
+        ("1 0", 0, 2),
+        ("1 1 0", 0, 3),
+        ("1 1 1 1", 1, 4),
+        ("64", 1, 1),
+        ("75", 75, 1),
+        ("1 75", 75, 2),
+    ],
 )
 def test_ranks_start_again_until_restarts_are_in_vain(
     restart: Any, tmp_path: Path, statuses: str, ended: int, starts: int
@@ -137,7 +160,11 @@ def test_ranks_start_again_until_restarts_are_in_vain(
 
 def test_smaller_forward_passes_are_worth_a_start(restart: Any, tmp_path: Path) -> None:
     supervisor = restart.Supervisor(tmp_path, [], 1)
-    supervisor.command = ["sh", "-c", f"cd {tmp_path}; test -e oom.json && exit; echo 2 > oom.json; exit 64"]
+    supervisor.command = [
+        "sh",
+        "-c",
+        f"cd {tmp_path}; test -e oom.json && exit; echo 2 > oom.json; exit 64",
+    ]
     assert supervisor.run(1) == 0
 
 
@@ -148,18 +175,26 @@ def test_signal_reaches_all_ranks(restart: Any, tmp_path: Path) -> None:
     assert supervisor.run(1) == 75
 
 
-def test_failed_rank_ends_the_others(restart: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rank_ends_the_others(
+    restart: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(restart, "GRACE", 0.1)
     supervisor, file = restart.Supervisor(tmp_path, [], 2), tmp_path / "pid"
     fail = f"until test -s {file}; do sleep 0.01; done; exit 3"
-    supervisor.command = ["sh", "-c", f"if test $RANK = 1; then {fail}; fi; echo $$ > {file}; sleep 600"]
+    supervisor.command = [
+        "sh",
+        "-c",
+        f"if test $RANK = 1; then {fail}; fi; echo $$ > {file}; sleep 600",
+    ]
     assert supervisor.run(0) == 1
     assert not Path("/proc", file.read_text().strip()).exists()
 
 
 @pytest.mark.slow
 @every
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)]
+)
 def test_stop_reaches_all_ranks_and_nothing_is_restarted(
     tiny: MakePackage, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -172,7 +207,9 @@ def test_stop_reaches_all_ranks_and_nothing_is_restarted(
     run.send_signal(number)
     _, stderr = finish(run)
     assert run.returncode == status, stderr
-    lines = [line for line in stderr.splitlines() if line != "error: the launcher of this rank is gone"]
+    lines = [
+        line for line in stderr.splitlines() if line != "error: the launcher of this rank is gone"
+    ]
     assert len(lines) == 1
     assert re.fullmatch(r"stopped at step [\d,]+: resume with --run.name a", lines[0])
     assert saved(tmp_path / "b")["step"] < 100000
@@ -180,9 +217,13 @@ def test_stop_reaches_all_ranks_and_nothing_is_restarted(
 
 @pytest.mark.slow
 @every
-def test_rank_without_memory_starts_again_with_smaller_forward_passes(tiny: MakePackage, tmp_path: Path) -> None:
+def test_rank_without_memory_starts_again_with_smaller_forward_passes(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny("oom", "restart")
-    fault = "raise UserError('no memory') if (folder / 'a/oom.json').write_text('2') else None # once"
+    fault = (
+        "raise UserError('no memory') if (folder / 'a/oom.json').write_text('2') else None # once"
+    )
     run = supervise(p, tmp_path / "b", fault, 1, "--oom.enabled=true")
     _, stderr = finish(run)
     assert run.returncode == 0, stderr
@@ -197,14 +238,30 @@ def test_run_without_a_name_is_refused(
     with pytest.raises(SystemExit) as ended:
         restart.main()
     assert ended.value.code == 1
-    assert capsys.readouterr().err == "error: a run without a name cannot be resumed: add --run.name first\n"
+    assert (
+        capsys.readouterr().err
+        == "error: a run without a name cannot be resumed: add --run.name first\n"
+    )
 
 
 @pytest.mark.slow
 def test_program_trains_without_a_warning(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("restart")
-    command = [sys.executable, "-W", "error", "-m", f"{p.name}.components.restart", "--", "--train.steps=2"]
-    command += [f"--run.dir={tmp_path}", "--run.device=cpu", "--train.micro_batch=4", "--run.name=b"]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        f"{p.name}.components.restart",
+        "--",
+        "--train.steps=2",
+    ]
+    command += [
+        f"--run.dir={tmp_path}",
+        "--run.device=cpu",
+        "--train.micro_batch=4",
+        "--run.name=b",
+    ]
     variables = os.environ | {"PYTHONPATH": f"{p.root}/src"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -35,8 +35,15 @@ def enabled(names: list[str]) -> list[str]:
 
 def test_every_possible_state_of_each_pair_is_covered() -> None:
     for one, other in combinations(CLASSES, 2):
-        assert {(one in chosen, other in chosen) for chosen in COVER} == {(a, b) for a in (0, 1) for b in (0, 1)}
-    table: dict[str, dict[str, Any]] = {"a": {}, "b": {"conflicts": ["a"]}, "c": {"requires": ["a"]}, "d": {}}
+        assert {(one in chosen, other in chosen) for chosen in COVER} == {
+            (a, b) for a in (0, 1) for b in (0, 1)
+        }
+    table: dict[str, dict[str, Any]] = {
+        "a": {},
+        "b": {"conflicts": ["a"]},
+        "c": {"requires": ["a"]},
+        "d": {},
+    }
     found = covering(table, list(table))
     assert not any({"a", "b"} <= {*chosen} for chosen in found)
     assert all("a" in chosen for chosen in found if "c" in chosen)
@@ -57,7 +64,11 @@ def killed(package: MakePackage, shared_folder: Path) -> Path:
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            runs = [p.arguments(folder / name, *SIX, *enabled([name])) for name in CLASSES if name not in REFUSED]
+            runs = [
+                p.arguments(folder / name, *SIX, *enabled([name]))
+                for name in CLASSES
+                if name not in REFUSED
+            ]
             program = [str(PROGRAMS / "kill_at_step.py"), "5", p.name, json.dumps(runs)]
             done = run_python(p.root, *program)
             assert done.returncode == 0, done.stderr
@@ -70,7 +81,9 @@ def test_component_trains_and_survives_a_kill(
 ) -> None:
     p, options = package("mlp", *MODULES), [*SIX, *enabled([component])]
     if component in REFUSED:
-        with pytest.raises(p.errors.UserError, match=rf"^{module_of(component)}\.enabled .*{REFUSED[component]}"):
+        with pytest.raises(
+            p.errors.UserError, match=rf"^{module_of(component)}\.enabled .*{REFUSED[component]}"
+        ):
             p.train_here(tmp_path / "whole", *options)
         return
     p.train_here(tmp_path / "whole", *options)
@@ -89,7 +102,11 @@ def train_with(p: Package, folder: Path, names: list[str]) -> None:
             p.train_here(folder, *SIX, *enabled(names))
             return
         except p.errors.UserError as error:
-            found = [name for name in names if re.search(rf"\b{module_of(name)}\b|\b{p.class_of(name)}\b", str(error))]
+            found = [
+                name
+                for name in names
+                if re.search(rf"\b{module_of(name)}\b|\b{p.class_of(name)}\b", str(error))
+            ]
             if len(found) != 2:
                 raise
             names.remove(found[-1])
@@ -106,16 +123,26 @@ def traced() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures(*([] if EVERY else ["traced"]))
 @pytest.mark.parametrize("chosen", COVER, ids=lambda chosen: str(len(chosen)))
-def test_pairs_of_components_train_together(package: MakePackage, tmp_path: Path, chosen: list[str]) -> None:
-    """Two that exclude each other are refused in one line that names both. One that is off is as one that is absent."""
+def test_pairs_of_components_train_together(
+    package: MakePackage, tmp_path: Path, chosen: list[str]
+) -> None:
+    """Two that exclude each other are refused in one line that names both.
+
+    One that is off is as one that is absent.
+    """
     train_with(package("mlp", *MODULES), tmp_path, [name for name in chosen if name not in REFUSED])
     found = rows(tmp_path, "train")
     assert "lr-range-test" in chosen or found[-1]["loss"] < found[0]["loss"]
 
 
 @pytest.mark.slow
-def test_sharded_run_equals_ddp_and_its_weights_are_whole(tiny: MakePackage, tmp_path: Path) -> None:
-    p, options = tiny("ema", "fsdp"), ["--train.steps=6", "--train.eval_every=3", "--ema.enabled=true"]
+def test_sharded_run_equals_ddp_and_its_weights_are_whole(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
+    p, options = (
+        tiny("ema", "fsdp"),
+        ["--train.steps=6", "--train.eval_every=3", "--ema.enabled=true"],
+    )
     options += ["--train.micro_batch=4", "--train.accumulate=2"]
     p.finish(tmp_path / "ddp", *options, ranks=2)
     p.finish(tmp_path / "fsdp", *options, "--fsdp.enabled=true", ranks=2)
@@ -125,7 +152,9 @@ def test_sharded_run_equals_ddp_and_its_weights_are_whole(tiny: MakePackage, tmp
     assert weights[0].keys() == weights[1].keys()
     for name, weight in weights[0].items():
         torch.testing.assert_close(weight, weights[1][name], rtol=1e-3, atol=2e-4)
-    done = p.finish(tmp_path / "ddp", *options, "--train.steps=9", "--fsdp.enabled=true", ranks=2, expect=1)
+    done = p.finish(
+        tmp_path / "ddp", *options, "--train.steps=9", "--fsdp.enabled=true", ranks=2, expect=1
+    )
     assert "was saved without fsdp" in done.stderr
 
 
@@ -148,7 +177,9 @@ def test_average_follows_its_formula_and_is_validated(tiny: MakePackage, tmp_pat
     assert rows(tmp_path / "averaged", "val") != rows(tmp_path / "plain", "val")
 
 
-def test_average_can_be_added_to_a_run_and_removed_from_it(tiny: MakePackage, tmp_path: Path) -> None:
+def test_average_can_be_added_to_a_run_and_removed_from_it(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny("ema")
     for number, enabled in enumerate(["false", "true", "false"], 1):
         p.train_here(tmp_path, f"--train.steps={3 * number}", f"--ema.enabled={enabled}")

@@ -18,10 +18,18 @@ def read(folder: Path, name: str = "a") -> list[dict[str, torch.Tensor]]:
     return [load_file(folder / "weights.safetensors") for folder in checkpoints(folder, name)]
 
 
-def test_averaged_weights_are_preferred_and_a_tied_weight_is_there_once(package: MakePackage, tmp_path: Path) -> None:
+def test_averaged_weights_are_preferred_and_a_tied_weight_is_there_once(
+    package: MakePackage, tmp_path: Path
+) -> None:
     p: Package = package("gpt", "ema", "safetensors")
     few_samples = importlib.import_module(f"{p.name}.tests.support").few_samples
-    options = [*SIX, "--train.steps=2", "--train.eval_every=2", "--train.micro_batch=4", "--data.context=32"]
+    options = [
+        *SIX,
+        "--train.steps=2",
+        "--train.eval_every=2",
+        "--train.micro_batch=4",
+        "--data.context=32",
+    ]
     with few_samples():
         p.train_here(tmp_path, *options, "--ema.enabled=true", "--ema.decay=0.5")
         _, val_set, spec = p.data.load(p.options(*options).data)
@@ -38,15 +46,24 @@ def test_averaged_weights_are_preferred_and_a_tied_weight_is_there_once(package:
     order, counted = p.loader.val_batches(len(val_set), 4, world)
     batches = p.loader.Loader(val_set, order, cfg.loader, world)
     _, autocast, _ = p.precision.setup(cfg.speed, world.device)
-    results = p.metrics.evaluate(net, batches, counted, p.data.Prepare(spec, cfg.data), autocast, world)
+    results = p.metrics.evaluate(
+        net, batches, counted, p.data.Prepare(spec, cfg.data), autocast, world
+    )
     assert results["loss"] == rows(tmp_path, "val")[-1]["loss"]
     with safe_open(checkpoints(tmp_path)[0] / "weights.safetensors", framework="pt") as opened:
-        assert opened.metadata() == {"format": "pt", "step": "2", "model": "GPT", "head.weight": "tokens.weight"}
+        assert opened.metadata() == {
+            "format": "pt",
+            "step": "2",
+            "model": "GPT",
+            "head.weight": "tokens.weight",
+        }
 
 
 def test_nhwc_weights_are_written(package: MakePackage, tmp_path: Path) -> None:
     p = package("resnet", "safetensors")
-    p.train_here(tmp_path, *SIX, "--train.steps=1", "--speed.channels_last=true", "--train.micro_batch=4")
+    p.train_here(
+        tmp_path, *SIX, "--train.steps=1", "--speed.channels_last=true", "--train.micro_batch=4"
+    )
     model = saved(tmp_path)["model"]
     assert not all(value.is_contiguous() for value in model.values())
     assert equal(read(tmp_path)[0], dict(model))
@@ -82,8 +99,11 @@ def test_checkpoint_that_the_coming_one_replaces_gets_no_file(
     for best, expected in ((99, []), (3, [only])):
         (tmp_path / "a/checkpoints/best.json").write_text(f'{{"step": {best}, "value": 0}}')
         with monkeypatch.context() as patch:
-            patch.setattr(p.checkpoint.Checkpoints, "save", lambda own, state: None)  # it is not complete yet
-            patch.setattr(p.components.safetensors.Safetensors, "on_train_end", lambda own, run: None)
+            # it is not complete yet
+            patch.setattr(p.checkpoint.Checkpoints, "save", lambda own, state: None)
+            patch.setattr(
+                p.components.safetensors.Safetensors, "on_train_end", lambda own, run: None
+            )
             p.train_here(tmp_path, *SIX, "--train.steps=4", "--train.eval_every=4", "--run.keep=1")
         assert [file.parent for file in only.parent.rglob("weights.safetensors")] == expected
     p.train_here(tmp_path, *SIX, "--train.steps=4", "--train.eval_every=4", "--run.keep=1")
@@ -95,7 +115,10 @@ def test_checkpoint_that_is_replaced_meanwhile_is_no_error(
     p = tiny("safetensors")
     own = p.components.safetensors
     monkeypatch.setattr(own, "weights_of", lambda folder: torch.load(folder / "gone"))
-    with pytest.raises(p.errors.UserError, match=r"^cannot write .*step-00000003/weights.safetensors: .*No such file"):
+    with pytest.raises(
+        p.errors.UserError,
+        match=r"^cannot write .*step-00000003/weights.safetensors: .*No such file",
+    ):
         p.train_here(tmp_path / "there", *SIX)
 
     def replaced(folder: Path) -> Any:
@@ -110,7 +133,9 @@ def test_file_that_cannot_be_written_is_one_line(tiny: MakePackage, tmp_path: Pa
     p = tiny("safetensors")
     p.train_here(tmp_path, *SIX, "--safetensors.enabled=false")
     (checkpoints(tmp_path)[0] / ".weights.safetensors.partial").mkdir()
-    with pytest.raises(p.errors.UserError, match=r"^cannot write .*step-00000003/weights.safetensors: "):
+    with pytest.raises(
+        p.errors.UserError, match=r"^cannot write .*step-00000003/weights.safetensors: "
+    ):
         p.train_here(tmp_path, *SIX)
 
 

@@ -16,7 +16,9 @@ PEAK = 2e-3
 def rates(p: Package, total: int, name: str, **options: object) -> list[float]:
     """Return the learning rate of each step; momentum stays."""
     chosen = [f"--schedules.{key}={value}" for key, value in options.items()]
-    cfg = p.options(f"--optim.lr={PEAK}", "--optim.lr_scaling=none", f"--schedules.name={name}", *chosen)
+    cfg = p.options(
+        f"--optim.lr={PEAK}", "--optim.lr_scaling=none", f"--schedules.name={name}", *chosen
+    )
     plan = p.loader.BatchPlan(100, 10, 1, 10, 10, total, 10)
     component = p.components.schedules.Schedules(cfg.schedules, None)
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], betas=(0.7, 0.9))
@@ -24,7 +26,11 @@ def rates(p: Package, total: int, name: str, **options: object) -> list[float]:
     assert schedule.peak == PEAK
     for step in range(total):
         found.append(schedule.set(optimizer, step))
-        assert (optimizer.param_groups[0]["lr"], *optimizer.param_groups[0]["betas"]) == (found[-1], 0.7, 0.9)
+        assert (optimizer.param_groups[0]["lr"], *optimizer.param_groups[0]["betas"]) == (
+            found[-1],
+            0.7,
+            0.9,
+        )
     return found
 
 
@@ -64,7 +70,9 @@ def test_constant_after_a_warmup(package: MakePackage) -> None:
     def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.LinearLR:
         return lr_scheduler.LinearLR(optimizer, start_factor=1 / 11, total_iters=10)
 
-    assert rates(package("mlp", "schedules"), 50, "constant", warmup=0.2) == pytest.approx(of_torch(make, 50), rel=1e-7)
+    assert rates(package("mlp", "schedules"), 50, "constant", warmup=0.2) == pytest.approx(
+        of_torch(make, 50), rel=1e-7
+    )
 
 
 def test_wsd_falls_by_the_square_root(package: MakePackage) -> None:
@@ -72,30 +80,52 @@ def test_wsd_falls_by_the_square_root(package: MakePackage) -> None:
     found = rates(package("mlp", "schedules"), 200, "wsd", warmup=0.05, decay=0.2, final=0.1)
     assert found[:10] == pytest.approx([PEAK * (step + 1) / 11 for step in range(10)])
     assert found[10:161] == pytest.approx([PEAK] * 151)
-    assert found[160:] == pytest.approx([PEAK * (0.1 + 0.9 * (1 - ((n - 160) / 40) ** 0.5)) for n in range(160, 200)])
+    assert found[160:] == pytest.approx(
+        [PEAK * (0.1 + 0.9 * (1 - ((n - 160) / 40) ** 0.5)) for n in range(160, 200)]
+    )
 
 
 @pytest.mark.parametrize("name", ["cosine", "cyclical", "wsd", "constant"])
 @pytest.mark.parametrize("total", [1, 2, 3, 19])
 def test_rates_of_a_short_run_are_in_range(package: MakePackage, name: str, total: int) -> None:
     for warmup in (0.0, 0.5, 0.8):
-        assert all(0 < rate <= PEAK for rate in rates(package("mlp", "schedules"), total, name, warmup=warmup))
+        assert all(
+            0 < rate <= PEAK
+            for rate in rates(package("mlp", "schedules"), total, name, warmup=warmup)
+        )
 
 
 def test_parts_of_the_peak_and_scales_of_groups(package: MakePackage) -> None:
     p = package("mlp", "schedules")
-    cfg = p.options("--optim.lr=1e-3", "--optim.lr_scaling=linear", "--optim.base_batch=5", "--schedules.warmup=0")
+    cfg = p.options(
+        "--optim.lr=1e-3",
+        "--optim.lr_scaling=linear",
+        "--optim.base_batch=5",
+        "--schedules.warmup=0",
+    )
     plan = p.loader.BatchPlan(100, 10, 1, 10, 10, 30, 10)
-    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr_scale": scale} for scale in (1.0, 0.25)]
+    groups = [
+        {"params": [nn.Parameter(torch.zeros(1))], "lr_scale": scale} for scale in (1.0, 0.25)
+    ]
     optimizer = torch.optim.SGD(groups, lr=1.0)
-    assert p.components.schedules.Schedules(cfg.schedules, None).build_schedule(plan, cfg).set(optimizer, 0) == 2e-3
+    assert (
+        p.components.schedules.Schedules(cfg.schedules, None)
+        .build_schedule(plan, cfg)
+        .set(optimizer, 0)
+        == 2e-3
+    )
     assert [group["lr"] for group in optimizer.param_groups] == [2e-3, 5e-4]
 
 
 def test_wsd_is_continued_from_before_its_decay(package: MakePackage, tmp_path: Path) -> None:
     """The rates before the decay do not depend on the length of the run, if its warm-up has as many steps."""
     p = package("mlp", "schedules")
-    options = ["--schedules.enabled=true", "--schedules.name=wsd", "--schedules.warmup=0", "--train.eval_every=4"]
+    options = [
+        "--schedules.enabled=true",
+        "--schedules.name=wsd",
+        "--schedules.warmup=0",
+        "--train.eval_every=4",
+    ]
     p.train_here(tmp_path, *options, "--train.steps=4", "--schedules.decay=0.25")
     p.train_here(tmp_path, *options, "--train.steps=8", "--schedules.decay=0.5")
     found = [row["lr"] for row in rows(tmp_path, "train")]

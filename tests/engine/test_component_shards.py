@@ -29,7 +29,10 @@ def write_tar(file: Path, numbers: range, kind: int = tarfile.PAX_FORMAT) -> Non
         folder.type = tarfile.DIRTYPE
         archive.addfile(folder)
         for number in numbers:
-            for name in (f"samples/{number:05}{'x' * (number % 3 * 100)}.txt", f"samples/._{number}"):
+            for name in (
+                f"samples/{number:05}{'x' * (number % 3 * 100)}.txt",
+                f"samples/._{number}",
+            ):
                 content = str(number).encode() * (1 + number % 300)
                 member = tarfile.TarInfo(name)
                 member.size = len(content)
@@ -44,10 +47,14 @@ def write(folder: Path, kind: str) -> list[Path]:
         if kind == "tar":
             write_tar(file, numbers)
         elif kind == "parquet":
-            table = arrow.table({"number": list(numbers), "text": [str(number) for number in numbers]})
+            table = arrow.table(
+                {"number": list(numbers), "text": [str(number) for number in numbers]}
+            )
             parquet.write_table(table, file, row_group_size=7)
         else:
-            text = "\n".join(json.dumps({"number": number}) + "\n" * (number % 3) for number in numbers)
+            text = "\n".join(
+                json.dumps({"number": number}) + "\n" * (number % 3) for number in numbers
+            )
             file.write_text(text)  # with empty lines, and without one at the end
         files.append(file)
     return files
@@ -64,7 +71,9 @@ def read(p: Package, files: Any, kind: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["tar", "jsonl", "parquet"])
 @pytest.mark.parametrize(("readers", "shuffle"), [(1, 1), (2, 9), (5, 1000)])
-def test_reader_resumes_at_any_sample(p: Package, tmp_path: Path, kind: str, readers: int, shuffle: int) -> None:
+def test_reader_resumes_at_any_sample(
+    p: Package, tmp_path: Path, kind: str, readers: int, shuffle: int
+) -> None:
     shards = read(p, write(tmp_path, kind), kind, shuffle=shuffle)
     assert list(shards) == list(range(66))
     reader = shards.reader(1 % readers, readers, 3)
@@ -103,28 +112,44 @@ def message(p: Package, shards: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_damaged_header_or_short_tar_is_never_taken_for_the_end(p: Package, tmp_path: Path, kind: int) -> None:
+def test_damaged_header_or_short_tar_is_never_taken_for_the_end(
+    p: Package, tmp_path: Path, kind: int
+) -> None:
     file = tmp_path / "a.tar"
     write_tar(file, range(6), kind)
     content, found = file.read_bytes(), []
-    end = max(number for number in range(0, len(content), 512) if any(content[number : number + 512])) + 512
+    end = (
+        max(number for number in range(0, len(content), 512) if any(content[number : number + 512]))
+        + 512
+    )
     for place in range(0, end, 512):
         noise = torch.randint(256, (512,), dtype=torch.uint8).numpy().tobytes()
-        for damaged in (content[:place], content[: place + 200], content[:place] + noise + content[place + 512 :]):
+        for damaged in (
+            content[:place],
+            content[: place + 200],
+            content[:place] + noise + content[place + 512 :],
+        ):
             file.write_bytes(damaged)
             found.append(message(p, read(p, file, "tar")))
-    assert all(f" {file} " in text for text in found if text)  # it has 6 samples if only a content is damaged
+    # it has 6 samples if only a content is damaged
+    assert all(f" {file} " in text for text in found if text)
     assert not any("\n" in text for text in found)
     assert sum(text.startswith("cannot read") for text in found) > 2 * end / 512
 
 
 @pytest.mark.parametrize("kind", ["parquet", "tar"])
 @pytest.mark.parametrize("damage", ["empty", "noise", "cut", "missing"])
-def test_unreadable_file_is_one_line_that_names_it(p: Package, tmp_path: Path, kind: str, damage: str) -> None:
+def test_unreadable_file_is_one_line_that_names_it(
+    p: Package, tmp_path: Path, kind: str, damage: str
+) -> None:
     file = write(tmp_path, kind)[1]
     shards = read(p, f"{tmp_path}/*.{kind}", kind)
     content = file.read_bytes()
-    changed = {"empty": b"", "noise": bytes(range(1, 256)) * 20, "cut": content[: len(content) // 2]}
+    changed = {
+        "empty": b"",
+        "noise": bytes(range(1, 256)) * 20,
+        "cut": content[: len(content) // 2],
+    }
     file.write_bytes(changed.get(damage, b""))
     if damage == "missing":
         file.unlink()
@@ -138,7 +163,10 @@ def test_column_that_is_missing_is_one_line(p: Package, tmp_path: Path) -> None:
     files = write(tmp_path, "parquet")
     shards = p.__getattr__("components.shards")
     assert next(iter(shards.Parquet(files, columns=["text"]))) == {"text": "0"}
-    with pytest.raises(p.errors.UserError, match=r"cannot decode the sample in .*a\.parquet at 0 \(KeyError: 'label'"):
+    with pytest.raises(
+        p.errors.UserError,
+        match=r"cannot decode the sample in .*a\.parquet at 0 \(KeyError: 'label'",
+    ):
         list(shards.Parquet(files, lambda sample: sample["label"], columns=["text"]))
 
 

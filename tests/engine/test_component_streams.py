@@ -141,13 +141,21 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def options(shards: str, *more: str) -> list[str]:
-    found = ["--streams.enabled=true", "--streams.epoch_samples=60", "--train.micro_batch=4", f"--data.path={shards}"]
+    found = [
+        "--streams.enabled=true",
+        "--streams.epoch_samples=60",
+        "--train.micro_batch=4",
+        f"--data.path={shards}",
+    ]
     return [*found, "--train.steps=8", "--train.eval_every=4", *more]
 
 
 def notes(folder: Path, rank: int = 0) -> list[list[int]]:
     """Return the numbers of each micro-batch of a rank."""
-    return [list(map(int, line.split())) for line in Path(f"{folder}/notes{rank}").read_text().splitlines()]
+    return [
+        list(map(int, line.split()))
+        for line in Path(f"{folder}/notes{rank}").read_text().splitlines()
+    ]
 
 
 def noted(folder: Path) -> str:
@@ -174,10 +182,16 @@ def train_until_killed(p: Package, folder: Path, chosen: list[str]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_killed_run_ends_as_an_uninterrupted_one(p: Package, tmp_path: Path, shards: str, workers: int) -> None:
-    chosen = options(shards, "--train.accumulate=2", "--model.dropout=0", f"--loader.workers={workers}")
+def test_killed_run_ends_as_an_uninterrupted_one(
+    p: Package, tmp_path: Path, shards: str, workers: int
+) -> None:
+    chosen = options(
+        shards, "--train.accumulate=2", "--model.dropout=0", f"--loader.workers={workers}"
+    )
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
-    process = multiprocessing.get_context("fork").Process(target=train_until_killed, args=(p, tmp_path, chosen))
+    process = multiprocessing.get_context("fork").Process(
+        target=train_until_killed, args=(p, tmp_path, chosen)
+    )
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -190,7 +204,9 @@ def test_killed_run_ends_as_an_uninterrupted_one(p: Package, tmp_path: Path, sha
 
 
 @pytest.mark.parametrize("kind", ["shards", "stateful", "plain"])
-def test_other_number_of_workers_has_the_same_samples(p: Package, tmp_path: Path, shards: str, kind: str) -> None:
+def test_other_number_of_workers_has_the_same_samples(
+    p: Package, tmp_path: Path, shards: str, kind: str
+) -> None:
     chosen = options(shards, f"--data.kind={kind}", "--streams.readers=4")
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
     whole = notes(tmp_path / "whole")
@@ -219,11 +235,15 @@ def test_batches_that_were_only_prefetched_are_trained_on_after_a_resume(
     chosen = options(shards, "--train.accumulate=2", "--loader.workers=2")
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
     for steps in ("3", "8"):
-        p.train_here(tmp_path / "parts", *chosen, f"--train.steps={steps}", noted(tmp_path / "parts"))
+        p.train_here(
+            tmp_path / "parts", *chosen, f"--train.steps={steps}", noted(tmp_path / "parts")
+        )
     assert notes(tmp_path / "parts") == notes(tmp_path / "whole")
 
 
-def test_two_ranks_have_disjoint_samples_and_one_rank_continues(p: Package, tmp_path: Path, shards: str) -> None:
+def test_two_ranks_have_disjoint_samples_and_one_rank_continues(
+    p: Package, tmp_path: Path, shards: str
+) -> None:
     chosen = options(shards, "--train.global_batch=8", "--train.eval_every=100")
     p.finish(tmp_path / "two", *chosen, noted(tmp_path / "two"), "--train.steps=7", ranks=2)
     first, second = notes(tmp_path / "two"), notes(tmp_path / "two", 1)
@@ -236,13 +256,17 @@ def test_two_ranks_have_disjoint_samples_and_one_rank_continues(p: Package, tmp_
     assert notes(tmp_path / "two")[7:] == one[14:]
 
 
-def test_dataset_that_splits_itself_keeps_its_workers(p: Package, tmp_path: Path, shards: str) -> None:
+def test_dataset_that_splits_itself_keeps_its_workers(
+    p: Package, tmp_path: Path, shards: str
+) -> None:
     chosen = options(shards, "--data.kind=split", "--streams.split=dataset", "--loader.workers=2")
     for steps in ("3", "8"):
         p.train_here(tmp_path, *chosen, f"--train.steps={steps}", noted(tmp_path))
     found = [batch[0] for batch in notes(tmp_path)]
     assert found == [1, 1001, 5, 1005, 9, 1009, 13, 1013]
-    with pytest.raises(p.errors.UserError, match=r"streams\.split is dataset: use 2 ranks x loader\.workers"):
+    with pytest.raises(
+        p.errors.UserError, match=r"streams\.split is dataset: use 2 ranks x loader\.workers"
+    ):
         p.train_here(tmp_path, *chosen, "--train.steps=9", "--loader.workers=1")
 
 
@@ -250,21 +274,30 @@ def test_readers_that_ranks_cannot_share_are_one_line(p: Package, shards: str) -
     cfg = p.options(*options(shards, "--streams.readers=3"))
     world = p.distributed.World(0, 2, torch.device("cpu"))
     stream = p.__getattr__("components.streams").Stream(range(9), cfg.streams, world)
-    with pytest.raises(p.errors.UserError, match=r"^3 readers \(streams\.readers\) cannot be shared by 2 ranks: use a"):
+    with pytest.raises(
+        p.errors.UserError,
+        match=r"^3 readers \(streams\.readers\) cannot be shared by 2 ranks: use a",
+    ):
         next(stream.batches(cfg.loader, 0, False))
 
 
-def test_damaged_shard_in_a_worker_is_one_line(p: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_shard_in_a_worker_is_one_line(
+    p: Package, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, text in (("a", "1\n2\n3\n4\n" * 4), ("b", "1\n2\n{broken\n" * 4)):
         (tmp_path / f"{name}.jsonl").write_text(text)
     with pytest.raises(SystemExit), p.errors.one_line():
         p.train_here(tmp_path, *options(f"{tmp_path}/*.jsonl", "--loader.workers=2"))
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith(f"error: cannot decode the sample in {tmp_path}/b.jsonl at 4 (JSONDecodeError: ")
+    assert line.startswith(
+        f"error: cannot decode the sample in {tmp_path}/b.jsonl at 4 (JSONDecodeError: "
+    )
 
 
 def test_few_samples_for_many_readers_are_one_line(p: Package, tmp_path: Path, shards: str) -> None:
-    with pytest.raises(p.errors.UserError, match="Plain has 50 samples for 51 readers: set streams.readers"):
+    with pytest.raises(
+        p.errors.UserError, match="Plain has 50 samples for 51 readers: set streams.readers"
+    ):
         p.train_here(tmp_path, *options(shards, "--data.kind=plain", "--streams.readers=51"))
 
 

@@ -30,7 +30,10 @@ def scalars(folder: Path, split: str) -> dict[str, list[tuple[int, float]]]:
     """Return what TensorBoard shows of a run."""
     reader = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     found = reader.EventAccumulator(str(folder / "a/tensorboard" / split), {"scalars": 0}).Reload()
-    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    return {
+        tag: [(event.step, event.value) for event in found.Scalars(tag)]
+        for tag in found.Tags()["scalars"]
+    }
 
 
 def check_rows(folder: Path, split: str) -> None:
@@ -38,7 +41,9 @@ def check_rows(folder: Path, split: str) -> None:
     expected, shown = rows(folder, split), scalars(folder, split)
     for name in expected[0].keys() - {"split", "step"}:
         assert [step for step, _ in shown[name]] == [row["step"] for row in expected]
-        assert [value for _, value in shown[name]] == pytest.approx([row[name] for row in expected], rel=1e-6)
+        assert [value for _, value in shown[name]] == pytest.approx(
+            [row[name] for row in expected], rel=1e-6
+        )
 
 
 def rename_event_files(folder: Path) -> None:
@@ -60,7 +65,9 @@ def test_killed_run_has_each_step_once(package: MakePackage, tmp_path: Path) -> 
     check_rows(tmp_path, "val")
 
 
-def test_other_rows_after_a_resume_replace_the_old_ones(package: MakePackage, tmp_path: Path) -> None:
+def test_other_rows_after_a_resume_replace_the_old_ones(
+    package: MakePackage, tmp_path: Path
+) -> None:
     p = package("mlp", *COMPONENTS)
     p.train_here(tmp_path, *ON)
     (tmp_path / "a/checkpoints/step-00000008/manifest.json").write_text("damaged")
@@ -91,13 +98,17 @@ def test_folder_that_cannot_be_written_is_one_line(
     p.train_here(tmp_path / "with", *ON)
     warned = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert len(warned) == 1
-    assert warned[0].startswith("warning: tensorboard failed and is off until the end of this run: ")
+    assert warned[0].startswith(
+        "warning: tensorboard failed and is off until the end of this run: "
+    )
     p.train_here(tmp_path / "without", *ON[:2])
     assert rows(tmp_path / "with") == rows(tmp_path / "without")
     assert equal(saved(tmp_path / "with")["model"], saved(tmp_path / "without")["model"])
 
 
-def test_steps_that_were_sent_before_are_not_sent_again(package: MakePackage, tmp_path: Path) -> None:
+def test_steps_that_were_sent_before_are_not_sent_again(
+    package: MakePackage, tmp_path: Path
+) -> None:
     """By a file in the run's folder, as W&B, MLflow and Trackio cannot drop rows; one that is damaged is ignored."""
     p = package("mlp", *COMPONENTS)
     module = importlib.import_module(f"{p.name}.components.tracker")
@@ -121,7 +132,10 @@ def test_steps_that_were_sent_before_are_not_sent_again(package: MakePackage, tm
         tracker.on_log(run, {"loss": 1.0})
         tracker.on_train_end(run)
         assert (len(sent) > before) == new
-    assert json.loads((tmp_path / "a/tracker-json.json").read_text()) == {"id": 0, "sent": {"train": 7}}
+    assert json.loads((tmp_path / "a/tracker-json.json").read_text()) == {
+        "id": 0,
+        "sent": {"train": 7},
+    }
     (tmp_path / "a/tracker-json.json").write_text('{"id": 0, "se')
     tracker = Recorder(None, run.world)
     tracker.on_log(run, {"loss": 1.0})

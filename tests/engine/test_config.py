@@ -24,7 +24,9 @@ WRONG: list[tuple[list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda value: value[0] if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("options", "message"), WRONG, ids=lambda value: value[0] if isinstance(value, list) else ""
+)
 def test_wrong_option_is_one_line_that_names_it(
     tiny: MakePackage, tmp_path: Path, options: list[str], message: str
 ) -> None:
@@ -45,13 +47,20 @@ def test_size_sets_what_is_at_its_default(package: MakePackage, tmp_path: Path, 
             cfg = p.config.parse(p.components.Config, options)
             assert cfg.model == expected
             assert (
-                p.config.parse(p.components.Config, saved=json.loads(json.dumps(dataclasses.asdict(cfg), default=str)))
+                p.config.parse(
+                    p.components.Config,
+                    saved=json.loads(json.dumps(dataclasses.asdict(cfg), default=str)),
+                )
                 == cfg
             )
 
 
-@pytest.mark.parametrize("text", ["train: [", "train: 1", "nothing: {a: 1}", "train: {steps: x}", "\x00", "- a"])
-def test_wrong_file_is_one_line_and_exit_status_1(tiny: MakePackage, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["train: [", "train: 1", "nothing: {a: 1}", "train: {steps: x}", "\x00", "- a"]
+)
+def test_wrong_file_is_one_line_and_exit_status_1(
+    tiny: MakePackage, tmp_path: Path, text: str
+) -> None:
     p, file = tiny(), tmp_path / "wrong.yaml"
     file.write_text(text)
     with pytest.raises(p.errors.UserError) as caught:

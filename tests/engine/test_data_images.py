@@ -24,7 +24,9 @@ def make_folder(root: Path, names: list[str], images: int) -> Path:
     return root
 
 
-def test_digits_statistics_and_split_are_those_of_older_versions(package: Callable[[str], Any]) -> None:
+def test_digits_statistics_and_split_are_those_of_older_versions(
+    package: Callable[[str], Any],
+) -> None:
     p = package("resnet")
     train, val, spec = p.data.load(p.data.DataConfig())
     found = datasets.load_digits()
@@ -40,10 +42,16 @@ def test_digits_statistics_and_split_are_those_of_older_versions(package: Callab
     assert [*spec.mean, *spec.std] == pytest.approx([mean / 255, std / 255], rel=1e-12)
 
 
-def test_classes_are_sorted_as_numbers_or_text(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_classes_are_sorted_as_numbers_or_text(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
     p = package("resnet")
     for number, (names, expected) in enumerate(
-        [(["10", "9"], ("9", "10")), (["1", "01", "0.5"], ("0.5", "01", "1")), (["9", "10", "x"], ("10", "9", "x"))]
+        [
+            (["10", "9"], ("9", "10")),
+            (["1", "01", "0.5"], ("0.5", "01", "1")),
+            (["9", "10", "x"], ("10", "9", "x")),
+        ]
     ):
         path = make_folder(tmp_path / str(number), names, 4)
         assert p.data.load(p.data.DataConfig(path=path, size=8))[2].classes == expected
@@ -70,11 +78,15 @@ def test_linked_class_folders_are_followed(package: Callable[[str], Any], tmp_pa
     assert (len(train) + len(val), spec.classes) == (10, ("a", "c"))
 
 
-def test_validation_classes_without_training_images_are_an_error(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_validation_classes_without_training_images_are_an_error(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
     p = package("resnet")
     make_folder(tmp_path / "train", ["a", "b"], 2)
     make_folder(tmp_path / "val", ["a", "c"], 1)
-    with pytest.raises(p.errors.UserError, match="has 3 classes: give a folder of training images per class"):
+    with pytest.raises(
+        p.errors.UserError, match="has 3 classes: give a folder of training images per class"
+    ):
         p.data.load(p.data.DataConfig(path=tmp_path, size=8))
 
 
@@ -94,11 +106,15 @@ def test_formats_are_decoded(
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_image_of_16_bits_is_named(package: Callable[[str], Any], tmp_path: Path, suffix: str) -> None:
+def test_image_of_16_bits_is_named(
+    package: Callable[[str], Any], tmp_path: Path, suffix: str
+) -> None:
     """With levels below 256, a division by 256 would make it black."""
     p = package("resnet")
     Image.fromarray(np.arange(256, dtype=np.uint16).reshape(16, 16)).save(tmp_path / f"a.{suffix}")
-    with pytest.raises(p.errors.UserError, match=rf"^cannot read the image .*a.{suffix} \(.*: convert it to 8 bits"):
+    with pytest.raises(
+        p.errors.UserError, match=rf"^cannot read the image .*a.{suffix} \(.*: convert it to 8 bits"
+    ):
         p.data.decode(tmp_path / f"a.{suffix}", p.data.DataConfig())
 
 
@@ -114,8 +130,13 @@ def test_truncated_image_is_named(package: Callable[[str], Any], tmp_path: Path)
 def test_prepare_gives_equal_batches_for_equal_generators(package: Callable[[str], Any]) -> None:
     p = package("resnet")
     train, _, spec = p.data.load(p.data.DataConfig())
-    batch, prepare = train.__getitems__(list(range(64))), p.data.Prepare(spec, p.data.DataConfig(flip=True, shift=2))
-    first, again, other = (prepare(batch, True, torch.Generator().manual_seed(seed))[0] for seed in (1, 1, 2))
+    batch, prepare = (
+        train.__getitems__(list(range(64))),
+        p.data.Prepare(spec, p.data.DataConfig(flip=True, shift=2)),
+    )
+    first, again, other = (
+        prepare(batch, True, torch.Generator().manual_seed(seed))[0] for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 

@@ -20,7 +20,10 @@ def digits_of(images: torch.Tensor, masks: torch.Tensor) -> set[bytes]:
     for image, mask in zip(images[:, 0], masks, strict=True):
         for label in mask.unique().tolist()[1:]:
             rows, columns = (mask == label).nonzero(as_tuple=True)
-            box = slice(int(rows.min()), int(rows.max()) + 1), slice(int(columns.min()), int(columns.max()) + 1)
+            box = (
+                slice(int(rows.min()), int(rows.max()) + 1),
+                slice(int(columns.min()), int(columns.max()) + 1),
+            )
             crop = image[box] * (mask[box] == label)
             if max(crop.shape) <= 8:
                 found.add(bytes([label, crop.shape[1]]) + bytes(crop.flatten().tolist()))
@@ -40,7 +43,8 @@ def test_brightness_does_not_separate_digits_from_background(package: Callable[[
     images, masks = everything(p.data.load(p.data.DataConfig())[1])
     digits = masks > 0
     overlaps = [
-        ((images[:, 0] >= level) & digits).sum() / ((images[:, 0] >= level) | digits).sum() for level in range(256)
+        ((images[:, 0] >= level) & digits).sum() / ((images[:, 0] >= level) | digits).sum()
+        for level in range(256)
     ]
     assert max(overlaps) < 0.7
 
@@ -49,14 +53,18 @@ def test_shift_is_by_whole_pixels_and_replicates_the_edge(package: Callable[[str
     p = package("unet")
     masks = torch.zeros(64, 5, 5, dtype=torch.uint8)
     masks[:, 2, 2], masks[:, 0] = 1, 2
-    prepare = p.data.Prepare(p.data.Spec(1, 5, ("0", "1", "2"), (0.0,), (1.0,)), p.data.DataConfig(shift=1))
+    prepare = p.data.Prepare(
+        p.data.Spec(1, 5, ("0", "1", "2"), (0.0,), (1.0,)), p.data.DataConfig(shift=1)
+    )
     shifted = prepare((masks.unsqueeze(1), masks), True, torch.Generator().manual_seed(0))[1]
     positions = (shifted == 1).flatten(1).float().argmax(1)
     assert set((positions // 5).tolist()) == set((positions % 5).tolist()) == {1, 2, 3}
     assert sorted(set((shifted == 2).sum((1, 2)).tolist())) == [0, 5, 10]
 
 
-def make_folder(root: Path, images: list[Image.Image], masks: list[Image.Image], suffix: str = ".png") -> Path:
+def make_folder(
+    root: Path, images: list[Image.Image], masks: list[Image.Image], suffix: str = ".png"
+) -> Path:
     for kind in ("images", "masks"):
         (root / kind / "part").mkdir(parents=True)
     for number, (image, mask) in enumerate(zip(images, masks, strict=True)):
@@ -65,12 +73,16 @@ def make_folder(root: Path, images: list[Image.Image], masks: list[Image.Image],
     return root
 
 
-def noise(count: int = 10, size: tuple[int, ...] = (20, 20)) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+def noise(
+    count: int = 10, size: tuple[int, ...] = (20, 20)
+) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
     rng = np.random.default_rng(0)
     return [rng.integers(0, 256, size, np.uint8) for _ in range(count)]
 
 
-def test_own_images_have_the_statistics_of_their_training_split(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_own_images_have_the_statistics_of_their_training_split(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
     p = package("unet")
     images = [Image.fromarray(pixels) for pixels in noise(size=(20, 20, 3))]
     masks = [Image.fromarray(pixels // 128) for pixels in noise()]
@@ -82,7 +94,9 @@ def test_own_images_have_the_statistics_of_their_training_split(package: Callabl
     assert prepared.std((0, 2, 3), correction=0).tolist() == pytest.approx([1] * 3, abs=1e-5)
 
 
-@pytest.mark.parametrize(("mode", "classes"), [("1", ("0", "1")), ("L", ("0", "255")), ("P", ("0", "2"))])
+@pytest.mark.parametrize(
+    ("mode", "classes"), [("1", ("0", "1")), ("L", ("0", "255")), ("P", ("0", "2"))]
+)
 def test_masks_may_be_bilevel_gray_or_palette_indices(
     package: Callable[[str], Any], tmp_path: Path, mode: str, classes: tuple[str, ...]
 ) -> None:
@@ -103,13 +117,20 @@ def test_masks_may_be_bilevel_gray_or_palette_indices(
     assert torch.equal(loaded[:, 0] // 255, found)
 
 
-def test_image_is_rotated_as_its_exif_data_says(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_image_is_rotated_as_its_exif_data_says(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
     p = package("unet")
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees clockwise
-    masks = [Image.fromarray(np.repeat(np.arange(2, dtype=np.uint8), 20)[:, None].repeat(20, 1)) for _ in range(10)]
+    masks = [
+        Image.fromarray(np.repeat(np.arange(2, dtype=np.uint8), 20)[:, None].repeat(20, 1))
+        for _ in range(10)
+    ]
     root = make_folder(tmp_path / "own", [Image.new("RGB", (40, 20))] * 10, masks, ".jpg")
-    with pytest.raises(p.errors.UserError, match=r"the image has \(40, 20\) pixels, the mask \(20, 40\)"):
+    with pytest.raises(
+        p.errors.UserError, match=r"the image has \(40, 20\) pixels, the mask \(20, 40\)"
+    ):
         p.data.load(p.data.DataConfig(path=root, size=20))
     for file in (root / "images" / "part").iterdir():
         pixels = np.zeros((20, 40, 3), np.uint8)

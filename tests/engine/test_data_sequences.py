@@ -17,7 +17,9 @@ import pytest
         ("a.parquet", b"PAR1 no"),
     ],
 )
-def test_what_is_no_table_is_one_line(package: Callable[[str], Any], tmp_path: Path, name: str, content: bytes) -> None:
+def test_what_is_no_table_is_one_line(
+    package: Callable[[str], Any], tmp_path: Path, name: str, content: bytes
+) -> None:
     project = package("lstm")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(project.errors.UserError, match="cannot read data.path=") as caught:
@@ -37,7 +39,9 @@ def test_dates_and_words_are_ignored(package: Callable[[str], Any], tmp_path: Pa
     dates = pd.date_range("2024-01-01", periods=300, freq="h").astype(str)
     frame = pd.DataFrame({"when": dates, "day": "01.02.2024", "load": range(300), "wet": True})
     frame.to_csv(tmp_path / "a.csv", index=False)
-    _, _, spec = project.data.load(project.data.DataConfig(kind="series", path=tmp_path / "a.csv", window=8, horizon=2))
+    _, _, spec = project.data.load(
+        project.data.DataConfig(kind="series", path=tmp_path / "a.csv", window=8, horizon=2)
+    )
     assert spec.columns == ("load",)
 
 

@@ -35,7 +35,9 @@ def test_breast_cancer_is_that_of_scikit_learn(package: Callable[[str], Any]) ->
     assert (len(train), len(val), len(spec.numeric), spec.categories) == (455, 114, 30, {})
     rows = {tuple(row) for row in joined((train, val))[0].tolist()}
     assert rows == {tuple(row) for row in known.data.astype(np.float32).tolist()}
-    assert val.tensors[2].double().mean().item() == pytest.approx(known.target.mean(), abs=0.01), "stratified"
+    assert val.tensors[2].double().mean().item() == pytest.approx(known.target.mean(), abs=0.01), (
+        "stratified"
+    )
     mean, std = np.array(list(spec.numeric.values())).T
     assert mean == pytest.approx(train.tensors[0].double().mean(0).numpy())
     assert std == pytest.approx(train.tensors[0].double().std(0, correction=0).numpy())
@@ -53,10 +55,14 @@ def test_diabetes_is_that_of_scikit_learn(package: Callable[[str], Any]) -> None
     assert sorted(original.tolist()) == pytest.approx(sorted(known.target), rel=1e-5)
 
 
-def test_large_targets_keep_their_differences(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_large_targets_keep_their_differences(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
     """In float32, 2e9 and 2e9 + 1 are equal."""
     p = package("mlp")
-    train, _, spec = load(p, tmp_path, {"a": range(ROWS), "label": np.arange(ROWS) + 2e9}, task="regression")
+    train, _, spec = load(
+        p, tmp_path, {"a": range(ROWS), "label": np.arange(ROWS) + 2e9}, task="regression"
+    )
     original = train.tensors[2].double() * spec.target_std + spec.target_mean - 2e9
     assert len(set(original.round().tolist())) == 48
 
@@ -121,13 +127,19 @@ def test_categories_that_contain_digits_are_categories(
     ],
 )
 def test_classes_are_sorted_by_value_if_all_are_numbers(
-    package: Callable[[str], Any], tmp_path: Path, values: list[Any], keys: dict[str, Any], classes: tuple[str, ...]
+    package: Callable[[str], Any],
+    tmp_path: Path,
+    values: list[Any],
+    keys: dict[str, Any],
+    classes: tuple[str, ...],
 ) -> None:
     content = {"a": range(ROWS), "label": values * (ROWS // 3)}
     assert load(package("mlp"), tmp_path, content, ".parquet", **keys)[2].classes == classes
 
 
-def test_integer_categories_with_missing_values_have_no_point(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_integer_categories_with_missing_values_have_no_point(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
     spec = load(package("mlp"), tmp_path, {"a": [1, 2, None] * (ROWS // 3)}, categorical=("a",))[2]
     assert spec.categories == {"a": ("", "1", "2")}
 
@@ -144,13 +156,17 @@ def test_saved_index_is_ignored(package: Callable[[str], Any], tmp_path: Path) -
     assert list(p.data.load(p.data.DataConfig(path=file, target="label"))[2].numeric) == ["a"]
 
 
-@pytest.mark.parametrize("column", [{"a": [1.0] * ROWS}, {"a": [None] * ROWS}, {"a": ["same"] * ROWS}])
+@pytest.mark.parametrize(
+    "column", [{"a": [1.0] * ROWS}, {"a": [None] * ROWS}, {"a": ["same"] * ROWS}]
+)
 def test_constant_column_does_not_make_inputs_nonfinite(
     package: Callable[[str], Any], tmp_path: Path, column: dict[str, Any]
 ) -> None:
     p = package("mlp")
     train, _, spec = load(p, tmp_path, {"b": range(ROWS), **column})
-    prepared = p.data.Prepare(spec, p.data.DataConfig())(train.__getitems__([0, 1, 2]), True, torch.Generator())
+    prepared = p.data.Prepare(spec, p.data.DataConfig())(
+        train.__getitems__([0, 1, 2]), True, torch.Generator()
+    )
     assert prepared[0].isfinite().all()
 
 

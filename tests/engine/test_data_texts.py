@@ -24,16 +24,33 @@ def decoded(spec: Any, *parts: Any) -> set[str]:
     return {tokenizer.decode(row).strip() for part in parts for row in part.tensors[0].tolist()}
 
 
-def test_cells_are_text_and_no_character_is_unknown(package: Callable[[str], Any], tmp_path: Path) -> None:
-    texts = ["NA", "null", "?", "007", "1.50", "a, b", 'say "hi"', "two\nlines", "größer 数据 \N{GRINNING FACE}"]
+def test_cells_are_text_and_no_character_is_unknown(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    texts = [
+        "NA",
+        "null",
+        "?",
+        "007",
+        "1.50",
+        "a, b",
+        'say "hi"',
+        "two\nlines",
+        "größer 数据 \N{GRINNING FACE}",
+    ]
     texts += [f"text {index}" for index in range(11)]
     train, val, spec = load(package("bert"), tmp_path, texts)
     assert decoded(spec, train, val) == set(texts)
 
 
-def test_training_a_tokenizer_is_reproducible(package: Callable[[str], Any], tmp_path: Path) -> None:
+def test_training_a_tokenizer_is_reproducible(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
     texts = [f"it was text number {index}" for index in range(100)]
-    assert len({load(package("bert"), tmp_path, texts, vocabulary=400)[2].tokenizer for _ in range(3)}) == 1
+    assert (
+        len({load(package("bert"), tmp_path, texts, vocabulary=400)[2].tokenizer for _ in range(3)})
+        == 1
+    )
 
 
 def test_a_tokenizer_of_your_own_is_used(package: Callable[[str], Any], tmp_path: Path) -> None:
@@ -45,8 +62,12 @@ def test_a_tokenizer_of_your_own_is_used(package: Callable[[str], Any], tmp_path
     assert (again.vocabulary, again.length) == (spec.vocabulary, 8)
 
 
-@pytest.mark.parametrize("content", [b"", "text,label\nü,x\n".encode("latin-1"), b"text,label\na,x\nb,y,z,w\n"])
-def test_what_is_no_table_is_one_line(package: Callable[[str], Any], tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", "text,label\nü,x\n".encode("latin-1"), b"text,label\na,x\nb,y,z,w\n"]
+)
+def test_what_is_no_table_is_one_line(
+    package: Callable[[str], Any], tmp_path: Path, content: bytes
+) -> None:
     project = package("bert")
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(project.errors.UserError, match="cannot read columns text and label"):
@@ -56,6 +77,10 @@ def test_what_is_no_table_is_one_line(package: Callable[[str], Any], tmp_path: P
 def test_classes_are_sorted_as_text(package: Callable[[str], Any], tmp_path: Path) -> None:
     project = package("bert")
     stars = [("nan", 2, 10)[index % 3] for index in range(60)]
-    pd.DataFrame({"review": [f"n{index}" for index in range(60)], "stars": stars}).to_csv(tmp_path / "a.csv")
-    cfg = project.data.DataConfig(path=tmp_path / "a.csv", text="review", label="stars", vocabulary=300)
+    pd.DataFrame({"review": [f"n{index}" for index in range(60)], "stars": stars}).to_csv(
+        tmp_path / "a.csv"
+    )
+    cfg = project.data.DataConfig(
+        path=tmp_path / "a.csv", text="review", label="stars", vocabulary=300
+    )
     assert project.data.load(cfg)[2].classes == ("10", "2", "nan")

@@ -41,7 +41,11 @@ def wait_for_end(ids: list[Path]) -> None:
     ids=["torchrun", "accelerate-launch", "lightning-torchrun", "lightning"],
 )
 def test_ranks_that_wait_for_each_other_end_after_their_launcher(
-    project: Project, lightning: LightningProject, tmp_path: Path, framework: str, launcher: list[str]
+    project: Project,
+    lightning: LightningProject,
+    tmp_path: Path,
+    framework: str,
+    launcher: list[str],
 ) -> None:
     if framework == "lightning":
         p = lightning(ENGINE_MODEL)
@@ -60,7 +64,9 @@ def test_ranks_that_wait_for_each_other_end_after_their_launcher(
             run.kill()
             (tmp_path / "gone").touch()
             _, stderr = finish(run, MINUTE)  # stderr ends with the last process that has it
-            assert stderr.count("error: the launcher of this rank is gone") == (2 if launcher else 1), stderr
+            assert stderr.count("error: the launcher of this rank is gone") == (
+                2 if launcher else 1
+            ), stderr
             wait_for_end(ids)
         finally:
             for file in ids:
@@ -69,9 +75,13 @@ def test_ranks_that_wait_for_each_other_end_after_their_launcher(
 
 
 @pytest.mark.slow
-def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(tiny: MakePackage, tmp_path: Path) -> None:
+def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny()
-    options = p.arguments(tmp_path, "--train.steps=1000000", "--train.eval_every=1000000", "--train.micro_batch=8")
+    options = p.arguments(
+        tmp_path, "--train.steps=1000000", "--train.eval_every=1000000", "--train.micro_batch=8"
+    )
     with started(p.root, sys.executable, "-m", *TORCHRUN, "-m", f"{p.name}.train", *options) as run:
         log = tmp_path / "a/metrics.jsonl"
         while not (log.exists() and log.stat().st_size):
@@ -94,7 +104,9 @@ time.sleep(1000)
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_program_of_a_test_that_hangs_is_ended_with_what_it_started(tmp_path: Path, forks: bool) -> None:
+def test_program_of_a_test_that_hangs_is_ended_with_what_it_started(
+    tmp_path: Path, forks: bool
+) -> None:
     (tmp_path / "program.py").write_text(CHILD)
     ids = tmp_path / "ids"
 

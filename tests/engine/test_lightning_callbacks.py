@@ -39,7 +39,12 @@ def logged(folder: Path) -> dict[str, list[float]]:
 
 
 def test_early_stopping_ends_the_run(p: Project, tmp_path: Path) -> None:
-    options = [f"{ADD}=EarlyStopping", f"{OF}.monitor=val/loss", f"{OF}.min_delta=10", f"{OF}.patience=2"]
+    options = [
+        f"{ADD}=EarlyStopping",
+        f"{OF}.monitor=val/loss",
+        f"{OF}.min_delta=10",
+        f"{OF}.patience=2",
+    ]
     cli = p.run(tmp_path, *options, "--trainer.max_steps=1000")
     assert cli.trainer.global_step == 9, "the third validation"
 
@@ -74,9 +79,17 @@ def test_uniform_average_of_the_weights(p: Project, tmp_path: Path) -> None:
 
 
 def test_monitors_write_columns_of_metrics_csv(p: Project, tmp_path: Path) -> None:
-    p.run(tmp_path, f"{ADD}=DeviceStatsMonitor", f"{OF}.cpu_stats=true", f"{ADD}=ModelSummary", f"{OF}.max_depth=2")
+    p.run(
+        tmp_path,
+        f"{ADD}=DeviceStatsMonitor",
+        f"{OF}.cpu_stats=true",
+        f"{ADD}=ModelSummary",
+        f"{OF}.max_depth=2",
+    )
     found = logged(tmp_path)
-    assert found["lr-AdamW/pg1"] == pytest.approx(column(tmp_path, "lr"), rel=1e-6), "LearningRateMonitor"
+    assert found["lr-AdamW/pg1"] == pytest.approx(column(tmp_path, "lr"), rel=1e-6), (
+        "LearningRateMonitor"
+    )
     assert len(found["DeviceStatsMonitor.on_train_batch_end/cpu_percent"]) == 6
 
 
@@ -84,11 +97,15 @@ def test_accumulation_may_change_with_the_epoch(p: Project, tmp_path: Path) -> N
     schedule = [f"{ADD}=GradientAccumulationScheduler", f"{OF}.scheduling={{0: 1, 1: 2}}"]
     cli = p.run(tmp_path, *schedule, "--data.batch_size=100", "--trainer.max_steps=8")
     assert [row["step"] for row in rows(tmp_path)] == list(range(1, 9))
-    assert [row["step"] for row in rows(tmp_path, "val")] == [3, 5, 6, 8], "after every 3 of 4 batches per epoch"
+    assert [row["step"] for row in rows(tmp_path, "val")] == [3, 5, 6, 8], (
+        "after every 3 of 4 batches per epoch"
+    )
     assert cli.trainer.accumulate_grad_batches == 2
 
 
-@pytest.mark.filterwarnings("ignore:.*fit.ckpt_path=")  # OnExceptionCheckpoint resumes from the newest checkpoint
+@pytest.mark.filterwarnings(
+    "ignore:.*fit.ckpt_path="
+)  # OnExceptionCheckpoint resumes from the newest checkpoint
 def test_timer_and_checkpoint_on_exception(p: Project, tmp_path: Path) -> None:
     timer = [f"{ADD}=Timer", f"{OF}.duration=00:00:00:01", f"{OF}.interval=step"]
     cli = p.run(tmp_path / "timer", *timer, "--trainer.max_steps=100000")
@@ -102,18 +119,30 @@ def test_timer_and_checkpoint_on_exception(p: Project, tmp_path: Path) -> None:
         return prepare(*given)
 
     option = [f"{ADD}=OnExceptionCheckpoint", f"{OF}.dirpath={tmp_path}/crash"]
-    with mock.patch.object(p.data.Prepare, "forward", fail), pytest.raises(KeyError, match="planted"):
-        p.run(tmp_path / "crash", *option, "--trainer.num_sanity_val_steps=0", "--trainer.val_check_interval=6")
+    with (
+        mock.patch.object(p.data.Prepare, "forward", fail),
+        pytest.raises(KeyError, match="planted"),
+    ):
+        p.run(
+            tmp_path / "crash",
+            *option,
+            "--trainer.num_sanity_val_steps=0",
+            "--trainer.val_check_interval=6",
+        )
     found = torch.load(tmp_path / "crash/on_exception.ckpt", weights_only=True)
     assert found["global_step"] == 4
 
 
-def test_finder_prints_a_rate_and_a_batch_size(p: Project, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_finder_prints_a_rate_and_a_batch_size(
+    p: Project, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """1cycle keeps its length and peak, so that another run has to use them."""
     p.run(tmp_path / "rate", f"{ADD}=LearningRateFinder", f"{OF}.num_training_steps=20")
     assert "Learning rate set to 0.0" in caplog.text
     assert column(tmp_path / "rate", "lr")[1:] == pytest.approx(one_cycle()[1:])
-    p.run(tmp_path / "size", f"{ADD}=BatchSizeFinder", f"{OF}.max_trials=3", f"{OF}.steps_per_trial=1")
+    p.run(
+        tmp_path / "size", f"{ADD}=BatchSizeFinder", f"{OF}.max_trials=3", f"{OF}.steps_per_trial=1"
+    )
     assert "will continue with full run using batch size 8" in caplog.text
 
 
@@ -147,9 +176,13 @@ def test_tuner_in_python(p: Project, tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("logger", ["TensorBoardLogger", "CSVLogger"])
-def test_every_logger_has_metrics_jsonl_in_its_folder(p: Project, tmp_path: Path, logger: str) -> None:
+def test_every_logger_has_metrics_jsonl_in_its_folder(
+    p: Project, tmp_path: Path, logger: str
+) -> None:
     options = [f".save_dir={tmp_path}", ".name=", ".version=b"]
-    p.run(tmp_path, f"--trainer.logger={logger}", *(f"--trainer.logger{option}" for option in options))
+    p.run(
+        tmp_path, f"--trainer.logger={logger}", *(f"--trainer.logger{option}" for option in options)
+    )
     lines = (tmp_path / "b/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 3, 4, 5, 6, 6]
     pattern = {"TensorBoardLogger": "events.out.tfevents.*", "CSVLogger": "metrics.csv"}[logger]
@@ -166,7 +199,9 @@ def test_commands_on_a_run(p: Project, tmp_path: Path) -> None:
     for command, split in (("validate", "val"), ("test", "test")):
         found = p.run(tmp_path, *options, command=command).trainer.callback_metrics
         names = ("loss", "accuracy")
-        assert [found[f"{split}/{name}"].item() for name in names] == pytest.approx([last[name] for name in names])
+        assert [found[f"{split}/{name}"].item() for name in names] == pytest.approx(
+            [last[name] for name in names]
+        )
     predicted, predict_step = list[torch.Tensor](), p.module.Model.predict_step
 
     def observe(*given: Any) -> torch.Tensor:
@@ -177,11 +212,15 @@ def test_commands_on_a_run(p: Project, tmp_path: Path) -> None:
         cli = p.run(tmp_path, *options, command="predict")
     net, (_, val_set, _) = cli.model.net.eval(), cli.datamodule.splits
     batch = cli.model.prepare(p.loader.load_batch(val_set, list(range(len(val_set)))), False, None)
-    assert torch.allclose(torch.cat(predicted), net.predict(*batch[: len(batch) - 1]), atol=1e-5), "in their order"
+    assert torch.allclose(torch.cat(predicted), net.predict(*batch[: len(batch) - 1]), atol=1e-5), (
+        "in their order"
+    )
     assert (tmp_path / "a/metrics.jsonl").read_text() == record
 
 
-def test_printed_config_and_help(p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_config_and_help(
+    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         p.run(tmp_path, "--print_config", "--model.lr=0.5")
     assert yaml.safe_load(capsys.readouterr().out)["model"]["lr"] == 0.5
@@ -190,10 +229,15 @@ def test_printed_config_and_help(p: Project, tmp_path: Path, capsys: pytest.Capt
     shown = " ".join(capsys.readouterr().out.split())
     for text in ("Peak learning rate.", "Samples per forward pass and rank."):
         assert text in shown
-    texts = [(p.root / "README.md").read_text(), (ROOT / "docs/frameworks/lightning.md").read_text()]
+    texts = [
+        (p.root / "README.md").read_text(),
+        (ROOT / "docs/frameworks/lightning.md").read_text(),
+    ]
     named = set(re.findall(r"--((?:trainer|model|data)\.[a-z_]+)", " ".join(texts)))
     groups = {"model.net", "data.source"}
-    assert {name for name in named - groups if f"--{name} " not in shown and f"--{name}+" not in shown} == set()
+    assert {
+        name for name in named - groups if f"--{name} " not in shown and f"--{name}+" not in shown
+    } == set()
     assert len(named) > 25
 
 
@@ -202,11 +246,20 @@ def test_printed_config_and_help(p: Project, tmp_path: Path, capsys: pytest.Capt
     [
         (["--trainer.presicion=bf16-mixed"], 2, "--trainer.presicion"),
         (["--model.lr=fast"], 2, 'Parser key "model.lr"'),
-        (["--data.batch_size=200", "--trainer.accumulate_grad_batches=3"], 1, "global batch of 600 samples is larger"),
+        (
+            ["--data.batch_size=200", "--trainer.accumulate_grad_batches=3"],
+            1,
+            "global batch of 600 samples is larger",
+        ),
     ],
 )
 def test_wrong_option_is_named(
-    p: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], status: int, message: str
+    p: Project,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    status: int,
+    message: str,
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         p.run(tmp_path, *options)

@@ -12,7 +12,8 @@ from engine import overwriting
 from lightning_runs import IGNORED, LightningProject, Project, column, rows
 from torch import nn
 
-OVERRIDDEN = "ignore:.Model.configure_optimizers. will be overridden"  # LightningCLI says so with --optimizer
+# LightningCLI says so with --optimizer
+OVERRIDDEN = "ignore:.Model.configure_optimizers. will be overridden"
 pytestmark = [pytest.mark.filterwarnings(found) for found in [*IGNORED, OVERRIDDEN]]
 TRAINER, BATCH = "--trainer", "--data.batch_size"
 DETERMINISTIC = ["--trainer.deterministic=true", "--trainer.benchmark=false"]
@@ -51,7 +52,10 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[list[torch.Tensor]]:
 def test_bf16_trains_with_a_fused_optimizer_and_clipping(
     p: Project, tmp_path: Path, updates: list[list[torch.Tensor]]
 ) -> None:
-    """Lightning itself refuses a fused optimizer here. 16-mixed needs CUDA: on a CPU, Lightning takes bfloat16."""
+    """Lightning itself refuses a fused optimizer here.
+
+    16-mixed needs CUDA: on a CPU, Lightning takes bfloat16.
+    """
     dtypes, linear = set(), nn.functional.linear
 
     def observe(*given: Any) -> torch.Tensor:
@@ -60,16 +64,26 @@ def test_bf16_trains_with_a_fused_optimizer_and_clipping(
         return found
 
     with mock.patch.object(nn.functional, "linear", observe):
-        cli = p.run(tmp_path, f"{TRAINER}.precision=bf16-mixed", f"{TRAINER}.gradient_clip_val=0.01")
+        cli = p.run(
+            tmp_path, f"{TRAINER}.precision=bf16-mixed", f"{TRAINER}.gradient_clip_val=0.01"
+        )
     assert torch.bfloat16 in dtypes
     assert cli.trainer.optimizers[0].defaults["fused"]
     assert min(column(tmp_path, "grad_norm")) > 0.1, "before clipping"
-    assert [nn.utils.get_total_norm(step).item() for step in updates] == pytest.approx([0.01] * 6, rel=1e-3)
+    assert [nn.utils.get_total_norm(step).item() for step in updates] == pytest.approx(
+        [0.01] * 6, rel=1e-3
+    )
 
 
-def test_gradients_are_clipped_by_value(p: Project, tmp_path: Path, updates: list[list[torch.Tensor]]) -> None:
-    p.run(tmp_path, f"{TRAINER}.gradient_clip_val=0.001", f"{TRAINER}.gradient_clip_algorithm=value")
-    assert [max(it.abs().max().item() for it in step) for step in updates] == pytest.approx([0.001] * 6)
+def test_gradients_are_clipped_by_value(
+    p: Project, tmp_path: Path, updates: list[list[torch.Tensor]]
+) -> None:
+    p.run(
+        tmp_path, f"{TRAINER}.gradient_clip_val=0.001", f"{TRAINER}.gradient_clip_algorithm=value"
+    )
+    assert [max(it.abs().max().item() for it in step) for step in updates] == pytest.approx(
+        [0.001] * 6
+    )
 
 
 def test_steps_take_several_micro_batches(p: Project, tmp_path: Path) -> None:
@@ -105,7 +119,9 @@ def test_non_finite_loss_ends_the_run_with_one_line(
     assert capsys.readouterr().err.splitlines()[-1].endswith("lower model.lr")
 
 
-@pytest.mark.parametrize(("kind", "text"), [("simple", "run_training_batch"), ("advanced", "function calls")])
+@pytest.mark.parametrize(
+    ("kind", "text"), [("simple", "run_training_batch"), ("advanced", "function calls")]
+)
 def test_profiler_prints_a_table(
     p: Project, tmp_path: Path, kind: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,14 +132,17 @@ def test_profiler_prints_a_table(
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events at the end of each cycle")
 def test_profiler_of_torch_writes_a_trace(p: Project, tmp_path: Path) -> None:
     p.run(tmp_path, f"{TRAINER}.profiler=pytorch")
-    (trace,) = [json.loads(found.read_text()) for found in (tmp_path / "a").glob("fit*training_step*.json")]
+    (trace,) = [
+        json.loads(found.read_text()) for found in (tmp_path / "a").glob("fit*training_step*.json")
+    ]
     assert any(event["name"].startswith("aten::") for event in trace["traceEvents"])
 
 
 def test_short_runs(p: Project, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cli = p.run(tmp_path / "one", f"{TRAINER}.fast_dev_run=true")
     assert (cli.trainer.global_step, (tmp_path / "one/a/metrics.jsonl").exists()) == (1, False)
-    # A fraction: jsonargparse reads 1 as 1.0, which is all, if the process has made a union of float and int before.
+    # A fraction: jsonargparse reads 1 as 1.0, which is all, if the process has made a union of
+    # float and int before.
     limits = [f"{TRAINER}.limit_train_batches=2", f"{TRAINER}.limit_val_batches=0.125"]
     limits.append(f"{TRAINER}.val_check_interval=2")
     cli = p.run(tmp_path / "limits", *limits)
@@ -154,7 +173,9 @@ def test_same_batch_is_overfitted(p: Project, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pytorch_optimizer.*")
-def test_optimizer_follows_one_cycle(p: Project, tmp_path: Path, name: str, options: list[str]) -> None:
+def test_optimizer_follows_one_cycle(
+    p: Project, tmp_path: Path, name: str, options: list[str]
+) -> None:
     cli = p.run(tmp_path, f"--optimizer={name}", "--optimizer.lr=0.02", *options)
     assert type(cli.trainer.optimizers[0]).__name__ == name.split(".")[-1]
     rates = column(tmp_path, "lr")
@@ -166,21 +187,36 @@ def test_optimizer_follows_one_cycle(p: Project, tmp_path: Path, name: str, opti
 @pytest.mark.parametrize(
     ("options", "rates"),
     [
-        (["CyclicLR", "base_lr=0.1", "max_lr=0.3", "step_size_up=2"], [0.1, 0.2, 0.3, 0.2, 0.1, 0.2]),
+        (
+            ["CyclicLR", "base_lr=0.1", "max_lr=0.3", "step_size_up=2"],
+            [0.1, 0.2, 0.3, 0.2, 0.1, 0.2],
+        ),
         (["CosineAnnealingLR", "T_max=4"], [1.0, 0.8535534, 0.5, 0.1464466, 0.0, 0.1464466]),
     ],
 )
-def test_schedule_advances_with_each_step(p: Project, tmp_path: Path, options: list[str], rates: list[float]) -> None:
+def test_schedule_advances_with_each_step(
+    p: Project, tmp_path: Path, options: list[str], rates: list[float]
+) -> None:
     name, *more = options
-    accumulate = [f"{TRAINER}.accumulate_grad_batches=2", f"{TRAINER}.val_check_interval=12", f"{BATCH}=8"]
+    accumulate = [
+        f"{TRAINER}.accumulate_grad_batches=2",
+        f"{TRAINER}.val_check_interval=12",
+        f"{BATCH}=8",
+    ]
     schedule = [f"--lr_scheduler={name}", *(f"--lr_scheduler.{option}" for option in more)]
     p.run(tmp_path, "--optimizer=SGD", "--optimizer.lr=1.0", *schedule, *accumulate)
     assert column(tmp_path, "lr") == pytest.approx(rates, abs=1e-6)
 
 
 def test_schedule_on_a_metric_advances_with_each_epoch(p: Project, tmp_path: Path) -> None:
-    schedule = [f"--lr_scheduler{option}" for option in ("=ReduceLROnPlateau", ".monitor=val/loss", ".patience=0")]
-    epochs = [f"{TRAINER}.{option}" for option in ("limit_train_batches=2", "val_check_interval=2", "max_steps=8")]
+    schedule = [
+        f"--lr_scheduler{option}"
+        for option in ("=ReduceLROnPlateau", ".monitor=val/loss", ".patience=0")
+    ]
+    epochs = [
+        f"{TRAINER}.{option}"
+        for option in ("limit_train_batches=2", "val_check_interval=2", "max_steps=8")
+    ]
     p.run(
         tmp_path,
         "--optimizer=SGD",
@@ -212,11 +248,16 @@ def test_options_of_the_model_and_the_data(p: Project, tmp_path: Path) -> None:
         )  # fmt: skip
     assert calls == [{"dynamic": False, "mode": "default"}]
     assert torch.get_float32_matmul_precision() == "medium"
-    assert (cli.trainer.train_dataloader.num_workers, cli.trainer.train_dataloader.pin_memory) == (2, False)
+    assert (cli.trainer.train_dataloader.num_workers, cli.trainer.train_dataloader.pin_memory) == (
+        2,
+        False,
+    )
     assert max(column(tmp_path, "lr")) == pytest.approx(2e-3, rel=0.01)
 
 
-def test_channels_last_keeps_activations_in_nhwc(lightning: LightningProject, tmp_path: Path) -> None:
+def test_channels_last_keeps_activations_in_nhwc(
+    lightning: LightningProject, tmp_path: Path
+) -> None:
     p, found = lightning("resnet"), list[bool]()
     convolve = nn.Conv2d.forward
 
@@ -226,7 +267,12 @@ def test_channels_last_keeps_activations_in_nhwc(lightning: LightningProject, tm
         return outputs
 
     with mock.patch.object(nn.Conv2d, "forward", observe):
-        p.run(tmp_path, "--model.channels_last=true", f"{TRAINER}.max_steps=3", f"{TRAINER}.limit_val_batches=1")
+        p.run(
+            tmp_path,
+            "--model.channels_last=true",
+            f"{TRAINER}.max_steps=3",
+            f"{TRAINER}.limit_val_batches=1",
+        )
     assert found
     assert all(found)
 
@@ -264,4 +310,6 @@ def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(
     with mock.patch.object(nn.Module, "compile"), pytest.raises(SystemExit):
         p.run(tmp_path, "--model.compile_mode=max-autotune", f"{TRAINER}.accumulate_grad_batches=2")
     found = capsys.readouterr().err.splitlines()[-1]
-    assert found.startswith("error: model.compile_mode is max-autotune: its CUDA graphs overwrite gradients")
+    assert found.startswith(
+        "error: model.compile_mode is max-autotune: its CUDA graphs overwrite gradients"
+    )

@@ -82,14 +82,24 @@ def slurm(tmp_path: Path) -> dict[str, Any]:
     """The environment of a task that srun has started, and an scontrol that writes what it is asked for."""
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/requeued\n')
     (tmp_path / "scontrol").chmod(0o755)
-    ids = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_NAME": "train"}
+    ids = {
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_JOB_NAME": "train",
+    }
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     return {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "1", "PATH": path} | ids
 
 
 @pytest.mark.slow
-def test_requeued_job_of_slurm_continues(p: Project, tmp_path: Path, whole: Path, slurm: dict[str, Any]) -> None:
-    """SIGUSR1 comes between two steps here. Lightning saves at once, so in a step, that step is lost or repeated."""
+def test_requeued_job_of_slurm_continues(
+    p: Project, tmp_path: Path, whole: Path, slurm: dict[str, Any]
+) -> None:
+    """SIGUSR1 comes between two steps here.
+
+    Lightning saves at once, so in a step, that step is lost or repeated.
+    """
     p = Project(shutil.copytree(p.root, tmp_path / "copy" / p.root.name))
     (p.root / "src/stop.py").write_text(
         "import os, signal\n"
@@ -115,7 +125,12 @@ def test_signals_end_a_run_without_a_checkpoint(p: Project, tmp_path: Path) -> N
     """Only SLURM's requeue saves one; so `every_n_train_steps` says how many steps are lost."""
     for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, 1)):
         folder = tmp_path / number.name
-        run = p.start(folder, "--trainer.max_steps=100000", "--trainer.val_check_interval=100000", every=100000)
+        run = p.start(
+            folder,
+            "--trainer.max_steps=100000",
+            "--trainer.val_check_interval=100000",
+            every=100000,
+        )
         while run.running() and lines(folder) < 5:
             time.sleep(0.001)
         run.send(number)
@@ -142,7 +157,9 @@ def test_checkpoint_with_code_is_refused(p: Project, tmp_path: Path, command: st
     assert not (tmp_path / "executed").exists()
 
 
-def test_checkpoint_with_code_at_a_url_is_refused(p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_with_code_at_a_url_is_refused(
+    p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lightning's own default for a URL is weights_only=False."""
     torch.save({"state_dict": Code(tmp_path / "executed")}, tmp_path / "hostile.ckpt")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
@@ -150,7 +167,11 @@ def test_checkpoint_with_code_at_a_url_is_refused(p: Project, tmp_path: Path, mo
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(Exception, match="Weights only load failed"):
-            p.run(tmp_path, f"--ckpt_path=http://127.0.0.1:{server.server_port}/hostile.ckpt", command="validate")
+            p.run(
+                tmp_path,
+                f"--ckpt_path=http://127.0.0.1:{server.server_port}/hostile.ckpt",
+                command="validate",
+            )
         server.shutdown()
     assert not (tmp_path / "executed").exists()
 
@@ -169,10 +190,12 @@ def test_metrics_of_two_ranks_are_those_of_one(p: Project, tmp_path: Path) -> No
     options = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.max_steps=2"]
     p.finish(tmp_path, *options, "--trainer.val_check_interval=2", ranks=2)
     (two,) = rows(tmp_path, "val")
-    one = p.run(tmp_path / "one", f"--ckpt_path={tmp_path}/a/checkpoints/last.ckpt", command="validate")
-    assert {name: value.item() for name, value in one.trainer.callback_metrics.items()} == pytest.approx(
-        {f"val/{name}": two[name] for name in ("loss", "accuracy")}, rel=1e-5
+    one = p.run(
+        tmp_path / "one", f"--ckpt_path={tmp_path}/a/checkpoints/last.ckpt", command="validate"
     )
+    assert {
+        name: value.item() for name, value in one.trainer.callback_metrics.items()
+    } == pytest.approx({f"val/{name}": two[name] for name in ("loss", "accuracy")}, rel=1e-5)
     net, (_, val_set, _) = one.model.net.eval(), one.datamodule.splits
     batch = one.model.prepare(p.loader.load_batch(val_set, list(range(len(val_set)))), False, None)
     loss, found = net(*batch)

@@ -31,7 +31,9 @@ def test_ranks_share_the_same_global_batches_and_an_epoch_has_a_sample_at_most_o
         plan = p.loader.BatchPlan.make(cfg, samples, size)
         assert (plan.global_batch, plan.steps_per_epoch) == (6 * micro, samples // (6 * micro))
         assert plan.total_steps == -(-5 * plan.steps_per_epoch // 2)
-        ranks = [list(p.loader.train_batches(plan, world(p, rank, size), 3, 0)) for rank in range(size)]
+        ranks = [
+            list(p.loader.train_batches(plan, world(p, rank, size), 3, 0)) for rank in range(size)
+        ]
         micro_batches = [part for parts in zip(*ranks, strict=True) for part in parts]
         steps = [micro_batches[begin : begin + 6] for begin in range(0, len(micro_batches), 6)]
         found[size] = [sorted(chain.from_iterable(step)) for step in steps]
@@ -45,34 +47,55 @@ def test_ranks_share_the_same_global_batches_and_an_epoch_has_a_sample_at_most_o
 
 @pytest.mark.parametrize("size", WORLDS)
 @pytest.mark.parametrize("micro", [1, 3, 64])
-def test_validation_counts_each_sample_once_in_equally_many_batches(tiny: MakePackage, size: int, micro: int) -> None:
+def test_validation_counts_each_sample_once_in_equally_many_batches(
+    tiny: MakePackage, size: int, micro: int
+) -> None:
     p = tiny()
     for samples in range(size, 30):
-        shares = [p.loader.val_batches(samples, micro, world(p, rank, size)) for rank in range(size)]
+        shares = [
+            p.loader.val_batches(samples, micro, world(p, rank, size)) for rank in range(size)
+        ]
         assert len({len(batches) for batches, _ in shares}) == 1
-        counted = [index for batches, count in shares for batch in batches[:count] for index in batch]
+        counted = [
+            index for batches, count in shares for batch in batches[:count] for index in batch
+        ]
         assert sorted(counted) == list(range(samples))
         assert all(0 < len(batch) <= micro for batches, _ in shares for batch in batches)
-    with pytest.raises(p.errors.UserError, match=f"only {size - 1} validation samples for {size} ranks"):
+    with pytest.raises(
+        p.errors.UserError, match=f"only {size - 1} validation samples for {size} ranks"
+    ):
         p.loader.val_batches(size - 1, micro, world(p, 0, size))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"micro_batch": 64}, "the global batch of 64 samples is larger than the training set of 53"),
-        ({"micro_batch": 8, "global_batch": 12}, r"train.global_batch is 12: .* micro_batch x ranks = 8"),
-        ({"micro_batch": 8, "global_batch": 4}, r"train.global_batch is 4: .* micro_batch x ranks = 8"),
+        (
+            {"micro_batch": 64},
+            "the global batch of 64 samples is larger than the training set of 53",
+        ),
+        (
+            {"micro_batch": 8, "global_batch": 12},
+            r"train.global_batch is 12: .* micro_batch x ranks = 8",
+        ),
+        (
+            {"micro_batch": 8, "global_batch": 4},
+            r"train.global_batch is 4: .* micro_batch x ranks = 8",
+        ),
     ],
 )
-def test_batches_that_do_not_fit_are_refused(tiny: MakePackage, options: dict[str, int], message: str) -> None:
+def test_batches_that_do_not_fit_are_refused(
+    tiny: MakePackage, options: dict[str, int], message: str
+) -> None:
     p = tiny()
     with pytest.raises(p.errors.UserError, match=message):
         p.loader.BatchPlan.make(p.config.TrainConfig(**options), 53, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_all_kinds_of_datasets_give_the_same_run(tiny: MakePackage, tmp_path: Path, workers: int) -> None:
+def test_all_kinds_of_datasets_give_the_same_run(
+    tiny: MakePackage, tmp_path: Path, workers: int
+) -> None:
     p, options = tiny(), ["--train.steps=7", f"--loader.workers={workers}", "--model.dropout=0"]
     for kind in KINDS:
         p.train_here(tmp_path / kind, *options, f"--data.kind={kind}")
@@ -97,17 +120,25 @@ train.main()
 def test_an_unreadable_sample_is_one_line_and_what_was_trained_is_kept(
     tiny: MakePackage, tmp_path: Path, workers: int
 ) -> None:
-    p, options = tiny(), ["--data.kind=unreadable", "--train.micro_batch=2", f"--loader.workers={workers}"]
+    p, options = (
+        tiny(),
+        ["--data.kind=unreadable", "--train.micro_batch=2", f"--loader.workers={workers}"],
+    )
     (tmp_path / "program.py").write_text(ALARM.format(p.name, tmp_path))
     arguments = p.arguments(tmp_path, *options, "--train.epochs=2", "--train.eval_every=1000")
     done = run_python(p.root, str(tmp_path / "program.py"), *arguments)
-    assert (done.returncode, done.stderr) == (1, "error: cannot read images/17.png: delete it, or replace it\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: cannot read images/17.png: delete it, or replace it\n",
+    )
     assert not (tmp_path / "alarm").exists(), "a worker still ran, and is killed after 30 seconds"
     kept = state(tmp_path)["step"]
     assert kept == rows(tmp_path, "train")[-1]["step"] > 0
 
 
-def test_automatic_workers_follow_the_data_and_the_cores(tiny: MakePackage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_automatic_workers_follow_the_data_and_the_cores(
+    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     p, device = tiny(), torch.device("cuda")
     train, _, _ = p.data.load(p.data.DataConfig(kind="samples"))
     for cores, ranks, expected in [(8, 1, 8), (8, 4, 2), (128, 1, 32), (1, 2, 1)]:
@@ -130,7 +161,11 @@ class Calls:
         patch.setattr(torch.accelerator, "current_stream", lambda device: self.main)
         patch.setattr(Tensor, "pin_memory", lambda part: self._note("pin", part))
         patch.setattr(Tensor, "record_stream", lambda part, s: self._note(f"record {s.name}", part))
-        patch.setattr(Tensor, "to", lambda part, device, non_blocking: self._copy(move(part, device), non_blocking))
+        patch.setattr(
+            Tensor,
+            "to",
+            lambda part, device, non_blocking: self._copy(move(part, device), non_blocking),
+        )
 
     def _note(self, call: str, part: Tensor) -> Tensor:
         self.found.append(call)
@@ -156,4 +191,14 @@ def test_the_next_batch_is_copied_from_pinned_memory_while_the_present_one_is_in
     for _ in p.loader.Loader(dataset, [[0], [1], [2]], p.config.LoaderConfig(workers=0), device):
         calls.found.append("use")
     copy, hand_over = ["pin", "copy on side"], ["main waits for side", "record main"]
-    assert calls.found == [*copy, *hand_over, *copy, "use", *hand_over, *copy, "use", *hand_over, "use"]
+    assert calls.found == [
+        *copy,
+        *hand_over,
+        *copy,
+        "use",
+        *hand_over,
+        *copy,
+        "use",
+        *hand_over,
+        "use",
+    ]

@@ -39,16 +39,23 @@ def test_expected_result_beats_the_best_linear_velocity(
     """At the points of validation, with the minimum variance tuned on these, in favor of the baseline."""
     p = package("diffusion")
     images, points, times = validation(p, monkeypatch)
-    val, points, times = images.flatten(1).double(), points.flatten(1).double(), times.double().unsqueeze(1)
+    val, points, times = (
+        images.flatten(1).double(),
+        points.flatten(1).double(),
+        times.double().unsqueeze(1),
+    )
     train_set, _, spec = p.data.load(p.data.DataConfig())
     train = train_set.__getitems__(list(range(len(train_set))))[0].flatten(1).double() / 255
     train = (train - spec.mean[0]) / spec.std[0]
     variances, basis = torch.linalg.eigh((train - train.mean(0)).T.cov(correction=0))
-    noise = ((points - times * val) / (1 - times)) @ basis  # the dimensions are independent in this basis
+    # the dimensions are independent in this basis
+    noise = ((points - times * val) / (1 - times)) @ basis
     val = (val - train.mean(0)) @ basis
     points = times * val + (1 - times) * noise
     losses = [
-        (linear_velocity(points, times, torch.zeros(64), variances.clamp(least)) - (val - noise)).square().mean()
+        (linear_velocity(points, times, torch.zeros(64), variances.clamp(least)) - (val - noise))
+        .square()
+        .mean()
         for least in (1e-5, 1e-4, 1e-3, 1e-2)
     ]
     recipe = (p.root / "configs" / "default.yaml").read_text()
@@ -63,7 +70,9 @@ def test_draws_of_a_large_image_are_selected_by_each_level(
 ) -> None:
     """The sum of its levels is odd and above 2 ** 24, so fp32 cannot represent it."""
     p = package("diffusion")
-    net = p.model.build(p.model.ModelConfig(), p.data.Spec(3, 160, ("a",), (0.5,) * 3, (0.25,) * 3)).eval()
+    net = p.model.build(
+        p.model.ModelConfig(), p.data.Spec(3, 160, ("a",), (0.5,) * 3, (0.25,) * 3)
+    ).eval()
     predict = Mock(side_effect=lambda points, times: points)
     monkeypatch.setattr(net, "predict", predict)
     levels = torch.full((1, 3, 160, 160), 255.0)
@@ -73,7 +82,9 @@ def test_draws_of_a_large_image_are_selected_by_each_level(
     assert predict.call_args.args[1].item() == pytest.approx((draw + 0.5) / 61)
 
 
-def test_noise_is_normal_and_times_are_uniform(package: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_normal_and_times_are_uniform(
+    package: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     images, points, times = validation(package("diffusion"), monkeypatch)
     noise = (points - times.view(-1, 1, 1, 1) * images) / (1 - times.view(-1, 1, 1, 1))
     assert 0 <= times.min() < 0.05 < 0.95 < times.max() < 1
@@ -86,10 +97,15 @@ def test_noise_is_normal_and_times_are_uniform(package: Callable[[str], Any], mo
 def test_parameters_are_those_of_the_paper(
     package: Callable[[str], Any], size: str, pixels: int, millions: float
 ) -> None:
-    """Appendix B of Ho et al. 2020: 35.7 million for CIFAR-10, and 114 million for images of 256 pixels."""
+    """Appendix B of Ho et al.
+
+    2020: 35.7 million for CIFAR-10, and 114 million for images of 256 pixels.
+    """
     p = package("diffusion")
     with torch.device("meta"):
-        net = p.model.build(p.model.ModelConfig(size=size), p.data.Spec(3, pixels, ("a",), (0.5,) * 3, (0.25,) * 3))
+        net = p.model.build(
+            p.model.ModelConfig(size=size), p.data.Spec(3, pixels, ("a",), (0.5,) * 3, (0.25,) * 3)
+        )
     count = sum(parameter.numel() for parameter in net.parameters()) / 1e6
     assert round(count, 1 if millions < 100 else None) == millions
 
@@ -99,13 +115,24 @@ def test_attention_is_at_16_pixels_and_at_the_lowest_resolution(
 ) -> None:
     p = package("diffusion")
     monkeypatch.setitem(p.model.SIZES, "small", ((8, 16, 16), 2))
-    net = p.model.build(p.model.ModelConfig(), p.data.Spec(3, 32, ("a",), (0.5,) * 3, (0.25,) * 3)).eval()
+    net = p.model.build(
+        p.model.ModelConfig(), p.data.Spec(3, 32, ("a",), (0.5,) * 3, (0.25,) * 3)
+    ).eval()
     seen = []
     for block in net.blocks:
         kind = "Attention" if block.attention else "Identity"
-        block.register_forward_hook(lambda _, args, out, kind=kind: seen.append((out.shape[-1], kind)))
+        block.register_forward_hook(
+            lambda _, args, out, kind=kind: seen.append((out.shape[-1], kind))
+        )
     with torch.no_grad():
         assert net.predict(torch.randn(2, 3, 32, 32), torch.rand(2)).shape == (2, 3, 32, 32)
-    down = [(32, "Identity"), (32, "Identity"), (16, "Attention"), (16, "Attention"), (8, "Identity"), (8, "Identity")]
+    down = [
+        (32, "Identity"),
+        (32, "Identity"),
+        (16, "Attention"),
+        (16, "Attention"),
+        (8, "Identity"),
+        (8, "Identity"),
+    ]
     up = [(8, "Identity")] * 3 + [(16, "Attention")] * 3 + [(32, "Identity")] * 3
     assert seen == [*down, (8, "Attention"), (8, "Identity"), *up]

@@ -9,8 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PARTS = {"tokens": "transformer.wte", "positions": "transformer.wpe", "head": "lm_head", "norm": "transformer.ln_f"}
-PARTS |= {"blocks": "transformer.h", "norm1": "ln_1", "norm2": "ln_2", "attention.qkv": "attn.c_attn"}
+PARTS = {
+    "tokens": "transformer.wte",
+    "positions": "transformer.wpe",
+    "head": "lm_head",
+    "norm": "transformer.ln_f",
+}
+PARTS |= {
+    "blocks": "transformer.h",
+    "norm1": "ln_1",
+    "norm2": "ln_2",
+    "attention.qkv": "attn.c_attn",
+}
 PARTS |= {"attention.out": "attn.c_proj", "widen": "mlp.c_fc", "narrow": "mlp.c_proj"}
 
 

@@ -33,16 +33,25 @@ def totals(net: Any, *batch: torch.Tensor) -> dict[str, float]:
     sums: dict[str, list[float]] = {}
     with torch.no_grad():
         for begin in range(0, 64, 16):
-            for name, (total, count) in net(*(part[begin : begin + 16] for part in batch))[1].items():
+            for name, (total, count) in net(*(part[begin : begin + 16] for part in batch))[
+                1
+            ].items():
                 found = sums.setdefault(name, [0.0, 0.0])
                 found[0], found[1] = found[0] + float(total), found[1] + float(count)
     return {name: total / count for name, (total, count) in sums.items()}
 
 
-@pytest.mark.parametrize(("size", "width", "depth", "embedding"), [("small", 64, 2, 8), ("wide", 512, 4, 32)])
+@pytest.mark.parametrize(
+    ("size", "width", "depth", "embedding"), [("small", 64, 2, 8), ("wide", 512, 4, 32)]
+)
 @pytest.mark.parametrize("classes", [(), ("no", "yes", "perhaps")])
 def test_sizes_have_the_expected_parameter_counts(
-    package: Callable[[str], Any], size: str, width: int, depth: int, embedding: int, classes: tuple[str, ...]
+    package: Callable[[str], Any],
+    size: str,
+    width: int,
+    depth: int,
+    embedding: int,
+    classes: tuple[str, ...],
 ) -> None:
     """Counted by hand: the embedding, the stem, two matrices and a norm per block, the head and its norm."""
     p = package("mlp")
@@ -50,7 +59,13 @@ def test_sizes_have_the_expected_parameter_counts(
         net = p.model.build(p.model.ModelConfig(size=size), spec_of(p, classes))
     inputs = -(-(4 + 2 * embedding) // 8) * 8
     block = 2 * width + (width + 1) * 2 * width + 2 * width * width
-    expected = (4 + 3) * embedding + inputs * width + depth * block + 2 * width + (width + 1) * (len(classes) or 1)
+    expected = (
+        (4 + 3) * embedding
+        + inputs * width
+        + depth * block
+        + 2 * width
+        + (width + 1) * (len(classes) or 1)
+    )
     assert sum(weight.numel() for weight in net.parameters()) == expected
     assert len(net.blocks) == depth
 
@@ -70,11 +85,17 @@ def test_regression_metrics_equal_those_of_scikit_learn(package: Callable[[str],
 
 def test_classification_loss_equals_that_of_scikit_learn(package: Callable[[str], Any]) -> None:
     net = random_model(package("mlp"), ("no", "yes", "perhaps"))
-    numbers, codes, labels = torch.randn(64, 4), torch.randint(0, 3, (64, 2)), torch.randint(0, 3, (64,))
+    numbers, codes, labels = (
+        torch.randn(64, 4),
+        torch.randint(0, 3, (64, 2)),
+        torch.randint(0, 3, (64,)),
+    )
     with torch.no_grad():
         probabilities = net.predict(numbers, codes).double().softmax(1)
     reached = totals(net, numbers, codes, labels)
-    assert reached["loss"] == pytest.approx(log_loss(labels, probabilities, labels=[0, 1, 2]), rel=1e-5)
+    assert reached["loss"] == pytest.approx(
+        log_loss(labels, probabilities, labels=[0, 1, 2]), rel=1e-5
+    )
     assert reached["accuracy"] == (probabilities.argmax(1) == labels).double().mean().item()
 
 

@@ -25,7 +25,9 @@ def test_metrics_equal_those_of_scikit_learn(package: Callable[[str], Any]) -> N
     hits, unions = metrics["iou"]
     present = unions > 0
     assert present.tolist()[-1] is False
-    expected = jaccard_score(y_true, y_pred, average="macro", labels=present.nonzero().flatten().numpy())
+    expected = jaccard_score(
+        y_true, y_pred, average="macro", labels=present.nonzero().flatten().numpy()
+    )
     assert (hits[present] / unions[present]).mean().item() == pytest.approx(expected, rel=1e-6)
     correct, count = metrics["accuracy"]
     assert int(correct) / int(count) == pytest.approx(accuracy_score(y_true, y_pred))

@@ -26,8 +26,12 @@ def gaussian_bits(train: np.ndarray[Any, Any], val: np.ndarray[Any, Any], minimu
     below, above = ((val + shift - mean) / std for shift in (-0.5, 0.5))
     # Computed on the side of the mean where the tails are small, to avoid cancellation.
     sign = np.where(below > 0, -1, 1)
-    low = np.where(sign > 0, np.where(val == 0, -np.inf, below), np.where(val == 255, -np.inf, -above))
-    high = np.where(sign > 0, np.where(val == 255, np.inf, above), np.where(val == 0, np.inf, -below))
+    low = np.where(
+        sign > 0, np.where(val == 0, -np.inf, below), np.where(val == 255, -np.inf, -above)
+    )
+    high = np.where(
+        sign > 0, np.where(val == 255, np.inf, above), np.where(val == 0, np.inf, -below)
+    )
     tail = np.vectorize(lambda z: 0.5 * math.erfc(-z / math.sqrt(2)))
     return float(-np.log2(np.maximum(tail(high) - tail(low), 1e-300)).mean())
 
@@ -36,14 +40,18 @@ def test_expected_result_beats_a_gaussian_per_pixel(package: Callable[[str], Any
     """With the minimum deviation of constant pixels tuned on the validation images, in favor of the baseline."""
     p = package("vae")
     train, val, _ = p.data.load(p.data.DataConfig())
-    baseline = min(gaussian_bits(levels_of(train), levels_of(val), minimum) for minimum in (1, 4, 16, 32))
+    baseline = min(
+        gaussian_bits(levels_of(train), levels_of(val), minimum) for minimum in (1, 4, 16, 32)
+    )
     recipe = (p.root / "configs" / "default.yaml").read_text()
     expected = re.search(r"^# Expect: bits_per_dim < ([\d.]+)", recipe, re.MULTILINE)
     assert expected is not None
     assert float(expected[1]) <= baseline - MARGIN
 
 
-def test_probabilities_are_those_of_the_logistic_distribution(package: Callable[[str], Any]) -> None:
+def test_probabilities_are_those_of_the_logistic_distribution(
+    package: Callable[[str], Any],
+) -> None:
     location, scale, half = 0.2, 0.3, 0.5 / (255 * 0.38)
     levels = torch.tensor([1.0, 60.0, 254.0])
     x = (levels / 255 - 0.3) / 0.38
@@ -58,7 +66,9 @@ def test_elbo_is_below_the_likelihood(package: Callable[[str], Any]) -> None:
     """Estimated by importance sampling: Burda et al. 2015, arXiv:1509.00519, theorem 1."""
     p = package("vae")
     _, val, spec = p.data.load(p.data.DataConfig())
-    images, labels = p.data.Prepare(spec, p.data.DataConfig())(val.__getitems__([0]), False, torch.Generator())
+    images, labels = p.data.Prepare(spec, p.data.DataConfig())(
+        val.__getitems__([0]), False, torch.Generator()
+    )
     torch.manual_seed(0)
     net = p.model.build(p.model.ModelConfig(), spec)
     torch.nn.init.normal_(net.head.weight, std=0.05)
@@ -67,7 +77,11 @@ def test_elbo_is_below_the_likelihood(package: Callable[[str], Any]) -> None:
     noise = torch.randn(1000, mean.shape[1])
     latents = mean + (log_variance / 2).exp() * noise
     levels = ((many * net.std + net.mean) * 255).round()
-    logs = p.model.log_probability(many, levels, *net.pixels(latents), 0.5 / (255 * net.std)).flatten(1).sum(1)
+    logs = (
+        p.model.log_probability(many, levels, *net.pixels(latents), 0.5 / (255 * net.std))
+        .flatten(1)
+        .sum(1)
+    )
     ratio = 0.5 * (noise**2 - latents**2 + log_variance).sum(1)
     likelihood = (logs + ratio).logsumexp(0) - math.log(1000)
     total, count = net.train()(many, labels.expand(1000))[1]["bits_per_dim"]
@@ -81,7 +95,9 @@ def test_noise_of_a_large_image_is_selected_by_each_level(
 ) -> None:
     """The sum of its levels is odd and above 2 ** 24, so fp32 cannot represent it."""
     p = package("vae")
-    net = p.model.build(p.model.ModelConfig(), p.data.Spec(3, 160, ("a",), (0.5,) * 3, (0.25,) * 3)).eval()
+    net = p.model.build(
+        p.model.ModelConfig(), p.data.Spec(3, 160, ("a",), (0.5,) * 3, (0.25,) * 3)
+    ).eval()
     torch.nn.init.zeros_(net.to_latent.weight)  # so that the latents are the noise
     torch.nn.init.zeros_(net.to_latent.bias)
     levels = torch.full((1, 3, 160, 160), 255.0)

@@ -12,14 +12,28 @@ KINDS = ("weight", "bias")
 
 def build(p: Any, **values: Any) -> Any:
     torch.manual_seed(0)
-    return p.model.build(p.model.ModelConfig(**values), p.data.Spec(1, 8, ("a", "b"), (0.3,), (0.38,)))
+    return p.model.build(
+        p.model.ModelConfig(**values), p.data.Spec(1, 8, ("a", "b"), (0.3,), (0.38,))
+    )
 
 
 def test_block_equals_torch_encoder_layer(package: Callable[[str], Any]) -> None:
     block = build(package("vit")).blocks[0].eval()
-    layer = nn.TransformerEncoderLayer(64, 2, 256, 0.0, nn.functional.gelu, 1e-6, batch_first=True, norm_first=True)
-    names = {"norm1": "norm1", "norm2": "norm2", "out": "self_attn.out_proj", "widen": "linear1", "narrow": "linear2"}
-    state = {f"{new}.{kind}": getattr(block, old).get_parameter(kind) for old, new in names.items() for kind in KINDS}
+    layer = nn.TransformerEncoderLayer(
+        64, 2, 256, 0.0, nn.functional.gelu, 1e-6, batch_first=True, norm_first=True
+    )
+    names = {
+        "norm1": "norm1",
+        "norm2": "norm2",
+        "out": "self_attn.out_proj",
+        "widen": "linear1",
+        "narrow": "linear2",
+    }
+    state = {
+        f"{new}.{kind}": getattr(block, old).get_parameter(kind)
+        for old, new in names.items()
+        for kind in KINDS
+    }
     state |= {f"self_attn.in_proj_{kind}": block.qkv.get_parameter(kind) for kind in KINDS}
     layer.load_state_dict(state)
     x = torch.randn(3, 17, 64)
@@ -39,4 +53,11 @@ def test_initial_scales_are_those_of_the_papers_code(package: Callable[[str], An
 def test_weights_of_an_older_version_fit(package: Callable[[str], Any]) -> None:
     """The names in a state_dict of 0.3.0."""
     names = set(build(package("vit")).state_dict())
-    assert {"summary", "positions", "cut.weight", "blocks.2.qkv.weight", "norm.bias", "head.weight"} <= names
+    assert {
+        "summary",
+        "positions",
+        "cut.weight",
+        "blocks.2.qkv.weight",
+        "norm.bias",
+        "head.weight",
+    } <= names

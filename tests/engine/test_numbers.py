@@ -19,16 +19,28 @@ SCHEDULES = list(itertools.product(TOTALS, ["cos", "linear"], [False, True], [0.
 
 
 @pytest.mark.parametrize(("total", "anneal", "three_phase", "pct_start"), SCHEDULES)
-def test_onecycle_equals_torch(tiny: MakePackage, total: int, anneal: Any, three_phase: bool, pct_start: float) -> None:
+def test_onecycle_equals_torch(
+    tiny: MakePackage, total: int, anneal: Any, three_phase: bool, pct_start: float
+) -> None:
     p = tiny()
-    cfg = p.config.OptimConfig(lr=0.3, anneal_strategy=anneal, three_phase=three_phase, pct_start=pct_start)
+    cfg = p.config.OptimConfig(
+        lr=0.3, anneal_strategy=anneal, three_phase=three_phase, pct_start=pct_start
+    )
     schedule = p.optim.OneCycle(cfg, SimpleNamespace(total_steps=total, global_batch=64))
     ours, theirs = (torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=0.3) for _ in range(2))
-    options: dict[str, Any] = {"three_phase": three_phase, "pct_start": pct_start, "anneal_strategy": anneal}
+    options: dict[str, Any] = {
+        "three_phase": three_phase,
+        "pct_start": pct_start,
+        "anneal_strategy": anneal,
+    }
     reference = torch.optim.lr_scheduler.OneCycleLR(theirs, 0.3, total, **options, div_factor=10)
     for step in range(total):
         lr = schedule.set(ours, step)
-        assert lr == ours.param_groups[0]["lr"] == pytest.approx(theirs.param_groups[0]["lr"], rel=1e-9)
+        assert (
+            lr
+            == ours.param_groups[0]["lr"]
+            == pytest.approx(theirs.param_groups[0]["lr"], rel=1e-9)
+        )
         assert ours.param_groups[0]["betas"] == pytest.approx(theirs.param_groups[0]["betas"])
         theirs.step()
         if step < total - 1:
@@ -40,7 +52,8 @@ def test_onecycle_equals_torch(tiny: MakePackage, total: int, anneal: Any, three
 def test_short_schedules_stay_in_range(tiny: MakePackage, total: int, three_phase: bool) -> None:
     p = tiny()
     schedule = p.optim.OneCycle(
-        p.config.OptimConfig(lr=0.3, three_phase=three_phase), SimpleNamespace(total_steps=total, global_batch=64)
+        p.config.OptimConfig(lr=0.3, three_phase=three_phase),
+        SimpleNamespace(total_steps=total, global_batch=64),
     )
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))])
     for step in range(total + 2):
@@ -60,7 +73,9 @@ def test_rate_is_scaled_only_on_request(tiny: MakePackage) -> None:
 
 def test_momentum_is_cycled_only_in_optimizers_that_have_it(tiny: MakePackage) -> None:
     p = tiny()
-    schedule = p.optim.OneCycle(p.config.OptimConfig(), SimpleNamespace(total_steps=10, global_batch=1))
+    schedule = p.optim.OneCycle(
+        p.config.OptimConfig(), SimpleNamespace(total_steps=10, global_batch=1)
+    )
     weight = [nn.Parameter(torch.zeros(1))]
     plain, moving = torch.optim.SGD(weight, lr=1.0), torch.optim.SGD(weight, lr=1.0, momentum=0.9)
     for optimizer, expected in ((plain, 0), (moving, 0.95)):
@@ -75,18 +90,28 @@ def test_momentum_is_cycled_only_in_optimizers_that_have_it(tiny: MakePackage) -
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clip", [None, 0.05])
-def test_training_equals_a_loop_of_torch(tiny: MakePackage, tmp_path: Path, fused: bool, clip: float | None) -> None:
+def test_training_equals_a_loop_of_torch(
+    tiny: MakePackage, tmp_path: Path, fused: bool, clip: float | None
+) -> None:
     """With two parameter groups, a schedule, and clipping by value and by norm."""
     p, steps = tiny(), 20
     options = [f"--train.steps={steps}", f"--optim.fused={str(fused).lower()}", "--optim.lr=0.02"]
-    options += ["--model.dropout=0", f"--optim.clip={'null' if clip is None else clip}", "--optim.clip_value=0.1"]
+    options += [
+        "--model.dropout=0",
+        f"--optim.clip={'null' if clip is None else clip}",
+        "--optim.clip_value=0.1",
+    ]
     p.train_here(tmp_path, *options)
     train, _, spec = p.data.load(p.data.DataConfig())
     torch.manual_seed(0)
     net = p.model.build(p.model.ModelConfig(dropout=0), spec)
     named = dict(net.named_parameters())
-    groups = [{"params": [named[name] for name in named if named[name].ndim > 1], "weight_decay": 0.01}]
-    groups.append({"params": [named[name] for name in named if named[name].ndim < 2], "weight_decay": 0.0})
+    groups = [
+        {"params": [named[name] for name in named if named[name].ndim > 1], "weight_decay": 0.01}
+    ]
+    groups.append(
+        {"params": [named[name] for name in named if named[name].ndim < 2], "weight_decay": 0.0}
+    )
     optimizer = torch.optim.AdamW(groups, lr=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, steps, div_factor=10)
     norms = []
@@ -108,7 +133,10 @@ def test_training_equals_a_loop_of_torch(tiny: MakePackage, tmp_path: Path, fuse
 def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
     tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, options = tiny(), ["--train.steps=12", "--train.eval_every=6", "--train.micro_batch=4", "--log.every=3"]
+    p, options = (
+        tiny(),
+        ["--train.steps=12", "--train.eval_every=6", "--train.micro_batch=4", "--log.every=3"],
+    )
     p.train_here(tmp_path / "kept", *options)
     monkeypatch.setattr(p.train, "build", overwriting(p.model.build))
     p.train_here(tmp_path / "overwritten", *options)
@@ -134,7 +162,9 @@ print("torch._dynamo" in sys.modules)
 """
     environment = os.environ | {"PYTHONPATH": f"{p.root}/src"}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=p.root, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=p.root, env=environment, capture_output=True, text=True, check=True
+    )
     assert "from step 2" in done.stdout
     assert done.stdout.endswith("False\n"), "the start takes a second longer"
 
@@ -147,26 +177,38 @@ def test_weight_decay_applies_to_matrices_that_are_not_exempt(tiny: MakePackage)
     decayed, rest = p.optim.adamw(net, p.config.OptimConfig(weight_decay=0.3)).param_groups
     assert (decayed["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
     assert [id(it) for it in decayed["params"]] == [id(net[0].weight)]
-    assert {id(it) for it in rest["params"]} == {id(net[1].weight), id(net[1].bias), id(net[2].weight)}
+    assert {id(it) for it in rest["params"]} == {
+        id(net[1].weight),
+        id(net[1].bias),
+        id(net[2].weight),
+    }
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_gradients_that_are_zero_or_none_train_alike(tiny: MakePackage, tmp_path: Path, set_to_none: bool) -> None:
+def test_gradients_that_are_zero_or_none_train_alike(
+    tiny: MakePackage, tmp_path: Path, set_to_none: bool
+) -> None:
     p = tiny()
-    p.train_here(tmp_path / "a", "--train.steps=5", f"--optim.set_to_none={str(set_to_none).lower()}")
+    p.train_here(
+        tmp_path / "a", "--train.steps=5", f"--optim.set_to_none={str(set_to_none).lower()}"
+    )
     p.train_here(tmp_path / "b", "--train.steps=5")
     assert equal(saved(tmp_path / "a")["model"], saved(tmp_path / "b")["model"])
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_reduced_precision_trains_on_the_cpu_and_resumes(package: MakePackage, tmp_path: Path, precision: str) -> None:
+def test_reduced_precision_trains_on_the_cpu_and_resumes(
+    package: MakePackage, tmp_path: Path, precision: str
+) -> None:
     p, options = package("mlp"), [f"--speed.precision={precision}", "--train.eval_every=8"]
     p.train_here(tmp_path / "fp32", "--train.steps=16", "--train.eval_every=8")
     p.train_here(tmp_path / "whole", *options, "--train.steps=16")
     for mine, other in zip(rows(tmp_path / "whole"), rows(tmp_path / "fp32"), strict=True):
         assert mine["loss"] == pytest.approx(other["loss"], rel=0.03)
     assert rows(tmp_path / "whole") != rows(tmp_path / "fp32")
-    assert all(weight.dtype != torch.bfloat16 for weight in saved(tmp_path / "whole")["model"].values())
+    assert all(
+        weight.dtype != torch.bfloat16 for weight in saved(tmp_path / "whole")["model"].values()
+    )
     older = sorted((tmp_path / "whole/a/checkpoints").glob("step-*"))[0]
     (tmp_path / "part/a/checkpoints").mkdir(parents=True)
     older.rename(tmp_path / "part/a/checkpoints" / older.name)
@@ -174,9 +216,16 @@ def test_reduced_precision_trains_on_the_cpu_and_resumes(package: MakePackage, t
     assert equal(saved(tmp_path / "part"), saved(tmp_path / "whole"))
 
 
-def test_fp16_skips_steps_that_overflow_and_the_schedule_does_not_count_them(tiny: MakePackage, tmp_path: Path) -> None:
+def test_fp16_skips_steps_that_overflow_and_the_schedule_does_not_count_them(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny()
-    options = ["--speed.precision=fp16", "--model.loss_scale=1e4", "--optim.lr=1e-3", "--train.steps=40"]
+    options = [
+        "--speed.precision=fp16",
+        "--model.loss_scale=1e4",
+        "--optim.lr=1e-3",
+        "--train.steps=40",
+    ]
     p.train_here(tmp_path, *options)
     found = rows(tmp_path, "train")
     skipped = int(found[-1]["skipped"])
@@ -191,13 +240,18 @@ def test_fp16_skips_steps_that_overflow_and_the_schedule_does_not_count_them(tin
     assert steps == {40 - skipped}
 
 
-@pytest.mark.parametrize("kept", ["train.accumulate=2", "train.global_batch=32", "optim.set_to_none=false"])
+@pytest.mark.parametrize(
+    "kept", ["train.accumulate=2", "train.global_batch=32", "optim.set_to_none=false"]
+)
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(
     tiny: MakePackage, tmp_path: Path, mode: str, kept: str
 ) -> None:
     p, compiled = tiny(), ("--speed.compile=model", f"--speed.compile_mode={mode}")
-    with pytest.raises(p.errors.UserError, match=f"speed.compile_mode is {mode}: its CUDA graphs overwrite gradients"):
+    with pytest.raises(
+        p.errors.UserError,
+        match=f"speed.compile_mode is {mode}: its CUDA graphs overwrite gradients",
+    ):
         p.train_here(tmp_path, *compiled, f"--{kept}")
     p.options(*compiled).check_cuda_graphs(1)
     p.options(*compiled, "--speed.compile=off", "--optim.set_to_none=false").check_cuda_graphs(2)

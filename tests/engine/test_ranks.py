@@ -28,14 +28,23 @@ def test_ranks_equal_one_with_dropout_and_unequal_shares_of_the_validation(
 ) -> None:
     p = tiny()
     p.finish(tmp_path / "one", *SAME, "--train.micro_batch=4", "--train.accumulate=6")
-    p.finish(tmp_path / "more", *SAME, "--train.micro_batch=4", f"--train.accumulate={6 // ranks}", ranks=ranks)
+    p.finish(
+        tmp_path / "more",
+        *SAME,
+        "--train.micro_batch=4",
+        f"--train.accumulate={6 // ranks}",
+        ranks=ranks,
+    )
     assert_close(tmp_path / "more", tmp_path / "one")
 
 
 @pytest.mark.slow
 def test_global_batch_is_divided_over_the_ranks(package: MakePackage, tmp_path: Path) -> None:
     """The MLP's validations differ, as its running statistics are means over the ranks."""
-    p, same = package("mlp"), ["--train.steps=8", "--train.micro_batch=8", "--train.global_batch=32"]
+    p, same = (
+        package("mlp"),
+        ["--train.steps=8", "--train.micro_batch=8", "--train.global_batch=32"],
+    )
     p.finish(tmp_path / "one", *same)
     p.finish(tmp_path / "two", *same, ranks=2)
     losses = [[row["loss"] for row in rows(tmp_path / name, "train")] for name in ("one", "two")]
@@ -45,7 +54,9 @@ def test_global_batch_is_divided_over_the_ranks(package: MakePackage, tmp_path: 
 
 
 @pytest.mark.slow
-def test_running_statistics_are_the_mean_over_ranks_and_equal_after_a_resume(tiny: MakePackage, tmp_path: Path) -> None:
+def test_running_statistics_are_the_mean_over_ranks_and_equal_after_a_resume(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p, same = tiny(), ["--model.kind=batch_norm", "--train.eval_every=6"]
     p.finish(tmp_path, *same, "--train.steps=6", ranks=2)
     first = rows(tmp_path, "val")
@@ -59,7 +70,12 @@ def test_running_statistics_are_the_mean_over_ranks_and_equal_after_a_resume(tin
 def test_micro_batches_equal_one_batch(tiny: MakePackage, tmp_path: Path, parts: int) -> None:
     p, same = tiny(), ["--train.steps=9", "--model.dropout=0", "--optim.clip=0.3"]
     p.train_here(tmp_path / "one", *same, "--train.micro_batch=16")
-    p.train_here(tmp_path / "parts", *same, f"--train.micro_batch={16 // parts}", f"--train.accumulate={parts}")
+    p.train_here(
+        tmp_path / "parts",
+        *same,
+        f"--train.micro_batch={16 // parts}",
+        f"--train.accumulate={parts}",
+    )
     assert_close(tmp_path / "parts", tmp_path / "one")
 
 
@@ -87,7 +103,10 @@ def test_ragged_data_trains_and_validates_exactly(
 def test_collectives_in_forward_do_not_hang_with_unequal_shares_of_the_validation(
     tiny: MakePackage, tmp_path: Path, val_samples: int
 ) -> None:
-    p, options = tiny(), ["--train.steps=4", "--train.micro_batch=3", f"--data.val_samples={val_samples}"]
+    p, options = (
+        tiny(),
+        ["--train.steps=4", "--train.micro_batch=3", f"--data.val_samples={val_samples}"],
+    )
     p.finish(tmp_path / "two", *options, "--model.kind=collective", ranks=2)
     p.finish(tmp_path / "plain", *options, ranks=2)
     assert rows(tmp_path / "two") == rows(tmp_path / "plain")
@@ -108,21 +127,36 @@ def test_validation_needs_no_graph_and_leaves_the_model_in_training_mode(tiny: M
     p, seen = tiny(), []
     _, val, spec = p.data.load(p.data.DataConfig())
     net = p.model.build(p.model.ModelConfig(), spec)
-    net.register_forward_hook(lambda module, *_: seen.append((torch.is_inference_mode_enabled(), module.training)))
+    net.register_forward_hook(
+        lambda module, *_: seen.append((torch.is_inference_mode_enabled(), module.training))
+    )
     world = p.distributed.World(0, 1, torch.device("cpu"))
-    batches = p.loader.Loader(val, [[0, 1], [2, 3, 4, 5, 6]], p.config.LoaderConfig(workers=0), world)
+    batches = p.loader.Loader(
+        val, [[0, 1], [2, 3, 4, 5, 6]], p.config.LoaderConfig(workers=0), world
+    )
     found = p.metrics.evaluate(net, batches, 2, p.data.Prepare(spec, None), nullcontext, world)
     assert (seen, net.training) == ([(True, False)] * 2, True)
     assert found.keys() == {"loss"}
 
 
-def test_loss_that_is_not_finite_stops_the_run_before_it_is_saved(tiny: MakePackage, tmp_path: Path) -> None:
+def test_loss_that_is_not_finite_stops_the_run_before_it_is_saved(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny()
-    with pytest.raises(p.errors.UserError, match="the loss is inf and the gradient norm nan at step 3: lower optim.lr"):
+    with pytest.raises(
+        p.errors.UserError,
+        match="the loss is inf and the gradient norm nan at step 3: lower optim.lr",
+    ):
         p.train_here(tmp_path, "--model.kind=nan", "--train.steps=9", "--train.eval_every=2")
     assert saved(tmp_path)["step"] == 2
     with pytest.raises(p.errors.UserError, match="at step 4: lower optim.lr"):
-        p.train_here(tmp_path / "b", "--model.kind=nan", "--train.steps=9", "--train.eval_every=4", "--log.every=100")
+        p.train_here(
+            tmp_path / "b",
+            "--model.kind=nan",
+            "--train.steps=9",
+            "--train.eval_every=4",
+            "--log.every=100",
+        )
     assert not list((tmp_path / "b/a").glob("checkpoints/*"))
 
 
@@ -130,12 +164,19 @@ def test_vectors_of_sums_give_the_mean_over_entries_that_have_a_count(tiny: Make
     p = tiny()
     meter = p.metrics.Meter(p.distributed.World(0, 1, torch.device("cpu")))
     for _ in range(1500):  # more than are kept as they are
-        meter.add({"loss": (torch.tensor(2.0), 4), "iou": (torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2, 4, 0]))})
+        meter.add(
+            {
+                "loss": (torch.tensor(2.0), 4),
+                "iou": (torch.tensor([1.0, 3.0, 0.0]), torch.tensor([2, 4, 0])),
+            }
+        )
     found: dict[str, Any] = meter.read({"norm": torch.tensor(7.0)})
     assert found == {"loss": 0.5, "iou": pytest.approx(0.625), "norm": 7.0}
 
 
-def test_seeds_of_micro_batches_differ_and_are_those_of_any_number_of_ranks(tiny: MakePackage) -> None:
+def test_seeds_of_micro_batches_differ_and_are_those_of_any_number_of_ranks(
+    tiny: MakePackage,
+) -> None:
     p, found = tiny(), {}
     for size in (1, 2):
         worlds = [p.distributed.World(rank, size, torch.device("cpu")) for rank in range(size)]
@@ -149,7 +190,9 @@ def test_seeds_of_micro_batches_differ_and_are_those_of_any_number_of_ranks(tiny
     assert len(set(found[1])) == 16
 
 
-def test_weights_of_a_run_do_not_depend_on_another_run_before_it(tiny: MakePackage, tmp_path: Path) -> None:
+def test_weights_of_a_run_do_not_depend_on_another_run_before_it(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny()
     for name in ("a", "b"):
         p.train_here(tmp_path / name, "--train.steps=3")

@@ -26,9 +26,16 @@ def enabled(components: tuple[str, ...]) -> list[str]:
 def test_kill_at_random_moments_changes_nothing(
     package: MakePackage, tmp_path: Path, components: tuple[str, ...]
 ) -> None:
-    p, options, rng = package("mlp", *components), [*LONG, *enabled(components)], random.Random(len(components))  # noqa: S311
+    p, options, rng = (
+        package("mlp", *components),
+        [*LONG, *enabled(components)],
+        random.Random(len(components)),  # noqa: S311
+    )
     p.finish(tmp_path / "whole", *options)
-    program, arguments = str(PROGRAMS / "signal_at_step.py"), p.arguments(tmp_path / "killed", *options)
+    program, arguments = (
+        str(PROGRAMS / "signal_at_step.py"),
+        p.arguments(tmp_path / "killed", *options),
+    )
     for part in range(1, 7 if EVERY else 5):
         step, delay = 34 * part + rng.randrange(34), 0.03 * rng.random()
         done = run_python(p.root, program, "9", f"{step}", p.name, *arguments, DELAY=f"{delay}")
@@ -65,7 +72,9 @@ def test_kill_at_a_file_operation_changes_nothing(
 
 
 @pytest.mark.slow
-def test_kill_of_one_of_two_ranks_ends_the_other_and_changes_nothing(tiny: MakePackage, tmp_path: Path) -> None:
+def test_kill_of_one_of_two_ranks_ends_the_other_and_changes_nothing(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p, options = tiny(), ["--train.steps=600", "--train.eval_every=50", "--train.micro_batch=8"]
     p.finish(tmp_path / "whole", *options, ranks=2)
     run = p.start(tmp_path / "killed", *options, ranks=2)
@@ -85,14 +94,21 @@ def test_resume_in_the_middle_of_an_epoch_equals_one_run(
     tiny: MakePackage, tmp_path: Path, kind: str, workers: int
 ) -> None:
     p = tiny()
-    options = [f"--model.kind={kind}", "--train.steps=8", "--train.eval_every=4", "--train.accumulate=2"]
+    options = [
+        f"--model.kind={kind}",
+        "--train.steps=8",
+        "--train.eval_every=4",
+        "--train.accumulate=2",
+    ]
     options += ["--train.micro_batch=8", f"--loader.workers={workers}"]
     p.train_here(tmp_path / "whole", *options)
     (tmp_path / "part/a/checkpoints").mkdir(parents=True)
     checkpoints(tmp_path / "whole")[0].rename(tmp_path / "part/a/checkpoints/step-00000004")
     p.train_here(tmp_path / "part", *options)
     assert equal(saved(tmp_path / "part"), saved(tmp_path / "whole"))
-    assert rows(tmp_path / "part") == rows(tmp_path / "whole")[4:], "the rest, after the same validation"
+    assert rows(tmp_path / "part") == rows(tmp_path / "whole")[4:], (
+        "the rest, after the same validation"
+    )
 
 
 def test_other_hyperparameters_apply_after_a_resume_but_another_optimizer_is_refused(
@@ -101,7 +117,12 @@ def test_other_hyperparameters_apply_after_a_resume_but_another_optimizer_is_ref
     p = tiny()
     p.train_here(tmp_path, "--train.steps=4")
     p.train_here(tmp_path, "--train.steps=6", "--optim.weight_decay=0.5")
-    assert [group["weight_decay"] for group in saved(tmp_path)["optimizer"]["param_groups"]] == [0.5, 0.0]
-    monkeypatch.setattr(p.optim, "adamw", lambda model, cfg: torch.optim.SGD(model.parameters(), lr=0.1))
+    assert [group["weight_decay"] for group in saved(tmp_path)["optimizer"]["param_groups"]] == [
+        0.5,
+        0.0,
+    ]
+    monkeypatch.setattr(
+        p.optim, "adamw", lambda model, cfg: torch.optim.SGD(model.parameters(), lr=0.1)
+    )
     with pytest.raises(p.errors.UserError, match="was saved with AdamW, not SGD"):
         p.train_here(tmp_path, "--train.steps=8")

@@ -31,13 +31,21 @@ def whole(tiny: MakePackage, tmp_path_factory: pytest.TempPathFactory) -> dict[i
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "number"),
-    [(ranks, it) for ranks in (1, 2) for it in SIGNALS] if EVERY else [(1, signal.SIGINT), (2, signal.SIGUSR1)],
+    [(ranks, it) for ranks in (1, 2) for it in SIGNALS]
+    if EVERY
+    else [(1, signal.SIGINT), (2, signal.SIGUSR1)],
 )
 def test_signal_stops_all_ranks_and_the_rest_follows(
     tiny: MakePackage, whole: dict[int, Path], tmp_path: Path, ranks: int, number: signal.Signals
 ) -> None:
     p = tiny()
-    program = [str(PROGRAMS / "signal_at_step.py"), f"{number}", "32", p.name, *p.arguments(tmp_path, *STEPS)]
+    program = [
+        str(PROGRAMS / "signal_at_step.py"),
+        f"{number}",
+        "32",
+        p.name,
+        *p.arguments(tmp_path, *STEPS),
+    ]
     run = start_python(p.root, *program, ranks=ranks)
     done = run.finish()
     assert [process.exitcode for process in run.processes] == [75] * ranks, done.stderr
@@ -57,7 +65,10 @@ def test_time_limit_stops_a_run(tiny: MakePackage, tmp_path: Path) -> None:
 
 
 def test_stopped_again_and_again_equals_one_run(tiny: MakePackage, tmp_path: Path) -> None:
-    p, options = tiny("ema"), ["--ema.enabled=true", "--train.steps=12", "--train.eval_every=5", "--log.every=3"]
+    p, options = (
+        tiny("ema"),
+        ["--ema.enabled=true", "--train.steps=12", "--train.eval_every=5", "--log.every=3"],
+    )
     p.train_here(tmp_path / "whole", *options)
     for stop in range(50):  # noqa: B007
         try:
@@ -105,11 +116,16 @@ def test_an_error_leaves_signal_handlers(tiny: MakePackage, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_other_ranks_wait_while_rank_0_says_what_is_wrong(
-    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str
+    tiny: MakePackage,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rank: str,
 ) -> None:
     errors, said = tiny().errors, list[str]()
     monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr(errors, "time", SimpleNamespace(sleep=lambda _: said.append(capsys.readouterr().err)))
+    monkeypatch.setattr(
+        errors, "time", SimpleNamespace(sleep=lambda _: said.append(capsys.readouterr().err))
+    )
     with pytest.raises(SystemExit), errors.one_line():
         raise errors.UserError("wrong")
     assert said == ([""] if rank == "1" else [])
@@ -117,10 +133,25 @@ def test_other_ranks_wait_while_rank_0_says_what_is_wrong(
 
 
 @pytest.mark.slow
-def test_torchrun_starts_ranks_passes_a_signal_on_and_says_what_is_wrong(tiny: MakePackage, tmp_path: Path) -> None:
+def test_torchrun_starts_ranks_passes_a_signal_on_and_says_what_is_wrong(
+    tiny: MakePackage, tmp_path: Path
+) -> None:
     p = tiny()
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    arguments = [f"{p.name}.train", "--config=configs/default.yaml", "--run.device=cpu", "--run.name=a", *ENDLESS]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+    ]
+    arguments = [
+        f"{p.name}.train",
+        "--config=configs/default.yaml",
+        "--run.device=cpu",
+        "--run.name=a",
+        *ENDLESS,
+    ]
     with started(p.root, *launch, *arguments, f"--run.dir={tmp_path}") as run:
         log = tmp_path / "a/metrics.jsonl"
         while not (log.exists() and log.stat().st_size):
@@ -130,8 +161,12 @@ def test_torchrun_starts_ranks_passes_a_signal_on_and_says_what_is_wrong(tiny: M
         _, stderr = finish(run)
     assert run.returncode != 0
     assert stderr.count(f"stopped at step {saved(tmp_path)['step']:,}") == 1
-    wrong = run_in(p.root, *launch, *arguments, "--train.micro_batch=1000", f"--run.dir={tmp_path}/b")
+    wrong = run_in(
+        p.root, *launch, *arguments, "--train.micro_batch=1000", f"--run.dir={tmp_path}/b"
+    )
     said = {line for line in wrong.stderr.splitlines() if line.startswith("error: ")}
     assert len(said) == 1, "on a busy machine, both ranks say it"
     assert "is larger than the training set of 53: lower train.micro_batch" in said.pop()
-    assert json.loads((tmp_path / "a/config.json").read_text())["config"]["train"]["steps"] == 1000000
+    assert (
+        json.loads((tmp_path / "a/config.json").read_text())["config"]["train"]["steps"] == 1000000
+    )

@@ -37,11 +37,17 @@ def require(shell: str) -> None:
         pytest.skip(f"{shell} is not installed")
 
 
-@pytest.mark.parametrize(("shell", "script"), [(["bash", "--norc"], BASH), (["fish", "--no-config"], FISH)])
-def test_completion_in_bash_and_fish(shell: list[str], script: str, complete: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("shell", "script"), [(["bash", "--norc"], BASH), (["fish", "--no-config"], FISH)]
+)
+def test_completion_in_bash_and_fish(
+    shell: list[str], script: str, complete: dict[str, str]
+) -> None:
     require(shell[0])
     variables = complete | {"_FASTPROJ_COMPLETE": f"source_{shell[0]}"}
-    done = subprocess.run([*shell, "-c", script], env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*shell, "-c", script], env=variables, capture_output=True, text=True, check=False
+    )
     assert done.stdout.split() == ["update", "--license"], done.stderr
 
 
@@ -49,8 +55,12 @@ def test_completion_in_bash_and_fish(shell: list[str], script: str, complete: di
 def test_completion_in_zsh(complete: dict[str, str], tmp_path: Path) -> None:
     require("zsh")
     setup = tmp_path / "setup"
-    setup.write_text('autoload -Uz compinit; compinit -u -D; eval "$(_FASTPROJ_COMPLETE=source_zsh fastproj)"\n')
-    zsh = pexpect.spawn("zsh", ["-f"], env=complete, encoding="utf-8", dimensions=(24, 100), timeout=LIMIT_S)
+    setup.write_text(
+        'autoload -Uz compinit; compinit -u -D; eval "$(_FASTPROJ_COMPLETE=source_zsh fastproj)"\n'
+    )
+    zsh = pexpect.spawn(
+        "zsh", ["-f"], env=complete, encoding="utf-8", dimensions=(24, 100), timeout=LIMIT_S
+    )
     zsh.send(f"PS1='rea'dy; source {setup}\r")
     zsh.expect_exact("ready")
     for typed, completed in (("up", "update"), ("new x --lic", "--license")):

@@ -14,7 +14,10 @@ MakeNew = Callable[[], Path]
 
 
 KINDS = ("launch", "workflow", "config", "file", "kind", "requires")
-ONE_OF_EACH_KIND = ["ema", *(next(name for name in reversed(COMPONENTS) if kind in COMPONENTS[name]) for kind in KINDS)]
+ONE_OF_EACH_KIND = [
+    "ema",
+    *(next(name for name in reversed(COMPONENTS) if kind in COMPONENTS[name]) for kind in KINDS),
+]
 """A class, a launch script, a workflow, a config, another file, a command, and one that requires another one."""
 
 
@@ -77,7 +80,9 @@ def check_added(components: list[str], new: set[str], output: str) -> None:
             expected |= {f"src/proj/components/{it}.py" for it in modules}
             kind = COMPONENTS[component].get("kind")
             assert (f"--{module}.enabled true" in output) == (kind is None)
-            assert (f"  components/{module}.py; its first lines say how" in output) == (kind == "command")
+            assert (f"  components/{module}.py; its first lines say how" in output) == (
+                kind == "command"
+            )
         else:
             places = {*map(str, COMPONENTS[component].values())}
             (file,) = [it for it in new if {it, Path(it).name} & places]

@@ -30,16 +30,27 @@ def stand_in(file: Path, script: str) -> None:
     file.chmod(0o755)
 
 
-def run(folder: Path, script: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, script: str, *options: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     programs = folder.parent / "bin"
     environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
     environment |= {"PYTHON": str(programs / "python"), "PATH": f"{programs}:{os.environ['PATH']}"}
     command = [str(folder / "launch" / script), *options]
-    return subprocess.run(command, cwd=folder, env=environment | variables, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_local_starts_torchrun_for_several_processes_only(folder: Path) -> None:
-    several = run(folder, "local.sh", "--run.name", "first", "--optim.lr", "3e-4", OMP_NUM_THREADS="5")
+    several = run(
+        folder, "local.sh", "--run.name", "first", "--optim.lr", "3e-4", OMP_NUM_THREADS="5"
+    )
     logs = f"--log-dir runs/first/logs --tee {','.join(f'{rank}:3' for rank in range(1, 8))}"
     launcher = f"{TORCHRUN} --standalone --nproc-per-node 8 --max-restarts 0 {logs}"
     expected = f"threads=5 {launcher} {TRAIN} --run.name first --run.name first --optim.lr 3e-4\n"
@@ -62,8 +73,16 @@ def test_unnamed_run_has_its_name_before_it_starts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "variables", "message"),
     [
-        ([], {"GPUS": "4"}, "8 processes need 8 GPUs, but torch finds 4: use PROCESSES=auto, or --run.device cpu"),
-        ([], {"GPUS": "0"}, "8 processes need 8 GPUs, but torch finds 0: use PROCESSES=auto, or --run.device cpu"),
+        (
+            [],
+            {"GPUS": "4"},
+            "8 processes need 8 GPUs, but torch finds 4: use PROCESSES=auto, or --run.device cpu",
+        ),
+        (
+            [],
+            {"GPUS": "0"},
+            "8 processes need 8 GPUs, but torch finds 0: use PROCESSES=auto, or --run.device cpu",
+        ),
         ([], {"PROCESSES": "0"}, "PROCESSES is '0': use auto, or a number from 1"),
         ([], {"PROCESSES": "two"}, "PROCESSES is 'two': use auto, or a number from 1"),
         (["--run.device=cpu"], {"GPUS": "4"}, None),
@@ -78,7 +97,9 @@ def test_local_refuses_processes_without_a_gpu(
     assert bool(done.stdout) == (message is None), "nothing has started"
 
 
-def test_lightning_starts_its_processes_itself_but_for_clusters(project: Project, tmp_path: Path) -> None:
+def test_lightning_starts_its_processes_itself_but_for_clusters(
+    project: Project, tmp_path: Path
+) -> None:
     copied = shutil.copytree(project("lightning", "mlp", "nodes"), tmp_path / "proj")
     stand_in(tmp_path / "bin/python", PYTHON.replace("threads=${OMP_NUM_THREADS-} ", ""))
     train = "-m proj.train fit --config configs/default.yaml"
@@ -91,7 +112,10 @@ def test_lightning_starts_its_processes_itself_but_for_clusters(project: Project
     stand_in(tmp_path / "bin/scontrol", "echo n0")
     done = run(copied, "slurm.sbatch", "--model.lr", "3e-4", SLURM_SUBMIT_DIR=str(copied), **JOB)
     named = f"{named.replace('first', 'slurm-4711')} --trainer.default_root_dir runs/slurm-4711"
-    assert done.stdout == f"{train} --trainer.devices 8 --trainer.num_nodes 2 {named} --model.lr 3e-4\n", done.stderr
+    assert (
+        done.stdout
+        == f"{train} --trainer.devices 8 --trainer.num_nodes 2 {named} --model.lr 3e-4\n"
+    ), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -99,13 +123,26 @@ def test_lightning_starts_its_processes_itself_but_for_clusters(project: Project
     [
         ({"RUN_NAME": ""}, "set RUN_NAME to the name of the run, the same on all machines"),
         ({"MASTER_ADDR": ""}, "set MASTER_ADDR to the address of the machine that the others join"),
-        ({"NODES": "0"}, "error: NODES is '0' and PROCESSES is '8': use numbers from 1, or MIN:MAX for NODES"),
-        ({"NODES": "2:"}, "error: NODES is '2:' and PROCESSES is '8': use numbers from 1, or MIN:MAX for NODES"),
-        ({"PROCESSES": "0"}, "error: NODES is '2' and PROCESSES is '0': use numbers from 1, or MIN:MAX for NODES"),
+        (
+            {"NODES": "0"},
+            "error: NODES is '0' and PROCESSES is '8': use numbers from 1, or MIN:MAX for NODES",
+        ),
+        (
+            {"NODES": "2:"},
+            "error: NODES is '2:' and PROCESSES is '8': use numbers from 1, or MIN:MAX for NODES",
+        ),
+        (
+            {"PROCESSES": "0"},
+            "error: NODES is '2' and PROCESSES is '0': use numbers from 1, or MIN:MAX for NODES",
+        ),
     ],
 )
-def test_multinode_refuses_what_cannot_start(variables: dict[str, str], message: str, folder: Path) -> None:
-    done = run(folder, "multinode.sh", **{"RUN_NAME": "first", "MASTER_ADDR": "10.0.0.1"} | variables)
+def test_multinode_refuses_what_cannot_start(
+    variables: dict[str, str], message: str, folder: Path
+) -> None:
+    done = run(
+        folder, "multinode.sh", **{"RUN_NAME": "first", "MASTER_ADDR": "10.0.0.1"} | variables
+    )
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert done.stderr.count("\n") == 1
     assert done.stderr.endswith(f"{message}\n")
@@ -124,15 +161,22 @@ JOB = {
 }
 
 
-def slurm(folder: Path, *options: str, status: int = 0, state: str = "", **variables: str) -> tuple[str, list[str]]:
+def slurm(
+    folder: Path, *options: str, status: int = 0, state: str = "", **variables: str
+) -> tuple[str, list[str]]:
     """Run the batch script with commands of SLURM that write down how they are called; return output and calls."""
     programs, record = folder.parent / "bin", folder.parent / "calls"
     stand_in(programs / "srun", f'echo srun >> {record}; shift; "$@"; exit {status}')
     stand_in(programs / "squeue", f"echo {state}")
-    stand_in(programs / "scontrol", f'case "$1" in show) printf "n0\\nn1\\n";; *) echo "$@" >> {record};; esac')
+    stand_in(
+        programs / "scontrol",
+        f'case "$1" in show) printf "n0\\nn1\\n";; *) echo "$@" >> {record};; esac',
+    )
     names = "address=$MASTER_ADDR:$MASTER_PORT rank=$RANK/$WORLD_SIZE local=$LOCAL_RANK"
     stand_in(programs / "python", f'case "$1" in -c) echo 29500;; *) echo "{names} $@";; esac')
-    done = run(folder, "slurm.sbatch", *options, **JOB | {"SLURM_SUBMIT_DIR": str(folder)} | variables)
+    done = run(
+        folder, "slurm.sbatch", *options, **JOB | {"SLURM_SUBMIT_DIR": str(folder)} | variables
+    )
     assert done.returncode == status, done.stderr
     return done.stdout, record.read_text().splitlines()
 
@@ -146,12 +190,23 @@ def slurm(folder: Path, *options: str, status: int = 0, state: str = "", **varia
         (75, "COMPLETING", ["srun"]),
     ],
 )
-def test_slurm_requeues_a_run_that_was_stopped(status: int, state: str, calls: list[str], folder: Path) -> None:
+def test_slurm_requeues_a_run_that_was_stopped(
+    status: int, state: str, calls: list[str], folder: Path
+) -> None:
     printed, called = slurm(folder, "--optim.lr", "3e-4", status=status, state=state)
-    assert printed == f"address=n0:29500 rank=0/16 local=1 {TRAIN} --run.name slurm-4711 --optim.lr 3e-4\n"
+    assert (
+        printed
+        == f"address=n0:29500 rank=0/16 local=1 {TRAIN} --run.name slurm-4711 --optim.lr 3e-4\n"
+    )
     assert called == calls
     script = (folder / "launch/slurm.sbatch").read_text()
-    for option in ("--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8", "--signal=USR1@120", "--requeue"):
+    for option in (
+        "--nodes=2",
+        "--ntasks-per-node=8",
+        "--gpus-per-node=8",
+        "--signal=USR1@120",
+        "--requeue",
+    ):
         assert f"\n#SBATCH {option}\n" in script
 
 
@@ -173,17 +228,28 @@ def test_other_tasks_of_slurm_write_to_files_of_the_run(folder: Path) -> None:
 
 def test_slurm_refuses_what_cannot_start(folder: Path) -> None:
     without = run(folder, "slurm.sbatch")
-    assert without.stderr.endswith("start this file with sbatch, on a machine where SLURM is installed\n")
-    few = run(folder, "slurm.sbatch", **JOB | {"SLURM_SUBMIT_DIR": str(folder), "SLURM_GPUS_ON_NODE": "4"})
-    assert few.stderr == "error: 8 tasks per node, but 4 GPUs: set --ntasks-per-node and --gpus-per-node\n"
+    assert without.stderr.endswith(
+        "start this file with sbatch, on a machine where SLURM is installed\n"
+    )
+    few = run(
+        folder, "slurm.sbatch", **JOB | {"SLURM_SUBMIT_DIR": str(folder), "SLURM_GPUS_ON_NODE": "4"}
+    )
+    assert (
+        few.stderr
+        == "error: 8 tasks per node, but 4 GPUs: set --ntasks-per-node and --gpus-per-node\n"
+    )
     assert (without.returncode != 0, few.returncode) == (True, 2)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_scripts_are_short_and_begin_with_the_command_that_starts_them(project: Project, framework: str) -> None:
+def test_scripts_are_short_and_begin_with_the_command_that_starts_them(
+    project: Project, framework: str
+) -> None:
     scripts = [*(project(framework, "mlp", "nodes") / "launch").glob("*.s*h*")]
     assert {script.name for script in scripts} == {"local.sh", "multinode.sh", "slurm.sbatch"}
     for script in scripts:
         lines = script.read_text().splitlines()
         assert len(lines) <= 80
-        assert f"launch/{script.name} " in "".join(line for line in lines[:4] if line.startswith("#"))
+        assert f"launch/{script.name} " in "".join(
+            line for line in lines[:4] if line.startswith("#")
+        )

@@ -36,7 +36,17 @@ def test_help_imports_little(environment: dict[str, str]) -> None:
     command = [sys.executable, str(PROGRAMS / "list_help_imports.py")]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "'typer'" in result.stderr
-    heavy = {"copier", "torch", "yaml", "jinja2", "pydantic", "rich", "questionary", "matplotlib", "fastproj.runs"}
+    heavy = {
+        "copier",
+        "torch",
+        "yaml",
+        "jinja2",
+        "pydantic",
+        "rich",
+        "questionary",
+        "matplotlib",
+        "fastproj.runs",
+    }
     assert not heavy & {*ast.literal_eval(result.stderr)}
 
 
@@ -47,8 +57,12 @@ def test_help_imports_little(environment: dict[str, str]) -> None:
         {"PYTHONIOENCODING": "ascii", "TERM": "dumb"},
     ],
 )
-def test_other_encodings_and_terminals(variables: dict[str, str], fastproj: Fastproj, tmp_path: Path) -> None:
+def test_other_encodings_and_terminals(
+    variables: dict[str, str], fastproj: Fastproj, tmp_path: Path
+) -> None:
     (tmp_path / ".gitconfig").write_bytes(b"[user]\nname = Ad\xe9\nemail = a@b\n")
     author = [] if "LC_ALL" in variables else ["--author", "\u5f20"]
-    result = fastproj("new", "proj", "--yes", *author, cwd=tmp_path, HOME=str(tmp_path), **variables)
+    result = fastproj(
+        "new", "proj", "--yes", *author, cwd=tmp_path, HOME=str(tmp_path), **variables
+    )
     assert result.returncode == 0, result.stderr

@@ -42,12 +42,17 @@ def test_signal_leaves_a_complete_project_or_none(
         assert process.returncode in (0, 128 + number, -number), message
         # Before the program begins, while it is imported, an interrupt is Python's own to tell.
         assert "Traceback" not in message or "in main\n" not in message, message
-        assert process.returncode <= 0 or message == "fastproj: interrupted; no incomplete project is left\n"
+        assert (
+            process.returncode <= 0
+            or message == "fastproj: interrupted; no incomplete project is left\n"
+        )
         assert {path.name for path in output.iterdir()} <= {"tmp", "proj"}
         assert list((output / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("program", [["-m", "fastproj"], [str(PROGRAMS / "hang_up_while_git_starts.py")]])
+@pytest.mark.parametrize(
+    "program", [["-m", "fastproj"], [str(PROGRAMS / "hang_up_while_git_starts.py")]]
+)
 def test_what_git_started_ends_before_the_scratch_folder_goes(
     program: list[str], environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -57,7 +62,9 @@ def test_what_git_started_ends_before_the_scratch_folder_goes(
     held = os.open(tmp_path / "open", os.O_RDONLY | os.O_NONBLOCK)
     killed = 'grep -qs "^State:.Z" /proc/$$/status || [ ! -e /proc/$$ ]'
     late = f'until {killed}; do sleep 0.01; done; mkdir -p "$PWD/$place/objects/pack"'
-    clone = f"for place; do :; done; exec 9> {tmp_path}/open; ({late}) & touch {tmp_path}/cloning; wait"
+    clone = (
+        f"for place; do :; done; exec 9> {tmp_path}/open; ({late}) & touch {tmp_path}/cloning; wait"
+    )
     text = f'#!/bin/sh\ncase "$*" in *clone*) {clone};; *) exec {shutil.which("git")} "$@";; esac\n'
     (tmp_path / "bin/git").write_text(text)
     (tmp_path / "bin/git").chmod(0o755)
@@ -75,7 +82,10 @@ def test_what_git_started_ends_before_the_scratch_folder_goes(
             time.sleep(0.01)
         process.send_signal(signal.SIGHUP)
     _, message = process.communicate(timeout=LIMIT_S)
-    assert (process.returncode, message) == (129, "fastproj: interrupted; no incomplete project is left\n")
+    assert (process.returncode, message) == (
+        129,
+        "fastproj: interrupted; no incomplete project is left\n",
+    )
     while is_held(held):
         time.sleep(0.01)
     os.close(held)
@@ -90,7 +100,9 @@ def is_held(fifo: int) -> bool:
         return True
 
 
-def test_two_at_once_create_one_complete_project(environment: dict[str, str], tmp_path: Path) -> None:
+def test_two_at_once_create_one_complete_project(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     both = [
         subprocess.Popen(
             [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path)],
@@ -108,16 +120,22 @@ def test_two_at_once_create_one_complete_project(environment: dict[str, str], tm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_during_an_import(number: signal.Signals, environment: dict[str, str], tmp_path: Path) -> None:
+def test_signal_during_an_import(
+    number: signal.Signals, environment: dict[str, str], tmp_path: Path
+) -> None:
     """Python's import system would drop the exception and keep its lock."""
     program = [sys.executable, str(PROGRAMS / "interrupt_itself.py"), str(number.value)]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (128 + number, "")
 
 
-def test_signal_at_each_line_leaves_no_scratch_folder(environment: dict[str, str], tmp_path: Path) -> None:
+def test_signal_at_each_line_leaves_no_scratch_folder(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     program = [sys.executable, str(PROGRAMS / "interrupt_everywhere.py"), str(signal.SIGTERM.value)]
-    done = subprocess.run(program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     lines, left = done.stdout.split(maxsplit=1)
     assert (int(lines) > 20, left) == (True, "[]\n")
 

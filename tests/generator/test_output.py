@@ -27,9 +27,13 @@ def test_output_that_cannot_be_written(
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_closed_stdout_is_no_traceback(make_project: MakeProject, environment: dict[str, str]) -> None:
+def test_closed_stdout_is_no_traceback(
+    make_project: MakeProject, environment: dict[str, str]
+) -> None:
     command = ["-c", f"{sys.executable} -m fastproj status >&-"]
-    result = pexpect.spawn("sh", command, cwd=str(make_project()), env=environment, encoding="utf-8", timeout=60)
+    result = pexpect.spawn(
+        "sh", command, cwd=str(make_project()), env=environment, encoding="utf-8", timeout=60
+    )
     result.expect(pexpect.EOF)
     result.close()
     assert (result.exitstatus, "Traceback" in (result.before or "")) == (3, False)
@@ -39,7 +43,16 @@ def test_closed_stdout_is_no_traceback(make_project: MakeProject, environment: d
 def test_full_disk_leaves_no_files(limit: int, environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     result = subprocess.run(
-        [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--output", str(tmp_path / "out")],
+        [
+            sys.executable,
+            "-m",
+            "fastproj",
+            "new",
+            "proj",
+            "--yes",
+            "--output",
+            str(tmp_path / "out"),
+        ],
         env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
         stdin=subprocess.DEVNULL,
@@ -54,7 +67,9 @@ def test_full_disk_leaves_no_files(limit: int, environment: dict[str, str], tmp_
 
 def test_native_windows_is_refused() -> None:
     program = "import sys; sys.platform = 'win32'; from fastproj.__main__ import main; main()"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 1
     assert result.stderr.startswith("fastproj: on Windows, fastproj runs in WSL2 only")
     assert result.stderr.count("\n") == 1

@@ -25,8 +25,14 @@ ANSWERS: dict[str, tuple[dict[str, str], str]] = {
     "model": ({}, "decoder"),
     "author": ({"x" * 101: "at most 100 characters"}, ""),
     "licence": ({}, "bsd"),
-    "components": ({}, DOWN * PLACES[FIRST] + " " + DOWN * (PLACES["update-workflow"] - PLACES[FIRST]) + " "),
-    "update_source": ({"http://x": "or URL#sha256=HASH", "git+https://x/y/z": "a full commit hash"}, UPDATE_SOURCE),
+    "components": (
+        {},
+        DOWN * PLACES[FIRST] + " " + DOWN * (PLACES["update-workflow"] - PLACES[FIRST]) + " ",
+    ),
+    "update_source": (
+        {"http://x": "or URL#sha256=HASH", "git+https://x/y/z": "a full commit hash"},
+        UPDATE_SOURCE,
+    ),
 }
 RECORDED = {
     "gpus": 2,
@@ -42,11 +48,19 @@ RECORDED = {
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
-def start(environment: dict[str, str], cwd: Path, *arguments: str, width: int = 80) -> "pexpect.spawn[str]":
+def start(
+    environment: dict[str, str], cwd: Path, *arguments: str, width: int = 80
+) -> "pexpect.spawn[str]":
     variables = environment | {"TERM": "xterm-256color", "COLUMNS": str(width)}
     command = ["-m", "fastproj", *arguments]
     terminal = pexpect.spawn(
-        sys.executable, command, cwd=str(cwd), env=variables, encoding="utf-8", dimensions=(40, width), timeout=LIMIT_S
+        sys.executable,
+        command,
+        cwd=str(cwd),
+        env=variables,
+        encoding="utf-8",
+        dimensions=(40, width),
+        timeout=LIMIT_S,
     )
     terminal.delaybeforesend = None
     return terminal
@@ -66,7 +80,11 @@ def lines(name: str) -> list[str]:
 
 def test_detected_hardware_is_one_line() -> None:
     gpu = Gpu("NVIDIA H100 80GB HBM3", "9.0", "fp8")
-    for gpus, text in {(): "no GPU", (gpu,): f"1 GPU ({gpu.name})", (gpu,) * 8: f"8 GPUs ({gpu.name})"}.items():
+    for gpus, text in {
+        (): "no GPU",
+        (gpu,): f"1 GPU ({gpu.name})",
+        (gpu,) * 8: f"8 GPUs ({gpu.name})",
+    }.items():
         machine = Machine(gpus, cores=128)
         line = detected(machine).partition("\n")[0]
         assert line == f"Detected: 128 CPU cores, {text}"
@@ -79,7 +97,9 @@ def test_questions_fit_60_columns() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120] if EVERY else [60])  # the narrowest shows most
-def test_every_question_and_every_invalid_answer(width: int, environment: dict[str, str], tmp_path: Path) -> None:
+def test_every_question_and_every_invalid_answer(
+    width: int, environment: dict[str, str], tmp_path: Path
+) -> None:
     terminal = start(environment, tmp_path, "new", "proj", width=width)
     terminal.expect(r"Detected: \d+ CPU cores?, ")
     assert list(ANSWERS) == ASKED
@@ -106,7 +126,9 @@ def test_every_question_and_every_invalid_answer(width: int, environment: dict[s
         assert list(tmp_path.iterdir()) == []
 
 
-def test_enter_accepts_what_yes_accepts(environment: dict[str, str], fastproj: Fastproj, tmp_path: Path) -> None:
+def test_enter_accepts_what_yes_accepts(
+    environment: dict[str, str], fastproj: Fastproj, tmp_path: Path
+) -> None:
     terminal = start(environment, tmp_path, "new", "proj")
     skipped = ("nodes", "tensor_cores", "update_source")  # there is no GPU and no workflow
     for name in [it for it in ASKED if it not in skipped]:
@@ -122,8 +144,16 @@ def test_enter_accepts_what_yes_accepts(environment: dict[str, str], fastproj: F
     assert read_answers(tmp_path / "proj") == read_answers(tmp_path / "yes/proj")
 
 
-def test_nothing_is_asked_at_the_end_if_every_answer_is_given(environment: dict[str, str], tmp_path: Path) -> None:
-    answers = ["--framework=pytorch", "--model=mlp", "--components=none", "--author=A", "--license=MIT"]
+def test_nothing_is_asked_at_the_end_if_every_answer_is_given(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    answers = [
+        "--framework=pytorch",
+        "--model=mlp",
+        "--components=none",
+        "--author=A",
+        "--license=MIT",
+    ]
     status, output = finish(start(environment, tmp_path, "new", "proj", "--gpus=0", *answers))
     assert (status, "Created proj" in output, "?" in output) == (0, True, False), output
 
@@ -133,7 +163,10 @@ def test_end_of_the_input_is_a_one_line_error(environment: dict[str, str], tmp_p
     terminal.expect_exact(lines("gpus")[0])
     terminal.send(CTRL_D)
     status, output = finish(terminal)
-    assert (status, "fastproj: the input ended before all questions were answered" in output) == (1, True), output
+    assert (status, "fastproj: the input ended before all questions were answered" in output) == (
+        1,
+        True,
+    ), output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -186,7 +219,9 @@ def test_questions_of_a_custom_template(environment: dict[str, str], tmp_path: P
 
 
 @pytest.mark.parametrize(("keys", "status"), [("n", 130), (CTRL_C, 130)])
-def test_last_question_can_be_declined(keys: str, status: int, environment: dict[str, str], tmp_path: Path) -> None:
+def test_last_question_can_be_declined(
+    keys: str, status: int, environment: dict[str, str], tmp_path: Path
+) -> None:
     given = ["--gpus=0", "--framework=pytorch", "--model=mlp", "--components=none", "--license=MIT"]
     terminal = start(environment, tmp_path, "new", "proj", *given)
     terminal.expect_exact(lines("author")[0])

@@ -25,7 +25,11 @@ def release(repository: Repository, *arguments: str) -> subprocess.CompletedProc
     return subprocess.run(
         ["make", "--silent", "release", *arguments],
         cwd=repository.folder,
-        env={key: value for key, value in repository.environment.items() if key not in ("MAKEFLAGS", "ARGS")},
+        env={
+            key: value
+            for key, value in repository.environment.items()
+            if key not in ("MAKEFLAGS", "ARGS")
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -35,18 +39,27 @@ def release(repository: Repository, *arguments: str) -> subprocess.CompletedProc
 def test_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Path) -> None:
     result = release(repository, "VERSION=0.1.0", "ARGS=-k nothing")
     assert result.returncode == 0, result.stderr
-    assert result.stdout == "release: 0.1.0 is ready; publish it with: git push --atomic origin main v0.1.0\n"
+    assert (
+        result.stdout
+        == "release: 0.1.0 is ready; publish it with: git push --atomic origin main v0.1.0\n"
+    )
     assert (tmp_path / "tested").read_text() == "tested \n", "once, and all tests"
     log = repository.git("log", "--format=%s").splitlines()
     assert log == ["Start the version after 0.1.0", "Release 0.1.0", "The template"]
     assert repository.git("cat-file", "-t", "v0.1.0") == "tag"
     assert 'version = "0.1.0"\n' in repository.git("show", "v0.1.0:pyproject.toml") + "\n"
-    assert re.search(r"^## 0\.1\.0 \(20\d\d-\d\d-\d\d\)$", repository.git("show", "v0.1.0:CHANGELOG.md"), re.MULTILINE)
+    assert re.search(
+        r"^## 0\.1\.0 \(20\d\d-\d\d-\d\d\)$",
+        repository.git("show", "v0.1.0:CHANGELOG.md"),
+        re.MULTILINE,
+    )
     assert 'version = "0.1.1.dev0"\n' in (repository.folder / "pyproject.toml").read_text()
     assert repository.git("status", "--porcelain") == ""
     assert list(releases(repository.folder)) == ["0.1.0"]
 
-    repository.write({"CHANGELOG.md": CHANGELOG.format("0.2.0"), "template/project/more.txt": "more\n"})
+    repository.write(
+        {"CHANGELOG.md": CHANGELOG.format("0.2.0"), "template/project/more.txt": "more\n"}
+    )
     repository.commit("More")
     result = release(repository, "VERSION=0.2.0")
     assert result.returncode == 0, result.stderr
@@ -54,7 +67,9 @@ def test_release_is_two_commits_and_a_tag(repository: Repository, tmp_path: Path
     assert list(entries(tmp_path / "template.bundle")) == ["0.1.0", "0.2.0", "0.2.1.dev0"]
 
 
-def test_refusal_is_one_line_and_no_part_of_a_version_is_executed(repository: Repository, tmp_path: Path) -> None:
+def test_refusal_is_one_line_and_no_part_of_a_version_is_executed(
+    repository: Repository, tmp_path: Path
+) -> None:
     before = state(repository)
     result = release(repository, 'VERSION=$$(touch x)"; touch y')
     assert result.returncode != 0
@@ -67,10 +82,14 @@ def test_refusal_is_one_line_and_no_part_of_a_version_is_executed(repository: Re
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_release_rolls_back(number: signal.Signals, repository: Repository, tmp_path: Path) -> None:
+def test_interrupted_release_rolls_back(
+    number: signal.Signals, repository: Repository, tmp_path: Path
+) -> None:
     hook = repository.folder / ".git/hooks/post-commit"
     hook.parent.mkdir(exist_ok=True)
-    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/committed\nuntil [ -e {tmp_path}/signalled ]; do sleep 0.01; done\n")
+    hook.write_text(
+        f"#!/bin/sh\ntouch {tmp_path}/committed\nuntil [ -e {tmp_path}/signalled ]; do sleep 0.01; done\n"
+    )
     hook.chmod(0o755)
     before = state(repository)
     process = subprocess.Popen(
@@ -93,5 +112,7 @@ def test_interrupted_release_rolls_back(number: signal.Signals, repository: Repo
 
 def test_release_program_is_not_in_the_package() -> None:
     assert not (ROOT / "generator/fastproj/release.py").exists()
-    message = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    message = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert "\nrelease " in message

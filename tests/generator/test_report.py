@@ -31,7 +31,9 @@ class Loaded(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.figures += tag == "figure"
         self.found += [tag] if tag in LOADED else []
-        self.found += [str(value) for name, value in attrs if name in ("src", "href") or "http" in str(value)]
+        self.found += [
+            str(value) for name, value in attrs if name in ("src", "href") or "http" in str(value)
+        ]
 
 
 def check_page(page: Path) -> str:
@@ -46,7 +48,9 @@ def check_page(page: Path) -> str:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_bottlenecks_are_named(framework: str, project: Project, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_bottlenecks_are_named(
+    framework: str, project: Project, fastproj: Fastproj, tmp_path: Path
+) -> None:
     workers, every = KEYS.get(framework, ("loader.workers", "train.eval_every"))
     original = project(framework, ENGINE_MODEL)
     for name, train_s, val_s, interval in (("loader", 0.06, 0.0, 40), ("validation", 0.0, 0.2, 10)):
@@ -57,18 +61,24 @@ def test_bottlenecks_are_named(framework: str, project: Project, fastproj: Fastp
         assert result.returncode == 0, result.stderr
         assert re.search("^steps +40 of 40$", result.stdout, re.M)
         if name == "loader":
-            assert re.search("^The loader is the bottleneck: data wait [4-9].%", result.stdout, re.M), result.stdout
+            assert re.search(
+                "^The loader is the bottleneck: data wait [4-9].%", result.stdout, re.M
+            ), result.stdout
             assert f"try {workers} 4 (now " in result.stdout
             assert "\nValidation" not in result.stdout
         else:
-            assert re.search(r"^Validation.* takes? [4-9].% of the time", result.stdout, re.M), result.stdout
+            assert re.search(r"^Validation.* takes? [4-9].% of the time", result.stdout, re.M), (
+                result.stdout
+            )
             assert f"raise {every} (now 10)" in result.stdout
         text = check_page(folder / "runs" / name / "report.html")
         assert "2.13" in text, "the version of torch"
         assert list((folder / "runs").rglob("*.partial")) == []
 
 
-def test_running_killed_and_resumed_run(project: Project, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_running_killed_and_resumed_run(
+    project: Project, fastproj: Fastproj, tmp_path: Path
+) -> None:
     folder = slow_project(project(FRAMEWORKS[0], ENGINE_MODEL), tmp_path, 0.01, 0.0)
     metrics = folder / "runs/first/metrics.jsonl"
     started = start_training(folder, FRAMEWORKS[0], "first", 100_000)
@@ -79,7 +89,9 @@ def test_running_killed_and_resumed_run(project: Project, fastproj: Fastproj, tm
     finally:
         started.kill()
     assert result.returncode == 0, result.stderr
-    assert re.search(r"has not finished: step \d+ of 100,000; .* so it may still train", result.stdout)
+    assert re.search(
+        r"has not finished: step \d+ of 100,000; .* so it may still train", result.stdout
+    )
     assert "resumed" not in result.stdout
     kept = len(metrics.read_text().splitlines())
     os.utime(metrics, (time.time() - 7200, time.time() - 7200))
@@ -90,7 +102,9 @@ def test_running_killed_and_resumed_run(project: Project, fastproj: Fastproj, tm
     result = fastproj("report", "runs/first", cwd=folder)
     assert len(re.findall(r"the run was resumed after step \d+", result.stdout)) == 1
     assert "not finished" not in result.stdout
-    assert check_page(folder / "runs/first/report.html").count("the run was resumed after step") == 1
+    assert (
+        check_page(folder / "runs/first/report.html").count("the run was resumed after step") == 1
+    )
 
 
 def wait_for_rows(file: Path, count: int) -> None:
@@ -106,7 +120,9 @@ def test_runs_are_compared(project: Project, fastproj: Fastproj, tmp_path: Path)
         train(folder, FRAMEWORKS[0], name, 20, f"--optim.lr={lr}")
     result = fastproj("report", "runs/low", "high", cwd=folder)
     assert result.returncode == 0, result.stderr
-    differing = [line.split() for line in result.stdout.splitlines() if re.match(r"[a-z]+\.\w+ ", line)]
+    differing = [
+        line.split() for line in result.stdout.splitlines() if re.match(r"[a-z]+\.\w+ ", line)
+    ]
     assert differing == [["optim.lr", "0.001", "0.004"]]
     assert "high has the lowest validation loss" in result.stdout
     text = check_page(folder / "runs/report.html")
@@ -130,12 +146,16 @@ def test_without_matplotlib_the_summary_is_printed(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_metric_that_waits_for_the_gpu_is_named(framework: str, project: Project, tmp_path: Path) -> None:
+def test_metric_that_waits_for_the_gpu_is_named(
+    framework: str, project: Project, tmp_path: Path
+) -> None:
     folder = shutil.copytree(project(framework, ENGINE_MODEL), tmp_path / "proj", symlinks=True)
     (run,) = read_runs([write_run(folder / "runs/a", ROWS)])
     assert [it for it in diagnose(run) if "wait for the GPU" in it] == []
     model = folder / "src/proj/model.py"
-    text = model.read_text().replace('"accuracy": (correct, count)}', '"accuracy": (correct.item(), count)}')
+    text = model.read_text().replace(
+        '"accuracy": (correct, count)}', '"accuracy": (correct.item(), count)}'
+    )
     model.write_text(text)
     line = next(number for number, it in enumerate(text.splitlines(), 1) if ".item()" in it)
     expected = f"model.py, line {line}: .item() in forward makes each step wait for the GPU; keep the tensor."

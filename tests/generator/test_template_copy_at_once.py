@@ -20,7 +20,9 @@ embedded.refresh_copy()
 """The first action of every command that needs the template, by a program that was installed with another one."""
 
 
-def test_concurrent_refreshes_keep_the_copy_complete(packed: dict[str, Path], tmp_path: Path) -> None:
+def test_concurrent_refreshes_keep_the_copy_complete(
+    packed: dict[str, Path], tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     running = [
         subprocess.Popen(

@@ -84,7 +84,9 @@ def tuned(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("framework", GIVEN)
-def test_tune_keeps_the_largest_micro_batch_that_fits(framework: str, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_tune_keeps_the_largest_micro_batch_that_fits(
+    framework: str, fastproj: Fastproj, tmp_path: Path
+) -> None:
     folder = bare_project(tmp_path / "proj", framework)
     options = ["--only", "batch", "--options", GIVEN[framework].format(16, 4)]
     done = fastproj("tune", *options, *stand_in(tmp_path, 32), cwd=folder)
@@ -97,19 +99,25 @@ def test_tune_keeps_the_largest_micro_batch_that_fits(framework: str, fastproj: 
         assert found == {"train": {"micro_batch": 32, "accumulate": 2}}
     together = "# Together 1,600 samples per second instead of 800: 2.00 times as fast"
     assert re.search(f"^{together}", text, re.MULTILINE), "32 samples in the time of 16"
-    assert re.search(r"^#   train.micro_batch 64, train.accumulate 1: out of memory$", text, re.MULTILINE)
+    assert re.search(
+        r"^#   train.micro_batch 64, train.accumulate 1: out of memory$", text, re.MULTILINE
+    )
     assert "train.micro_batch 8, train.accumulate 8: 0.50 times as fast" in text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", GIVEN if EVERY else ["pytorch"])
-def test_tune_measures_a_real_training(framework: str, project: Project, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_tune_measures_a_real_training(
+    framework: str, project: Project, fastproj: Fastproj, tmp_path: Path
+) -> None:
     """Each batch takes 20 ms, so that half of the samples in each take twice as long."""
     folder = slow_project(project(framework, ENGINE_MODEL), tmp_path, 0.02, 0.0)
     options = ["--only", "batch", "--options", GIVEN[framework].format(64, 1)]
     done = fastproj("tune", *options, *QUICK, *PYTHON, cwd=folder)
     assert done.returncode == 0, done.stderr
-    line = r"^batch +train.micro_batch 32, train.accumulate 2: 0\.[3-8]\d times as fast .*, not kept$"
+    line = (
+        r"^batch +train.micro_batch 32, train.accumulate 2: 0\.[3-8]\d times as fast .*, not kept$"
+    )
     assert re.search(line, done.stdout, re.MULTILINE), done.stdout
     assert "No option was proven faster than the recipe; no file was written." in done.stdout
     assert not (folder / "configs/tuned.yaml").exists()
@@ -119,7 +127,9 @@ def test_interrupted_tune_keeps_what_it_found_and_leaves_no_process(tmp_path: Pa
     folder = bare_project(tmp_path / "proj", "pytorch")
     options = ["--only", "batch,workers", "--options", GIVEN["pytorch"].format(32, 2)]
     command = [sys.executable, "-m", "fastproj", "tune", *options, *stand_in(tmp_path, 64)]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         while not (folder / "waits").exists():
             assert process.poll() is None
             time.sleep(0.01)
@@ -154,12 +164,20 @@ def test_bench_measures_techniques(fastproj: Fastproj, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["tune", "--only", "speed"], "there is no stage speed: choose from precision, "),
-        (["tune", "--options", "'"], "--options cannot be read (No closing quotation): quote them as in a shell"),
-        (["tune", "--options", "--optim.typo=1"], "the training command fails: unrecognized arguments: --optim.typo"),
+        (
+            ["tune", "--options", "'"],
+            "--options cannot be read (No closing quotation): quote them as in a shell",
+        ),
+        (
+            ["tune", "--options", "--optim.typo=1"],
+            "the training command fails: unrecognized arguments: --optim.typo",
+        ),
         (["bench", "warp"], "warp cannot be measured here: choose from bf16, compile, "),
     ],
 )
-def test_errors_are_one_line(arguments: list[str], message: str, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_errors_are_one_line(
+    arguments: list[str], message: str, fastproj: Fastproj, tmp_path: Path
+) -> None:
     folder = bare_project(tmp_path / "proj", "pytorch")
     done = fastproj(*arguments, *stand_in(tmp_path, 64), cwd=folder)
     assert done.returncode in (1, 2)
@@ -175,7 +193,10 @@ def test_wrong_folders_and_environments_are_one_line(fastproj: Fastproj, tmp_pat
     (folder / ".copier-answers.yml").write_text("framework: pytorch\n")
     assert "has 0 packages with a train.py instead of one" in fastproj("tune", cwd=folder).stderr
     (folder / "src/proj/train.py").touch()
-    assert "was rendered by another version: run `fastproj update` first" in fastproj("tune", cwd=folder).stderr
+    assert (
+        "was rendered by another version: run `fastproj update` first"
+        in fastproj("tune", cwd=folder).stderr
+    )
     (folder / "configs").mkdir()
     (folder / "configs/default.yaml").touch()
     assert "run `make setup`, or pass --python" in fastproj("tune", cwd=folder).stderr
@@ -183,7 +204,10 @@ def test_wrong_folders_and_environments_are_one_line(fastproj: Fastproj, tmp_pat
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
     python.chmod(0o755)
-    assert "cannot import torch (no torch here)" in fastproj("tune", "--python", str(python), cwd=folder).stderr
+    assert (
+        "cannot import torch (no torch here)"
+        in fastproj("tune", "--python", str(python), cwd=folder).stderr
+    )
     (folder / "configs/tuned.yaml").write_text("optim: {lr: 1}\n")
     assert "exists and is not written by tune" in fastproj("tune", *PYTHON, cwd=folder).stderr
     assert (folder / "configs/tuned.yaml").read_text() == "optim: {lr: 1}\n"

@@ -24,8 +24,9 @@ from matrix import EVERY
 from program import Fastproj
 from updating import MakeProject, commit, edit, git, lost_edits, read_answers, read_files
 
-# Where plain `copier update` is safe. It loses edits of files that the template deletes or renames, binaries that both
-# changed, and ignored files in the way; and a change may land in the wrong one of several equal blocks.
+# Where plain `copier update` is safe. It loses edits of files that the template deletes or renames,
+# binaries that both changed, and ignored files in the way; and a change may land in the wrong one
+# of several equal blocks.
 SAFE = [
     [edited_another_function, edited_adjacent_line, added_file_of_the_same_name, own_model],
     [edited_same_line],
@@ -36,9 +37,13 @@ SAFE = [
 
 
 @pytest.mark.parametrize(
-    "states", SAFE if EVERY else SAFE[:1], ids=lambda states: "-".join(state.__name__ for state in states)
+    "states",
+    SAFE if EVERY else SAFE[:1],
+    ids=lambda states: "-".join(state.__name__ for state in states),
 )
-def test_plain_copier_update(states: list[State], make_project: MakeProject, environment: dict[str, str]) -> None:
+def test_plain_copier_update(
+    states: list[State], make_project: MakeProject, environment: dict[str, str]
+) -> None:
     folder = make_project("v0.1.0")
     rendered = read_files(folder)
     for state in states:
@@ -53,8 +58,13 @@ def test_plain_copier_update(states: list[State], make_project: MakeProject, env
 def copier_update(folder: Path, environment: dict[str, str]) -> None:
     """Run `copier update` without --trust and without a network."""
     command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults"]
-    offline = environment | {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
-    result = subprocess.run(command, cwd=folder, env=offline, capture_output=True, text=True, check=False)
+    offline = environment | {
+        "https_proxy": "http://127.0.0.1:9",
+        "http_proxy": "http://127.0.0.1:9",
+    }
+    result = subprocess.run(
+        command, cwd=folder, env=offline, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
 
 
@@ -76,7 +86,9 @@ def test_plain_copier_update_from_the_own_bundle(
     commit(tmp_path / "template")
     git(tmp_path / "template", "tag", "v99.0.0")
     git(tmp_path / "template", "bundle", "create", "-q", str(bundle), "--tags")
-    copier_update(folder, environment | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")})
+    copier_update(
+        folder, environment | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")}
+    )
     assert (read_answers(folder)["_commit"], read_answers(folder)["_src_path"]) == (
         "v99.0.0",
         "~/.fastproj/template.bundle",
@@ -94,7 +106,11 @@ def test_copier_renders_and_updates_every_entry(
     found = built(repository.folder, tmp_path)
     for version in found:
         copier.run_copy(
-            str(tmp_path / "template.bundle"), tmp_path / version, vcs_ref=f"v{version}", defaults=True, quiet=True
+            str(tmp_path / "template.bundle"),
+            tmp_path / version,
+            vcs_ref=f"v{version}",
+            defaults=True,
+            quiet=True,
         )
         assert f"_commit: v{version}\n" in (tmp_path / version / ".copier-answers.yml").read_text()
     project = Repository(tmp_path / "0.1.0")
@@ -103,7 +119,9 @@ def test_copier_renders_and_updates_every_entry(
     project.write({"mine.txt": "mine\n", "README.md": "# proj\n\nmine\n"})
     project.commit("Mine")
     copier_update(project.folder, environment)
-    assert "_commit: v0.3.0\n" in (project.folder / ".copier-answers.yml").read_text(), "the newest that is no .dev"
+    assert "_commit: v0.3.0\n" in (project.folder / ".copier-answers.yml").read_text(), (
+        "the newest that is no .dev"
+    )
     assert (project.folder / "new.txt").read_text() == "one\ntwo\nthree\nfour\n"
     assert not (project.folder / "old.txt").exists()
     assert (project.folder / "README.md").read_text() == "# proj\n\nmine\n"

@@ -25,7 +25,9 @@ def updated_once(
     render_release: MakeProject, fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, tuple[object, ...], float]:
     """A project with an edit and an untracked file, its state after an update, and the seconds that took."""
-    folder = shutil.copytree(render_release("v0.1.0"), tmp_path_factory.mktemp("edited") / "proj", symlinks=True)
+    folder = shutil.copytree(
+        render_release("v0.1.0"), tmp_path_factory.mktemp("edited") / "proj", symlinks=True
+    )
     edit(folder / ENGINE, "return 20\n", "return 20 + 1  # mine\n")
     commit(folder)
     (folder / "scratch.txt").write_text("mine, never added\n")
@@ -47,7 +49,9 @@ def edited(updated_once: tuple[Path, tuple[object, ...], float], tmp_path: Path)
 
 
 @contextmanager
-def updating(folder: Path, environment: dict[str, str], limit: int = -1) -> Iterator[subprocess.Popen[str]]:
+def updating(
+    folder: Path, environment: dict[str, str], limit: int = -1
+) -> Iterator[subprocess.Popen[str]]:
     """Start an update in a process group of its own, with at most `limit` bytes per file."""
     with subprocess.Popen(
         [sys.executable, "-m", "fastproj", "update"],
@@ -76,7 +80,12 @@ def writing(edited: Path) -> Path:
     """A file that appears when git writes the first file of the update; it waits for another one."""
     marker = edited.parent / "writing"
     git(edited, "config", "filter.slow.clean", "cat")
-    git(edited, "config", "filter.slow.smudge", f"touch {marker}; until [ -e {marker}.ends ]; do sleep 0.01; done; cat")
+    git(
+        edited,
+        "config",
+        "filter.slow.smudge",
+        f"touch {marker}; until [ -e {marker}.ends ]; do sleep 0.01; done; cat",
+    )
     (edited / ".git/info").mkdir(exist_ok=True)
     (edited / ".git/info/attributes").write_text("README.md filter=slow\n")
     return marker
@@ -153,16 +162,21 @@ def test_signals_at_random_moments(
         if number != signal.SIGKILL:
             assert state in (before, updated)
             # Python itself drops what a signal raises inside of some of its callbacks, and says so.
-            # And before the program begins, while it is imported, an interrupt is Python's own to tell.
+            # And before the program begins, while it is imported, an interrupt is Python's own to
+            # tell.
             of_python = message.startswith("Exception ignored") or "in main\n" not in message
             assert "Traceback" not in message or of_python, message
-            assert process.returncode in (0, 128 + number, -number) or ("Traceback" in message and of_python), message
+            assert process.returncode in (0, 128 + number, -number) or (
+                "Traceback" in message and of_python
+            ), message
             assert list((edited.parent / "tmp").iterdir()) == []
         recover(edited, before)
     print(number.name, outcomes)
 
 
-def test_second_update_at_once_is_refused(edited: Path, writing: Path, environment: dict[str, str]) -> None:
+def test_second_update_at_once_is_refused(
+    edited: Path, writing: Path, environment: dict[str, str]
+) -> None:
     with updating(edited, environment) as first:
         while not writing.exists():
             time.sleep(0.01)
@@ -171,7 +185,9 @@ def test_second_update_at_once_is_refused(edited: Path, writing: Path, environme
         writing.with_name("writing.ends").touch()
         assert first.communicate(timeout=LIMIT_S)[1] == ""
     assert (second.returncode, output) == (1, "")
-    assert message.startswith(f"fastproj: another git is running in {edited}: wait for it, or remove"), message
+    assert message.startswith(
+        f"fastproj: another git is running in {edited}: wait for it, or remove"
+    ), message
     assert first.returncode == 0
 
 

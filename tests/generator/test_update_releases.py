@@ -55,11 +55,15 @@ STATES = [
     (version, state)
     for version in RELEASED
     for state in (unedited, edited, moved)
-    if EVERY or (state is edited and version == RELEASED[0]) or (state is moved and version == RELEASED[-1])
+    if EVERY
+    or (state is edited and version == RELEASED[0])
+    or (state is moved and version == RELEASED[-1])
 ]
 
 
-@pytest.mark.parametrize(("version", "state"), STATES, ids=[f"{version}-{it.__name__}" for version, it in STATES])
+@pytest.mark.parametrize(
+    ("version", "state"), STATES, ids=[f"{version}-{it.__name__}" for version, it in STATES]
+)
 def test_update_loses_no_edit(
     version: str,
     state: Callable[[Path], None],
@@ -80,7 +84,11 @@ def test_update_loses_no_edit(
     assert ("yours     src/proj/model.py" in result.stdout) == (state is edited)
     assert lost_edits(folder, before, rendered) == []
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
-    assert (found["model"], found["components"], found["gpus"]) == ("resnet", ["gpu-ci", "moved-options"], 2)
+    assert (found["model"], found["components"], found["gpus"]) == (
+        "resnet",
+        ["gpu-ci", "moved-options"],
+        2,
+    )
     conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
     expected = {"configs/default.yaml"} if own_recipe else set()
     rewritten = {"README.md", "src/proj/log.py", "src/proj/metrics.py"} if own_recipe else set()
@@ -103,7 +111,9 @@ def fresh(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return render
 
 
-@pytest.mark.parametrize("model", [it for it in MODELS if it not in NEW_MODELS] if EVERY else ["mlp"])
+@pytest.mark.parametrize(
+    "model", [it for it in MODELS if it not in NEW_MODELS] if EVERY else ["mlp"]
+)
 @pytest.mark.parametrize("version", RELEASED if EVERY else sorted({*RELEASED[:1], *RELEASED[-1:]}))
 def test_unedited_project_becomes_the_small_one(
     version: str,
@@ -115,7 +125,9 @@ def test_unedited_project_becomes_the_small_one(
     folder = released(version, model)
     assert fastproj("update", cwd=folder).returncode == 0
     assert read_files(folder) == fresh(model)
-    assert not [line for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "], "all is staged"
+    assert not [
+        line for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "
+    ], "all is staged"
 
 
 def test_edited_files_without_a_successor_are_kept_and_named(
@@ -131,7 +143,11 @@ def test_edited_files_without_a_successor_are_kept_and_named(
     result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     kept = {f"src/proj/{it}.py" for it in ("progress", "tools/show", "parts", "place")}
-    assert {line.split()[1].rstrip(":") for line in result.stdout.splitlines() if "no longer rendered" in line} == kept
+    assert {
+        line.split()[1].rstrip(":")
+        for line in result.stdout.splitlines()
+        if "no longer rendered" in line
+    } == kept
     assert read_files(folder).keys() - fresh("mlp").keys() == kept | {"src/proj/own.py"}
 
 
@@ -139,12 +155,18 @@ def test_plain_copier_update_reads_launchers_and_workflow_as_components(
     released: Callable[[str, str], Path], fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
     folder = released("0.3.0", "mlp")
-    answers = ["launchers=multinode,slurm", "update_workflow=true", f"update_source={UPDATE_SOURCE}"]
+    answers = [
+        "launchers=multinode,slurm",
+        "update_workflow=true",
+        f"update_source={UPDATE_SOURCE}",
+    ]
     data = [f"--data={answer}" for answer in answers]
     assert fastproj("update", "--to=v0.3.0", *data, cwd=folder).returncode == 0
     commit(folder)
     command = [str(Path(sys.executable).parent / "copier"), "update", "--defaults", "--prereleases"]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
     assert (found["components"], "launchers" in found) == (
@@ -174,7 +196,9 @@ def test_project_of_another_framework_keeps_its_edits(
     assert f"{framework}>=" in (folder / "pyproject.toml").read_text()
 
 
-def test_workflow_of_0_2_0_waits_for_a_source(released: Callable[[str, str], Path], fastproj: Fastproj) -> None:
+def test_workflow_of_0_2_0_waits_for_a_source(
+    released: Callable[[str, str], Path], fastproj: Fastproj
+) -> None:
     folder = released("0.2.0", "mlp")
     workflow = folder / ".github/workflows/update.yml"
 

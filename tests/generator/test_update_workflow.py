@@ -53,7 +53,9 @@ class GitHub:
         outputs = {f"needs.update.outputs.{name}": value for name, value in pairs}
         if not outputs:
             return []
-        shutil.copytree(self.folder / "work/update-temp/update", self.folder / "work/pull-request-temp/update")
+        shutil.copytree(
+            self.folder / "work/update-temp/update", self.folder / "work/pull-request-temp/update"
+        )
         done = self.job("pull-request", outputs)
         return [] if done.returncode == 0 else ["pull-request", done.stderr]
 
@@ -61,19 +63,37 @@ class GitHub:
     def output(self) -> Path:
         return self.folder / "work/update-temp/output"
 
-    def job(self, name: str, outputs: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    def job(
+        self, name: str, outputs: dict[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
         """Run the scripts of a job up to the first that fails; `outputs` are those of the first job."""
         values = {"secrets.FASTPROJ_TOKEN || github.token": "token"} | (outputs or {})
         temporary = self.folder / f"work/{name}-temp"
         self.output.touch()
-        variables = self.environment | {"RUNNER_TEMP": str(temporary), "GITHUB_OUTPUT": str(self.output)}
+        variables = self.environment | {
+            "RUNNER_TEMP": str(temporary),
+            "GITHUB_OUTPUT": str(self.output),
+        }
         variables |= {"PATH": f"{self.folder}/{name}:{os.environ['PATH']}"}
         for step in self.jobs[name]["steps"]:
             assert "${{" not in step.get("run", ""), "text from outside is only ever in variables"
             env = {key: values[value.strip("${} ")] for key, value in step.get("env", {}).items()}
-            shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step.get("run", "true")]
+            shell = [
+                "bash",
+                "--noprofile",
+                "--norc",
+                "-eo",
+                "pipefail",
+                "-c",
+                step.get("run", "true"),
+            ]
             done = subprocess.run(
-                shell, cwd=self.folder / "work" / name, env=variables | env, capture_output=True, text=True, check=False
+                shell,
+                cwd=self.folder / "work" / name,
+                env=variables | env,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             if done.returncode != 0:
                 break
@@ -107,14 +127,28 @@ def github(workflow_of: WorkflowOf, environment: dict[str, str], tmp_path: Path)
     """The workflow, stand-ins that record how they are called, and a repository of the program with a release."""
     record = f'echo "$(basename "$0") $@" >> {tmp_path}/called'
     python = f'case "$2" in pip) {record};; *) exec {sys.executable} "$@";; esac'
-    stand_ins(tmp_path / "update", fastproj=f'exec {sys.executable} -m fastproj "$@"', python=python, gh=record)
-    stand_ins(tmp_path / "pull-request", fastproj=record, python=record, python3=record, pip=record, gh=record)
+    stand_ins(
+        tmp_path / "update",
+        fastproj=f'exec {sys.executable} -m fastproj "$@"',
+        python=python,
+        gh=record,
+    )
+    stand_ins(
+        tmp_path / "pull-request",
+        fastproj=record,
+        python=record,
+        python3=record,
+        pip=record,
+        gh=record,
+    )
     program = tmp_path / "program"
     git(tmp_path, "init", "-q", "program")
     for version in ("v0.3.0", "v0.4.0"):
         (program / "version").write_text(version)
         git(program, "add", "version")
-        git(program, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", version)
+        git(
+            program, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", version
+        )
         git(program, "tag", version)
     git(program, "branch", "v0.5.0")
     config = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{program}.insteadOf"}
@@ -127,18 +161,27 @@ def project_on_github(github: GitHub, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("conflict", [False, True])
-def test_workflow_opens_one_pull_request(conflict: bool, github: GitHub, make_project: MakeProject) -> None:
+def test_workflow_opens_one_pull_request(
+    conflict: bool, github: GitHub, make_project: MakeProject
+) -> None:
     folder = make_project("v0.1.0")
-    edit(folder / "src/proj/engine.py", *(('"""Of', '"""Mine') if conflict else ("return 20", "return 21")))
+    edit(
+        folder / "src/proj/engine.py",
+        *(('"""Of', '"""Mine') if conflict else ("return 20", "return 21")),
+    )
     commit(folder)
     project_on_github(github, folder)
     assert github.run("main") == []
     work = github.folder / "work"
-    assert (work / "update-temp/fastproj/version").read_text() == "v0.3.0", "the tag, and not the branch"
+    assert (work / "update-temp/fastproj/version").read_text() == "v0.3.0", (
+        "the tag, and not the branch"
+    )
     installed, signed_in, opened = github.called
     assert installed == f"python -m pip install {work}/update-temp/fastproj"
     assert signed_in == "gh auth setup-git"
-    assert opened.startswith("gh pr create --head fastproj-v0.3.0 --title Update to template v0.3.0")
+    assert opened.startswith(
+        "gh pr create --head fastproj-v0.3.0 --title Update to template v0.3.0"
+    )
     assert opened.endswith("--draft") == conflict
     assert "Updated" in (work / "pull-request-temp/update/report.md").read_text()
     origin = github.folder / "origin.git"
@@ -147,7 +190,9 @@ def test_workflow_opens_one_pull_request(conflict: bool, github: GitHub, make_pr
     assert ("Mine" if conflict else "return 21") in pushed
     assert "News" not in pushed
     staged = git(work / "update", "write-tree")
-    assert git(origin, "rev-parse", "fastproj-v0.3.0^{tree}") == staged, "binaries, modes and deletions too"
+    assert git(origin, "rev-parse", "fastproj-v0.3.0^{tree}") == staged, (
+        "binaries, modes and deletions too"
+    )
     assert git(origin, "rev-parse", "fastproj-v0.3.0~1") == git(origin, "rev-parse", "main")
     if conflict:
         return
@@ -179,10 +224,15 @@ def patch(github: GitHub, place: str) -> None:
 
 
 def open_pull_request(github: GitHub, version: str) -> "subprocess.CompletedProcess[str]":
-    return github.job("pull-request", {"needs.update.outputs.version": version, "needs.update.outputs.draft": "false"})
+    return github.job(
+        "pull-request",
+        {"needs.update.outputs.version": version, "needs.update.outputs.draft": "false"},
+    )
 
 
-def test_second_job_uses_nothing_but_version_numbers(github: GitHub, make_project: MakeProject) -> None:
+def test_second_job_uses_nothing_but_version_numbers(
+    github: GitHub, make_project: MakeProject
+) -> None:
     project_on_github(github, make_project("v0.3.0"))
     github.start()
     for version in [
@@ -200,13 +250,25 @@ def test_second_job_uses_nothing_but_version_numbers(github: GitHub, make_projec
         "v1.",
     ]:
         done = open_pull_request(github, version)
-        assert (done.returncode, done.stderr) == (1, "the newest version is not a version number\n"), version
+        assert (done.returncode, done.stderr) == (
+            1,
+            "the newest version is not a version number\n",
+        ), version
     assert github.called == []
     patch(github, "run.sh")
     for version in ["v0.3.0", "0.3.0", "2025.10", "1", "v1.0rc1", "1.2.dev0", "v0.2.0-3-g1a2b3c4"]:
         git(github.folder / "work/pull-request", "checkout", "-q", "--force", "main")
         assert open_pull_request(github, version).returncode == 0, version
-        assert git(github.folder / "origin.git", "ls-tree", "--name-only", f"fastproj-{version}", "run.sh") == "run.sh"
+        assert (
+            git(
+                github.folder / "origin.git",
+                "ls-tree",
+                "--name-only",
+                f"fastproj-{version}",
+                "run.sh",
+            )
+            == "run.sh"
+        )
 
 
 def test_second_job_runs_nothing_from_the_patch(github: GitHub, make_project: MakeProject) -> None:
@@ -218,7 +280,9 @@ def test_second_job_runs_nothing_from_the_patch(github: GitHub, make_project: Ma
         assert (done.returncode == 0) == (place == "run.sh"), done.stderr
     assert not (github.folder / "ran").exists()
     assert not (github.folder / "work/outside").exists()
-    assert all(line.startswith("gh ") for line in github.called), "no program of the project or of an install"
+    assert all(line.startswith("gh ") for line in github.called), (
+        "no program of the project or of an install"
+    )
 
 
 def test_workflow_installs_the_source_in_the_answers(workflow_of: WorkflowOf) -> None:
@@ -231,7 +295,9 @@ def test_workflow_installs_the_source_in_the_answers(workflow_of: WorkflowOf) ->
         ],
     }.items():
         steps = workflow_of(source)["update"]["steps"]
-        assert [step["run"].rstrip() for step in steps if "install" in step.get("run", "")] == ["\n".join(lines)]
+        assert [step["run"].rstrip() for step in steps if "install" in step.get("run", "")] == [
+            "\n".join(lines)
+        ]
 
 
 def test_branch_named_like_a_version_is_not_installed(
@@ -272,12 +338,21 @@ def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> 
         f"{release}v1.0.0rc1",
         f"{release}1.2.3.dev0",
     ]:
-        assert validator.render(update_source=source, components=["update-workflow"]).strip() == "", source
+        assert (
+            validator.render(update_source=source, components=["update-workflow"]).strip() == ""
+        ), source
     result = fastproj(
-        "new", "p", "--yes", "--components=update-workflow", "--data=update_source=fastproj", cwd=tmp_path
+        "new",
+        "p",
+        "--yes",
+        "--components=update-workflow",
+        "--data=update_source=fastproj",
+        cwd=tmp_path,
     )
     assert result.returncode == 2
-    assert result.stderr.startswith("fastproj: --data update_source: enter git+https://HOST/OWNER/REPO@TAG")
+    assert result.stderr.startswith(
+        "fastproj: --data update_source: enter git+https://HOST/OWNER/REPO@TAG"
+    )
     assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -285,7 +360,12 @@ def test_source_that_can_move_is_refused(fastproj: Fastproj, tmp_path: Path) -> 
 def test_source_is_required_with_the_workflow_only(fastproj: Fastproj, tmp_path: Path) -> None:
     missing = fastproj("new", "p", "--yes", "--components=update-workflow", cwd=tmp_path)
     assert missing.returncode == 2
-    assert missing.stderr == "fastproj: update_source has no default: answer it with --data update_source\n"
+    assert (
+        missing.stderr
+        == "fastproj: update_source has no default: answer it with --data update_source\n"
+    )
     alone = fastproj("new", "p", "--yes", "--data", f"update_source={WHEEL}", cwd=tmp_path)
-    assert alone.stderr.startswith(f"fastproj: --data update_source: {WHEEL} requires the component update-workflow")
+    assert alone.stderr.startswith(
+        f"fastproj: --data update_source: {WHEEL} requires the component update-workflow"
+    )
     assert list(tmp_path.iterdir()) == []

@@ -21,11 +21,15 @@ def add_past(repository: Repository) -> None:
     """Add two earlier releases, which lack one file and have another."""
     pyproject = (repository.folder / "pyproject.toml").read_text()
     repository.start()
-    (repository.folder / "template/project/Makefile.jinja").rename(repository.folder.parent / "Makefile.jinja")
+    (repository.folder / "template/project/Makefile.jinja").rename(
+        repository.folder.parent / "Makefile.jinja"
+    )
     repository.write({"template/project/early.txt": "early\n"})
     for version in PAST:
         repository.commit(f"Release {version}", version)
-    (repository.folder.parent / "Makefile.jinja").rename(repository.folder / "template/project/Makefile.jinja")
+    (repository.folder.parent / "Makefile.jinja").rename(
+        repository.folder / "template/project/Makefile.jinja"
+    )
     repository.write({"template/project/early.txt": None, "pyproject.toml": pyproject})
     repository.commit("As it is now")
 
@@ -49,7 +53,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
     def build(source: Path, kind: str) -> Path:
         output = folder / f"{source.name}-{kind}"
-        command = [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", str(output), str(source)]
+        command = [
+            sys.executable,
+            "-m",
+            "build",
+            "--no-isolation",
+            f"--{kind}",
+            "--outdir",
+            str(output),
+            str(source),
+        ]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
         return next(output.iterdir())
@@ -65,7 +78,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_wheel_contains_the_bundle_and_no_template_files(built: dict[str, Path]) -> None:
-    contents = [{name: file.read(name) for name in file.namelist()} for file in map(zipfile.ZipFile, built.values())]
+    contents = [
+        {name: file.read(name) for name in file.namelist()}
+        for file in map(zipfile.ZipFile, built.values())
+    ]
     assert contents[0] == contents[1]
     names = contents[0].keys()
     assert "fastproj/_template.bundle" in names
@@ -76,7 +92,9 @@ def test_wheel_contains_the_bundle_and_no_template_files(built: dict[str, Path])
 
 
 def test_readme_of_the_index_has_no_links_into_the_repository(built: dict[str, Path]) -> None:
-    metadata = next(name for name in zipfile.ZipFile(built["sdist"]).namelist() if name.endswith("/METADATA"))
+    metadata = next(
+        name for name in zipfile.ZipFile(built["sdist"]).namelist() if name.endswith("/METADATA")
+    )
     readme = zipfile.ZipFile(built["sdist"]).read(metadata).decode().partition("\n\n")[2]
     assert readme.startswith("# fastproj\n")
     assert re.findall(r"(?:\]\(|(?:src|href|srcset)=\")(?!https?:|#)[^)\"]*", readme) == []
@@ -88,9 +106,8 @@ def test_readme_has_absolute_links_once_the_repository_is_known() -> None:
         from hatch_build import for_index
     finally:
         sys.path.remove(str(ROOT))
-    text = (
-        '![chart](docs/a.svg) <img width="9" src="docs/b.svg"> [docs](docs/x.md#y) [uv](https://u.example) [here](#z)'
-    )
+    images = '![chart](docs/a.svg) <img width="9" src="docs/b.svg">'
+    text = f"{images} [docs](docs/x.md#y) [uv](https://u.example) [here](#z)"
     assert for_index(text, None) == "  docs [uv](https://u.example) [here](#z)"
     assert for_index(text, "https://h.example/r") == (
         "![chart](https://h.example/r/raw/HEAD/docs/a.svg) "
@@ -106,15 +123,34 @@ def test_bundle_has_every_release(built: dict[str, Path], tmp_path: Path) -> Non
     assert list(entries(tmp_path / "template.bundle")) == [*PAST, declared]
 
 
-def test_installed_wheel_renders_offline(built: dict[str, Path], environment: dict[str, str], tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+def test_installed_wheel_renders_offline(
+    built: dict[str, Path], environment: dict[str, str], tmp_path: Path
+) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True
+    )
     python = tmp_path / "env/bin/python"
     packages = next((tmp_path / "env/lib").glob("python*/site-packages"))
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
     subprocess.run([*install, str(built["sdist"])], check=True)
-    # Its requirements come from this environment, after its own packages, so that the wheel hides the editable one.
+    # Its requirements come from this environment, after its own packages, so that the wheel hides
+    # the editable one.
     (packages / "requirements.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    home = environment | {"HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", "https_proxy": "http://127.0.0.1:9"}
+    home = environment | {
+        "HOME": str(tmp_path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "https_proxy": "http://127.0.0.1:9",
+    }
     program = str(tmp_path / "env/bin/fastproj")
 
     def run(*arguments: str) -> str:
@@ -131,11 +167,16 @@ def test_installed_wheel_renders_offline(built: dict[str, Path], environment: di
         return result.stdout
 
     where = subprocess.run(
-        [str(python), "-c", "import fastproj; print(fastproj.__file__)"], capture_output=True, text=True, check=True
+        [str(python), "-c", "import fastproj; print(fastproj.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert str(tmp_path) in where.stdout
     run("new", "proj", "--yes", "--model", "gpt")
-    assert (tmp_path / "proj/src/proj/model.py").read_bytes() == (ROOT / "template/models/gpt/model.py").read_bytes()
+    assert (tmp_path / "proj/src/proj/model.py").read_bytes() == (
+        ROOT / "template/models/gpt/model.py"
+    ).read_bytes()
     assert "[resnet|vit" in "".join(run("new", "--help").split())
     early = ["copy", "--quiet", "--defaults", "--vcs-ref", "v0.0.1", "--data", "project_name=early"]
     copier = [sys.executable, "-m", "copier", *early, "~/.fastproj/template.bundle", "early"]
@@ -163,7 +204,12 @@ def test_wheel_is_installed_as_users_do(
     command = [it.format(wheel=built["tree"], sdist=sdist) for it in AS_USERS[tool]]
     home = environment | {"HOME": str(tmp_path / "home"), "NO_COLOR": "1", "PYTHONPATH": ""}
     result = subprocess.run(
-        [uv, "tool", "run", *command], cwd=tmp_path, env=home, capture_output=True, text=True, check=False
+        [uv, "tool", "run", *command],
+        cwd=tmp_path,
+        env=home,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     if tool == "twine":

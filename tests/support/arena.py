@@ -13,7 +13,15 @@ from program import run_fastproj
 from project_state import Entries, Observed, harness
 from updating import build, lost_edits, read_files
 
-KINDS = ("lost edits", "wrong merges", "code executed", "tracebacks", "hangs", "leftovers", "surprises")
+KINDS = (
+    "lost edits",
+    "wrong merges",
+    "code executed",
+    "tracebacks",
+    "hangs",
+    "leftovers",
+    "surprises",
+)
 TIMEOUT_S = float(os.environ.get("ATTACK_TIMEOUT", "150"))
 """A rendering may take 30 s of CPU time, which is more on a busy machine."""
 MEMORY = 6 * 2**30
@@ -37,9 +45,20 @@ class Arena:
             output = folder / f"release-{version}"
             (output / "home").mkdir(parents=True)
             bundle = build(output, version)
-            command = [sys.executable, "-m", "fastproj", "new", "proj", "--yes", "--template", str(bundle)]
+            command = [
+                sys.executable,
+                "-m",
+                "fastproj",
+                "new",
+                "proj",
+                "--yes",
+                "--template",
+                str(bundle),
+            ]
             variables = harness() | {"HOME": str(output / "home")}
-            subprocess.run([*command, "--output", str(output)], env=variables, check=True, capture_output=True)
+            subprocess.run(
+                [*command, "--output", str(output)], env=variables, check=True, capture_output=True
+            )
         newest = folder / "release-3/team.bundle"
         shutil.copy(newest, folder / "release-1/team.bundle")
         return cls(folder / "release-1/proj", folder / "release-3/proj", newest)
@@ -75,7 +94,9 @@ class Attempt(Observed):
         before = self.outside()
         done = self._run(arguments)
         self.runs += 1
-        what = f"{' '.join(arguments)} ({done.returncode}): {done.stderr[-150:] or done.stdout[-50:]}"
+        what = (
+            f"{' '.join(arguments)} ({done.returncode}): {done.stderr[-150:] or done.stdout[-50:]}"
+        )
         hung = done.returncode == -signal.SIGKILL
         if (failed := _failure(done)) and not hung:
             self.report("tracebacks", f"{failed}: {what}")
@@ -85,19 +106,31 @@ class Attempt(Observed):
             shutil.rmtree(self.place / "tmp")
             (self.place / "tmp").mkdir()
         if (after := self.outside()) != before:
-            changed = [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)]
-            self.report("lost edits", f"{what}: files outside of the project: {sorted(changed)[:3]}")
+            changed = [
+                path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+            ]
+            self.report(
+                "lost edits", f"{what}: files outside of the project: {sorted(changed)[:3]}"
+            )
         return done
 
     def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         home = self.place / "home"
         variables = {
-            key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_", "XDG_"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("GIT_", "FASTPROJ_", "XDG_"))
         }
-        variables |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), "TMPDIR": str(self.place / "tmp")}
+        variables |= {
+            "HOME": str(home),
+            "XDG_CONFIG_HOME": str(home / ".config"),
+            "TMPDIR": str(self.place / "tmp"),
+        }
         variables |= {"OMP_NUM_THREADS": "1"}
         if (home / "environment").exists():
-            variables |= dict(line.split("=", 1) for line in (home / "environment").read_text().splitlines())
+            variables |= dict(
+                line.split("=", 1) for line in (home / "environment").read_text().splitlines()
+            )
         place = self.project if self.project.is_dir() else self.place
         as_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
         prefix = as_user if self.unprivileged and os.geteuid() == 0 else []
@@ -122,7 +155,11 @@ class Attempt(Observed):
                 old, new = before[key], after[key]
                 differing = str(new)[:100]
                 if isinstance(old, dict) and isinstance(new, dict):
-                    differing = str(sorted(it for it in old.keys() | new.keys() if old.get(it) != new.get(it))[:3])
+                    differing = str(
+                        sorted(it for it in old.keys() | new.keys() if old.get(it) != new.get(it))[
+                            :3
+                        ]
+                    )
                 self.report("lost edits", f"{what} changed {key}: {differing}")
 
     def no_leftovers(self, what: str) -> None:
@@ -142,10 +179,19 @@ class Attempt(Observed):
             self.report("lost edits", f"{what}: {lost}")
         old, new = (_rendered(folder) for folder in (self.arena.old, self.arena.new))
         after, files = self.entries(), read_files(self.project)
-        unmerged = {line.partition("\t")[2] for line in self.git("ls-files", "-u", "-z").split("\0")}
-        unstaged = self.git("diff", "--no-ext-diff", "--no-textconv", "--ignore-submodules", "--name-only", "-z")
+        unmerged = {
+            line.partition("\t")[2] for line in self.git("ls-files", "-u", "-z").split("\0")
+        }
+        unstaged = self.git(
+            "diff", "--no-ext-diff", "--no-textconv", "--ignore-submodules", "--name-only", "-z"
+        )
         for path in old.keys() | new.keys() | mine.keys() | after.keys():
-            if path in unmerged or f"{path}~HEAD" in unmerged or path == ANSWERS or _is_moved(path, old, mine):
+            if (
+                path in unmerged
+                or f"{path}~HEAD" in unmerged
+                or path == ANSWERS
+                or _is_moved(path, old, mine)
+            ):
                 continue
             by_user, by_template = mine.get(path) != old.get(path), new.get(path) != old.get(path)
             expected = mine.get(path) if by_user else new.get(path)
@@ -166,7 +212,9 @@ def _failure(done: subprocess.CompletedProcess[str]) -> str:
         return "more than one line"
     if done.returncode not in (0, 1, 2, 3):
         return "undocumented exit status"
-    if done.stderr and (done.stdout or not done.returncode or not done.stderr.startswith("fastproj: ")):
+    if done.stderr and (
+        done.stdout or not done.returncode or not done.stderr.startswith("fastproj: ")
+    ):
         return "not the one line of an error"
     return "silent failure" if done.returncode and not done.stdout and not done.stderr else ""
 
@@ -177,11 +225,15 @@ _cache: dict[Path, Entries] = {}
 def _rendered(folder: Path) -> Entries:
     if folder not in _cache:
         files = read_files(folder)
-        _cache[folder] = {path: ("100755" if kind == "x" else "100644", it) for path, (kind, it) in files.items()}
+        _cache[folder] = {
+            path: ("100755" if kind == "x" else "100644", it) for path, (kind, it) in files.items()
+        }
     return _cache[folder]
 
 
 def _is_moved(path: str, old: Entries, mine: Entries) -> bool:
     """Whether the user or the template moved a file to this path, so that it has the changes of both."""
     loop = "src/proj/loop.py"
-    return path == "src/proj/motor.py" or (path == "src/proj/train.py" and mine.get(loop) != old.get(loop))
+    return path == "src/proj/motor.py" or (
+        path == "src/proj/train.py" and mine.get(loop) != old.get(loop)
+    )

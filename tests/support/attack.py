@@ -1,8 +1,9 @@
 """Attack the program: states of a project x commands, hostile answers and hostile templates.
 
-`python tests/support/attack.py [PART_OF_A_NAME ...]` makes all attempts, or those with a part in their name, prints
-what was found, and exits with 1 if that is anything. No run may lose an edit, merge wrongly, execute code of a template
-or of a repository, end with a traceback, hang, or leave something behind.
+`python tests/support/attack.py [PART_OF_A_NAME ...]` makes all attempts, or those with a part in
+their name, prints what was found, and exits with 1 if that is anything. No run may lose an edit,
+merge wrongly, execute code of a template or of a repository, end with a traceback, hang, or leave
+something behind.
 """
 
 import os
@@ -98,7 +99,9 @@ def cases() -> dict[str, Action]:
 def attempt(arena: Arena, name: str) -> tuple[int, list[tuple[str, str]]]:
     """Make an attempt in the environment of `harness`, and return the number of runs and what was found."""
     with tempfile.TemporaryDirectory(prefix="attack-", ignore_cleanup_errors=True) as folder:
-        made = Attempt(Path(folder) / "case", name, arena, unprivileged=name.startswith("permission"))
+        made = Attempt(
+            Path(folder) / "case", name, arena, unprivileged=name.startswith("permission")
+        )
         try:
             cases()[name](made)
         except (AssertionError, OSError, ValueError, LookupError) as error:
@@ -110,7 +113,9 @@ def attempt(arena: Arena, name: str) -> tuple[int, list[tuple[str, str]]]:
 def main() -> None:
     """Make the attempts in two processes, and print the counts."""
     start, runs, found = time.monotonic(), 0, list[tuple[str, str]]()
-    names = [name for name in cases() if not sys.argv[1:] or any(part in name for part in sys.argv[1:])]
+    names = [
+        name for name in cases() if not sys.argv[1:] or any(part in name for part in sys.argv[1:])
+    ]
     folder = Path(tempfile.mkdtemp(prefix="arena-"))
     os.environ |= harness()
     try:

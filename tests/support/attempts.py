@@ -32,7 +32,9 @@ def update_works(state: State, attempt: Attempt) -> None:
     files = read_files(attempt.project)
     done = attempt.fastproj("update")
     if done.stderr or done.returncode != dry:
-        attempt.report("surprises", f"update ends with {done.returncode}, dry-run with {dry}: {done.stderr}")
+        attempt.report(
+            "surprises", f"update ends with {done.returncode}, dry-run with {dry}: {done.stderr}"
+        )
         attempt.unchanged(without_objects, "a refused update", objects=False)
         return
     attempt.merged(files, mine, "update")
@@ -42,9 +44,13 @@ def update_works(state: State, attempt: Attempt) -> None:
         attempt.report("surprises", "status fails after the update")
     attempt.unchanged(updated, "status")
     undo = done.stdout.strip().splitlines()[-1]
-    subprocess.run(undo, shell=True, cwd=attempt.project, env=harness(), capture_output=True, check=False)  # noqa: S602
+    subprocess.run(  # noqa: S602
+        undo, shell=True, cwd=attempt.project, env=harness(), capture_output=True, check=False
+    )
     if attempt.entries() != mine or read_files(attempt.project) != files:
-        attempt.report("wrong merges", f"the undo command {undo} leaves {attempt.git('status', '--porcelain')}")
+        attempt.report(
+            "wrong merges", f"the undo command {undo} leaves {attempt.git('status', '--porcelain')}"
+        )
 
 
 def _only_report(attempt: Attempt, before: dict[str, object]) -> int:
@@ -64,7 +70,9 @@ def update_is_refused(state: State, message: str, attempt: Attempt) -> None:
     _only_report(attempt, before)
     done = attempt.fastproj("update")
     if done.returncode != 1 or message not in done.stderr:
-        attempt.report("surprises", f"update is not refused with {message!r} but {done.stdout}{done.stderr}")
+        attempt.report(
+            "surprises", f"update is not refused with {message!r} but {done.stdout}{done.stderr}"
+        )
     attempt.unchanged(without_objects, "a refused update", objects=False)
 
 
@@ -77,7 +85,10 @@ def answers_are_refused(content: bytes, reason: str, attempt: Attempt) -> None:
     for command in (["status"], ["update"], ["update", "--dry-run"], ["components"]):
         done = attempt.fastproj(*command)
         if done.returncode != 1 or reason not in done.stderr:
-            attempt.report("surprises", f"{command} is not refused with {reason!r} but {done.stdout}{done.stderr}")
+            attempt.report(
+                "surprises",
+                f"{command} is not refused with {reason!r} but {done.stdout}{done.stderr}",
+            )
         attempt.unchanged(before, " ".join(command))
 
 
@@ -106,7 +117,10 @@ def template_is_harmless(change: Callable[[Path], None], attempt: Attempt) -> No
         return
     now, earlier = attempt.state(objects=False)["git"], without_objects["git"]
     assert isinstance(now, dict)
-    in_conflict = {str(attempt.git_dir() / name) for name in ("CHERRY_PICK_HEAD", "MERGE_MSG", "logs/CHERRY_PICK_HEAD")}
+    in_conflict = {
+        str(attempt.git_dir() / name)
+        for name in ("CHERRY_PICK_HEAD", "MERGE_MSG", "logs/CHERRY_PICK_HEAD")
+    }
     if {path: content for path, content in now.items() if path not in in_conflict} != earlier:
         attempt.report("lost edits", "update changed files of git")
     kept = {path: it for path, it in files.items() if path in ("scratch.txt", "src/proj/engine.py")}
@@ -137,7 +151,17 @@ def template_change_arrives(
 
 def _use_git(attempt: Attempt, project: Path) -> None:
     """Look at a project, and commit, with no protection from its settings."""
-    home = {"HOME": str(attempt.place / "home"), "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
-    for command in (["status"], ["diff", "HEAD"], ["add", "-A"], ["commit", "-qm", "x"], ["checkout", "-qb", "y"]):
+    home = {
+        "HOME": str(attempt.place / "home"),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "PATH": os.environ["PATH"],
+    }
+    for command in (
+        ["status"],
+        ["diff", "HEAD"],
+        ["add", "-A"],
+        ["commit", "-qm", "x"],
+        ["checkout", "-qb", "y"],
+    ):
         subprocess.run(["git", *command], cwd=project, env=home, capture_output=True, check=False)
     attempt.notice_code("git in the project")

@@ -18,7 +18,9 @@ def contents(archive: bytes) -> dict[str, tuple[int, bytes]]:
 
 def archived(folder: Path, commit: str, *paths: str) -> dict[str, tuple[int, bytes]]:
     return contents(
-        subprocess.run(["git", "archive", commit, *paths], cwd=folder, capture_output=True, check=True).stdout
+        subprocess.run(
+            ["git", "archive", commit, *paths], cwd=folder, capture_output=True, check=True
+        ).stdout
     )
 
 
@@ -34,6 +36,13 @@ def built(root: Path, folder: Path) -> dict[str, str]:
 
 def _bare(folder: Path) -> Path:
     shutil.rmtree(folder / "bare.git", ignore_errors=True)
-    command = ["git", "clone", "--quiet", "--bare", str(folder / "template.bundle"), str(folder / "bare.git")]
+    command = [
+        "git",
+        "clone",
+        "--quiet",
+        "--bare",
+        str(folder / "template.bundle"),
+        str(folder / "bare.git"),
+    ]
     subprocess.run(command, check=True)
     return folder / "bare.git"

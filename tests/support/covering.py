@@ -14,12 +14,19 @@ def covering(table: dict[str, dict[str, Any]], names: list[str]) -> list[list[st
 
     A set has what its components require, and none that exclude each other.
     """
-    pairs = ({one: a, other: b} for one, other in combinations(names, 2) for a, b in product((True, False), repeat=2))
+    pairs = (
+        {one: a, other: b}
+        for one, other in combinations(names, 2)
+        for a, b in product((True, False), repeat=2)
+    )
     wanted = [state for pair in pairs if (state := _completed(table, pair)) is not None]
     found: list[list[str]] = []
     order = random.Random(0)  # noqa: S311
     while wanted:
-        tried = [_set(table, order.sample(names, len(names)), order.sample(wanted, len(wanted))) for _ in range(4)]
+        tried = [
+            _set(table, order.sample(names, len(names)), order.sample(wanted, len(wanted)))
+            for _ in range(4)
+        ]
         chosen = max(tried, key=lambda it: _covered(it, wanted))
         wanted = [state for state in wanted if not state.items() <= chosen.items()]
         found.append([name for name in names if chosen[name]])
@@ -31,7 +38,11 @@ def _set(table: dict[str, dict[str, Any]], names: list[str], wanted: list[State]
     chosen = dict(wanted[0])
     for name in names:
         if name not in chosen:
-            ways = [way for value in (True, False) if (way := _completed(table, chosen | {name: value})) is not None]
+            ways = [
+                way
+                for value in (True, False)
+                if (way := _completed(table, chosen | {name: value})) is not None
+            ]
             chosen = max(ways, key=lambda way: _covered(way, wanted))
     return chosen
 
@@ -46,14 +57,21 @@ def _completed(table: dict[str, dict[str, Any]], state: State) -> State | None:
     while open_names:
         name = open_names.pop()
         required, excluded = (table[name].get(key, []) for key in ("requires", "conflicts"))
-        excluded = [*excluded, *(other for other, entry in table.items() if name in entry.get("conflicts", []))]
+        excluded = [
+            *excluded,
+            *(other for other, entry in table.items() if name in entry.get("conflicts", [])),
+        ]
         for other, value in _values(required, excluded):
             if found.setdefault(other, value) != value:
                 return None
             if value and other not in state:
                 open_names.append(other)
     absent = [name for name, present in found.items() if not present]
-    if any(set(absent) & {*table[name].get("requires", [])} for name, present in found.items() if present):
+    if any(
+        set(absent) & {*table[name].get("requires", [])}
+        for name, present in found.items()
+        if present
+    ):
         return None
     return found
 

@@ -1,8 +1,8 @@
 """Run tests as other CPUs would: `make test-cpus`, or `python tests/support/cpus.py avx2 rounding-1`.
 
-torch, oneDNN and MKL choose their kernels by the instructions that a CPU has, and variables restrict them. They give no
-CPU more than it has: such a setting is named in the table, and not run. `rounding/emulated_rounding.py` emulates on
-every CPU that other kernels have other last digits.
+torch, oneDNN and MKL choose their kernels by the instructions that a CPU has, and variables
+restrict them. They give no CPU more than it has: such a setting is named in the table, and not run.
+`rounding/emulated_rounding.py` emulates on every CPU that other kernels have other last digits.
 """
 
 import argparse
@@ -50,7 +50,9 @@ SETTINGS = [
     restricted("avx2", "avx2", "AVX2", frozenset({"avx2"})),
     restricted("avx512", "avx512", "AVX512_CORE", AVX512),
     restricted("avx512-bf16", "avx512", "AVX512_CORE_BF16", AVX512 | {"avx512_bf16"}),
-    restricted("amx", "avx512", "AVX512_CORE_AMX", AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"}),
+    restricted(
+        "amx", "avx512", "AVX512_CORE_AMX", AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"}
+    ),
     Setting("mkl-avx2", {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}, frozenset({"avx2"})),
     Setting("one-thread", {"OMP_NUM_THREADS": "1"}),
     Setting("two-threads", {"OMP_NUM_THREADS": "2"}, cores=2),
@@ -69,7 +71,9 @@ def reason_not_to_run(setting: Setting, flags: set[str], cores: int) -> str:
 def flags_of_cpu() -> set[str]:
     """Return the flags of this CPU; none if it is not a x86 with Linux."""
     file = Path("/proc/cpuinfo")
-    found = re.search(r"^flags\s*: (.*)$", file.read_text(), re.MULTILINE) if file.exists() else None
+    found = (
+        re.search(r"^flags\s*: (.*)$", file.read_text(), re.MULTILINE) if file.exists() else None
+    )
     return set(found[1].split()) if found else set()
 
 
@@ -78,17 +82,35 @@ def make_environment(folder: Path) -> Path:
     venv.create(folder, clear=True, symlinks=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
     lines = [f"import site; site.addsitedir({found!r})" for found in site.getsitepackages()]
-    (packages / "cpus.pth").write_text("\n".join([*lines, str(ROUNDING), "import emulated_rounding"]))
+    (packages / "cpus.pth").write_text(
+        "\n".join([*lines, str(ROUNDING), "import emulated_rounding"])
+    )
     return folder / "bin/python"
 
 
 def run(python: Path, setting: Setting, output: Path, options: list[str]) -> tuple[bool, str]:
     """Run the tests with a setting; return whether all passed, and the last line of pytest."""
-    others = {name for it in SETTINGS for name in it.variables} | {"EVERY_TEST"}  # every test would take a day
-    environment = {name: value for name, value in os.environ.items() if name not in others} | setting.variables
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(os.cpu_count()), *TESTS, *options]
+    # every test would take a day
+    others = {name for it in SETTINGS for name in it.variables} | {"EVERY_TEST"}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in others
+    } | setting.variables
+    command = [
+        str(python),
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        str(os.cpu_count()),
+        *TESTS,
+        *options,
+    ]
     with output.open("w") as stream:
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=stream, stderr=stream, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, stdout=stream, stderr=stream, check=False
+        )
     lines = output.read_text().splitlines() or [""]
     for line in lines:
         if line.startswith(("FAILED ", "ERROR ")):
@@ -100,7 +122,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run each setting that this machine can have; return 1 if a test failed."""
     parser = argparse.ArgumentParser(description="Run tests as other CPUs would.")
     names = [setting.name for setting in SETTINGS]
-    parser.add_argument("names", nargs="*", metavar="SETTING", help=f"of {', '.join(names)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="SETTING", help=f"of {', '.join(names)}; default: all"
+    )
     parser.add_argument("--pytest", default=[], type=shlex.split, help="further options of pytest")
     chosen = parser.parse_args(arguments)
     if unknown := {*chosen.names} - {*names}:
@@ -118,7 +142,9 @@ def main(arguments: list[str] | None = None) -> int:
             begin = time.monotonic()
             passed, last = run(python, setting, FOLDER / f"{setting.name}.txt", chosen.pytest)
             failed |= not passed
-            result = f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begin:.0f} s: {last}"
+            result = (
+                f"{'passed' if passed else 'FAILED'} in {time.monotonic() - begin:.0f} s: {last}"
+            )
         print(f"{setting.name}: {result}", flush=True)
         variables = " ".join(f"{name}={value}" for name, value in setting.variables.items())
         table.append(f"{setting.name:12} {variables:58} {result}")

@@ -36,7 +36,9 @@ def deleted(project: Path) -> None:
 
 def renamed(project: Path) -> None:
     (project / PACKAGE / "engine.py").rename(project / PACKAGE / "motor.py")
-    edit(project / PACKAGE / "motor.py", "return 20\n", "return 20 + 1  # mine, in a renamed file\n")
+    edit(
+        project / PACKAGE / "motor.py", "return 20\n", "return 20 + 1  # mine, in a renamed file\n"
+    )
 
 
 def edited_removed_files(project: Path) -> None:
@@ -68,7 +70,10 @@ def edited_repeated_blocks(project: Path) -> None:
     file = project / "configs/default.yaml"
     blocks = file.read_text().split("\n\n")
     blocks[-2] = blocks[-2].replace("workers: 4", "workers: 16  # mine, of the last block")
-    blocks.insert(1, blocks[0].replace("train", "mine").replace("pinned: true", "pinned: false  # of my block"))
+    blocks.insert(
+        1,
+        blocks[0].replace("train", "mine").replace("pinned: true", "pinned: false  # of my block"),
+    )
     file.write_text("\n\n".join(blocks))
 
 
@@ -87,7 +92,9 @@ def added_file_of_the_same_name(project: Path) -> None:
 
 def file_instead_of_folder(project: Path) -> None:
     if not (project / PACKAGE / "extras").exists():
-        (project / PACKAGE / "extras").write_text("a file of mine where the template will have a folder\n")
+        (project / PACKAGE / "extras").write_text(
+            "a file of mine where the template will have a folder\n"
+        )
 
 
 def crlf(project: Path) -> None:
@@ -104,7 +111,9 @@ def edit_bytes(file: Path, old: bytes, new: bytes) -> None:
 def renamed_with_crlf(project: Path) -> None:
     content = (project / PACKAGE / "engine.py").read_bytes().replace(b"\n", b"\r\n")
     (project / PACKAGE / "engine.py").unlink()
-    (project / PACKAGE / "motor.py").write_bytes(content.replace(b"return 20\r\n", b"return 21  # mine\r\n"))
+    (project / PACKAGE / "motor.py").write_bytes(
+        content.replace(b"return 20\r\n", b"return 21  # mine\r\n")
+    )
 
 
 def mode_changed(project: Path) -> None:
@@ -139,8 +148,16 @@ def failing_hooks(project: Path) -> None:
         commit(project)
     hooks = project / ".git/hooks"
     hooks.mkdir(exist_ok=True)
-    for name in ("pre-commit", "post-checkout", "post-index-change", "reference-transaction", "pre-auto-gc"):
-        (hooks / name).write_text("#!/bin/sh\necho $0 >> $(git rev-parse --git-dir)/hooked\nexit 1\n")
+    for name in (
+        "pre-commit",
+        "post-checkout",
+        "post-index-change",
+        "reference-transaction",
+        "pre-auto-gc",
+    ):
+        (hooks / name).write_text(
+            "#!/bin/sh\necho $0 >> $(git rev-parse --git-dir)/hooked\nexit 1\n"
+        )
         (hooks / name).chmod(0o755)
 
 

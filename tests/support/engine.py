@@ -14,7 +14,12 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from warm import Started, start_python
 
-FIXED = ["--config=configs/default.yaml", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
+FIXED = [
+    "--config=configs/default.yaml",
+    "--run.device=cpu",
+    "--speed.precision=fp32",
+    "--loader.workers=0",
+]
 FIXED += ["--train.epochs=1", "--train.micro_batch=16", "--log.every=1", "--run.name=a"]
 """Options of all runs; later ones override them."""
 TIMES = {"seconds", "samples_per_second", "data_wait", "tflops", "mfu"}
@@ -40,7 +45,12 @@ class Package:
 
     def arguments(self, folder: Path, *options: str) -> list[str]:
         """Return the arguments of a training command; the run is `folder/a`."""
-        return [FIXED[0].replace("configs", f"{self.root}/configs"), *FIXED[1:], f"--run.dir={folder}", *options]
+        return [
+            FIXED[0].replace("configs", f"{self.root}/configs"),
+            *FIXED[1:],
+            f"--run.dir={folder}",
+            *options,
+        ]
 
     def options(self, *options: str) -> Any:
         """Return the config of a training command with these options."""
@@ -63,7 +73,8 @@ class Package:
         """Run a training program to its end, and check its exit status."""
         done = self.start(folder, *options, ranks=ranks, **changes).finish()
         assert done.returncode == expect, done.stdout + done.stderr
-        lines = set(done.stderr.splitlines())  # torchrun would end the other ranks before they say the same
+        # torchrun would end the other ranks before they say the same
+        lines = set(done.stderr.splitlines())
         assert expect != 1 or len(lines) == 1, f"not one line: {done.stderr}"
         return done
 
@@ -116,14 +127,23 @@ def checkpoints(folder: Path, name: str = "a") -> list[Path]:
 
 def saved(folder: Path, name: str = "a") -> dict[str, Any]:
     """Return the state in a run's newest checkpoint."""
-    return dict(torch.load(checkpoints(folder, name)[-1] / "state.pt", map_location="cpu", weights_only=True))
+    return dict(
+        torch.load(
+            checkpoints(folder, name)[-1] / "state.pt", map_location="cpu", weights_only=True
+        )
+    )
 
 
 def rows(folder: Path, split: str = "", name: str = "a") -> list[dict[str, Any]]:
     """Return the rows of a run, without what depends on time."""
-    found = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+    found = [
+        json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()
+    ]
     kept = [row for row in found if split in ("", row["split"])]
-    return [{key: row[key] for key in row if key not in TIMES and not key.startswith("ms_")} for row in kept]
+    return [
+        {key: row[key] for key in row if key not in TIMES and not key.startswith("ms_")}
+        for row in kept
+    ]
 
 
 def equal(first: Any, second: Any) -> bool:
@@ -131,7 +151,9 @@ def equal(first: Any, second: Any) -> bool:
     if isinstance(first, torch.Tensor):
         return torch.equal(first, second)
     if isinstance(first, dict):
-        return first.keys() == second.keys() and all(equal(first[key], second[key]) for key in first)
+        return first.keys() == second.keys() and all(
+            equal(first[key], second[key]) for key in first
+        )
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(equal, first, second))
     return bool(first == second)

@@ -118,7 +118,14 @@ def shallow(project: Path) -> None:
     edited_another_function(project)
     commit(project)
     project.rename(project.parent / "deep")
-    git(project.parent, "clone", "-q", "--depth=1", f"file://{project.parent / 'deep'}", str(project))
+    git(
+        project.parent,
+        "clone",
+        "-q",
+        "--depth=1",
+        f"file://{project.parent / 'deep'}",
+        str(project),
+    )
 
 
 def corrupt_index(project: Path) -> None:
@@ -153,14 +160,35 @@ WORKING: list[State] = [
     configured("autocrlf_input", "core.autocrlf=input"),
     configured("no_file_mode", "core.fileMode=false"),
     configured("no_symlinks", "core.symlinks=false"),
-    configured("ignore_case", "core.ignoreCase=true", "core.precomposeUnicode=true", "core.quotePath=true"),
-    configured("unsafe_crlf", "core.safecrlf=true", "core.eol=crlf"),
-    configured("merge_settings", "merge.conflictStyle=diff3", "merge.renames=false", "merge.directoryRenames=true"),
-    configured("status_settings", "status.showUntrackedFiles=no", "status.relativePaths=true", "status.branch=true"),
     configured(
-        "diff_settings", "diff.noprefix=true", "diff.renames=copies", "color.ui=always", "diff.ignoreSubmodules=all"
+        "ignore_case", "core.ignoreCase=true", "core.precomposeUnicode=true", "core.quotePath=true"
     ),
-    configured("many_files", "feature.manyFiles=true", "feature.experimental=true", "fetch.writeCommitGraph=true"),
+    configured("unsafe_crlf", "core.safecrlf=true", "core.eol=crlf"),
+    configured(
+        "merge_settings",
+        "merge.conflictStyle=diff3",
+        "merge.renames=false",
+        "merge.directoryRenames=true",
+    ),
+    configured(
+        "status_settings",
+        "status.showUntrackedFiles=no",
+        "status.relativePaths=true",
+        "status.branch=true",
+    ),
+    configured(
+        "diff_settings",
+        "diff.noprefix=true",
+        "diff.renames=copies",
+        "color.ui=always",
+        "diff.ignoreSubmodules=all",
+    ),
+    configured(
+        "many_files",
+        "feature.manyFiles=true",
+        "feature.experimental=true",
+        "fetch.writeCommitGraph=true",
+    ),
     configured("no_protocol", "protocol.allow=never", "safe.bareRepository=explicit"),
     configured("worktree_config", "extensions.worktreeConfig=true", "core.logAllRefUpdates=always"),
     with_attributes("eol_crlf", "* text eol=crlf\n*.bin binary\n"),

@@ -23,8 +23,14 @@ FIRST = {
 }
 RELEASES: dict[str, dict[str, str | None]] = {
     "0.1.0": {**FIRST},
-    "0.2.0": {"template/project/old.txt": None, "template/project/new.txt": "one\ntwo\nthree\nfour\n"},
-    "0.3.0": {"template/project/gone.txt": None, "copier.yml": f"{QUESTIONS}size: {{type: int, default: 3}}\n"},
+    "0.2.0": {
+        "template/project/old.txt": None,
+        "template/project/new.txt": "one\ntwo\nthree\nfour\n",
+    },
+    "0.3.0": {
+        "template/project/gone.txt": None,
+        "copier.yml": f"{QUESTIONS}size: {{type: int, default: 3}}\n",
+    },
 }
 
 
@@ -33,15 +39,28 @@ class Repository:
 
     def __init__(self, folder: Path, date: str = "2026-01-01T00:00:00+0000") -> None:
         self.folder = folder
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("GIT_", "FASTPROJ_"))}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("GIT_", "FASTPROJ_"))
+        }
         self.environment = kept | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
         for who in ("AUTHOR", "COMMITTER"):
-            self.environment |= {f"GIT_{who}_NAME": "Ada", f"GIT_{who}_EMAIL": "a@example.org", f"GIT_{who}_DATE": date}
+            self.environment |= {
+                f"GIT_{who}_NAME": "Ada",
+                f"GIT_{who}_EMAIL": "a@example.org",
+                f"GIT_{who}_DATE": date,
+            }
         folder.mkdir(parents=True, exist_ok=True)
 
     def git(self, *arguments: str) -> str:
         result = subprocess.run(
-            ["git", *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+            ["git", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert result.returncode == 0, result.stderr
         return result.stdout.strip()

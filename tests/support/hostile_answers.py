@@ -2,7 +2,8 @@
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n"
 BOMB += "".join(
-    f"{name}: &{name} [{', '.join([f'*{last}'] * 9)}]\n" for last, name in zip("abcdefg", "bcdefgh", strict=True)
+    f"{name}: &{name} [{', '.join([f'*{last}'] * 9)}]\n"
+    for last, name in zip("abcdefg", "bcdefgh", strict=True)
 )
 HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "deep": ("a: " + "[" * 2_000 + "]" * 2_000, "recursion"),

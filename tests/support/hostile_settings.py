@@ -1,6 +1,7 @@
 """Settings of git that execute code, and permissions that are missing, as functions of the project folder.
 
-`home` beside it is the user's, with a `.gitconfig`; code that git executes leaves a file `hacked` beside it.
+`home` beside it is the user's, with a `.gitconfig`; code that git executes leaves a file `hacked`
+beside it.
 """
 
 import os
@@ -10,8 +11,23 @@ from pathlib import Path
 from edits import edited_another_function, renamed
 from updating import commit, git
 
-COMMANDS = ("fsmonitor", "pager", "editor", "sshCommand", "askPass", "alternateRefsCommand", "gitProxy")
-HOOKS = ("pre-commit", "post-checkout", "post-index-change", "reference-transaction", "pre-auto-gc", "post-merge")
+COMMANDS = (
+    "fsmonitor",
+    "pager",
+    "editor",
+    "sshCommand",
+    "askPass",
+    "alternateRefsCommand",
+    "gitProxy",
+)
+HOOKS = (
+    "pre-commit",
+    "post-checkout",
+    "post-index-change",
+    "reference-transaction",
+    "pre-auto-gc",
+    "post-merge",
+)
 
 
 def hacker(project: Path) -> Path:
@@ -47,7 +63,8 @@ def global_hooks(project: Path) -> None:
         shutil.copy(script, project.parent / f"home/hooks/{name}")
     set_globally(project, f"[core]\nhooksPath = {script.parent / 'hooks'}\nfsmonitor = {script}\n")
     set_globally(
-        project, f"[init]\ntemplateDir = {project.parent / 'home'}\n[uploadpack]\npackObjectsHook = {script}\n"
+        project,
+        f"[init]\ntemplateDir = {project.parent / 'home'}\n[uploadpack]\npackObjectsHook = {script}\n",
     )
 
 
@@ -55,7 +72,9 @@ def include_if(project: Path) -> None:
     script = hacker(project)
     edited_another_function(project)
     commit(project)
-    (project.parent / "home/more").write_text(f"[core]\nfsmonitor = {script}\npager = {script}\nhooksPath = /\n")
+    (project.parent / "home/more").write_text(
+        f"[core]\nfsmonitor = {script}\npager = {script}\nhooksPath = /\n"
+    )
     set_globally(project, '[includeIf "gitdir:**"]\npath = more\n')
 
 
@@ -66,7 +85,13 @@ def diff_programs(project: Path) -> None:
     (project / ".git/info").mkdir(exist_ok=True)
     (project / ".git/info/attributes").write_text("* diff=evil\n")
     commit(project)
-    for key in ("diff.external", "diff.evil.textconv", "diff.evil.command", "gpg.program", "interactive.diffFilter"):
+    for key in (
+        "diff.external",
+        "diff.evil.textconv",
+        "diff.evil.command",
+        "gpg.program",
+        "interactive.diffFilter",
+    ):
         git(project, "config", key, str(script))
     git(project, "config", "commit.gpgSign", "true")
     git(project, "config", "log.showSignature", "true")
@@ -80,7 +105,12 @@ def filter_and_driver(project: Path) -> None:
     script = hacker(project)
     edited_another_function(project)
     commit(project)
-    for key in ("filter.evil.clean", "filter.evil.smudge", "filter.evil.process", "merge.evil.driver"):
+    for key in (
+        "filter.evil.clean",
+        "filter.evil.smudge",
+        "filter.evil.process",
+        "merge.evil.driver",
+    ):
         git(project, "config", key, str(script))
 
 

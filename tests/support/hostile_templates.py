@@ -1,6 +1,7 @@
 """Releases of a template that no project should take part in: changes of the small template, as functions of its clone.
 
-HACKED stands for a file that the payload creates when it is executed, and OUTSIDE for one that it must not write.
+HACKED stands for a file that the payload creates when it is executed, and OUTSIDE for one that it
+must not write.
 """
 
 import json
@@ -15,7 +16,9 @@ Change = Callable[[Path], None]
 CONFIG = "[core]\n\tfsmonitor = touch HACKED\n"
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 REGEX = "\"{{ x | regex_search('^(a|aa)+$b') }}\""
-DOUBLING = "{% set n = namespace(x='x') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
+DOUBLING = (
+    "{% set n = namespace(x='x') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
+)
 HOOK = "#!/bin/sh\ntouch HACKED\n"
 
 
@@ -34,7 +37,9 @@ def files(name: str, contents: Mapping[str, str]) -> Change:
 
 
 def _filled(text: str, template: Path) -> str:
-    return text.replace("HACKED", str(template.parent / "hacked")).replace("OUTSIDE", str(template.parent / "outside"))
+    return text.replace("HACKED", str(template.parent / "hacked")).replace(
+        "OUTSIDE", str(template.parent / "outside")
+    )
 
 
 def questions(name: str, text: str, more: Mapping[str, str] | None = None) -> Change:
@@ -79,7 +84,9 @@ def device(template: Path) -> None:
 def submodule(template: Path) -> None:
     oid = git(template, "rev-parse", "HEAD")
     git(template, "update-index", "--add", "--cacheinfo", f"160000,{oid},project/sub")
-    (template / ".gitmodules").write_text('[submodule "x"]\n\tpath = project/sub\n\turl = ext::sh -c touch% HACKED\n')
+    (template / ".gitmodules").write_text(
+        '[submodule "x"]\n\tpath = project/sub\n\turl = ext::sh -c touch% HACKED\n'
+    )
 
 
 _PATHS = {
@@ -128,18 +135,29 @@ _PATHS = {
 def at(name: str, path: str, content: str) -> Change:
     """Return the change that adds a file whose path is the default of a question."""
     text = f"p: {{type: str, when: false, default: {json.dumps(path)}}}\n"
-    return questions(f"path_{name}", text, {"project/{{ p }}": content, "project/changed.txt": "x\n"})
+    return questions(
+        f"path_{name}", text, {"project/{{ p }}": content, "project/changed.txt": "x\n"}
+    )
 
 
 TEMPLATES: list[Change] = [
     *(at(name, path, HOOK if "hook" in path else CONFIG) for name, path in _PATHS.items()),
-    files("answers_elsewhere", {"project/{{ '.copier-answers.yml' }}": "_src_path: /etc\n_commit: v1\n"}),
+    files(
+        "answers_elsewhere",
+        {"project/{{ '.copier-answers.yml' }}": "_src_path: /etc\n_commit: v1\n"},
+    ),
     files("answers_missing_version", {"project/.copier-answers.yml": "project_name: proj\n"}),
     files("folder_at_answers", {"project/{{ _copier_conf.answers_file }}/x": "x\n"}),
-    files("two_files_of_one_name", {"project/{{ 'a' }}.txt": "1\n", "project/{{ 'a.txt' }}": "2\n"}),
+    files(
+        "two_files_of_one_name", {"project/{{ 'a' }}.txt": "1\n", "project/{{ 'a.txt' }}": "2\n"}
+    ),
     files("only_case_differs", {"project/{{ 'a' }}.txt": "1\n", "project/A.txt": "2\n"}),
     files("nested_answers", {"project/nested/.copier-answers.yml": "_src_path: x\n_commit: v1\n"}),
-    at("attributes", ".gitattributes", "* filter=evil diff=evil merge=evil working-tree-encoding=UTF-7\n"),
+    at(
+        "attributes",
+        ".gitattributes",
+        "* filter=evil diff=evil merge=evil working-tree-encoding=UTF-7\n",
+    ),
     at("attributes_bad", ".gitattributes", "* working-tree-encoding=nonsense\n"),
     files("attributes_macro", {"project/.gitattributes": "[attr]x -text\n* x eol=crlf ident\n"}),
     files("ignores_all", {"project/.gitignore": "*\n"}),
@@ -148,12 +166,19 @@ TEMPLATES: list[Change] = [
     files("undefined", {"project/x.jinja": "{{ missing.attribute }}\n"}),
     files("range", {"project/x.jinja": "{% for i in range(99999999) %}x{% endfor %}\n"}),
     files("division", {"project/x.jinja": "{{ 1 // 0 }}\n"}),
-    files("python", {"project/x.jinja": "{{ cycler.__init__.__globals__.os.system('touch HACKED') }}\n"}),
-    files("python_subclasses", {"project/x.jinja": "{{ ''.__class__.__mro__[1].__subclasses__() }}\n"}),
+    files(
+        "python",
+        {"project/x.jinja": "{{ cycler.__init__.__globals__.os.system('touch HACKED') }}\n"},
+    ),
+    files(
+        "python_subclasses", {"project/x.jinja": "{{ ''.__class__.__mro__[1].__subclasses__() }}\n"}
+    ),
     files("includes_other_files", {"project/x.jinja": "{% include '/etc/passwd' %}\n"}),
     files("includes_itself", {"project/x.jinja": "{% include 'project/x.jinja' %}\n"}),
     files("calls_itself", {"project/x.jinja": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}\n"}),
-    files("nested_expression", {"project/x.jinja": "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}\n"}),
+    files(
+        "nested_expression", {"project/x.jinja": "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}\n"}
+    ),
     links("link_absolute", {"host": "/etc/hostname"}),
     links("link_up", {"up": "../.."}),
     links("link_to_git", {"hooks": ".git/hooks"}),
@@ -178,7 +203,9 @@ TEMPLATES: list[Change] = [
     questions("deep_mapping", "a: " + "{a: " * 2_000 + "1" + "}" * 2_000 + "\n"),
     questions("not_yaml", "a: [\n"),
     questions("bad_type", "x: {type: nonsense, default: 1}\n"),
-    questions("validator", 'x: {type: str, default: a, validator: "{{ range(99999999) | list }}"}\n'),
+    questions(
+        "validator", 'x: {type: str, default: a, validator: "{{ range(99999999) | list }}"}\n'
+    ),
     questions("regex", f"x: {{type: str, default: {'a' * 35}, validator: {REGEX}}}\n"),
     questions("secret", "_secret_questions: [gpus]\ngpus: {type: int, secret: true, default: 1}\n"),
     device,

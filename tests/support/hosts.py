@@ -14,7 +14,17 @@ from program import Fastproj
 def render_for_two(fastproj: Fastproj, folder: Path) -> Path:
     """Render a project for two hosts with one GPU each, with the launchers for several hosts."""
     hardware = ["--gpus=1", "--nodes=2", "--tensor-cores=none", "--components=multinode,slurm"]
-    result = fastproj("new", "proj", "--model", ENGINE_MODEL, *hardware, "--no-git", "--yes", "--output", str(folder))
+    result = fastproj(
+        "new",
+        "proj",
+        "--model",
+        ENGINE_MODEL,
+        *hardware,
+        "--no-git",
+        "--yes",
+        "--output",
+        str(folder),
+    )
     assert result.returncode == 0, result.stderr
     return folder / "proj"
 
@@ -24,7 +34,11 @@ def missing() -> str:
     if shutil.which("ip") is None or os.geteuid() != 0:
         return "needs root and the program ip, for network namespaces: sudo make test-all"
     tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
-    return "" if tried.returncode == 0 else "needs a machine that allows network namespaces: make test-all"
+    return (
+        ""
+        if tried.returncode == 0
+        else "needs a machine that allows network namespaces: make test-all"
+    )
 
 
 @contextmanager
@@ -35,13 +49,28 @@ def two_hosts() -> Iterator[list[tuple[list[str], str]]]:
     try:
         for name in names:
             ip("netns", "add", name)
-        ip("link", "add", cables[0], "netns", names[0], "type", "veth", "peer", cables[1], "netns", names[1])
+        ip(
+            "link",
+            "add",
+            cables[0],
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            cables[1],
+            "netns",
+            names[1],
+        )
         for name, cable, address in zip(names, cables, addresses, strict=True):
             ip("-n", name, "link", "set", cable, "name", "eth0")
             ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 ip("-n", name, "link", "set", device, "up")
-        yield [(["ip", "netns", "exec", name], address) for name, address in zip(names, addresses, strict=True)]
+        yield [
+            (["ip", "netns", "exec", name], address)
+            for name, address in zip(names, addresses, strict=True)
+        ]
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)

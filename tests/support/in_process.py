@@ -40,7 +40,9 @@ def run_command(
             main()
         except SystemExit as error:
             status = int(error.code or 0)
-    return subprocess.CompletedProcess(["fastproj", *arguments], status, stdout.getvalue(), stderr.getvalue())
+    return subprocess.CompletedProcess(
+        ["fastproj", *arguments], status, stdout.getvalue(), stderr.getvalue()
+    )
 
 
 @contextlib.contextmanager
@@ -87,12 +89,16 @@ def _digest(template: Path, stage: Path, answers: tuple[Any, ...]) -> str:
 
 
 @pytest.fixture(scope="session")
-def fastproj(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fastproj]:
+def fastproj(
+    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fastproj]:
     """Run commands in this process, and each rendering once."""
     elsewhere = tmp_path_factory.mktemp("cwd")
     once = render_once(rendering._render, tmp_path_factory.mktemp("renderings"))
 
-    def run(*arguments: str, cwd: Path = elsewhere, **changes: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, cwd: Path = elsewhere, **changes: str
+    ) -> subprocess.CompletedProcess[str]:
         return run_command(arguments, cwd, environment | changes)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -120,7 +126,9 @@ def copies(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def refresh(packed: dict[str, Path], copies: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def refresh(
+    packed: dict[str, Path], copies: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], str]:
     """Refreshes the copy with the program of a release, and returns the tag that a project is rendered from."""
     monkeypatch.setenv("FASTPROJ_HOME", str(copies))
 

@@ -32,7 +32,9 @@ class Project:
     def __getattr__(self, module: str) -> ModuleType:
         return importlib.import_module(f"{self.name}.{module}")
 
-    def arguments(self, folder: Path, *options: str, command: str = "fit", every: int = 2) -> list[str]:
+    def arguments(
+        self, folder: Path, *options: str, command: str = "fit", every: int = 2
+    ) -> list[str]:
         """Return the arguments of a command: 6 steps, a checkpoint every few steps; the run is `folder/a`."""
         found = yaml.safe_load((self.root / "configs/default.yaml").read_text())
         found["trainer"] |= SMALL | {"accelerator": "cpu", "default_root_dir": str(folder / "a")}
@@ -45,7 +47,10 @@ class Project:
 
     def run(self, folder: Path, *options: str, command: str = "fit", every: int = 2) -> Any:
         """Run a command in this process, and return its LightningCLI."""
-        arguments, made = ["train", *self.arguments(folder, *options, command=command, every=every)], []
+        arguments, made = (
+            ["train", *self.arguments(folder, *options, command=command, every=every)],
+            [],
+        )
         create = self.train.CLI.before_instantiate_classes
 
         def remember(cli: Any) -> None:
@@ -60,7 +65,9 @@ class Project:
             self.train.main()
         return made[0]
 
-    def start(self, folder: Path, *options: str, ranks: int = 1, every: int = 2, **changes: Any) -> Started:
+    def start(
+        self, folder: Path, *options: str, ranks: int = 1, every: int = 2, **changes: Any
+    ) -> Started:
         """Start a training program."""
         command = ["-m", f"{self.name}.train", *self.arguments(folder, *options, every=every)]
         return start_python(self.root, *command, ranks=ranks, **changes)
@@ -75,7 +82,9 @@ class Project:
 def rows(folder: Path, split: str = "train") -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl without times."""
     found = [json.loads(line) for line in (folder / "a/metrics.jsonl").read_text().splitlines()]
-    return [{key: row[key] for key in row if key not in TIMES} for row in found if row["split"] == split]
+    return [
+        {key: row[key] for key in row if key not in TIMES} for row in found if row["split"] == split
+    ]
 
 
 def column(folder: Path, key: str) -> list[float]:
@@ -86,4 +95,7 @@ def column(folder: Path, key: str) -> list[float]:
 def saved(folder: Path, name: str = "last-steps") -> dict[str, Any]:
     """Return what of a checkpoint does not depend on time."""
     found = torch.load(folder / f"a/checkpoints/{name}.ckpt", weights_only=True)
-    return {key: found[key] for key in ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")}
+    return {
+        key: found[key]
+        for key in ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")
+    }

@@ -15,7 +15,11 @@ ENTRIES: dict[str, dict[str, str]] = QUESTIONS["models"]["default"]
 MODELS: list[str] = list(ENTRIES)
 FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
 COMPONENTS: dict[str, dict[str, Any]] = QUESTIONS["component_table"]["default"]
-MODULES = [name for name, entry in COMPONENTS.items() if not {"launch", "workflow", "config", "file"} & entry.keys()]
+MODULES = [
+    name
+    for name, entry in COMPONENTS.items()
+    if not {"launch", "workflow", "config", "file"} & entry.keys()
+]
 """The components that are Python modules."""
 CLASSES = [name for name in MODULES if "kind" not in COMPONENTS[name]]
 """Those of them that training builds."""
@@ -24,7 +28,9 @@ EVERY = os.environ.get("EVERY_TEST") == "1"
 """Whether to check everything, as `make test-all` does, and not each fact once."""
 ENGINE_MODEL = next(name for name, entry in ENTRIES.items() if entry["data"] == "table")
 """The model that trains fastest: tests of the engine use it."""
-COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [(framework, ENGINE_MODEL) for framework in FRAMEWORKS[1:]]
+COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [
+    (framework, ENGINE_MODEL) for framework in FRAMEWORKS[1:]
+]
 PROJECTS = PAIRS if EVERY else COVER
 """Each model and each framework: other pairs have no file that none of these has."""
 UPDATE_SOURCE = "git+https://git.example.org/owner/fastproj@v0.3.0"
@@ -32,14 +38,24 @@ HARDWARE: dict[str, list[str]] = {
     "cpu": ["--gpus", "0"],
     "gpu": ["--gpus", "1", "--tensor-cores", "fp16", "--components", "gpu-ci"],
     "gpus": ["--gpus", "4", "--tensor-cores", "bf16", "--components", "slurm"],
-    "nodes": ["--gpus", "8", "--tensor-cores", "fp8", "--nodes", "2", f"--data=update_source={UPDATE_SOURCE}"],
+    "nodes": [
+        "--gpus",
+        "8",
+        "--tensor-cores",
+        "fp8",
+        "--nodes",
+        "2",
+        f"--data=update_source={UPDATE_SOURCE}",
+    ],
 }
 """Machines; `answers` adds the components: none, the default, one, all."""
 
 
 def offered(framework: str, components: Iterable[str] = COMPONENTS) -> list[str]:
     """Return the components that work with a framework."""
-    return [name for name in components if framework in COMPONENTS[name].get("frameworks", [framework])]
+    return [
+        name for name in components if framework in COMPONENTS[name].get("frameworks", [framework])
+    ]
 
 
 def answers(framework: str, hardware: str) -> list[str]:
@@ -54,7 +70,9 @@ HARDWARE_COVER += [
     (FRAMEWORKS[place % len(FRAMEWORKS)], model, GPUS[place // len(FRAMEWORKS) % len(GPUS)])
     for place, model in enumerate(MODELS)
 ]
-HARDWARE_COVER += [(*COVER[0], hardware) for hardware in GPUS if (*COVER[0], hardware) not in HARDWARE_COVER]
+HARDWARE_COVER += [
+    (*COVER[0], hardware) for hardware in GPUS if (*COVER[0], hardware) not in HARDWARE_COVER
+]
 ALL = [(*pair, hardware) for pair in PAIRS for hardware in HARDWARE] if EVERY else HARDWARE_COVER
 """Each model, framework and GPU machine, and one pair with all machines; those that are tested also with none."""
 

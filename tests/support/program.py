@@ -67,13 +67,16 @@ def finish(process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> tuple[st
 
 def end(process: subprocess.Popen[str]) -> None:
     """Kill a process and its process group; wait until ranks, which are in sessions of their own, notice it."""
-    with suppress(ProcessLookupError):  # no process of the group is left, or it has no group of its own
+    with suppress(
+        ProcessLookupError
+    ):  # no process of the group is left, or it has no group of its own
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe and not pipe.closed]
     if pipes:
         with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=60)  # until the last process that may write to them has ended
+            # until the last process that may write to them has ended
+            process.communicate(timeout=60)
     process.wait()
 
 
@@ -104,7 +107,9 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-def run_on_full_device(folder: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_on_full_device(
+    folder: Path, environment: dict[str, str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
     """Run the program in a folder, with a stdout to which nothing can be written."""
     with open("/dev/full", "w") as full:
         return subprocess.run(
@@ -129,8 +134,8 @@ def run_fastproj(
 ) -> subprocess.CompletedProcess[str]:
     """Run the program, or a file of `programs/` that does, in a process of its own.
 
-    It is a fork of one that has imported copier, which takes half the time of most commands. Python starts for other
-    settings of Python's, for a command with a prefix, and in `make test-all`.
+    It is a fork of one that has imported copier, which takes half the time of most commands. Python
+    starts for other settings of Python's, for a command with a prefix, and in `make test-all`.
 
     Raises:
         subprocess.TimeoutExpired: it took longer, and was killed.
@@ -151,7 +156,9 @@ def run_fastproj(
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory))) if memory else None,
+            preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory)))
+            if memory
+            else None,
         ) as process:
             try:
                 stdout, stderr = process.communicate(timeout=timeout_s)
@@ -164,8 +171,17 @@ def run_fastproj(
     assert server.stdout
     with tempfile.TemporaryDirectory() as folder:
         outputs = [f"{folder}/out", f"{folder}/err"]
-        request = {"arguments": arguments, "cwd": str(cwd), "environment": dict(environment), "outputs": outputs}
-        print(json.dumps(request | {"timeout_s": timeout_s, "memory": memory}), file=server.stdin, flush=True)
+        request = {
+            "arguments": arguments,
+            "cwd": str(cwd),
+            "environment": dict(environment),
+            "outputs": outputs,
+        }
+        print(
+            json.dumps(request | {"timeout_s": timeout_s, "memory": memory}),
+            file=server.stdin,
+            flush=True,
+        )
         status = json.loads(server.stdout.readline())
         stdout, stderr = (Path(output).read_text(errors="replace") for output in outputs)
     if status is None:
@@ -175,13 +191,19 @@ def run_fastproj(
 
 def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that Python reads when it starts."""
-    return {key: value for key, value in environment.items() if key.startswith(("LANG", "LC_", "PYTHON"))}
+    return {
+        key: value
+        for key, value in environment.items()
+        if key.startswith(("LANG", "LC_", "PYTHON"))
+    }
 
 
 @cache
 def _server() -> subprocess.Popen[str]:
     """Start the process that is forked; it ends with its stdin."""
     server = [sys.executable, str(PROGRAMS / "serve_fastproj.py")]
-    started = subprocess.Popen(server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    started = subprocess.Popen(
+        server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     atexit.register(started.communicate)
     return started

@@ -57,7 +57,9 @@ def unfinished(command: str) -> State:
     def state(project: Path) -> None:
         conflicting_branch(project)
         who = ["-c", "user.name=u", "-c", "user.email=u@example.org"]
-        subprocess.run(["git", *who, *command.split()], cwd=project, capture_output=True, check=False)
+        subprocess.run(
+            ["git", *who, *command.split()], cwd=project, capture_output=True, check=False
+        )
 
     state.__name__ = command.split()[0]
     return state
@@ -93,7 +95,9 @@ def no_answers(project: Path) -> None:
 
 def answers_with(text: str, name: str) -> State:
     def state(project: Path) -> None:
-        (project / ".copier-answers.yml").write_text(text.replace("BUNDLE", str(project.parent / "team.bundle")))
+        (project / ".copier-answers.yml").write_text(
+            text.replace("BUNDLE", str(project.parent / "team.bundle"))
+        )
         commit(project)
 
     state.__name__ = name
@@ -113,7 +117,16 @@ def submodule_at_new_path(project: Path) -> None:
     git(other, "init", "-q")
     (other / "mine.py").write_text("mine = 1\n")
     commit(other)
-    git(project, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "src/proj/extras")
+    git(
+        project,
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "--quiet",
+        "add",
+        str(other),
+        "src/proj/extras",
+    )
     commit(project)
 
 
@@ -140,11 +153,28 @@ REFUSED: list[tuple[State, str]] = [
     (answers_with("_src_path: BUNDLE\ngpus: 0\n", "without_version"), "_commit"),
     (answers_with("_commit: v0.1.0\ngpus: 0\n", "without_place"), "_src_path"),
     (answers_with("_src_path: 5\n_commit: [a]\n", "of_other_types"), "_src_path"),
-    (answers_with("_src_path: /no/where\n_commit: v0.1.0\n", "elsewhere"), "is not on this machine"),
-    (answers_with("_src_path: https://127.0.0.1:9/x.git\n_commit: v1\n", "offline"), "could not read the template"),
-    (answers_with("_src_path: BUNDLE\n_commit: v9.9.9\nproject_name: proj\n", "unknown_version"), "no version v9.9.9"),
-    (answers_with("_src_path: BUNDLE\n_commit: --upload-pack=x\n", "hostile_version"), "no version --upload-pack=x"),
-    (answers_with("_src_path: BUNDLE\n_commit: v0.1.0\nproject_name: proj\nmodel: x\n", "bad_answer"), "does not fit"),
+    (
+        answers_with("_src_path: /no/where\n_commit: v0.1.0\n", "elsewhere"),
+        "is not on this machine",
+    ),
+    (
+        answers_with("_src_path: https://127.0.0.1:9/x.git\n_commit: v1\n", "offline"),
+        "could not read the template",
+    ),
+    (
+        answers_with("_src_path: BUNDLE\n_commit: v9.9.9\nproject_name: proj\n", "unknown_version"),
+        "no version v9.9.9",
+    ),
+    (
+        answers_with("_src_path: BUNDLE\n_commit: --upload-pack=x\n", "hostile_version"),
+        "no version --upload-pack=x",
+    ),
+    (
+        answers_with(
+            "_src_path: BUNDLE\n_commit: v0.1.0\nproject_name: proj\nmodel: x\n", "bad_answer"
+        ),
+        "does not fit",
+    ),
     (ignored_answers, "is not committed"),
     (submodule_at_new_path, "is a submodule"),
 ]

@@ -22,7 +22,9 @@ def releasable(folder: Path) -> Repository:
     made.start()
     made.write({**FIRST, "CHANGELOG.md": CHANGELOG.format("0.1.0"), ".gitignore": "/red\n"})
     program = ROOT / "generator/release.py"
-    made.write({"Makefile": MAKEFILE.format(python=sys.executable, program=program, log=folder / "tested")})
+    made.write(
+        {"Makefile": MAKEFILE.format(python=sys.executable, program=program, log=folder / "tested")}
+    )
     made.commit("The template", "0.1.0.dev0")
     return made
 

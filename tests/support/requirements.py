@@ -20,10 +20,26 @@ def main() -> None:
         for number, (framework, model) in enumerate(PAIRS):
             name = f"project{number}"
             chosen = ",".join(component for component in COMPONENTS if component not in APART)
-            components = [] if number else [f"--components={chosen}", f"--data=update_source={UPDATE_SOURCE}"]
-            answers = ["--framework", framework, "--model", model, "--yes", "--no-git", "--output", folder, *components]
+            components = (
+                []
+                if number
+                else [f"--components={chosen}", f"--data=update_source={UPDATE_SOURCE}"]
+            )
+            answers = [
+                "--framework",
+                framework,
+                "--model",
+                model,
+                "--yes",
+                "--no-git",
+                "--output",
+                folder,
+                *components,
+            ]
             subprocess.run(
-                [sys.executable, "-m", "fastproj", "new", name, *answers], check=True, stdout=subprocess.DEVNULL
+                [sys.executable, "-m", "fastproj", "new", name, *answers],
+                check=True,
+                stdout=subprocess.DEVNULL,
             )
             declared = tomllib.loads(Path(folder, name, "pyproject.toml").read_text())
             found |= {*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]}

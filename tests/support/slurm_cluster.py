@@ -58,7 +58,13 @@ class Cluster:
 
     def __enter__(self) -> Self:
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-        ports = dict(zip(("controller", "first", "second"), (it.getsockname()[1] for it in sockets), strict=True))
+        ports = dict(
+            zip(
+                ("controller", "first", "second"),
+                (it.getsockname()[1] for it in sockets),
+                strict=True,
+            )
+        )
         for it in sockets:
             it.close()
         munge = self.folder / "munge"
@@ -69,14 +75,30 @@ class Cluster:
         for gpu in ("gpu0", "gpu1"):
             (self.folder / gpu).touch()
         (self.folder / "slurm.conf").write_text(CONFIG.format(folder=self.folder, **ports))
-        (self.folder / "gres.conf").write_text(f"NodeName=n[0-1] Name=gpu File={self.folder}/gpu[0-1]\n")
-        files = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed"}
-        self._start("munged", "--foreground", "--force", *(f"--{name}={munge}/{files[name]}" for name in files))
+        (self.folder / "gres.conf").write_text(
+            f"NodeName=n[0-1] Name=gpu File={self.folder}/gpu[0-1]\n"
+        )
+        files = {
+            "socket": "socket",
+            "key-file": "key",
+            "log-file": "log",
+            "pid-file": "pid",
+            "seed-file": "seed",
+        }
+        self._start(
+            "munged",
+            "--foreground",
+            "--force",
+            *(f"--{name}={munge}/{files[name]}" for name in files),
+        )
         wait_for((munge / "socket").exists, self.daemons)
         self._start("slurmctld", "-D")
         for node in ("n0", "n1"):
             self._start("slurmd", "-D", "-N", node)
-        wait_for(lambda: self.run("sinfo", "-h", "-N", "-o", "%T").split() == ["idle", "idle"], self.daemons)
+        wait_for(
+            lambda: self.run("sinfo", "-h", "-N", "-o", "%T").split() == ["idle", "idle"],
+            self.daemons,
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,12 +108,19 @@ class Cluster:
 
     def _start(self, *command: str) -> None:
         with (self.folder / f"{len(self.daemons)}.log").open("wb") as log:
-            self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
+            self.daemons.append(
+                subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+            )
 
     def run(self, *command: str, cwd: Path | None = None, **changes: str) -> str:
         """Return what a command of SLURM prints."""
         done = subprocess.run(
-            command, cwd=cwd, env=self.environment | changes, capture_output=True, text=True, check=False
+            command,
+            cwd=cwd,
+            env=self.environment | changes,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return done.stdout + done.stderr
 
@@ -101,10 +130,14 @@ class Cluster:
         return found[1] if found else ""
 
 
-def wait_for(condition: Callable[[], bool], running: list[subprocess.Popen[bytes]], seconds: float = LIMIT_S) -> None:
+def wait_for(
+    condition: Callable[[], bool], running: list[subprocess.Popen[bytes]], seconds: float = LIMIT_S
+) -> None:
     """Wait until a condition holds, as long as some processes run."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it takes too long"
-        assert all(it.poll() is None for it in running), f"{[it.args for it in running if it.poll() is not None]}"
+        assert all(it.poll() is None for it in running), (
+            f"{[it.args for it in running if it.poll() is not None]}"
+        )
         time.sleep(0.1)

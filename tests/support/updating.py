@@ -59,7 +59,9 @@ def release(version: int) -> dict[str, str | bytes]:
         blocks[1] = block("val", 0.2)
     if version >= 3:
         blocks.insert(1, block("tune", 0.1))
-    loop = "".join(f"# step {number} of the loop\n" for number in range(20)) + f"# release {version}\n"
+    loop = (
+        "".join(f"# step {number} of the loop\n" for number in range(20)) + f"# release {version}\n"
+    )
     files: dict[str, str | bytes] = {
         "copier.yml": questions,
         "project/{{ _copier_conf.answers_file }}.jinja": "# Answers\n{{ _copier_answers | to_nice_yaml -}}\n",
@@ -78,11 +80,14 @@ def release(version: int) -> dict[str, str | bytes]:
         "project/{% if 'slurm' in components %}job.sbatch{% endif %}.jinja": "#!/bin/sh\n",
         "CHANGELOG.md": "# Changelog\n\n"
         + "".join(
-            f"## 0.{number}.0 (2030-01-0{number})\n\n- News of {number}.\n\n" for number in range(version, 0, -1)
+            f"## 0.{number}.0 (2030-01-0{number})\n\n- News of {number}.\n\n"
+            for number in range(version, 0, -1)
         ),
     }
     if version < 3:
-        files[f"{package}/old.py"] = "".join(f"OLD_{number} = {number}\n" for number in range(20)) + f"# {version}\n"
+        files[f"{package}/old.py"] = (
+            "".join(f"OLD_{number} = {number}\n" for number in range(20)) + f"# {version}\n"
+        )
     if version >= 3:
         files |= {"project/docs/new.md": "# New\n", "project/notes.local": "of the template\n"}
         files |= {f"{package}/extras/more.py": "MORE = 1\n"}
@@ -90,7 +95,9 @@ def release(version: int) -> dict[str, str | bytes]:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    result = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 
@@ -137,7 +144,11 @@ def read_files(project: Path) -> dict[str, tuple[str, bytes]]:
 
 def project_state(project: Path) -> tuple[dict[str, tuple[str, bytes]], str, str]:
     """Return what an update may change: files, index and branch."""
-    return read_files(project), git(project, "ls-files", "--stage"), git(project, "log", "-1", "--format=%H %D")
+    return (
+        read_files(project),
+        git(project, "ls-files", "--stage"),
+        git(project, "log", "-1", "--format=%H %D"),
+    )
 
 
 def lost_edits(
@@ -147,7 +158,9 @@ def lost_edits(
     after = read_files(project)
     unmerged = [line.split()[1] for line in git(project, "ls-files", "-u").splitlines()]
     contents = [content for _, content in after.values()] + [
-        subprocess.run(["git", "cat-file", "blob", oid], cwd=project, capture_output=True, check=True).stdout
+        subprocess.run(
+            ["git", "cat-file", "blob", oid], cwd=project, capture_output=True, check=True
+        ).stdout
         for oid in unmerged
     ]
     lines = {line.rstrip(b"\r") for content in contents for line in content.split(b"\n")}
@@ -161,9 +174,15 @@ def lost_edits(
                 own = {line.rstrip(b"\r") for line in content.split(b"\n")} - {
                     line for _, other in rendered.values() for line in other.split(b"\n")
                 }
-                missing += [f"{path}: {line!r}" for line in own - lines] if b"\0" not in content else [path]
+                missing += (
+                    [f"{path}: {line!r}" for line in own - lines]
+                    if b"\0" not in content
+                    else [path]
+                )
             continue
-        own = {line.rstrip(b"\r") for line in content.split(b"\n")} - set(of_template[1].split(b"\n"))
+        own = {line.rstrip(b"\r") for line in content.split(b"\n")} - set(
+            of_template[1].split(b"\n")
+        )
         missing += [f"{path}: {line!r}" for line in own - lines]
         if content.count(b"\r\n") > 1 and b"\r\n" not in after.get(path, ("", b""))[1]:
             missing.append(f"{path}: its line ends")
@@ -175,7 +194,17 @@ def lost_edits(
 
 def commit(project: Path, message: str = "mine") -> None:
     git(project, "add", "-A")
-    git(project, "-c", "user.name=u", "-c", "user.email=u@example.org", "commit", "-qm", message, "--no-verify")
+    git(
+        project,
+        "-c",
+        "user.name=u",
+        "-c",
+        "user.email=u@example.org",
+        "commit",
+        "-qm",
+        message,
+        "--no-verify",
+    )
 
 
 def edit(file: Path, old: str, new: str) -> None:

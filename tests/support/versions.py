@@ -2,8 +2,8 @@
 
     python tests/support/versions.py --pythons python3.12 python3.13 --torch 2.11.0 2.14.1
 
-Each pair has an environment of its own, with the newest versions of all other packages, until its tests end.
-Outputs are kept in build/versions/.
+Each pair has an environment of its own, with the newest versions of all other packages, until its
+tests end. Outputs are kept in build/versions/.
 """
 
 import argparse
@@ -33,7 +33,9 @@ class Environment:
         self.torch = f"torch=={torch}"
         self.log = log
         apart = ("FASTPROJ_", "GIT_", "PIP_CONSTRAINT", "PYTHONPATH", "XDG_CONFIG_HOME")
-        self.variables = {key: value for key, value in os.environ.items() if not key.startswith(apart)}
+        self.variables = {
+            key: value for key, value in os.environ.items() if not key.startswith(apart)
+        }
         self.variables |= {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
         (folder / ".gitconfig").write_text("[user]\nname = Ada Lovelace\nemail = ada@example.org\n")
         log.write_text("")
@@ -84,7 +86,9 @@ def check(environment: Environment, framework: str) -> list[int]:
     environment.install("--editable", ".", "--group", "dev", environment.torch, where=name)
     result = environment.folder / f"{name}.xml"
     try:
-        environment.run(environment.python, "-m", "pytest", "-q", f"--junit-xml={result}", where=name)
+        environment.run(
+            environment.python, "-m", "pytest", "-q", f"--junit-xml={result}", where=name
+        )
     except subprocess.CalledProcessError:
         if not result.exists():
             raise
@@ -95,12 +99,17 @@ def check(environment: Environment, framework: str) -> list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Check each pair, and print the table."""
-    parser = argparse.ArgumentParser(description="Test projects with other versions of Python and torch.")
+    parser = argparse.ArgumentParser(
+        description="Test projects with other versions of Python and torch."
+    )
     parser.add_argument("--pythons", nargs="+", default=[sys.executable])
     parser.add_argument("--torch", nargs="+", required=True)
     args = parser.parse_args(arguments)
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    print("| Python | torch | framework | passed | skipped | failed |\n|---|---|---|---|---|---|", flush=True)
+    print(
+        "| Python | torch | framework | passed | skipped | failed |\n|---|---|---|---|---|---|",
+        flush=True,
+    )
     failed = False
     for python, torch in itertools.product(args.pythons, args.torch):
         version = subprocess.check_output([python, "-c", VERSION], text=True).strip()

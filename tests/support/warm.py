@@ -30,7 +30,9 @@ RUNNING: list["Started"] = []
 class Started:
     """The processes of one command; their output is in files."""
 
-    def __init__(self, command: tuple[str, ...], processes: list[BaseProcess], outputs: Path) -> None:
+    def __init__(
+        self, command: tuple[str, ...], processes: list[BaseProcess], outputs: Path
+    ) -> None:
         self.command, self.processes, self.outputs = command, processes, outputs
 
     def send(self, number: int, rank: int | None = None) -> None:
@@ -60,14 +62,19 @@ class Started:
             process.join(max(deadline - time.monotonic(), 0))
         self.kill()
         stdout, stderr = (
-            "".join((self.outputs / f"{stream}-{rank}").read_text() for rank in range(len(self.processes)))
+            "".join(
+                (self.outputs / f"{stream}-{rank}").read_text()
+                for rank in range(len(self.processes))
+            )
             for stream in (1, 2)
         )
         status = next((process.exitcode for process in self.processes if process.exitcode), 0)
         return subprocess.CompletedProcess(self.command, status, stdout, stderr)
 
 
-def start_python(folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **changes: str) -> Started:
+def start_python(
+    folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **changes: str
+) -> Started:
     """Start `python COMMAND` in a rendered project, whose package is found without being installed.
 
     Several ranks have the environment that torchrun would give them on that many nodes.
@@ -85,7 +92,9 @@ def start_python(folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **
         place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % here}", "GROUP_RANK": f"{rank // here}"}
         for stream in (1, 2):
             (outputs / f"{stream}-{rank}").touch()
-        processes.append(context.Process(target=_run, args=(folder, command, shared | place, str(outputs))))
+        processes.append(
+            context.Process(target=_run, args=(folder, command, shared | place, str(outputs)))
+        )
     for process in processes:
         process.start()
     RUNNING.append(Started(command, processes, outputs))
@@ -93,7 +102,12 @@ def start_python(folder: Path, *command: str, ranks: int = 1, nodes: int = 1, **
 
 
 def run_python(
-    folder: Path, *command: str, ranks: int = 1, nodes: int = 1, limit_s: float = LIMIT_S, **changes: str
+    folder: Path,
+    *command: str,
+    ranks: int = 1,
+    nodes: int = 1,
+    limit_s: float = LIMIT_S,
+    **changes: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python COMMAND` as `start_python` does, and wait for its end."""
     return start_python(folder, *command, ranks=ranks, nodes=nodes, **changes).finish(limit_s)
@@ -101,7 +115,8 @@ def run_python(
 
 def _run(folder: Path, command: tuple[str, ...], environment: dict[str, str], outputs: str) -> None:
     os.setsid()  # a process group, which can be killed as a whole
-    multiprocessing.set_start_method("fork", force=True)  # of loader workers, as in a process of its own
+    # of loader workers, as in a process of its own
+    multiprocessing.set_start_method("fork", force=True)
     os.environ |= environment
     for stream in (1, 2):
         file = os.open(f"{outputs}/{stream}-{environment['RANK']}", os.O_CREAT | os.O_WRONLY)

@@ -18,7 +18,17 @@ HADOLINT = os.environ.get("FASTPROJ_HADOLINT") or shutil.which("hadolint")
 @pytest.fixture(scope="session")
 def without_gpu(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("containers")
-    result = fastproj("new", "proj", "--model", ENGINE_MODEL, *COMPONENTS, "--no-git", "--yes", "--output", str(folder))
+    result = fastproj(
+        "new",
+        "proj",
+        "--model",
+        ENGINE_MODEL,
+        *COMPONENTS,
+        "--no-git",
+        "--yes",
+        "--output",
+        str(folder),
+    )
     assert result.returncode == 0, result.stderr
     return folder / "proj"
 
@@ -30,16 +40,25 @@ def steps(folder: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_dockerfile_has_a_cuda_base_for_gpus_only(framework: str, project: Project, without_gpu: Path) -> None:
-    for folder, base in ((project(framework, ENGINE_MODEL, "nodes"), "nvidia/cuda:13."), (without_gpu, "python:3.12-")):
+def test_dockerfile_has_a_cuda_base_for_gpus_only(
+    framework: str, project: Project, without_gpu: Path
+) -> None:
+    for folder, base in (
+        (project(framework, ENGINE_MODEL, "nodes"), "nvidia/cuda:13."),
+        (without_gpu, "python:3.12-"),
+    ):
         found = steps(folder)
         assert found[0][0] == "FROM"
         assert found[0][1].startswith(base)
         assert found[-1] == ("ENTRYPOINT", '["launch/local.sh"]'), "the command of the answers"
         assert ("USER", "1000:1000") in found
         copied = [value.split()[0] for name, value in found if name == "COPY"]
-        assert copied[1:] == ["pyproject.toml", "configs", "launch", "src"], "no data, runs or secrets"
-        requirements = next(place for place, (_, value) in enumerate(found) if "uv pip install" in value)
+        assert copied[1:] == ["pyproject.toml", "configs", "launch", "src"], (
+            "no data, runs or secrets"
+        )
+        requirements = next(
+            place for place, (_, value) in enumerate(found) if "uv pip install" in value
+        )
         assert "--mount=type=cache" in found[requirements][1]
         assert requirements < found.index(("COPY", "src src")), "an edit does not install again"
         text = (folder / "Dockerfile").read_text()
@@ -47,16 +66,24 @@ def test_dockerfile_has_a_cuda_base_for_gpus_only(framework: str, project: Proje
         assert len(text.splitlines()) <= 80
 
 
-def test_development_container_asks_for_gpus_that_are_there(project: Project, without_gpu: Path) -> None:
+def test_development_container_asks_for_gpus_that_are_there(
+    project: Project, without_gpu: Path
+) -> None:
     for folder in (project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), without_gpu):
         text = (folder / ".devcontainer/devcontainer.json").read_text()
         config = json.loads(re.sub(r"^ *//.*\n", "", text, flags=re.MULTILINE))
-        assert ("--gpus" in config["runArgs"]) == (folder != without_gpu) == ("hostRequirements" in config)
+        assert (
+            ("--gpus" in config["runArgs"])
+            == (folder != without_gpu)
+            == ("hostRequirements" in config)
+        )
         assert config["postCreateCommand"] == "make setup"
         assert config["remoteUser"] != "root"
 
 
-@pytest.mark.skipif(not HADOLINT, reason="needs hadolint, or its path in FASTPROJ_HADOLINT: make test")
+@pytest.mark.skipif(
+    not HADOLINT, reason="needs hadolint, or its path in FASTPROJ_HADOLINT: make test"
+)
 def test_hadolint_finds_nothing(project: Project, without_gpu: Path) -> None:
     for folder in (project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), without_gpu):
         result = run_in(folder, str(HADOLINT), "Dockerfile")
@@ -68,10 +95,19 @@ def test_hadolint_finds_nothing(project: Project, without_gpu: Path) -> None:
 def test_steps_of_the_dockerfile_run_in_order(without_gpu: Path, uv: str, tmp_path: Path) -> None:
     """In folders of their own, as no container engine runs here; torch is the one that the tests have."""
     app, environment, folder = tmp_path / "app", tmp_path / "venv", tmp_path
-    changes = {"PATH": f"{Path(uv).parent}:{os.environ['PATH']}", "UV_NO_SOURCES": "1", "PYTHONPATH": "", "PYTHON": ""}
+    changes = {
+        "PATH": f"{Path(uv).parent}:{os.environ['PATH']}",
+        "UV_NO_SOURCES": "1",
+        "PYTHONPATH": "",
+        "PYTHON": "",
+    }
     changes |= {"UV_CONSTRAINT": str(ROOT / "constraints.txt")}
     for name, value in steps(without_gpu):
-        value = value.replace("/app", str(app)).replace("/opt/venv", str(environment)).replace("$PATH", changes["PATH"])
+        value = (
+            value.replace("/app", str(app))
+            .replace("/opt/venv", str(environment))
+            .replace("$PATH", changes["PATH"])
+        )
         if name == "WORKDIR":
             folder = Path(value)
             folder.mkdir()

@@ -33,11 +33,17 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def output(python: Path, program: str, **variables: str) -> list[str]:
     """Run a program with these variables alone, and return its lines."""
     command = [str(python), "-c", program]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.splitlines()
+    return subprocess.run(
+        command, env=variables, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
 
 
-def test_last_digits_depend_on_the_batch_and_are_equal_if_a_program_runs_again(python: Path) -> None:
-    found = [output(python, PROGRAM, EMULATED_ROUNDING=machine, OMP_NUM_THREADS="1") for machine in "112"]
+def test_last_digits_depend_on_the_batch_and_are_equal_if_a_program_runs_again(
+    python: Path,
+) -> None:
+    found = [
+        output(python, PROGRAM, EMULATED_ROUNDING=machine, OMP_NUM_THREADS="1") for machine in "112"
+    ]
     assert found[0] == found[1]
     assert found[0][:3] == ["False"] * 3
     assert found[0][3] != found[2][3], "another machine"
@@ -55,14 +61,17 @@ def test_torch_and_onednn_use_the_instructions_of_a_setting(python: Path, settin
     (onednn,) = [line.partition("isa:")[2] for line in lines if ",cpu,isa:" in line]
     assert lines[-1] == f"torch {setting.variables['ATEN_CPU_CAPABILITY'].upper()}"
     known = {"SSE41": "SSE4.1", "AVX2": "AVX2"}
-    assert onednn.split()[1].startswith(known.get(setting.variables["ONEDNN_MAX_CPU_ISA"], "AVX-512"))
+    assert onednn.split()[1].startswith(
+        known.get(setting.variables["ONEDNN_MAX_CPU_ISA"], "AVX-512")
+    )
 
 
 def test_setting_that_the_machine_lacks_is_named() -> None:
     by_name = {setting.name: setting for setting in cpus.SETTINGS}
     assert cpus.reason_not_to_run(by_name["avx2"], {"avx2"}, 1) == ""
     assert (
-        cpus.reason_not_to_run(by_name["avx512"], {"avx512f", "avx512bw", "avx512dq"}, 1) == "this CPU has no avx512vl"
+        cpus.reason_not_to_run(by_name["avx512"], {"avx512f", "avx512bw", "avx512dq"}, 1)
+        == "this CPU has no avx512vl"
     )
     assert cpus.reason_not_to_run(by_name["two-threads"], set(), 1) == "this machine has 1 core"
 
@@ -71,8 +80,13 @@ def test_table_has_a_row_for_each_setting_and_a_failure_is_the_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs = tmp_path / "test_threads.py"
-    needs.write_text("import os\n\n\ndef test_threads():\n    assert os.environ['OMP_NUM_THREADS'] == '1'\n")
-    settings = [Setting("one", {"OMP_NUM_THREADS": "1"}), Setting("none", {"A": "1"}, frozenset({"amx"}))]
+    needs.write_text(
+        "import os\n\n\ndef test_threads():\n    assert os.environ['OMP_NUM_THREADS'] == '1'\n"
+    )
+    settings = [
+        Setting("one", {"OMP_NUM_THREADS": "1"}),
+        Setting("none", {"A": "1"}, frozenset({"amx"})),
+    ]
     monkeypatch.setattr(cpus, "SETTINGS", [*settings, Setting("two", {"OMP_NUM_THREADS": "2"})])
     monkeypatch.setattr(cpus, "TESTS", [str(needs), "--rootdir", str(tmp_path)])
     monkeypatch.setattr(cpus, "FOLDER", tmp_path / "outputs")

@@ -27,7 +27,12 @@ pytestmark = [
 def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": f"{folder}/src", "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(
-        [str(PYTHON), *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [str(PYTHON), *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -36,7 +41,9 @@ def driver(tmp_path: Path) -> str:
     """Return the folder of a libcuda that says that it is for CUDA 12.4."""
     source = tmp_path / "old.c"
     source.write_text(OLD_DRIVER)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)], check=True
+    )
     return str(tmp_path)
 
 
@@ -47,10 +54,21 @@ def test_rendered_tests_pass_without_a_gpu(project: Project) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(("device", "message"), [("accelerator", "torch finds no such device"), ("auto", "1 x cpu")])
-def test_old_driver_is_named(project: Project, tmp_path: Path, driver: str, device: str, message: str) -> None:
-    options = ["--config=configs/default.yaml", f"--run.dir={tmp_path}", f"--run.device={device}", "--train.steps=2"]
-    done = run(project(FRAMEWORKS[0], ENGINE_MODEL), "-m", "proj.train", *options, LD_LIBRARY_PATH=driver)
+@pytest.mark.parametrize(
+    ("device", "message"), [("accelerator", "torch finds no such device"), ("auto", "1 x cpu")]
+)
+def test_old_driver_is_named(
+    project: Project, tmp_path: Path, driver: str, device: str, message: str
+) -> None:
+    options = [
+        "--config=configs/default.yaml",
+        f"--run.dir={tmp_path}",
+        f"--run.device={device}",
+        "--train.steps=2",
+    ]
+    done = run(
+        project(FRAMEWORKS[0], ENGINE_MODEL), "-m", "proj.train", *options, LD_LIBRARY_PATH=driver
+    )
     assert done.returncode == (device == "accelerator"), done.stderr
     assert message in done.stdout + done.stderr
     assert "The NVIDIA driver on your system is too old" in done.stderr

@@ -17,14 +17,18 @@ SUPPORT = ROOT / "tests/support"
 def template(tmp_path: Path) -> Path:
     """A copy of the template, as a team would fork it."""
     folder = tmp_path / "fork"
-    shutil.copytree(ROOT / "template", folder / "template", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "template", folder / "template", ignore=shutil.ignore_patterns("__pycache__")
+    )
     shutil.copy(ROOT / "copier.yml", folder)
     git(folder, "init", "-q")
     return folder
 
 
 @pytest.mark.slow
-def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_custom_model_renders_trains_and_passes_its_tests(
+    template: Path, fastproj: Fastproj, tmp_path: Path
+) -> None:
     shutil.copytree(SUPPORT / "softmax", template / "template/models/softmax")
     questions = (template / "copier.yml").read_text()
     words = "network: a linear classifier, purpose: image classification"
@@ -35,7 +39,9 @@ def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastpr
     result = fastproj("new", "proj", "--model", "softmax", *arguments)
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "proj"
-    assert (folder / "src/proj/model.py").read_bytes() == (SUPPORT / "softmax/model.py").read_bytes()
+    assert (folder / "src/proj/model.py").read_bytes() == (
+        SUPPORT / "softmax/model.py"
+    ).read_bytes()
     result = run_in(folder, "launch/local.sh", "--run.name=first")
     assert result.returncode == 0, result.stderr
     last = json.loads((folder / "runs/first/metrics.jsonl").read_text().splitlines()[-1])
@@ -48,13 +54,29 @@ def test_custom_model_renders_trains_and_passes_its_tests(template: Path, fastpr
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder: (folder / "copier.yml").write_text("a: [\n"), "cannot read the template's copier.yml"),
+        (
+            lambda folder: (folder / "copier.yml").write_text("a: [\n"),
+            "cannot read the template's copier.yml",
+        ),
         (lambda folder: (folder / "copier.yml").write_text("- a\n"), "no keys and values"),
         (lambda folder: (folder / "template/models/resnet/model.py").unlink(), "model.py"),
-        (lambda folder: (folder / "template/models/resnet/default.yaml").write_text("{{ nonsense }}"), "nonsense"),
-        (lambda folder: (folder / "template/models/resnet/default.yaml").write_text("{% if %}"), "broken"),
+        (
+            lambda folder: (folder / "template/models/resnet/default.yaml").write_text(
+                "{{ nonsense }}"
+            ),
+            "nonsense",
+        ),
+        (
+            lambda folder: (folder / "template/models/resnet/default.yaml").write_text("{% if %}"),
+            "broken",
+        ),
         (lambda folder: (folder / "copier.yml").unlink(), "proj"),
-        (lambda folder: (folder / "copier.yml").write_text("model:\n  type: str\n  choices: [a, b]\n"), "resnet"),
+        (
+            lambda folder: (folder / "copier.yml").write_text(
+                "model:\n  type: str\n  choices: [a, b]\n"
+            ),
+            "resnet",
+        ),
         (lambda folder: (folder / "copier.yml").write_text("license: MIT\n"), "no such question"),
         (lambda folder: (folder / "copier.yml").write_text("a: !nonsense x\n"), "copier.yml"),
     ],
@@ -67,7 +89,15 @@ def test_broken_template_is_a_one_line_error(
     commit(template)
     (tmp_path / "out").mkdir()
     result = fastproj(
-        "new", "proj", "--model", "resnet", "--template", str(template), "-o", str(tmp_path / "out"), "--yes"
+        "new",
+        "proj",
+        "--model",
+        "resnet",
+        "--template",
+        str(template),
+        "-o",
+        str(tmp_path / "out"),
+        "--yes",
     )
     assert result.returncode == (2 if "--model" in result.stderr else 1)  # its choices are others
     assert message in result.stderr

@@ -24,13 +24,21 @@ from warm import run_python
 OTHERS = ("changelog.md", "upgrading.md", "lightning.md")
 PAGES = [file for file in sorted((ROOT / "docs").rglob("*.md")) if file.name not in OTHERS]
 """All but those that name keys of older versions, or of Lightning, whose test is in `tests/engine/`."""
-SECTIONS = "|".join(["run", "data", "model", "train", "loader", "optim", "speed", "log", *map(module_of, MODULES)])
+SECTIONS = "|".join(
+    ["run", "data", "model", "train", "loader", "optim", "speed", "log", *map(module_of, MODULES)]
+)
 
 
 PACKAGE = ROOT / "template/frameworks/pytorch"
 SHARED = ROOT / "template/project/src/{{ package }}"
 NOT_KEYS = (
-    {"model.blocks", "model.ignored", "model.safetensors", "lr_range_test.json", "lr_range_test.png"}
+    {
+        "model.blocks",
+        "model.ignored",
+        "model.safetensors",
+        "lr_range_test.json",
+        "lr_range_test.png",
+    }
     | {"metrics.jsonl", "mlflow.db", "mlflow-skinny"}
     | {
         f"{file.stem}.{name}"
@@ -52,7 +60,12 @@ def defaults() -> dict[str, set[str]]:
     """Every key of the rendered projects with its defaults in all models."""
     found: dict[str, set[str]] = {}
     components = ROOT.glob("template/components/*/component.py")
-    for file in [PACKAGE / "config.py", *components, *reference.modules("data"), *reference.modules("model")]:
+    for file in [
+        PACKAGE / "config.py",
+        *components,
+        *reference.modules("data"),
+        *reference.modules("model"),
+    ]:
         for section, _, keys in reference.sections(file):
             for key in keys:
                 found.setdefault(f"{section}.{key.name}", set()).add(key.default)
@@ -60,10 +73,16 @@ def defaults() -> dict[str, set[str]]:
 
 
 def test_keys_are_those_of_a_project(project: Project, defaults: dict[str, set[str]]) -> None:
-    result = run_python(project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), "-m", "proj.train", "--print_config")
+    result = run_python(
+        project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), "-m", "proj.train", "--print_config"
+    )
     assert result.returncode == 0, result.stderr
     printed = yaml.safe_load(result.stdout)
-    shown = {f"{section}.{key}": value for section, values in printed.items() for key, value in values.items()}
+    shown = {
+        f"{section}.{key}": value
+        for section, values in printed.items()
+        for key, value in values.items()
+    }
     assert shown.keys() <= defaults.keys()
     assert {key for key in defaults if not key.startswith(("data.", "model."))} <= shown.keys()
 
@@ -86,8 +105,12 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
 
 def test_checker_finds_broken_links(tmp_path: Path) -> None:
     page = '<p id="here"><a href="#here">1</a><a href="#gone">2</a><a href="b.html#there">3</a><img src="no.svg">'
-    (tmp_path / "a.html").write_text(page + '<a href="http://example.org">4</a><a href="https://example.org">5</a>')
-    (tmp_path / "b.html").write_text('<p id="there"><a href="a.html#where">6</a><a href="gone.html">7</a>')
+    (tmp_path / "a.html").write_text(
+        page + '<a href="http://example.org">4</a><a href="https://example.org">5</a>'
+    )
+    (tmp_path / "b.html").write_text(
+        '<p id="there"><a href="a.html#where">6</a><a href="gone.html">7</a>'
+    )
     found = [
         "a.html: #gone",
         "a.html: no.svg",
@@ -96,7 +119,9 @@ def test_checker_finds_broken_links(tmp_path: Path) -> None:
         "b.html: gone.html",
     ]
     assert links.broken(tmp_path) == found
-    (tmp_path / "R.md").write_text("# One two\n[1](#one-two) [2](#three) [3](gone.md) `[4](code)` [5](a.html)\n")
+    (tmp_path / "R.md").write_text(
+        "# One two\n[1](#one-two) [2](#three) [3](gone.md) `[4](code)` [5](a.html)\n"
+    )
     assert links.broken_in(tmp_path / "R.md") == ["R.md: #three", "R.md: gone.md"]
 
 
@@ -132,7 +157,9 @@ def _texts(file: Path) -> str:
     return " ".join(str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant))
 
 
-def test_recording_shows_current_texts_and_numbers(fastproj: Fastproj, project: Project, tmp_path: Path) -> None:
+def test_recording_shows_current_texts_and_numbers(
+    fastproj: Fastproj, project: Project, tmp_path: Path
+) -> None:
     shown = [unescape(line) for line in re.findall(r">(.*)</text>", recording.FILE.read_text())]
     assert [line for line in shown if line.startswith("$ ")] == [
         f"$ {command}" for command in recording.COMMANDS[:2]
@@ -140,13 +167,21 @@ def test_recording_shows_current_texts_and_numbers(fastproj: Fastproj, project: 
     end = shown.index(f"$ {recording.COMMANDS[1]}")
     result = fastproj(*recording.COMMANDS[0].split()[1:], "--gpus", "0", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert " ".join(" ".join(shown[1:end]).split()) == " ".join(result.stdout.split()), "record it again"
+    assert " ".join(" ".join(shown[1:end]).split()) == " ".join(result.stdout.split()), (
+        "record it again"
+    )
     options = ("--config=configs/default.yaml", "--run.dir", str(tmp_path), "--run.hours=1e-9")
-    stopped = run_python(project(FRAMEWORKS[0], reference.SHOWN_MODEL), "-m", "proj.train", *options)
+    stopped = run_python(
+        project(FRAMEWORKS[0], reference.SHOWN_MODEL), "-m", "proj.train", *options
+    )
     assert stopped.returncode == 75, stopped.stderr
     first = next(place for place, line in enumerate(shown) if line.startswith("runs/first: "))
-    assert _first_lines(shown[first:]) == _first_lines(stopped.stdout.splitlines()), "record it again"
-    ((metric, value),) = re.findall(r"^\| validation `(\w+)` [^|]*\| ([\d.]+) ", _page(reference.SHOWN_MODEL), re.M)
+    assert _first_lines(shown[first:]) == _first_lines(stopped.stdout.splitlines()), (
+        "record it again"
+    )
+    ((metric, value),) = re.findall(
+        r"^\| validation `(\w+)` [^|]*\| ([\d.]+) ", _page(reference.SHOWN_MODEL), re.M
+    )
     assert f"{metric} {value}" in next(line for line in shown if line.startswith("done after"))
     assert not any("Traceback" in line for line in shown)
 
@@ -157,7 +192,9 @@ def test_documented_keys_and_defaults_exist(page: Path, defaults: dict[str, set[
     named = set(re.findall(rf"(?:`|--)((?:{SECTIONS})\.[a-z][a-z0-9_]*)(?=[`:= ])", text))
     assert {key for key in named if key not in defaults} - NOT_KEYS == set()
     for table in re.findall(r"^\| key \| default \|.*\n((?:\|.*\n)+)", text, re.MULTILINE):
-        for key, shown in re.findall(rf"^\| `((?:{SECTIONS})\.\w+)` \| `([^`]*)` \|", table, re.MULTILINE):
+        for key, shown in re.findall(
+            rf"^\| `((?:{SECTIONS})\.\w+)` \| `([^`]*)` \|", table, re.MULTILINE
+        ):
             assert any(_same(shown, default) for default in defaults[key]), f"{page.name}: {key}"
 
 
@@ -170,12 +207,26 @@ def _same(first: str, second: str) -> bool:
 def test_documented_commands_exist() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     allowed = {
-        name: {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
+        name: {
+            option
+            for parameter in command.params
+            for option in [*parameter.opts, *parameter.secondary_opts]
+        }
         for name, command in commands.items()
     }
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    blocks = [block for page in pages for block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.M | re.S)]
-    lines = [line for kind, block in blocks if not kind for line in block.splitlines() if line.startswith("fastproj ")]
+    blocks = [
+        block
+        for page in pages
+        for block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.M | re.S)
+    ]
+    lines = [
+        line
+        for kind, block in blocks
+        if not kind
+        for line in block.splitlines()
+        if line.startswith("fastproj ")
+    ]
     assert len(lines) > 20
     for line in lines:
         _, name, *words = shlex.split(line, comments=True)
@@ -183,13 +234,19 @@ def test_documented_commands_exist() -> None:
 
 
 def test_documented_components_and_techniques_exist() -> None:
-    known = {"add": {*COMPONENTS, "NAME"}, "remove": {*COMPONENTS}, "bench": {*TECHNIQUES, *SWITCHES, "NAME"}}
+    known = {
+        "add": {*COMPONENTS, "NAME"},
+        "remove": {*COMPONENTS},
+        "bench": {*TECHNIQUES, *SWITCHES, "NAME"},
+    }
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     found = [
         (command, name)
         for page in pages
         for command, names in re.findall(
-            r"fastproj (add|remove|bench)((?: [a-zA-Z][\w-]*)+)(?: --|  #|`|$)", page.read_text(), re.M
+            r"fastproj (add|remove|bench)((?: [a-zA-Z][\w-]*)+)(?: --|  #|`|$)",
+            page.read_text(),
+            re.M,
         )
         for name in names.split()
     ]
@@ -202,12 +259,18 @@ def test_readme_has_the_measured_results() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 100
     for model in MODELS:
-        ((shown, percent),) = re.findall(rf"^\| `{model}` \|.*\| \D*?([\d.]+)(%?)[^|]*\|$", readme, re.MULTILINE)
-        (measured,) = re.findall(r"^\| validation `\w+` [^|]*\| ([\d.]+) ", _page(model), re.MULTILINE)
+        ((shown, percent),) = re.findall(
+            rf"^\| `{model}` \|.*\| \D*?([\d.]+)(%?)[^|]*\|$", readme, re.MULTILINE
+        )
+        (measured,) = re.findall(
+            r"^\| validation `\w+` [^|]*\| ([\d.]+) ", _page(model), re.MULTILINE
+        )
         digits = len(shown.partition(".")[2])
         assert float(shown) == round(float(measured) * (100 if percent else 1), digits), model
     shown = re.findall(r"bf16 trains `resnet` ([\d.]+) times", readme)
-    measured = re.findall(r"^\| `bf16` \|[^|]*\| ([\d.]+) ", (ROOT / "docs/techniques/measured.md").read_text(), re.M)
+    measured = re.findall(
+        r"^\| `bf16` \|[^|]*\| ([\d.]+) ", (ROOT / "docs/techniques/measured.md").read_text(), re.M
+    )
     assert shown == measured[:1]
 
 
@@ -227,7 +290,9 @@ MODEL_HEADINGS = ["Sizes", "Results", "Use"]
 def test_model_page_has_sizes_results_and_image(model: str) -> None:
     text = (ROOT / f"docs/models/{model}.md").read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == MODEL_HEADINGS
-    assert re.search(r"\| target \|.*\n\|[-|]+\|\n\| validation `\w+` ", text), "benchmarks/models.py fills it"
+    assert re.search(r"\| target \|.*\n\|[-|]+\|\n\| validation `\w+` ", text), (
+        "benchmarks/models.py fills it"
+    )
     assert f"]({model}.png)" in text
     assert (ROOT / f"docs/models/{model}.png").stat().st_size < 300_000
     assert f"models/{model}.md" in (ROOT / "mkdocs.yml").read_text()

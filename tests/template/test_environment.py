@@ -29,7 +29,9 @@ def add_wheel(index: Path, name: str, version: str, requires: Iterable[str] = ()
     lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {it}" for it in requires)]
     with zipfile.ZipFile(folder / wheel, "w") as file:
         file.writestr(f"{info}/METADATA", "\n".join(["Metadata-Version: 2.1", *lines, ""]))
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         file.writestr(f"{info}/RECORD", "")
     (folder / "index.html").write_text(f'<a href="{wheel.replace("+", "%2B")}">{wheel}</a>\n')
 
@@ -38,14 +40,20 @@ def add_wheel(index: Path, name: str, version: str, requires: Iterable[str] = ()
 def indexes(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders in place of PyPI, whose torch requires CUDA's libraries on Linux, and of PyTorch's builds for CPUs."""
     folder = tmp_path_factory.mktemp("indexes")
-    versions: dict[str, str] = {canonicalize_name(name): version for name, version in VERSIONS.items()}
+    versions: dict[str, str] = {
+        canonicalize_name(name): version for name, version in VERSIONS.items()
+    }
     wanted: list[str] = []
     for hardware in ("cpu", "nodes"):
-        declared = tomllib.loads((project(FRAMEWORKS[0], MODELS[0], hardware) / "pyproject.toml").read_text())
+        declared = tomllib.loads(
+            (project(FRAMEWORKS[0], MODELS[0], hardware) / "pyproject.toml").read_text()
+        )
         wanted += [*declared["project"]["dependencies"], *declared["dependency-groups"]["dev"]]
     for name in {canonicalize_name(Requirement(it).name) for it in wanted} - {"torch"}:
         add_wheel(folder / "pypi", name.replace("-", "_"), versions[name])
-    add_wheel(folder / "pypi", "torch", versions["torch"], ['cuda-toolkit; platform_system == "Linux"'])
+    add_wheel(
+        folder / "pypi", "torch", versions["torch"], ['cuda-toolkit; platform_system == "Linux"']
+    )
     add_wheel(folder / "pypi", "cuda_toolkit", "13.0.3")
     add_wheel(folder / "whl/cpu", "torch", f"{versions['torch']}+cpu")
     return folder
@@ -56,15 +64,36 @@ def indexes(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [("cpu", LINUX, "+cpu", False), ("cpu", MACOS, "", False), ("nodes", LINUX, "", True)],
 )
 def test_uv_plans_the_build_of_torch(
-    uv: str, project: Project, indexes: Path, tmp_path: Path, hardware: str, platform: str, build: str, cuda: bool
+    uv: str,
+    project: Project,
+    indexes: Path,
+    tmp_path: Path,
+    hardware: str,
+    platform: str,
+    build: str,
+    cuda: bool,
 ) -> None:
     text = (project(FRAMEWORKS[0], MODELS[0], hardware) / "pyproject.toml").read_text()
     assert (f'url = "{CPU}"\nexplicit = true\n' in text) == (hardware == "cpu")
     (tmp_path / "pyproject.toml").write_text(text.replace(CPU, (indexes / "whl/cpu").as_uri()))
-    command = [uv, "sync", "--dry-run", "--no-config", "--no-cache", "--default-index", (indexes / "pypi").as_uri()]
+    command = [
+        uv,
+        "sync",
+        "--dry-run",
+        "--no-config",
+        "--no-cache",
+        "--default-index",
+        (indexes / "pypi").as_uri(),
+    ]
     command += ["--python", sys.executable, "--python-platform", platform]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "VIRTUAL_ENV"))}
-    result = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=False)
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("UV_", "VIRTUAL_ENV"))
+    }
+    result = subprocess.run(
+        command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     planned = dict(re.findall(r"(?m)^ \+ ([\w-]+)==(\S+)", result.stderr))
     assert planned["torch"] == VERSIONS["torch"] + build
@@ -73,9 +102,12 @@ def test_uv_plans_the_build_of_torch(
 
 
 @pytest.mark.parametrize(
-    ("hardware", "system", "index"), [("cpu", "Linux", CPU), ("cpu", "Darwin", ""), ("nodes", "Linux", "")]
+    ("hardware", "system", "index"),
+    [("cpu", "Linux", CPU), ("cpu", "Darwin", ""), ("nodes", "Linux", "")],
 )
-def test_pip_takes_the_same_build(project: Project, tmp_path: Path, hardware: str, system: str, index: str) -> None:
+def test_pip_takes_the_same_build(
+    project: Project, tmp_path: Path, hardware: str, system: str, index: str
+) -> None:
     (tmp_path / "uname").write_text(f"#!/bin/sh\necho {system}\n")
     (tmp_path / "uname").chmod(0o755)
     kept = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
@@ -83,7 +115,9 @@ def test_pip_takes_the_same_build(project: Project, tmp_path: Path, hardware: st
 
     def steps(*arguments: str) -> str:
         command = ["make", "--dry-run", f"VENV={tmp_path}/venv", "setup", *arguments]
-        return subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, cwd=folder, env=kept, capture_output=True, text=True, check=True
+        ).stdout
 
     with_pip = steps("UV=")
     assert "pip install --quiet --editable . --group dev\n" in with_pip

@@ -1,4 +1,7 @@
-"""The patches of examples/ fit the projects that are rendered; some train for a few steps. EVERY_TEST=1 replays all."""
+"""The patches of examples/ fit the projects that are rendered; some train for a few steps.
+
+EVERY_TEST=1 replays all.
+"""
 
 import shutil
 import subprocess
@@ -14,24 +17,38 @@ from warm import run_python
 EXAMPLES = sorted(file.parent.name for file in ROOT.glob("examples/*/example.toml"))
 TRAINED = {"gan", "own-graphs", "shards"}
 """Those with a `train.py`, a `collate_fn` and a stream: `make test` trains these for some steps."""
-SHORT = ["--config=configs/default.yaml", "--run.name=first", "--train.steps=4", "--train.eval_every=4"]
+SHORT = [
+    "--config=configs/default.yaml",
+    "--run.name=first",
+    "--train.steps=4",
+    "--train.eval_every=4",
+]
 
 
-def replay(environment: dict[str, str], *arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def replay(
+    environment: dict[str, str], *arguments: str, root: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     """Run the program that replays examples."""
     command = [sys.executable, str(root / "examples/replay.py"), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_patch_applies_and_the_project_trains(example: str, environment: dict[str, str], tmp_path: Path) -> None:
+def test_patch_applies_and_the_project_trains(
+    example: str, environment: dict[str, str], tmp_path: Path
+) -> None:
     done = replay(environment, example, "--edit", str(tmp_path))
     assert done.returncode == 0, done.stderr
     if example not in TRAINED:
         return
-    project, prepare = tmp_path / "proj", tomllib.loads((ROOT / "examples" / example / "example.toml").read_text())
+    project, prepare = (
+        tmp_path / "proj",
+        tomllib.loads((ROOT / "examples" / example / "example.toml").read_text()),
+    )
     if "prepare" in prepare:
-        done = run_in(project, sys.executable, str(ROOT / "examples" / example / prepare["prepare"]))
+        done = run_in(
+            project, sys.executable, str(ROOT / "examples" / example / prepare["prepare"])
+        )
         assert done.returncode == 0, done.stderr
     done = run_python(project, "-m", "proj.train", *SHORT, "--loader.workers=0")
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,10 @@ from warm import run_python
 
 FIXED = ["--config=configs/default.yaml", "--speed.precision=fp32", "--speed.compile=off"]
 FIXED += ["--train.steps=2", "--train.eval_every=2", "--log.every=1", "--loader.workers=0"]
-VARIANTS: list[list[str]] = [[], ["--train.accumulate=2", "--optim.clip_value=0.1", "--optim.set_to_none=false"]]
+VARIANTS: list[list[str]] = [
+    [],
+    ["--train.accumulate=2", "--optim.clip_value=0.1", "--optim.set_to_none=false"],
+]
 """Options of the engine, beside the defaults."""
 NEED_MORE = {
     "cuda-graphs": "a GPU",
@@ -33,8 +36,13 @@ OTHER_WAYS = {
 
 
 def _run(folder: Path, runs: Path, variants: list[list[str]], fault: str = "") -> str:
-    every = [[*FIXED, f"--run.dir={runs}", f"--run.name={number}", *more] for number, more in enumerate(variants)]
-    result = run_python(folder, str(PROGRAMS / "train_on_fake_device.py"), json.dumps(every), *[fault] * bool(fault))
+    every = [
+        [*FIXED, f"--run.dir={runs}", f"--run.name={number}", *more]
+        for number, more in enumerate(variants)
+    ]
+    result = run_python(
+        folder, str(PROGRAMS / "train_on_fake_device.py"), json.dumps(every), *[fault] * bool(fault)
+    )
     assert (result.returncode == 0) == (not fault), result.stdout + result.stderr
     return result.stdout + result.stderr
 
@@ -49,13 +57,19 @@ def test_model_trains_on_a_fake_device(project: Project, tmp_path: Path, model: 
 def test_components_act_on_a_fake_device(project: Project, tmp_path: Path) -> None:
     """Those that one process can have."""
     names = dict.fromkeys([*[name for name in CLASSES if name not in NEED_MORE], *OTHER_WAYS])
-    variants = [[f"--{module_of(name.split()[0])}.enabled=true", *OTHER_WAYS.get(name, [])] for name in names]
+    variants = [
+        [f"--{module_of(name.split()[0])}.enabled=true", *OTHER_WAYS.get(name, [])]
+        for name in names
+    ]
     assert _run(project(FRAMEWORKS[0], ENGINE_MODEL, "nodes"), tmp_path, variants)
 
 
 @pytest.mark.parametrize(
     ("fault", "error"),
-    [("item", "DataDependentOutputException"), ("host", "Expected all tensors to be on the same device")],
+    [
+        ("item", "DataDependentOutputException"),
+        ("host", "Expected all tensors to be on the same device"),
+    ],
 )
 def test_planted_faults_are_found(project: Project, tmp_path: Path, fault: str, error: str) -> None:
     assert error in _run(project(FRAMEWORKS[0], ENGINE_MODEL), tmp_path, VARIANTS[:1], fault)

@@ -12,11 +12,25 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize(("framework", "model"), COVER)
-def test_rendered_gpu_tests_pass(fastproj: Fastproj, tmp_path: Path, framework: str, model: str) -> None:
-    result = fastproj("new", "proj", "--yes", "--framework", framework, "--model", model, "--output", str(tmp_path))
+def test_rendered_gpu_tests_pass(
+    fastproj: Fastproj, tmp_path: Path, framework: str, model: str
+) -> None:
+    result = fastproj(
+        "new",
+        "proj",
+        "--yes",
+        "--framework",
+        framework,
+        "--model",
+        model,
+        "--output",
+        str(tmp_path),
+    )
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "proj"
-    assert "gpus: 0" not in (folder / ".copier-answers.yml").read_text(), "this machine has no GPU that nvidia-smi sees"
+    assert "gpus: 0" not in (folder / ".copier-answers.yml").read_text(), (
+        "this machine has no GPU that nvidia-smi sees"
+    )
     result = run_in(folder, sys.executable, "-m", "pytest", "-q", "-m", "gpu", REQUIRE_GPU="1")
     assert result.returncode == 0, result.stdout
     assert "skipped" not in result.stdout

@@ -40,8 +40,16 @@ def folder(shared_folder: Path) -> Path:
 
 
 def run(folder: Path, results: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "benchmarks/gpu_smoke.py", f"--folder={folder}", f"--results={results}", "--jobs=2"]
-    return subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "benchmarks/gpu_smoke.py",
+        f"--folder={folder}",
+        f"--results={results}",
+        "--jobs=2",
+    ]
+    return subprocess.run(
+        [*command, *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.slow
@@ -103,7 +111,9 @@ def test_end_reaches_children_in_other_sessions() -> None:
     """As torchrun starts its ranks."""
     sleep = "subprocess.Popen(['sleep', '600'], start_new_session=True)"
     program = f"import subprocess; print({sleep}.pid, flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         child = os.pidfd_open(int(process.stdout.readline()))
         assert not select.select([child], [], [], 0)[0], "it runs"
@@ -128,9 +138,17 @@ def test_compiling_questions_start_first(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_rows_of_peers_are_taken_over(folder: Path, tmp_path: Path) -> None:
     peers = ["core:gpt", "bare:gpt"]
-    command = [sys.executable, str(folder / "gpu_peers.py"), str(folder), str(tmp_path / "peers.json"), *peers]
+    command = [
+        sys.executable,
+        str(folder / "gpu_peers.py"),
+        str(folder),
+        str(tmp_path / "peers.json"),
+        *peers,
+    ]
     environment = os.environ | {"BENCHMARKS": "benchmarks"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     smoke = gpu_smoke.Smoke(folder, tmp_path / "gpu.json", 0.0, gpu_smoke.find_machine())
     smoke.load()
@@ -144,7 +162,9 @@ def test_rows_of_peers_are_taken_over(folder: Path, tmp_path: Path) -> None:
     assert smoke.results == {}
 
 
-def test_loading_that_waits_for_the_gpu_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_loading_that_waits_for_the_gpu_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The mode of torch when a batch is loaded, and when a row is read; after the steps in which libraries warm up."""
     program = f"""
 import sys
@@ -161,7 +181,9 @@ with gpu_answer._silent():
     Meter.read(None)
 print(*modes)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["default"] * 3 + ["error"] * 2 + ["default"]
 
 
@@ -184,17 +206,27 @@ def test_results_of_another_machine_are_refused(folder: Path, tmp_path: Path) ->
 def test_page_is_that_of_the_results() -> None:
     page = ROOT / "docs/gpu.md"
     assert page.exists() == gpu_page.RESULTS.exists(), "without results, there is no page"
-    assert not page.exists() or page.read_text() == gpu_page.page(json.loads(gpu_page.RESULTS.read_text()))
+    assert not page.exists() or page.read_text() == gpu_page.page(
+        json.loads(gpu_page.RESULTS.read_text())
+    )
 
 
 def test_page_shows_what_was_measured_and_nothing_else() -> None:
-    row = {"status": "ok", "samples_per_second": 2512.3, "mfu": 0.4123, "tflops": 408.1, "memory_gb": 21.04}
+    row = {
+        "status": "ok",
+        "samples_per_second": 2512.3,
+        "mfu": 0.4123,
+        "tflops": 408.1,
+        "memory_gb": 21.04,
+    }
     row |= {"spread": 0.012, "driver": "580.65", "cudnn": 91002}
     failed = {"status": "failed", "why": "a\nValueError: b"}
     results = {"resnet: bf16": row, "gpt: bf16, compiled": failed, "ema": {"status": "ok"}}
     results["gpt: bf16"] = row | {"tokens_per_second": 2572595.0}
     results["gpt: product and copy"] = {"status": "ok", "tflops": 798.2, "copy_tb": 3.01}
-    text = gpu_page.page({"machine": {"device": "NVIDIA H100", "torch": "2.11.0", "gpus": 1}, "results": results})
+    text = gpu_page.page(
+        {"machine": {"device": "NVIDIA H100", "torch": "2.11.0", "gpus": 1}, "results": results}
+    )
     assert "| ResNet-50, 224 pixels | bf16 | 2,512 |  | 1.2% | 41.2% | 21.0 |" in text
     assert "| GPT-2 124M, context 1024 | bf16 | 2,512 | 2,572,595 | 1.2% | 41.2% | 21.0 |" in text
     assert "| GPT-2 124M, context 1024 | bf16, compiled | failed: ValueError: b | | | | |" in text

@@ -12,9 +12,9 @@ from program import Project, run_in
 
 
 def _steps(folder: Path) -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = yaml.safe_load((folder / ".github/workflows/gpu.yml").read_text())["jobs"]["train"][
-        "steps"
-    ]
+    steps: list[dict[str, Any]] = yaml.safe_load(
+        (folder / ".github/workflows/gpu.yml").read_text()
+    )["jobs"]["train"]["steps"]
     return steps
 
 

@@ -19,9 +19,17 @@ from hosts import missing, render_for_two, two_hosts
 from matrix import EVERY
 from program import LIMIT_S, Fastproj, finish
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not EVERY, reason="trains on two hosts: make test-all")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not EVERY, reason="trains on two hosts: make test-all"),
+]
 namespaces = pytest.mark.skipif(bool(missing()), reason=missing())
-OPTIONS = ["--run.device=cpu", "--speed.compile=off", "--train.steps=1000", "--train.eval_every=100"]
+OPTIONS = [
+    "--run.device=cpu",
+    "--speed.compile=off",
+    "--train.steps=1000",
+    "--train.eval_every=100",
+]
 Host = tuple[list[str], str]
 
 
@@ -36,14 +44,25 @@ def hosts() -> Iterator[list[Host]]:
         yield hosts
 
 
-def start(folder: Path, script: str, *options: str, on: Host | None = None, **variables: str) -> subprocess.Popen[str]:
+def start(
+    folder: Path, script: str, *options: str, on: Host | None = None, **variables: str
+) -> subprocess.Popen[str]:
     """Start a launch script, on a host or on this machine."""
-    settings = {"PYTHON": sys.executable, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
-    settings |= {"MASTER_ADDR": "10.39.0.1"} | ({} if on else {"GLOO_SOCKET_IFNAME": "lo"}) | variables
+    settings = {
+        "PYTHON": sys.executable,
+        "PYTHONPATH": "",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "eth0",
+    }
+    settings |= (
+        {"MASTER_ADDR": "10.39.0.1"} | ({} if on else {"GLOO_SOCKET_IFNAME": "lo"}) | variables
+    )
     command = [*(on[0] if on else []), f"launch/{script}", *(options or OPTIONS)]
     environment = os.environ | settings
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment, stderr=pipe, stdout=pipe, text=True, process_group=0)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=pipe, stdout=pipe, text=True, process_group=0
+    )
 
 
 def processes(name: str, variable: str | None = None) -> list[int]:
@@ -89,7 +108,8 @@ def finished(*started: subprocess.Popen[str]) -> str:
 @namespaces
 def test_host_that_was_killed_joins_again(folder: Path, hosts: list[Host]) -> None:
     def both(name: str) -> list[subprocess.Popen[str]]:
-        return [start(folder, "multinode.sh", on=host, RUN_NAME=name) for host in reversed(hosts)]  # the first one last
+        # the first one last
+        return [start(folder, "multinode.sh", on=host, RUN_NAME=name) for host in reversed(hosts)]
 
     finished(*both("whole"))
     second, first = both("killed")
@@ -116,7 +136,9 @@ def test_one_of_two_hosts_is_enough_for_an_elastic_job(folder: Path, hosts: list
 
 
 @namespaces
-def test_hosts_that_cannot_train_together_end_with_a_line(folder: Path, hosts: list[Host], tmp_path: Path) -> None:
+def test_hosts_that_cannot_train_together_end_with_a_line(
+    folder: Path, hosts: list[Host], tmp_path: Path
+) -> None:
     alone = start(folder, "multinode.sh", on=hosts[1], RUN_NAME="a", WAIT="2")
     assert re.fullmatch(r"error: 10.39.0.1:29400 does not answer .*\n", finish(alone)[1])
     other = shutil.copytree(folder, tmp_path / "proj")
@@ -150,5 +172,7 @@ def test_local_starts_all_processes_again_after_one_was_killed(folder: Path) -> 
     print(f"{time.monotonic() - begin:.0f} s from the kill to the end")
     assert len(set(re.findall(r"from step ([\d,]+)", printed))) == 2
     assert equal(saved(folder / "runs", "local-killed"), saved(folder / "runs", "local"))
-    logs = {file.parent.name for file in folder.glob("runs/local-killed/logs/*/attempt_1/*/stderr.log")}
+    logs = {
+        file.parent.name for file in folder.glob("runs/local-killed/logs/*/attempt_1/*/stderr.log")
+    }
     assert logs == {"1"}, "the first one has the console"

@@ -8,7 +8,9 @@ import pytest
 from matrix import COMPONENTS, FRAMEWORKS, MODELS, MODULES, PROJECTS, TEMPLATE, module_of
 from program import Project
 
-ONLY_CUDA = re.compile(r"\btorch\.(cuda|backends\.cu\w+)\b|from torch(\.backends)? import .*\b(cuda|cudnn)\b")
+ONLY_CUDA = re.compile(
+    r"\btorch\.(cuda|backends\.cu\w+)\b|from torch(\.backends)? import .*\b(cuda|cudnn)\b"
+)
 MAY_USE_CUDA = {
     "precision.py": "TF32, cuDNN's autotuner, compute capability",
     "cuda-graphs": "graphs",
@@ -25,10 +27,17 @@ OF_OWNERS = {"model": {"config_base", "data", "errors"}, "data": {"config_base",
 
 def imports(package: Path) -> dict[str, set[str]]:
     """Return which modules of a package each module imports, anywhere in its code."""
-    files = {str(file.relative_to(package).with_suffix("")).replace("/", "."): file for file in package.rglob("*.py")}
+    files = {
+        str(file.relative_to(package).with_suffix("")).replace("/", "."): file
+        for file in package.rglob("*.py")
+    }
     files = {name: file for name, file in files.items() if not name.startswith("tests.")}
     modules = {name.removesuffix(".__init__"): file for name, file in files.items()}
-    return {name: {*_imported(name, file, modules)} - {name} for name, file in modules.items() if name != "__init__"}
+    return {
+        name: {*_imported(name, file, modules)} - {name}
+        for name, file in modules.items()
+        if name != "__init__"
+    }
 
 
 def _imported(name: str, file: Path, modules: dict[str, Path]) -> list[str]:
@@ -81,7 +90,9 @@ def test_imports_go_one_way(project: Project, framework: str, model: str, hardwa
     importing = {name for name, others in graph.items() if "train" in others}
     assert importing == set(), "nothing is above train.py"
     assert graph["errors"] == set()
-    upward = [name for name in graph if name.startswith("components.") and "components" in graph[name]]
+    upward = [
+        name for name in graph if name.startswith("components.") and "components" in graph[name]
+    ]
     assert upward == [], "components do not know the registry"
 
 
@@ -98,21 +109,33 @@ def test_upward_imports_and_cycles_are_found(tmp_path: Path) -> None:
     graph = imports(tmp_path)
     expected = {"data": {"components.show"}, "components": set(), "errors": set()}
     assert graph == {**expected, "components.show": {"errors", "data"}}
-    assert cycles(graph) == [["components.show", "data", "components.show"], ["data", "components.show", "data"]]
+    assert cycles(graph) == [
+        ["components.show", "data", "components.show"],
+        ["data", "components.show", "data"],
+    ]
 
 
 @pytest.mark.parametrize("component", MODULES)
 def test_component_imports_no_other_one_that_it_does_not_require(component: str) -> None:
     """Nor does its test, as each of them can be alone in a project."""
-    folder, others = TEMPLATE / "components" / component, r"^\s*from (?:\.|\.\.components\.)(\w+) import"
+    folder, others = (
+        TEMPLATE / "components" / component,
+        r"^\s*from (?:\.|\.\.components\.)(\w+) import",
+    )
     text = "".join((folder / name).read_text() for name in ("component.py", "test_component.py"))
     required = {component, *COMPONENTS[component].get("requires", [])}
-    assert {*re.findall(others, text, re.MULTILINE)} <= {module_of(name) for name in required} | {"support"}
+    assert {*re.findall(others, text, re.MULTILINE)} <= {module_of(name) for name in required} | {
+        "support"
+    }
 
 
 def test_only_few_files_use_what_only_cuda_has() -> None:
     """All others use torch.accelerator, torch.Stream and torch.get_device_module."""
-    files = [file for file in TEMPLATE.rglob("*") if {".py", ".jinja"} & {file.suffix} and "test" not in file.name]
+    files = [
+        file
+        for file in TEMPLATE.rglob("*")
+        if {".py", ".jinja"} & {file.suffix} and "test" not in file.name
+    ]
     using = [file for file in files if "tests" not in file.parts and _uses_cuda(file)]
     found = {file.parent.name if file.name == "component.py" else file.name for file in using}
     assert found == MAY_USE_CUDA.keys()
@@ -124,7 +147,12 @@ def _uses_cuda(file: Path) -> bool:
 
 @pytest.mark.parametrize(
     "line",
-    ["torch.cuda.Event()", "torch.backends.cudnn.benchmark = True", "from torch import cuda, nn", "import torch.cuda"],
+    [
+        "torch.cuda.Event()",
+        "torch.backends.cudnn.benchmark = True",
+        "from torch import cuda, nn",
+        "import torch.cuda",
+    ],
 )
 def test_use_of_cuda_is_found(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.py").write_text(f"import torch\n{line}\n")

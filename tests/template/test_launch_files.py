@@ -21,7 +21,11 @@ from jsonschema import Draft202012Validator
 from matrix import COMPONENTS, ENGINE_MODEL, EVERY, FRAMEWORKS, QUESTIONS, TEMPLATE
 from program import LIMIT_S, Fastproj, Project, end, finish, run_in
 
-FILES = {name: entry["file"] for name, entry in COMPONENTS.items() if entry.get("file", "").startswith("launch/")}
+FILES = {
+    name: entry["file"]
+    for name, entry in COMPONENTS.items()
+    if entry.get("file", "").startswith("launch/")
+}
 """The file of each engine."""
 ANSWERS = {"cpu": (0, 1, "auto"), "nodes": (8, 2, "bf16")}
 """GPUs, nodes and precision of the hardware that is rendered."""
@@ -49,7 +53,13 @@ def of_kubeflow(manifest: dict[str, Any]) -> Launch:
     check_pod(job["template"]["spec"]["template"]["spec"], trainer["env"])
     gpus = int(trainer["resourcesPerNode"].get("limits", {}).get("nvidia.com/gpu", 0))
     words = [*trainer["command"], *trainer["args"]]
-    return Launch("$(RUN_NAME)", trainer["numNodes"], gpus, str(trainer["numProcPerNode"]), after_torchrun(words))
+    return Launch(
+        "$(RUN_NAME)",
+        trainer["numNodes"],
+        gpus,
+        str(trainer["numProcPerNode"]),
+        after_torchrun(words),
+    )
 
 
 def of_jobset(manifest: dict[str, Any]) -> Launch:
@@ -65,7 +75,13 @@ def of_jobset(manifest: dict[str, Any]) -> Launch:
     assert int(values["PET_NNODES"]) == spec["completions"] == spec["parallelism"]
     gpus = int(container["resources"].get("limits", {}).get("nvidia.com/gpu", 0))
     words = [*container["command"], *container["args"]]
-    return Launch("$(RUN_NAME)", spec["completions"], gpus, values["PET_NPROC_PER_NODE"], after_torchrun(words))
+    return Launch(
+        "$(RUN_NAME)",
+        spec["completions"],
+        gpus,
+        values["PET_NPROC_PER_NODE"],
+        after_torchrun(words),
+    )
 
 
 def check_pod(pod: dict[str, Any], env: list[dict[str, Any]]) -> None:
@@ -76,7 +92,9 @@ def check_pod(pod: dict[str, Any], env: list[dict[str, Any]]) -> None:
     (container,) = pod["containers"]
     assert [it["mountPath"] for it in container["volumeMounts"]] == ["/app/runs", "/dev/shm"]  # noqa: S108
     assert [it["name"] for it in container["volumeMounts"]] == [it["name"] for it in pod["volumes"]]
-    source = next(it for it in env if it["name"] == "RUN_NAME")["valueFrom"]["fieldRef"]["fieldPath"]
+    source = next(it for it in env if it["name"] == "RUN_NAME")["valueFrom"]["fieldRef"][
+        "fieldPath"
+    ]
     assert source == "metadata.labels['jobset.sigs.k8s.io/jobset-name']"
 
 
@@ -130,7 +148,9 @@ PARSERS: dict[str, Callable[[dict[str, Any]], Launch]] = {
 
 
 @pytest.fixture(scope="session")
-def rendered(project: Project, fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def rendered(
+    project: Project, fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
     """Render a framework with each engine: without GPUs, or the shared rendering for two nodes."""
 
     @cache
@@ -138,7 +158,15 @@ def rendered(project: Project, fastproj: Fastproj, tmp_path_factory: pytest.Temp
         if hardware == "nodes":
             return project(framework, ENGINE_MODEL, hardware)
         folder = tmp_path_factory.mktemp(framework)
-        options = ["--model", ENGINE_MODEL, "--framework", framework, "--components", ",".join(FILES), "--no-git"]
+        options = [
+            "--model",
+            ENGINE_MODEL,
+            "--framework",
+            framework,
+            "--components",
+            ",".join(FILES),
+            "--no-git",
+        ]
         result = fastproj("new", "proj", *options, "--yes", "--output", str(folder))
         assert result.returncode == 0, result.stderr
         return folder / "proj"
@@ -149,7 +177,10 @@ def rendered(project: Project, fastproj: Fastproj, tmp_path_factory: pytest.Temp
 def expected_command(framework: str, launch: Launch, nodes: int) -> list[str]:
     about = QUESTIONS["frameworks"]["default"][framework]
     values = {"$processes": launch.processes, "$nodes": str(nodes), "$name": launch.name}
-    return ["proj.train", *(values.get(word, word) for word in shlex.split(f"{about['torchrun']} {about['named']}"))]
+    return [
+        "proj.train",
+        *(values.get(word, word) for word in shlex.split(f"{about['torchrun']} {about['named']}")),
+    ]
 
 
 @pytest.mark.parametrize("hardware", ANSWERS)
@@ -163,21 +194,33 @@ def test_answers_reach_the_launch_file(
     text = (folder / FILES[engine]).read_text()
     launch = PARSERS[engine](yaml.safe_load(text))
     assert (launch.nodes, launch.gpus) == (nodes, gpus)
-    from_the_engine = {"skypilot": "$SKYPILOT_NUM_GPUS_PER_NODE", "dstack": "$DSTACK_GPUS_PER_NODE"} if gpus else {}
+    from_the_engine = (
+        {"skypilot": "$SKYPILOT_NUM_GPUS_PER_NODE", "dstack": "$DSTACK_GPUS_PER_NODE"}
+        if gpus
+        else {}
+    )
     assert launch.processes == from_the_engine.get(engine, str(max(gpus, 1)))
-    assert launch.command == expected_command(framework, launch, nodes), "so the precision is that of the config"
+    assert launch.command == expected_command(framework, launch, nodes), (
+        "so the precision is that of the config"
+    )
     config = yaml.safe_load((folder / "configs/default.yaml").read_text())
     if "speed" in config:
         assert config["speed"]["precision"] == precision
     else:
-        assert config["trainer"]["precision"] == {"auto": "32-true", "bf16": "bf16-mixed"}[precision]
+        assert (
+            config["trainer"]["precision"] == {"auto": "32-true", "bf16": "bf16-mixed"}[precision]
+        )
     lines = text.splitlines()
     assert len(lines) <= 80
-    assert FILES[engine] in "".join(line for line in lines[:4] if line.startswith("#")), "the command that starts it"
+    assert FILES[engine] in "".join(line for line in lines[:4] if line.startswith("#")), (
+        "the command that starts it"
+    )
     assert not os.access(folder / FILES[engine], os.X_OK)
 
 
-def test_names_of_jobs_are_those_that_kubernetes_accepts(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_names_of_jobs_are_those_that_kubernetes_accepts(
+    fastproj: Fastproj, tmp_path: Path
+) -> None:
     """JobSet adds up to 18 characters for the names of pods, which have at most 63."""
     project = "a_name-of_60_letters" + "x" * 19 + "_" + "x" * 20
     options = ["--model", ENGINE_MODEL, "--components", "kubeflow,jobset", "--no-git", "--yes"]
@@ -193,7 +236,9 @@ CRD = {"kubeflow": "trainer.kubeflow.org_trainjobs.yaml", "jobset": "jobset.x-k8
 
 
 def forbid_unknown_keys(schema: Any) -> None:
-    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+    for value in (
+        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    ):
         forbid_unknown_keys(value)
     if isinstance(schema, dict) and "properties" in schema:
         schema.setdefault("additionalProperties", False)
@@ -201,15 +246,21 @@ def forbid_unknown_keys(schema: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not CRDS, reason="needs FASTPROJ_CRDS, a folder with CRDs of Kubeflow Trainer and JobSet: make test"
+    not CRDS,
+    reason="needs FASTPROJ_CRDS, a folder with CRDs of Kubeflow Trainer and JobSet: make test",
 )
 @pytest.mark.parametrize("engine", CRD)
-def test_manifest_is_valid_for_the_schema_of_its_release(engine: str, rendered: Callable[..., Path]) -> None:
+def test_manifest_is_valid_for_the_schema_of_its_release(
+    engine: str, rendered: Callable[..., Path]
+) -> None:
     definition = yaml.load((Path(CRDS or "") / CRD[engine]).read_text(), yaml.CSafeLoader)
     (version,) = definition["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
     forbid_unknown_keys(schema)
-    schema["properties"]["metadata"] = {"properties": {"name": {"type": "string"}}, "additionalProperties": False}
+    schema["properties"]["metadata"] = {
+        "properties": {"name": {"type": "string"}},
+        "additionalProperties": False,
+    }
     validator = Draft202012Validator(schema)
     for framework in FRAMEWORKS:
         for hardware in ANSWERS:
@@ -230,9 +281,13 @@ OF_PACKAGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", OF_PACKAGES)
-def test_task_is_valid_for_its_package(engine: str, rendered: Callable[..., Path], tmp_path: Path) -> None:
+def test_task_is_valid_for_its_package(
+    engine: str, rendered: Callable[..., Path], tmp_path: Path
+) -> None:
     variable = f"FASTPROJ_{engine.upper()}_PYTHON"
-    python = os.environ.get(variable) or pytest.skip(f"needs {variable}, a Python with {engine}: make test")
+    python = os.environ.get(variable) or pytest.skip(
+        f"needs {variable}, a Python with {engine}: make test"
+    )
     for framework in FRAMEWORKS:
         for hardware in ANSWERS:
             file = rendered(framework, hardware) / FILES[engine]
@@ -250,25 +305,59 @@ def nodes_of(engine: str, folder: Path, runs: Path) -> list[subprocess.Popen[str
     script = re.sub(r"^uv pip.*\n", "", script, flags=re.MULTILINE).replace("/runs", str(runs))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        script = script.replace(":29400", f":{free.getsockname()[1]}").rstrip() + " --run.device cpu --train.steps 60"
-    settings = {"RUN_NAME": "first", "DSTACK_RUN_NAME": "first", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        script = (
+            script.replace(":29400", f":{free.getsockname()[1]}").rstrip()
+            + " --run.device cpu --train.steps 60"
+        )
+    settings = {
+        "RUN_NAME": "first",
+        "DSTACK_RUN_NAME": "first",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
     settings |= {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NUM_GPUS_PER_NODE": "1"}
-    settings |= {"DSTACK_NODES_NUM": "2", "DSTACK_GPUS_PER_NODE": "1", "DSTACK_MASTER_NODE_IP": "127.0.0.1"}
+    settings |= {
+        "DSTACK_NODES_NUM": "2",
+        "DSTACK_GPUS_PER_NODE": "1",
+        "DSTACK_MASTER_NODE_IP": "127.0.0.1",
+    }
     settings |= dict.fromkeys(("SKYPILOT_NODE_IPS", "DSTACK_NODES_IPS"), "127.0.0.1\n127.0.0.1")
-    settings |= {"PYTHONPATH": str(folder / "src"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    settings |= {
+        "PYTHONPATH": str(folder / "src"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     settings |= dict(it.split("=") for it in task.get("env", []))
-    ranks = [{"SKYPILOT_NODE_RANK": str(rank), "DSTACK_NODE_RANK": str(rank)} for rank in range(task.get("nodes", 2))]
+    ranks = [
+        {"SKYPILOT_NODE_RANK": str(rank), "DSTACK_NODE_RANK": str(rank)}
+        for rank in range(task.get("nodes", 2))
+    ]
     shell = ["bash", "-ec", script]
     environments = [os.environ | settings | it for it in ranks]
-    return [subprocess.Popen(shell, cwd=folder, env=it, stderr=subprocess.PIPE, text=True) for it in environments]
+    return [
+        subprocess.Popen(shell, cwd=folder, env=it, stderr=subprocess.PIPE, text=True)
+        for it in environments
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not EVERY, reason="two machines train: make test-all")
 @pytest.mark.parametrize("engine", OF_PACKAGES)
 def test_machines_of_a_task_train_together(engine: str, fastproj: Fastproj, tmp_path: Path) -> None:
-    options = ["--model", ENGINE_MODEL, "--components", engine, "--gpus", "1", "--nodes", "2", "--tensor-cores=none"]
-    assert fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(tmp_path)).returncode == 0
+    options = [
+        "--model",
+        ENGINE_MODEL,
+        "--components",
+        engine,
+        "--gpus",
+        "1",
+        "--nodes",
+        "2",
+        "--tensor-cores=none",
+    ]
+    assert (
+        fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(tmp_path)).returncode
+        == 0
+    )
     folder, runs = tmp_path / "proj", tmp_path / "shared"
     runs.mkdir()
     (folder / ".venv/bin").mkdir(parents=True)
@@ -286,7 +375,10 @@ def test_machines_of_a_task_train_together(engine: str, fastproj: Fastproj, tmp_
 
 def test_every_engine_is_parsed() -> None:
     assert {*PARSERS} == {*FILES}
-    assert all((TEMPLATE / "components" / name / file.split("/")[-1]).is_file() for name, file in FILES.items())
+    assert all(
+        (TEMPLATE / "components" / name / file.split("/")[-1]).is_file()
+        for name, file in FILES.items()
+    )
 
 
 class Pods:
@@ -302,7 +394,10 @@ class Pods:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             here = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free.getsockname()[1])}
-        return [self._pod({"RUN_NAME": self.name, "PET_NODE_RANK": str(index)}, here) for index in range(self.count)]
+        return [
+            self._pod({"RUN_NAME": self.name, "PET_NODE_RANK": str(index)}, here)
+            for index in range(self.count)
+        ]
 
     def _pod(self, fields: dict[str, str], here: dict[str, str]) -> subprocess.Popen[str]:
         values: dict[str, str] = {}
@@ -315,9 +410,16 @@ class Pods:
         assert words.pop(0) == "torchrun"
         command = [sys.executable, "-m", "torch.distributed.run", *words, "--train.epochs", "200"]
         command += ["--run.device", "cpu", "--run.dir", str(self.place)]
-        environment = {**os.environ, **values, "PYTHONPATH": str(self.folder / "src"), "OMP_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            **values,
+            "PYTHONPATH": str(self.folder / "src"),
+            "OMP_NUM_THREADS": "1",
+        }
         output = subprocess.DEVNULL
-        return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=output, stderr=output, text=True)
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environment, stdout=output, stderr=output, text=True
+        )
 
 
 def statuses(pods: list[subprocess.Popen[str]]) -> list[int]:
@@ -332,10 +434,25 @@ def statuses(pods: list[subprocess.Popen[str]]) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.skipif(not EVERY, reason="two pods train twice: make test-all")
 def test_pods_of_a_jobset_resume_after_one_was_killed(fastproj: Fastproj, tmp_path: Path) -> None:
-    options = ["--model", ENGINE_MODEL, "--components", "jobset", "--gpus", "1", "--nodes", "2", "--tensor-cores=none"]
-    assert fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(tmp_path)).returncode == 0
+    options = [
+        "--model",
+        ENGINE_MODEL,
+        "--components",
+        "jobset",
+        "--gpus",
+        "1",
+        "--nodes",
+        "2",
+        "--tensor-cores=none",
+    ]
+    assert (
+        fastproj("new", "proj", *options, "--no-git", "--yes", "--output", str(tmp_path)).returncode
+        == 0
+    )
     manifest = yaml.safe_load((tmp_path / "proj/launch/jobset.yaml").read_text())
-    whole, killed = (Pods(tmp_path / "proj", manifest, tmp_path / name) for name in ("whole", "killed"))
+    whole, killed = (
+        Pods(tmp_path / "proj", manifest, tmp_path / name) for name in ("whole", "killed")
+    )
     assert statuses(whole.start()) == [0, 0]
     first = killed.start()
     while not [*tmp_path.glob("killed/proj/checkpoints/step-*")]:

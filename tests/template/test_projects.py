@@ -23,7 +23,8 @@ PARTS = ({"core": CORE} if EVERY else {}) | {
 }
 """The tests of a project with all components, in parts that take about equally long.
 
-Those of the core are not repeated in `make test`: components that are off change nothing, as a test of the engine says.
+Those of the core are not repeated in `make test`: components that are off change nothing, as a test
+of the engine says.
 """
 
 
@@ -37,7 +38,11 @@ def assert_passes(folder: Path, *arguments: str, cold: bool = False) -> None:
     """Run pytest in a project: in a process of its own, as its owner does, or in a fork that has imported torch."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *arguments]
     command += [] if cold else FORKED
-    result = run_in(folder, sys.executable, *command) if cold else run_python(folder, *command, limit_s=1400)
+    result = (
+        run_in(folder, sys.executable, *command)
+        if cold
+        else run_python(folder, *command, limit_s=1400)
+    )
     assert result.returncode == 0, result.stdout
     assert re.search(r"\d+ passed", result.stdout)
     print(result.stdout)
@@ -55,32 +60,54 @@ def test_rendered_tests_pass(project: Project, model: str) -> None:
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("model", MODELS if EVERY else [ENGINE_MODEL])
 @pytest.mark.parametrize("framework", FRAMEWORKS[1:])
-def test_rendered_tests_of_other_frameworks_pass(project: Project, framework: str, model: str) -> None:
+def test_rendered_tests_of_other_frameworks_pass(
+    project: Project, framework: str, model: str
+) -> None:
     """A rank with Lightning takes seconds to start: `tests/engine/` has a kill, and two ranks, in forks."""
     fewer = ["-k", "not killed_run_of_two_ranks"] if framework == "lightning" and not EVERY else []
-    assert_passes(project(framework, model), *fewer, cold=True)  # a fork has the variables of a launcher
+    # a fork has the variables of a launcher
+    assert_passes(project(framework, model), *fewer, cold=True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("model", MODELS if EVERY else [ENGINE_MODEL])
 @pytest.mark.parametrize("part", PARTS)
-def test_rendered_tests_pass_with_all_components(fastproj: Fastproj, tmp_path: Path, model: str, part: str) -> None:
+def test_rendered_tests_pass_with_all_components(
+    fastproj: Fastproj, tmp_path: Path, model: str, part: str
+) -> None:
     render(fastproj, tmp_path, model, MODULES)
     assert_passes(tmp_path / "proj", *(f"src/proj/tests/test_{name}.py" for name in PARTS[part]))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.skipif(not EVERY, reason="the tests of components, with each pair of them: make test-all")
-@pytest.mark.parametrize("chosen", covering(COMPONENTS, MODULES) if EVERY else [MODULES], ids=lambda it: str(len(it)))
-def test_rendered_tests_pass_with_pairs_of_components(fastproj: Fastproj, tmp_path: Path, chosen: list[str]) -> None:
+@pytest.mark.skipif(
+    not EVERY, reason="the tests of components, with each pair of them: make test-all"
+)
+@pytest.mark.parametrize(
+    "chosen", covering(COMPONENTS, MODULES) if EVERY else [MODULES], ids=lambda it: str(len(it))
+)
+def test_rendered_tests_pass_with_pairs_of_components(
+    fastproj: Fastproj, tmp_path: Path, chosen: list[str]
+) -> None:
     render(fastproj, tmp_path, ENGINE_MODEL, chosen)
-    assert_passes(tmp_path / "proj", *(f"src/proj/tests/test_{module_of(name)}.py" for name in chosen))
+    assert_passes(
+        tmp_path / "proj", *(f"src/proj/tests/test_{module_of(name)}.py" for name in chosen)
+    )
 
 
 def render(fastproj: Fastproj, folder: Path, model: str, components: list[str]) -> None:
-    options = ["--model", model, "--components", ",".join(components) or "none", "--yes", "--no-git", "--gpus", "0"]
+    options = [
+        "--model",
+        model,
+        "--components",
+        ",".join(components) or "none",
+        "--yes",
+        "--no-git",
+        "--gpus",
+        "0",
+    ]
     assert fastproj("new", "proj", *options, "--output", str(folder)).returncode == 0
 
 
@@ -102,15 +129,28 @@ SHORTER = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("framework", "model"), PAIRS if EVERY else [(FRAMEWORKS[0], model) for model in MODELS])
-def test_recipe_reaches_expected_metric(project: Project, tmp_path: Path, framework: str, model: str) -> None:
+@pytest.mark.parametrize(
+    ("framework", "model"), PAIRS if EVERY else [(FRAMEWORKS[0], model) for model in MODELS]
+)
+def test_recipe_reaches_expected_metric(
+    project: Project, tmp_path: Path, framework: str, model: str
+) -> None:
     """`make test-all` trains every recipe to its end with the first framework: the others have equal losses."""
     folder = project(framework, model)
-    bar = re.search(r"^# Expect: (\w+) (<=|<|>=) ([\d.]+)", (folder / "configs/default.yaml").read_text(), re.MULTILINE)
+    bar = re.search(
+        r"^# Expect: (\w+) (<=|<|>=) ([\d.]+)",
+        (folder / "configs/default.yaml").read_text(),
+        re.MULTILINE,
+    )
     assert bar is not None, "the recipe says what to expect"
     whole: tuple[list[str], float] = ([], float(bar[3]))
     options, expected = whole if EVERY and framework == FRAMEWORKS[0] else SHORTER.get(model, whole)
-    fixed = ["--config=configs/default.yaml", f"--run.dir={tmp_path}", "--run.name=bar", "--run.device=cpu"]
+    fixed = [
+        "--config=configs/default.yaml",
+        f"--run.dir={tmp_path}",
+        "--run.name=bar",
+        "--run.device=cpu",
+    ]
     result = run_python(folder, "-m", "proj.train", *fixed, *options, limit_s=1400)
     assert result.returncode == 0, result.stderr
     rows = [json.loads(line) for line in (tmp_path / "bar/metrics.jsonl").read_text().splitlines()]
@@ -127,17 +167,31 @@ def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: 
     """Two nodes train as two ranks of one node do."""
     folder = shutil.copytree(project(framework, ENGINE_MODEL, "nodes"), tmp_path / "proj")
     (folder / "src/sitecustomize.py").write_text(AT_EXIT)
-    small, name = ["--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"], "--run.name"
+    small, name = (
+        ["--config=configs/smoke.yaml", "--run.device=cpu", "--train.steps=2"],
+        "--run.name",
+    )
     if framework == "lightning":
-        small, name = ["--config=configs/smoke.yaml", "--trainer.accelerator=cpu"], "--trainer.logger.version"
-    across = ["--trainer.num_nodes=2"] if framework == "lightning" else []  # smoke.yaml is for one node
+        small, name = (
+            ["--config=configs/smoke.yaml", "--trainer.accelerator=cpu"],
+            "--trainer.logger.version",
+        )
+    # smoke.yaml is for one node
+    across = ["--trainer.num_nodes=2"] if framework == "lightning" else []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     node = ["launch/multinode.sh", *small, *across]
-    place = {"RUN_NAME": "nodes", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PROCESSES": "1"}
+    place = {
+        "RUN_NAME": "nodes",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PROCESSES": "1",
+    }
     with started(folder, *node, PYTHONPATH="", **place) as first:
-        while first.poll() is None and not answers(port):  # the second one would take itself for the first
+        while first.poll() is None and not answers(
+            port
+        ):  # the second one would take itself for the first
             time.sleep(0.1)
         with started(folder, *node, PYTHONPATH="", **place) as second:
             printed = [finish(first), finish(second)]
@@ -145,7 +199,9 @@ def test_launchers_start_two_ranks(project: Project, tmp_path: Path, framework: 
     losses = logged_losses(folder / "runs/nodes")
     assert len(losses) >= 1
     if EVERY:
-        local = run_in(folder, "launch/local.sh", *small, f"{name}=local", PROCESSES="2", PYTHONPATH="")
+        local = run_in(
+            folder, "launch/local.sh", *small, f"{name}=local", PROCESSES="2", PYTHONPATH=""
+        )
     else:  # what local.sh starts is in `tests/generator/test_launch_scripts.py`
         same = ["--config=configs/default.yaml", *small, f"{name}=local"]
         local = run_python(folder, "-m", "proj.train", *same, ranks=2)

@@ -41,9 +41,14 @@ REGISTRY = "src/proj/components/__init__.py"
 def python_parts(framework: str, model: str, modules: list[str]) -> dict[str, Path]:
     """Return the part of the template that each rendered Python file must equal, by its place."""
     data, skeleton = ENTRIES[model]["data"], TEMPLATE / "project"
-    parts = {str(file.relative_to(skeleton)).replace("{{ package }}", "proj"): file for file in skeleton.rglob("*.py")}
+    parts = {
+        str(file.relative_to(skeleton)).replace("{{ package }}", "proj"): file
+        for file in skeleton.rglob("*.py")
+    }
     for origin, names in FRAMEWORK_FILES[framework].items():
-        parts |= {f"src/proj/{name}.py": TEMPLATE / f"frameworks/{origin}/{name}.py" for name in names}
+        parts |= {
+            f"src/proj/{name}.py": TEMPLATE / f"frameworks/{origin}/{name}.py" for name in names
+        }
     for name in modules:
         folder = TEMPLATE / "components" / name
         parts[f"src/proj/components/{module_of(name)}.py"] = folder / "component.py"
@@ -63,51 +68,87 @@ def parts_on_disk(folder: str) -> dict[str, set[str]]:
 
 
 def test_parts_on_disk_match_the_choices() -> None:
-    assert parts_on_disk("models") == {name: {"model.py", "default.yaml", "test_model.py"} for name in MODELS}
-    listed = [(origin, name) for it in FRAMEWORK_FILES.values() for origin, names in it.items() for name in names]
+    assert parts_on_disk("models") == {
+        name: {"model.py", "default.yaml", "test_model.py"} for name in MODELS
+    }
+    listed = [
+        (origin, name)
+        for it in FRAMEWORK_FILES.values()
+        for origin, names in it.items()
+        for name in names
+    ]
     folders = [TEMPLATE / "frameworks" / name for name in FRAMEWORKS]
-    on_disk = {(it.name, str(file.relative_to(it).with_suffix(""))) for it in folders for file in it.rglob("*.py")}
+    on_disk = {
+        (it.name, str(file.relative_to(it).with_suffix("")))
+        for it in folders
+        for file in it.rglob("*.py")
+    }
     assert on_disk == set(listed)
     kinds = {entry["data"] for entry in ENTRIES.values()}
-    assert parts_on_disk("data") == {name: {"data.py", "test_data.py", "requirements"} for name in kinds}
+    assert parts_on_disk("data") == {
+        name: {"data.py", "test_data.py", "requirements"} for name in kinds
+    }
     assert parts_on_disk("components") == {
-        name: {Path(entry[key]).name for key in ("launch", "workflow", "config", "file") if key in entry}
+        name: {
+            Path(entry[key]).name
+            for key in ("launch", "workflow", "config", "file")
+            if key in entry
+        }
         or {"component.py", "test_component.py"}
         for name, entry in COMPONENTS.items()
     }
 
 
 def test_no_jinja_in_python() -> None:
-    tagged = [file for file in TEMPLATE.rglob("*.py") if re.search(r"\{\{|\{%|\{#", file.read_text())]
+    tagged = [
+        file for file in TEMPLATE.rglob("*.py") if re.search(r"\{\{|\{%|\{#", file.read_text())
+    ]
     assert tagged == []
-    wrapped = [file for file in TEMPLATE.rglob("*.py.jinja") if "components" not in file.parent.name]
+    wrapped = [
+        file for file in TEMPLATE.rglob("*.py.jinja") if "components" not in file.parent.name
+    ]
     assert wrapped
     for file in wrapped:
         assert re.fullmatch(r"\{% include '[^%]*' ~ [^%]* -%\}\n", file.read_text()), file
 
 
 @pytest.mark.parametrize(("framework", "model", "hardware"), ALL)
-def test_rendering_is_complete_and_clean(project: Project, framework: str, model: str, hardware: str) -> None:
+def test_rendering_is_complete_and_clean(
+    project: Project, framework: str, model: str, hardware: str
+) -> None:
     folder = project(framework, model, hardware)
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
     files = [folder / name for name in tracked.split("\0") if name]
     made_by_tests = {".git", "__pycache__", ".ruff_cache", ".cache"}
-    on_disk = {file for file in folder.rglob("*") if file.is_file() and not made_by_tests & {*file.parts}}
+    on_disk = {
+        file for file in folder.rglob("*") if file.is_file() and not made_by_tests & {*file.parts}
+    }
     assert set(files) == on_disk, "the first commit contains every file"
     for file in files:
         text = file.read_text()
-        assert text == "" or (text.endswith("\n") and not text.endswith("\n\n")), f"{file} ends badly"
+        assert text == "" or (text.endswith("\n") and not text.endswith("\n\n")), (
+            f"{file} ends badly"
+        )
         if ".github" in file.parts:
             text = text.replace("${{", "")
-        tags = r"\{\{|\{%|\{#" if file.suffix == ".py" else r"\{\{|\{%|%\}|\{#"  # an f-string has `%}` of its own
+        # an f-string has `%}` of its own
+        tags = r"\{\{|\{%|\{#" if file.suffix == ".py" else r"\{\{|\{%|%\}|\{#"
         assert not re.search(tags, text), f"{file} has Jinja left"
         assert str(ROOT) not in text
-    python = {str(file.relative_to(folder)): file.read_bytes() for file in files if file.suffix == ".py"}
+    python = {
+        str(file.relative_to(folder)): file.read_bytes() for file in files if file.suffix == ".py"
+    }
     modules = offered(framework, MODULES) if hardware == "nodes" else []
     registry = python.pop(REGISTRY, b"").decode()
-    assert python == {place: part.read_bytes() for place, part in python_parts(framework, model, modules).items()}
+    assert python == {
+        place: part.read_bytes() for place, part in python_parts(framework, model, modules).items()
+    }
     if framework == FRAMEWORKS[0]:
-        assert fields_of_config(registry) == [module_of(name) for name in CLASSES if name in modules]
+        assert fields_of_config(registry) == [
+            module_of(name) for name in CLASSES if name in modules
+        ]
     else:
         assert ast.unparse(ast.parse(registry)).count("\n") == 0, "a docstring, or no file"
         assert bool(registry) == bool(modules)
@@ -121,7 +162,9 @@ def fields_of_config(registry: str) -> list[str]:
     return [str(node.target.id) for node in config.body if isinstance(node, ast.AnnAssign)]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if FRAMEWORKS[0] in FRAMEWORK_FILES[name]])
+@pytest.mark.parametrize(
+    "framework", [name for name in FRAMEWORKS if FRAMEWORKS[0] in FRAMEWORK_FILES[name]]
+)
 def test_readme_is_short_and_names_every_module(project: Project, framework: str) -> None:
     """A framework that shares modules of the core lists them all."""
     folder = project(framework, MODELS[0])
@@ -133,7 +176,12 @@ def test_readme_is_short_and_names_every_module(project: Project, framework: str
 
 def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
     """Each tool runs once, on all files that differ."""
-    found: dict[str, set[Path]] = {"yaml": set(), "workflows": set(), "github": set(), "scripts": set()}
+    found: dict[str, set[Path]] = {
+        "yaml": set(),
+        "workflows": set(),
+        "github": set(),
+        "scripts": set(),
+    }
     makefiles: set[str] = set()
     for framework, model, hardware in ALL:
         folder = project(framework, model, hardware)
@@ -141,12 +189,19 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
         yamls = [*folder.rglob("*.yml"), *folder.rglob("*.yaml")]
         has_config = "config" in ABOUT_FRAMEWORKS[framework]
         of_components = sum(is_yaml(COMPONENTS[name]) for name in offered(framework))
-        assert len(yamls) == {"cpu": 0, "gpu": 1, "gpus": 0, "nodes": of_components}[hardware] + 6 + has_config
-        scripts = [file for file in (folder / "launch").iterdir() if file.suffix in (".sh", ".sbatch")]
+        assert (
+            len(yamls)
+            == {"cpu": 0, "gpu": 1, "gpus": 0, "nodes": of_components}[hardware] + 6 + has_config
+        )
+        scripts = [
+            file for file in (folder / "launch").iterdir() if file.suffix in (".sh", ".sbatch")
+        ]
         assert all(script.stat().st_mode & 0o111 for script in scripts)
         for kind, files in (("yaml", yamls), ("scripts", scripts)):
             found[kind] |= {copy_once(file, tmp_path / kind) for file in files}
-        found["workflows"] |= {copy_once(file, tmp_path / "github") for file in folder.glob(".github/workflows/*")}
+        found["workflows"] |= {
+            copy_once(file, tmp_path / "github") for file in folder.glob(".github/workflows/*")
+        }
         found["github"].add(tmp_path / "github")
         if (makefile := (folder / "Makefile").read_text()) not in makefiles:
             makefiles.add(makefile)
@@ -160,12 +215,45 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
         "indentation": {"indent-sequences": "whatever"},  # as copier writes its answers
     }
     for tool, *arguments in [
-        ["yamllint", "--strict", "-d", json.dumps({"extends": "default", "rules": rules}), *map(str, found["yaml"])],
-        ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", *map(str, found["workflows"])],
-        ["check-jsonschema", "--builtin-schema", "vendor.dependabot", str(TEMPLATE / "project/.github/dependabot.yml")],
-        ["check-jsonschema", "--builtin-schema", "vendor.dependabot", str(ROOT / ".github/dependabot.yml")],
-        ["check-jsonschema", "--builtin-schema", "vendor.citation-file-format", str(ROOT / "CITATION.cff")],
-        ["zizmor", "--offline", "--no-progress", "--persona", "pedantic", *map(str, found["github"])],
+        [
+            "yamllint",
+            "--strict",
+            "-d",
+            json.dumps({"extends": "default", "rules": rules}),
+            *map(str, found["yaml"]),
+        ],
+        [
+            "check-jsonschema",
+            "--builtin-schema",
+            "vendor.github-workflows",
+            *map(str, found["workflows"]),
+        ],
+        [
+            "check-jsonschema",
+            "--builtin-schema",
+            "vendor.dependabot",
+            str(TEMPLATE / "project/.github/dependabot.yml"),
+        ],
+        [
+            "check-jsonschema",
+            "--builtin-schema",
+            "vendor.dependabot",
+            str(ROOT / ".github/dependabot.yml"),
+        ],
+        [
+            "check-jsonschema",
+            "--builtin-schema",
+            "vendor.citation-file-format",
+            str(ROOT / "CITATION.cff"),
+        ],
+        [
+            "zizmor",
+            "--offline",
+            "--no-progress",
+            "--persona",
+            "pedantic",
+            *map(str, found["github"]),
+        ],
         ["shellcheck", *map(str, found["scripts"])],
     ]:
         result = run_in(tmp_path, str(Path(sys.executable).parent / tool), *arguments)
@@ -174,12 +262,21 @@ def test_non_python_files_are_valid(project: Project, tmp_path: Path) -> None:
 
 def is_yaml(component: dict[str, Any]) -> bool:
     """Whether a component is a YAML file."""
-    return "workflow" in component or "config" in component or component.get("file", "").endswith((".yml", ".yaml"))
+    return (
+        "workflow" in component
+        or "config" in component
+        or component.get("file", "").endswith((".yml", ".yaml"))
+    )
 
 
 def copy_once(file: Path, folder: Path) -> Path:
     """Copy a file to a place that equal files share."""
-    place = folder / hashlib.sha256(file.read_bytes()).hexdigest()[:12] / ".github/workflows" / file.name
+    place = (
+        folder
+        / hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        / ".github/workflows"
+        / file.name
+    )
     if not place.exists():
         place.parent.mkdir(parents=True)
         shutil.copy(file, place)
@@ -191,7 +288,12 @@ def test_answers_reach_the_config_and_the_launchers(project: Project, hardware: 
     folder = project(FRAMEWORKS[0], MODELS[0], hardware)
     recipe = yaml.safe_load((folder / "configs/default.yaml").read_text())
     speed = recipe["speed"]
-    expected = {"cpu": ("auto", "off"), "gpu": ("fp16", "model"), "gpus": ("bf16", "model"), "nodes": ("bf16", "model")}
+    expected = {
+        "cpu": ("auto", "off"),
+        "gpu": ("fp16", "model"),
+        "gpus": ("bf16", "model"),
+        "nodes": ("bf16", "model"),
+    }
     assert (speed["precision"], speed["compile"]) == expected[hardware]
     assert recipe.get("run") == (None if hardware == "cpu" else {"device": "accelerator"})
     smoke = yaml.safe_load((folder / "configs/smoke.yaml").read_text())
@@ -199,31 +301,47 @@ def test_answers_reach_the_config_and_the_launchers(project: Project, hardware: 
     gpus = {"cpu": 1, "gpu": 1, "gpus": 4, "nodes": 8}[hardware]
     assert f"PROCESSES:-{gpus}" in (folder / "launch/local.sh").read_text()
     every = {entry["launch"] for entry in COMPONENTS.values() if "launch" in entry}
-    every |= {Path(it["file"]).name for it in COMPONENTS.values() if it.get("file", "").startswith("launch/")}
+    every |= {
+        Path(it["file"]).name
+        for it in COMPONENTS.values()
+        if it.get("file", "").startswith("launch/")
+    }
     launchers = {"cpu": set(), "gpu": set(), "gpus": {"slurm.sbatch"}, "nodes": every}
-    assert {file.name for file in (folder / "launch").iterdir()} == {"local.sh", *launchers[hardware]}
+    assert {file.name for file in (folder / "launch").iterdir()} == {
+        "local.sh",
+        *launchers[hardware],
+    }
 
 
 @pytest.mark.parametrize("chosen", [[], ["ema"], MODULES], ids=["none", "one", "all"])
 def test_registry_is_formatted(chosen: list[str], fastproj: Fastproj, tmp_path: Path) -> None:
     components = ["--components", ",".join(chosen) or "none"]
-    result = fastproj("new", "proj", "--yes", "--no-git", "--model=mlp", *components, "--output", str(tmp_path))
+    result = fastproj(
+        "new", "proj", "--yes", "--no-git", "--model=mlp", *components, "--output", str(tmp_path)
+    )
     assert result.returncode == 0, result.stderr
     registry = tmp_path / "proj" / REGISTRY
-    assert fields_of_config(registry.read_text()) == [module_of(name) for name in chosen if name in CLASSES]
+    assert fields_of_config(registry.read_text()) == [
+        module_of(name) for name in chosen if name in CLASSES
+    ]
     for command in (["ruff", "format", "--check"], ["ruff", "check"]):
-        result = run_in(tmp_path / "proj", sys.executable, "-m", *command, "--no-cache", str(registry))
+        result = run_in(
+            tmp_path / "proj", sys.executable, "-m", *command, "--no-cache", str(registry)
+        )
         assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frameworks", [[name] for name in FRAMEWORKS] if EVERY else [FRAMEWORKS], ids="+".join)
+@pytest.mark.parametrize(
+    "frameworks", [[name] for name in FRAMEWORKS] if EVERY else [FRAMEWORKS], ids="+".join
+)
 def test_python_is_formatted_and_typed(
     project: Project, fastproj: Fastproj, tmp_path: Path, frameworks: list[str]
 ) -> None:
     """All packages lie side by side in one project, so mypy reads torch once; not even once after `make check`.
 
-    With the settings of the first framework's project with all components; `make test-all` has those of each framework.
+    With the settings of the first framework's project with all components; `make test-all` has
+    those of each framework.
     """
     cache = tmp_path / "cache"
     if (ROOT / ".mypy_cache").exists():
@@ -231,19 +349,31 @@ def test_python_is_formatted_and_typed(
     folder = tmp_path / "proj"
     for framework in frameworks:
         answers = ["--framework", framework, "--yes", "--no-git", "--output", str(tmp_path)]
-        chosen = {"proj" if framework == frameworks[0] else f"all_{framework}": offered(framework, MODULES)}
+        chosen = {
+            "proj" if framework == frameworks[0] else f"all_{framework}": offered(
+                framework, MODULES
+            )
+        }
         if framework == FRAMEWORKS[0]:
             sets = covering(COMPONENTS, MODULES)[1 : None if EVERY else 2]
             chosen |= {f"set{number}": names for number, names in enumerate(sets)}
         for package, names in chosen.items():
-            assert fastproj("new", package, "--components", ",".join(names), *answers).returncode == 0
+            assert (
+                fastproj("new", package, "--components", ",".join(names), *answers).returncode == 0
+            )
             if package != "proj":
                 shutil.move(tmp_path / package / "src" / package, folder / "src")
         for _, model in (pair for pair in PROJECTS if pair[0] == framework):
-            shutil.copytree(project(framework, model) / "src/proj", folder / "src" / f"{framework}_{model}")
+            shutil.copytree(
+                project(framework, model) / "src/proj", folder / "src" / f"{framework}_{model}"
+            )
     with (folder / "pyproject.toml").open("a") as settings:
         settings.write(SKIPPED.format(names=json.dumps(untyped_of_others(frameworks))))
-    for command in (["ruff", "format", "--check"], ["ruff", "check"], ["mypy", "--cache-dir", str(cache)]):
+    for command in (
+        ["ruff", "format", "--check"],
+        ["ruff", "check"],
+        ["mypy", "--cache-dir", str(cache)],
+    ):
         result = run_in(folder, sys.executable, "-m", *command)
         assert result.returncode == 0, result.stdout + result.stderr
 
@@ -259,11 +389,16 @@ ignore_missing_imports = true
 def untyped_of_others(frameworks: list[str]) -> list[str]:
     """Return the packages that mypy does not read, beside those of the first framework's project.
 
-    They are those of the other frameworks, and those of components that it does not have: these are installed here, and
-    torch or Lightning imports them if they are.
+    They are those of the other frameworks, and those of components that it does not have: these are
+    installed here, and torch or Lightning imports them if they are.
     """
     names = offered(frameworks[0])
-    found = [module for other in frameworks[1:] for module in ABOUT_FRAMEWORKS[other].get("untyped", [])]
+    found = [
+        module for other in frameworks[1:] for module in ABOUT_FRAMEWORKS[other].get("untyped", [])
+    ]
     return found + [
-        module for name, entry in COMPONENTS.items() if name not in names for module in entry.get("untyped", [])
+        module
+        for name, entry in COMPONENTS.items()
+        if name not in names
+        for module in entry.get("untyped", [])
     ]

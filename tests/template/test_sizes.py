@@ -11,7 +11,11 @@ from warm import run_python
 
 
 def own_lines(model: str) -> int:
-    files = (f"models/{model}/model.py", f"data/{ENTRIES[model]['data']}/data.py", f"models/{model}/test_model.py")
+    files = (
+        f"models/{model}/model.py",
+        f"data/{ENTRIES[model]['data']}/data.py",
+        f"models/{model}/test_model.py",
+    )
     return sum(sizes.lines(TEMPLATE / file) for file in files)
 
 
@@ -19,15 +23,22 @@ LONGEST = max(MODELS, key=own_lines)
 """The model whose own files have the most lines."""
 
 
-@pytest.mark.parametrize(("framework", "model"), PAIRS if EVERY else [(name, LONGEST) for name in FRAMEWORKS])
+@pytest.mark.parametrize(
+    ("framework", "model"), PAIRS if EVERY else [(name, LONGEST) for name in FRAMEWORKS]
+)
 def test_rendering_has_few_files(project: Project, framework: str, model: str) -> None:
     assert sizes.measure(project(framework, model)).files <= sizes.MOST_FILES
 
 
 @pytest.mark.parametrize("model", MODELS if EVERY else [LONGEST])
 def test_training_loads_only_the_modules_at_the_top(project: Project, model: str) -> None:
-    """Not the tests, and no component that is not installed. `test_imports.py` reads what each model.py imports."""
-    done = run_python(project(FRAMEWORKS[0], model), str(PROGRAMS / "list_imported.py"), "proj.train", "proj")
+    """Not the tests, and no component that is not installed.
+
+    `test_imports.py` reads what each model.py imports.
+    """
+    done = run_python(
+        project(FRAMEWORKS[0], model), str(PROGRAMS / "list_imported.py"), "proj.train", "proj"
+    )
     assert done.returncode == 0, done.stderr
     loaded = {name.removeprefix("proj").removeprefix(".") for name in json.loads(done.stdout)}
     package = project(FRAMEWORKS[0], model) / "src/proj"

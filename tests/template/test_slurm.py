@@ -21,7 +21,12 @@ pytestmark = [
     pytest.mark.skipif(not EVERY, reason="trains in a SLURM cluster for minutes: make test-all"),
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
-OPTIONS = ["--run.device=cpu", "--speed.compile=off", "--train.steps=1500", "--train.eval_every=100"]
+OPTIONS = [
+    "--run.device=cpu",
+    "--speed.compile=off",
+    "--train.steps=1500",
+    "--train.eval_every=100",
+]
 VARIABLES = {"PYTHON": sys.executable, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": ""}
 
 
@@ -46,7 +51,9 @@ def whole(cluster: Cluster, folder: Path) -> str:
 
 def submit(cluster: Cluster, folder: Path, *options: str, train: list[str] = OPTIONS) -> str:
     """Submit the script, and return the ID of the job."""
-    printed = cluster.run("sbatch", *options, "launch/slurm.sbatch", *train, cwd=folder, **VARIABLES)
+    printed = cluster.run(
+        "sbatch", *options, "launch/slurm.sbatch", *train, cwd=folder, **VARIABLES
+    )
     found = re.fullmatch(r"Submitted batch job (\d+)\n", printed)
     assert found, printed
     return found[1]
@@ -55,7 +62,9 @@ def submit(cluster: Cluster, folder: Path, *options: str, train: list[str] = OPT
 def ended(cluster: Cluster, job: str, seconds: float = 200) -> None:
     """Wait until a job has ended."""
     wait_for(
-        lambda: cluster.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"), cluster.daemons, seconds
+        lambda: cluster.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED"),
+        cluster.daemons,
+        seconds,
     )
     assert cluster.state(job) == "COMPLETED", cluster.run("scontrol", "show", "job", job)
 
@@ -69,7 +78,9 @@ def test_run_is_requeued_at_the_time_limit_and_ends_as_an_uninterrupted_one(
     cluster: Cluster, folder: Path, whole: str
 ) -> None:
     job = submit(cluster, folder, "--time=1", "--signal=USR1@45")
-    wait_for(lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", job), cluster.daemons, 150)
+    wait_for(
+        lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", job), cluster.daemons, 150
+    )
     stopped = saved(folder / "runs", f"slurm-{job}")["step"]
     assert stopped < 1500, "so it has not ended before the signal"
     for change in ("TimeLimit=10", "StartTime=now"):  # SLURM would wait for two minutes
@@ -81,10 +92,14 @@ def test_run_is_requeued_at_the_time_limit_and_ends_as_an_uninterrupted_one(
     assert f"from step {stopped:,}" in output
     assert equal(saved(folder / "runs", f"slurm-{job}"), saved(folder / "runs", whole))
     assert rows(folder / "runs", "val", f"slurm-{job}") == rows(folder / "runs", "val", whole)
-    print(f"stopped at step {stopped}; {time.monotonic() - requeued:.0f} s from the requeue to the end")
+    print(
+        f"stopped at step {stopped}; {time.monotonic() - requeued:.0f} s from the requeue to the end"
+    )
 
 
-def test_killed_task_starts_again_in_the_same_job(cluster: Cluster, folder: Path, whole: str) -> None:
+def test_killed_task_starts_again_in_the_same_job(
+    cluster: Cluster, folder: Path, whole: str
+) -> None:
     job = submit(cluster, folder)
     wait_for(lambda: trains(folder, job), cluster.daemons)
     os.kill(rank_of(f"slurm-{job}", "1"), signal.SIGKILL)
@@ -98,7 +113,11 @@ def rank_of(name: str, rank: str) -> int:
     for place in Path("/proc").glob("[0-9]*"):
         try:
             command = (place / "cmdline").read_text().split("\0")
-            if name in command and "proj.train" in command and f"\0RANK={rank}\0" in (place / "environ").read_text():
+            if (
+                name in command
+                and "proj.train" in command
+                and f"\0RANK={rank}\0" in (place / "environ").read_text()
+            ):
                 return int(place.name)
         except OSError:
             continue
@@ -110,7 +129,9 @@ def test_array_trains_a_run_for_each_seed(cluster: Cluster, folder: Path) -> Non
     job = submit(cluster, folder, "--array=3-4", "--nodes=1", train=short)
     ended(cluster, f"{job}_3")
     ended(cluster, f"{job}_4")
-    configs = [json.loads((folder / f"runs/slurm-{job}-{seed}/config.json").read_text()) for seed in (3, 4)]
+    configs = [
+        json.loads((folder / f"runs/slurm-{job}-{seed}/config.json").read_text()) for seed in (3, 4)
+    ]
     assert [it["config"]["run"]["seed"] for it in configs] == [3, 4]
 
 
@@ -118,4 +139,6 @@ def test_more_tasks_than_gpus_are_refused(cluster: Cluster, folder: Path) -> Non
     job = submit(cluster, folder, "--nodes=1", "--ntasks-per-node=2")
     wait_for(lambda: cluster.state(job) == "FAILED", cluster.daemons)
     output = (folder / f"slurm-{job}.out").read_text()
-    assert output == "error: 2 tasks per node, but 1 GPUs: set --ntasks-per-node and --gpus-per-node\n"
+    assert (
+        output == "error: 2 tasks per node, but 1 GPUs: set --ntasks-per-node and --gpus-per-node\n"
+    )

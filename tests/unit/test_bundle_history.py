@@ -20,11 +20,14 @@ def test_bundle_without_history_has_one_entry(
         clone(repository, folder, "--depth=1", "--no-local")
     elif kind == "partial":
         repository.git("config", "uploadpack.allowFilter", "true")
-        clone(repository, folder, "--no-local", "--filter=blob:limit=100")  # pyproject.toml is smaller than that
+        # pyproject.toml is smaller than that
+        clone(repository, folder, "--no-local", "--filter=blob:limit=100")
         assert list(folder.glob(".git/objects/pack/*.promisor"))
     else:
         folder.mkdir()
-        archive = subprocess.run(["git", "archive", "main"], cwd=repository.folder, capture_output=True, check=True)
+        archive = subprocess.run(
+            ["git", "archive", "main"], cwd=repository.folder, capture_output=True, check=True
+        )
         subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
     if kind == "elsewhere":  # in a repository that is about something else
         around = Repository(tmp_path)
@@ -39,7 +42,9 @@ def test_bundle_without_history_has_one_entry(
     assert built(folder, tmp_path) == {"0.3.1.dev0": expected}
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["", "in a repository about something else"])
+@pytest.mark.parametrize(
+    "elsewhere", [False, True], ids=["", "in a repository about something else"]
+)
 def test_archive_of_a_release_builds_that_release(
     origin: tuple[Repository, dict[str, str]], tmp_path: Path, elsewhere: bool
 ) -> None:
@@ -47,18 +52,30 @@ def test_archive_of_a_release_builds_that_release(
     if elsewhere:
         Repository(tmp_path).start()
         Repository(tmp_path).commit("Mine")
-    archive = subprocess.run(["git", "archive", made["0.2.0"]], cwd=repository.folder, capture_output=True, check=True)
+    archive = subprocess.run(
+        ["git", "archive", made["0.2.0"]], cwd=repository.folder, capture_output=True, check=True
+    )
     (tmp_path / "mine").mkdir()
     subprocess.run(["tar", "-x"], cwd=tmp_path / "mine", input=archive.stdout, check=True)
     assert built(tmp_path / "mine", tmp_path) == {"0.2.0": releases(repository.folder)["0.2.0"]}
 
 
-def test_subfolder_of_a_repository_and_submodule(origin: tuple[Repository, dict[str, str]], tmp_path: Path) -> None:
+def test_subfolder_of_a_repository_and_submodule(
+    origin: tuple[Repository, dict[str, str]], tmp_path: Path
+) -> None:
     repository, _ = origin
     expected = built(repository.folder, tmp_path)
     larger = Repository(tmp_path / "larger")
     larger.start()
-    larger.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(repository.folder), "as/module")
+    larger.git(
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "--quiet",
+        "add",
+        str(repository.folder),
+        "as/module",
+    )
     assert built(larger.folder / "as/module", tmp_path) == expected
     inner = Repository(larger.folder / ":a folder [x]/tool")
     inner.write(RELEASES["0.1.0"])
@@ -102,7 +119,9 @@ def test_release_on_a_merged_branch_is_found(meanwhile: str, tmp_path: Path) -> 
     mine.git("checkout", "--quiet", "main")
     mine.write({"template/project/old.txt": "mine\n"})
     mine.commit("Local work", meanwhile)
-    mine.git("merge", "--quiet", "--no-ff", "--message", "Merge what was released meanwhile", "side")
+    mine.git(
+        "merge", "--quiet", "--no-ff", "--message", "Merge what was released meanwhile", "side"
+    )
     assert list(built(mine.folder, tmp_path)) == ["0.1.0", "0.1.1.dev0"]
 
 

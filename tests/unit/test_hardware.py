@@ -70,8 +70,12 @@ def test_nvidia_smi_output_that_is_not_utf8(smi: Path) -> None:
     assert hardware.detect().gpus == ()
 
 
-@pytest.mark.parametrize("script", ["exec sleep 600", "trap '' TERM INT; sleep 600 & echo $! > $0.child; wait"])
-def test_hanging_nvidia_smi_times_out(smi: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "script", ["exec sleep 600", "trap '' TERM INT; sleep 600 & echo $! > $0.child; wait"]
+)
+def test_hanging_nvidia_smi_times_out(
+    smi: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hardware, "TIMEOUT_S", 0.3)
     smi.write_text(f"#!/bin/sh\n{script}\n")
     machine = hardware.detect()
@@ -91,7 +95,10 @@ def test_nvidia_smi_that_cannot_start_finds_no_gpu(smi: Path) -> None:
 
 def test_malformed_line_hides_no_other_gpu(smi: Path) -> None:
     good = "NVIDIA A100, 8.0, GPU-1"
-    answer(smi, f"WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n{good}\n[GPU is lost], [N/A], [N/A]\n")
+    answer(
+        smi,
+        f"WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n{good}\n[GPU is lost], [N/A], [N/A]\n",
+    )
     machine = hardware.detect()
     assert [gpu.name for gpu in machine.gpus] == ["NVIDIA A100"]
     assert len(machine.notes) == 2
@@ -115,7 +122,9 @@ def test_more_gpus_than_allowed(smi: Path) -> None:
         ("nonsense", []),
     ],
 )
-def test_cuda_visible_devices(smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]) -> None:
+def test_cuda_visible_devices(
+    smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]
+) -> None:
     answer(smi, "A, 8.0, GPU-aa11\nB, 9.0, GPU-bb22\n")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     machine = hardware.detect()
@@ -147,7 +156,10 @@ def test_notes_are_shown_by_detect_and_new(fastproj: Fastproj, smi: Path, tmp_pa
     answer(smi, "Failed to initialize NVML: Driver/library version mismatch", status=18)
     path = {"PATH": os.environ["PATH"]}
     (note,) = json.loads(fastproj("detect", **path).stdout)["notes"]
-    assert note == "nvidia-smi failed with status 18: Failed to initialize NVML: Driver/library version mismatch"
+    assert (
+        note
+        == "nvidia-smi failed with status 18: Failed to initialize NVML: Driver/library version mismatch"
+    )
     created = fastproj("new", "proj", "--yes", "--no-git", "--output", str(tmp_path), **path)
     assert f"Note: {note}." in created.stdout
 
@@ -157,13 +169,20 @@ def amd_machine(root: Path, targets: list[int]) -> Path:
     for number, target in enumerate([0, *targets]):
         node = root / "sys/class/kfd/kfd/topology/nodes" / str(number)
         node.mkdir(parents=True)
-        (node / "properties").write_text(f"cpu_cores_count 0\nsimd_count 304\ngfx_target_version {target}\n")
+        (node / "properties").write_text(
+            f"cpu_cores_count 0\nsimd_count 304\ngfx_target_version {target}\n"
+        )
     return root
 
 
 @pytest.mark.parametrize(
     ("target", "name", "expected"),
-    [(90402, "gfx942", "fp8"), (90010, "gfx90a", "bf16"), (110000, "gfx1100", "bf16"), (100300, "gfx1030", "none")],
+    [
+        (90402, "gfx942", "fp8"),
+        (90010, "gfx90a", "bf16"),
+        (110000, "gfx1100", "bf16"),
+        (100300, "gfx1030", "none"),
+    ],
 )
 def test_amd(tmp_path: Path, target: int, name: str, expected: str) -> None:
     machine = hardware.detect(amd_machine(tmp_path, [target] * 2))

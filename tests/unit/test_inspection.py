@@ -11,8 +11,27 @@ from matrix import EVERY
 from program import Fastproj
 from updating import MakeProject, commit, git, project_state
 
-OF_GIT = [".git", ".GIT", ".Git", ".git ", ".git.", ".git. .", ".gitmodules", ".GITMODULES", ".gitmodules "]
-ORDINARY = [".gitignore", ".gitattributes", ".github", ".gitkeep", "git", "gitx", ".git-blame-ignore-revs", "x.git"]
+OF_GIT = [
+    ".git",
+    ".GIT",
+    ".Git",
+    ".git ",
+    ".git.",
+    ".git. .",
+    ".gitmodules",
+    ".GITMODULES",
+    ".gitmodules ",
+]
+ORDINARY = [
+    ".gitignore",
+    ".gitattributes",
+    ".github",
+    ".gitkeep",
+    "git",
+    "gitx",
+    ".git-blame-ignore-revs",
+    "x.git",
+]
 
 
 @pytest.mark.parametrize("name", OF_GIT)
@@ -29,7 +48,9 @@ def test_ordinary_name(name: str, tmp_path: Path) -> None:
     check_rendered(tmp_path, "x")
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "..", "../x", "a/../../x", ".git/config", "a/.GIT/x", "~/../../.."])
+@pytest.mark.parametrize(
+    "target", ["/etc/passwd", "..", "../x", "a/../../x", ".git/config", "a/.GIT/x", "~/../../.."]
+)
 def test_link_that_leaves_the_project(target: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(target)
     with pytest.raises(FastprojError, match="a symbolic link to"):
@@ -39,7 +60,10 @@ def test_link_that_leaves_the_project(target: str, tmp_path: Path) -> None:
 CHAINS = {
     "through another link": {"a": "b/../../..", "b": "sub/deep"},
     "through a folder that is a link": {"sub/back": "..", "a": "sub/back/../x"},
-    "out and back in, under the name that the folder has now": {"deep": "sub", "a": "deep/../../{name}/sub"},
+    "out and back in, under the name that the folder has now": {
+        "deep": "sub",
+        "a": "deep/../../{name}/sub",
+    },
     "to git's files by way of a link": {"here": ".", "a": "here/.git/hooks"},
 }
 
@@ -53,7 +77,9 @@ def test_chain_of_links_that_leaves_the_project(links: dict[str, str], tmp_path:
         check_rendered(tmp_path, "x")
 
 
-@pytest.mark.parametrize("names", [["HEAD", "objects", "refs"], ["head", "OBJECTS", "Refs"], ["HEAD", "commondir"]])
+@pytest.mark.parametrize(
+    "names", [["HEAD", "objects", "refs"], ["head", "OBJECTS", "Refs"], ["HEAD", "commondir"]]
+)
 def test_bare_repository(names: list[str], tmp_path: Path) -> None:
     for name in names:
         (tmp_path / "docs" / name).mkdir(parents=True)
@@ -113,7 +139,9 @@ def test_hostile_template_is_refused(
 
 
 @pytest.mark.parametrize("preserved", [True, False])
-def test_link_of_a_template_is_refused(preserved: bool, fastproj: Fastproj, fork: Path, tmp_path: Path) -> None:
+def test_link_of_a_template_is_refused(
+    preserved: bool, fastproj: Fastproj, fork: Path, tmp_path: Path
+) -> None:
     """Copier would render the link, or what it leads to."""
     os.symlink("/etc/hostname", fork / "project/host")
     with (fork / "copier.yml").open("a") as file:
@@ -121,13 +149,20 @@ def test_link_of_a_template_is_refused(preserved: bool, fastproj: Fastproj, fork
     commit(fork)
     template = ["--template", str(fork)]
     result = fastproj("new", "proj", "--yes", *template, "--output", str(tmp_path))
-    assert (result.returncode, "a symbolic link to '/etc/hostname'" in result.stderr) == (1, True), result.stderr
+    assert (result.returncode, "a symbolic link to '/etc/hostname'" in result.stderr) == (
+        1,
+        True,
+    ), result.stderr
     assert not (tmp_path / "proj").exists()
     shutil.rmtree(fork)
 
 
-def test_template_sees_no_variable_and_no_home_of_the_user(fastproj: Fastproj, fork: Path, tmp_path: Path) -> None:
-    (fork / "project/seen.txt.jinja").write_text("{{ '$MINE' | expandvars }} {{ '~' | expanduser }}\n")
+def test_template_sees_no_variable_and_no_home_of_the_user(
+    fastproj: Fastproj, fork: Path, tmp_path: Path
+) -> None:
+    (fork / "project/seen.txt.jinja").write_text(
+        "{{ '$MINE' | expandvars }} {{ '~' | expanduser }}\n"
+    )
     (fork / "project/set.txt.jinja").write_text("{{ '$PATH' | expandvars }}\n")
     commit(fork)
     options = ["--yes", "--template", str(fork), "--output", str(tmp_path)]

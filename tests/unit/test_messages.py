@@ -27,8 +27,14 @@ fatal: adding files failed
     ("text", "expected"),
     [
         (SSH, "ssh: Could not resolve hostname example: Name or service not known"),
-        (f"Warning: Permanently added it to the list of known hosts.\n{SSH}", SSH.partition("\n")[0]),
-        (ADD, "error: insufficient permission for adding an object to repository database .git/objects"),
+        (
+            f"Warning: Permanently added it to the list of known hosts.\n{SSH}",
+            SSH.partition("\n")[0],
+        ),
+        (
+            ADD,
+            "error: insufficient permission for adding an object to repository database .git/objects",
+        ),
         ("", "no message"),
     ],
 )
@@ -42,14 +48,19 @@ def test_reason_is_the_first_error_of_git(text: str, expected: str) -> None:
         ("https://user:secret@host/x.git and more", "https://***@host/x.git and more"),
         ("'http://token@host/x'", "'http://***@host/x'"),
         ("ssh://git:secret@host/x", "ssh://git:***@host/x"),
-        ("ssh://git@host/x git@host:x https://host/a@b", "ssh://git@host/x git@host:x https://host/a@b"),
+        (
+            "ssh://git@host/x git@host:x https://host/a@b",
+            "ssh://git@host/x git@host:x https://host/a@b",
+        ),
     ],
 )
 def test_passwords_are_hidden(text: str, expected: str) -> None:
     assert without_passwords(text) == expected
 
 
-def test_password_in_the_answers_file_is_not_printed(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_password_in_the_answers_file_is_not_printed(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project()
     file = folder / ".copier-answers.yml"
     location = file.read_text().partition("_src_path: ")[2].partition("\n")[0]
@@ -62,16 +73,22 @@ def test_password_in_the_answers_file_is_not_printed(make_project: MakeProject, 
         assert "secret" not in result.stdout + result.stderr
 
 
-def test_broken_git_settings_are_named(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_broken_git_settings_are_named(
+    make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
     (tmp_path / ".gitconfig").write_text("[broken\n")
     for command in (["status"], ["update"], ["new", "x", "--yes", "--output", str(tmp_path)]):
-        result = fastproj(*command, cwd=make_project().rename(tmp_path / command[0]), HOME=str(tmp_path))
+        result = fastproj(
+            *command, cwd=make_project().rename(tmp_path / command[0]), HOME=str(tmp_path)
+        )
         assert (result.returncode, result.stderr.count("\n")) == (1, 1), result.stdout
         assert f"bad config line 1 in file {tmp_path}/.gitconfig" in result.stderr
 
 
 @pytest.mark.parametrize("version", ["HEAD", "main", "@"])
-def test_version_that_may_move_is_refused(version: str, make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_version_that_may_move_is_refused(
+    version: str, make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project()
     edit(folder / ".copier-answers.yml", "_commit: v0.1.0", f"_commit: '{version}'")
     commit(folder)

@@ -27,14 +27,23 @@ def test_bad_names_are_refused(name: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["a", "my-project", "my_project", "resnet50", "x" * 60, "a1", "connect", "torch-lab"])
+@pytest.mark.parametrize(
+    "name", ["a", "my-project", "my_project", "resnet50", "x" * 60, "a1", "connect", "torch-lab"]
+)
 def test_good_names_pass(name: str) -> None:
     names.check(name)
     assert name.replace("-", "_").isidentifier()
 
 
 def test_suggested_name_is_accepted() -> None:
-    for name in [*keyword.kwlist, *sys.stdlib_module_names, "torch", "MyProject", "my project", "a.b"]:
+    for name in [
+        *keyword.kwlist,
+        *sys.stdlib_module_names,
+        "torch",
+        "MyProject",
+        "my project",
+        "a.b",
+    ]:
         try:
             names.check(name)
         except FastprojError as refusal:
@@ -44,15 +53,25 @@ def test_suggested_name_is_accepted() -> None:
 
 def test_requirements_are_refused_as_project_names() -> None:
     files = [TEMPLATE / "project/pyproject.toml.jinja", *TEMPLATE.glob("*/*/requirements")]
-    required = [package for file in files for package in re.findall(r'(?m)^    "([\w-]+)[\[<>=]', file.read_text())]
+    required = [
+        package
+        for file in files
+        for package in re.findall(r'(?m)^    "([\w-]+)[\[<>=]', file.read_text())
+    ]
     assert {"torch", "numpy", "pytest", "lightning", "accelerate", "pandas"} <= {*required}
-    required += [re.split(r"[\[<>=]", package)[0] for it in COMPONENTS.values() for package in it.get("packages", {})]
+    required += [
+        re.split(r"[\[<>=]", package)[0]
+        for it in COMPONENTS.values()
+        for package in it.get("packages", {})
+    ]
     for package in required:
         with pytest.raises(FastprojError, match="a package that the project uses"):
             names.check(package.lower().replace("_", "-"))
 
 
-@pytest.mark.parametrize("name", ["", ".", "a/b", "$(x)", "a\nb", "x" * 300, "class", "torch", "é", "-rf"], ids=ascii)
+@pytest.mark.parametrize(
+    "name", ["", ".", "a/b", "$(x)", "a\nb", "x" * 300, "class", "torch", "é", "-rf"], ids=ascii
+)
 def test_bad_name_is_a_one_line_error(name: str, fastproj: Fastproj, tmp_path: Path) -> None:
     result = fastproj("new", name, "--yes", "--output", str(tmp_path), cwd=tmp_path)
     assert result.returncode in (1, 2)

@@ -11,7 +11,11 @@ pytestmark = pytest.mark.usefixtures("small_template")
 
 def test_missing_git_identity_is_reported(fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
-    home = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "home"), "GIT_CONFIG_NOSYSTEM": "1"}
+    home = {
+        "HOME": str(tmp_path / "home"),
+        "XDG_CONFIG_HOME": str(tmp_path / "home"),
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
     result = fastproj("new", "proj", "--yes", cwd=tmp_path, **home)
     assert result.returncode == 0, result.stderr
     assert "git does not know you" in result.stdout
@@ -23,7 +27,9 @@ def test_unwritable_home_error_names_fastproj_home(fastproj: Fastproj, tmp_path:
     result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path / "file"))
     assert result.returncode == 1
     assert "FASTPROJ_HOME" in result.stderr
-    result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME="/nowhere", FASTPROJ_HOME=str(tmp_path / "other"))
+    result = fastproj(
+        "new", "proj", "--yes", cwd=tmp_path, HOME="/nowhere", FASTPROJ_HOME=str(tmp_path / "other")
+    )
     assert result.returncode == 0, result.stderr
     assert read_answers(tmp_path / "proj")["_src_path"] == str(tmp_path / "other/template.bundle")
 
@@ -45,11 +51,15 @@ def test_hostile_git_settings_have_no_effect(fastproj: Fastproj, tmp_path: Path)
     (tmp_path / "ignore").write_text("*\n")
     settings = f"[user]\nname = A\nemail = a@b\n[core]\nhooksPath = {hooks}\nexcludesFile = {tmp_path}/ignore\n"
     settings += "autocrlf = true\n[protocol]\nallow = never\n[safe]\nbareRepository = explicit\n"
-    (tmp_path / ".gitconfig").write_text(settings + "[commit]\ngpgSign = true\n[init]\ntemplateDir = /nowhere\n")
+    (tmp_path / ".gitconfig").write_text(
+        settings + "[commit]\ngpgSign = true\n[init]\ntemplateDir = /nowhere\n"
+    )
     result = fastproj("new", "proj", "--yes", cwd=tmp_path, HOME=str(tmp_path))
     assert "a first commit" in result.stdout, result.stdout + result.stderr
     assert git(tmp_path / "proj", "status", "--porcelain") == ""
-    assert not [name for name, content in read_tree(tmp_path / "proj").items() if b"\r\n" in content]
+    assert not [
+        name for name, content in read_tree(tmp_path / "proj").items() if b"\r\n" in content
+    ]
 
 
 def test_git_variables_of_the_caller_are_ignored(fastproj: Fastproj, tmp_path: Path) -> None:
@@ -63,18 +73,31 @@ def test_git_variables_of_the_caller_are_ignored(fastproj: Fastproj, tmp_path: P
     (mine / "b").write_text("2")
     git(mine, "add", "b")
     before = (git(mine, "status", "--porcelain=2", "--branch"), (mine / ".git/HEAD").read_text())
-    hostile = {"GIT_DIR": str(mine / ".git"), "GIT_INDEX_FILE": str(mine / ".git/index"), "GIT_WORK_TREE": str(mine)}
-    hostile |= {"GIT_CONFIG_COUNT": "x", "GIT_DEFAULT_HASH": "sha256", "GIT_ALLOW_PROTOCOL": "https"}
+    hostile = {
+        "GIT_DIR": str(mine / ".git"),
+        "GIT_INDEX_FILE": str(mine / ".git/index"),
+        "GIT_WORK_TREE": str(mine),
+    }
+    hostile |= {
+        "GIT_CONFIG_COUNT": "x",
+        "GIT_DEFAULT_HASH": "sha256",
+        "GIT_ALLOW_PROTOCOL": "https",
+    }
     result = fastproj("new", "proj", "--yes", cwd=tmp_path, **hostile)
     assert result.returncode == 0, result.stderr
     assert "a first commit" in result.stdout
-    assert (git(mine, "status", "--porcelain=2", "--branch"), (mine / ".git/HEAD").read_text()) == before
+    assert (
+        git(mine, "status", "--porcelain=2", "--branch"),
+        (mine / ".git/HEAD").read_text(),
+    ) == before
 
 
 @pytest.mark.parametrize("value", ["rel", "~/there"])
 def test_fastproj_home_may_be_relative(value: str, fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    result = fastproj("new", "proj", "--yes", "-o", "sub", cwd=tmp_path, FASTPROJ_HOME=value, HOME=str(tmp_path))
+    result = fastproj(
+        "new", "proj", "--yes", "-o", "sub", cwd=tmp_path, FASTPROJ_HOME=value, HOME=str(tmp_path)
+    )
     assert result.returncode == 0, result.stderr
     recorded = Path(str(read_answers(tmp_path / "sub/proj")["_src_path"]))
     assert recorded.is_absolute()

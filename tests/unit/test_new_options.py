@@ -12,7 +12,11 @@ from updating import commit, git, read_answers
 
 
 def test_every_question_is_an_option() -> None:
-    asked = {name for name, entry in QUESTIONS.items() if not name.startswith("_") and entry.get("when") is not False}
+    asked = {
+        name
+        for name, entry in QUESTIONS.items()
+        if not name.startswith("_") and entry.get("when") is not False
+    }
     options = set(new.__annotations__)
     assert asked - {"project_name", "update_source"} == set(ANSWERS) <= options
 
@@ -37,7 +41,9 @@ def test_help_shows_choices(fastproj: Fastproj) -> None:
 def test_author_and_licence_are_rendered(fastproj: Fastproj, tmp_path: Path) -> None:
     author = 'Zoë "Z" O\'Neil \\ {{ 1 }} $(touch x) <z@example.org>'
     for name, option in {"first": "--licence=MIT", "second": "--data=license=none"}.items():
-        result = fastproj("new", name, "--yes", "--no-git", "--author", author, option, cwd=tmp_path)
+        result = fastproj(
+            "new", name, "--yes", "--no-git", "--author", author, option, cwd=tmp_path
+        )
         assert result.returncode == 0, result.stderr
         declared = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())["project"]
         assert declared["authors"] == [{"name": author}]
@@ -53,15 +59,21 @@ def test_every_licence_has_a_text_with_the_author() -> None:
         assert re.search(r"Copyright (\(c\) )?{{ author }}", text)
 
 
-def test_template_from_a_broken_bundle(bundles: list[Path], fastproj: Fastproj, tmp_path: Path) -> None:
+def test_template_from_a_broken_bundle(
+    bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+) -> None:
     (tmp_path / "broken.bundle").write_bytes(bundles[-1].read_bytes()[:2000])
-    result = fastproj("new", "third", "--yes", "--template", str(tmp_path / "broken.bundle"), cwd=tmp_path)
+    result = fastproj(
+        "new", "third", "--yes", "--template", str(tmp_path / "broken.bundle"), cwd=tmp_path
+    )
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "third").exists()
 
 
-def test_template_from_a_work_tree_and_a_bare_repository(fork: Path, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_template_from_a_work_tree_and_a_bare_repository(
+    fork: Path, fastproj: Fastproj, tmp_path: Path
+) -> None:
     git(fork, "tag", "v9.0.0rc1")
     git(tmp_path, "clone", "-q", "--bare", "fork", "fork.git")
     (fork / "project/new.txt").write_text("committed\n")

@@ -127,8 +127,12 @@ def make_dangling_link(target: Path) -> None:
     target.symlink_to("nowhere")
 
 
-@pytest.mark.parametrize("make", [make_file, make_folder, make_full_folder, make_link, make_dangling_link])
-def test_existing_target_is_never_changed(make: Callable[[Path], None], fastproj: Fastproj, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "make", [make_file, make_folder, make_full_folder, make_link, make_dangling_link]
+)
+def test_existing_target_is_never_changed(
+    make: Callable[[Path], None], fastproj: Fastproj, tmp_path: Path
+) -> None:
     make(tmp_path / "proj")
     before = sorted((str(path), path.is_symlink()) for path in tmp_path.rglob("*"))
     result = fastproj("new", "proj", "--yes", cwd=tmp_path)
@@ -139,7 +143,8 @@ def test_existing_target_is_never_changed(make: Callable[[Path], None], fastproj
 
 def test_unwritable_folder_is_a_one_line_error(fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o555)
-    closed = "/proc" if os.geteuid() == 0 else str(tmp_path / "closed")  # root may write in any ordinary folder
+    # root may write in any ordinary folder
+    closed = "/proc" if os.geteuid() == 0 else str(tmp_path / "closed")
     result = fastproj("new", "proj", "--yes", "--output", closed)
     assert result.returncode == 1
     assert "cannot" in result.stderr
@@ -158,14 +163,17 @@ OLD_GIT = "#!/bin/sh\necho git version 2.17.6\n"
 
 
 @pytest.mark.parametrize(
-    "script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", "\x7fELF", "#!/no/shell\n", OLD_GIT]
+    "script",
+    ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", "\x7fELF", "#!/no/shell\n", OLD_GIT],
 )
 def test_broken_git_is_a_one_line_error(script: str, fastproj: Fastproj, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/git").write_text(script)
     (tmp_path / "bin/git").chmod(0o755)
     (tmp_path / "out").mkdir()
-    result = fastproj("new", "proj", "--yes", cwd=tmp_path / "out", PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    result = fastproj(
+        "new", "proj", "--yes", cwd=tmp_path / "out", PATH=f"{tmp_path}/bin:{os.environ['PATH']}"
+    )
     assert result.returncode == 1
     assert "git" in result.stderr
     assert result.stderr.count("\n") == 1

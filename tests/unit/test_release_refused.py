@@ -114,7 +114,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("version", "change", "message"), REFUSED, ids=lambda it: ascii(getattr(it, "__name__", it)))
+@pytest.mark.parametrize(
+    ("version", "change", "message"), REFUSED, ids=lambda it: ascii(getattr(it, "__name__", it))
+)
 def test_failed_check_changes_nothing(
     version: str,
     change: Callable[[Repository], None],
@@ -130,20 +132,37 @@ def test_failed_check_changes_nothing(
     assert message in said
     assert "\n" not in said
     assert state(repository) == before
-    assert (tmp_path / "tested").exists() == (change in (red, a_hook_that_refuses)), "the tests come last"
+    assert (tmp_path / "tested").exists() == (change in (red, a_hook_that_refuses)), (
+        "the tests come last"
+    )
 
 
-def test_change_during_the_tests_stops_the_release(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_during_the_tests_stops_the_release(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     makefile = (repository.folder / "Makefile").read_text()
     repository.write({"Makefile": f"{makefile}\t@echo changed > template/project/old.txt\n"})
     repository.commit("Tests that change a file")
     head = repository.git("rev-parse", "HEAD")
     assert "files changed during the tests" in refusal(repository, "0.1.0", monkeypatch)
     assert repository.git("rev-parse", "HEAD") == head
-    assert (repository.folder / "template/project/old.txt").read_text() == "changed\n", "nor is it thrown away"
+    assert (repository.folder / "template/project/old.txt").read_text() == "changed\n", (
+        "nor is it thrown away"
+    )
 
 
-def test_shallow_clone_is_refused(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shallow_clone_is_refused(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository.commit("Another")
-    repository.git("clone", "--quiet", "--no-local", "--depth=1", str(repository.folder), str(tmp_path / "shallow"))
-    assert "not the root of a full clone" in refusal(Repository(tmp_path / "shallow"), "0.1.0", monkeypatch)
+    repository.git(
+        "clone",
+        "--quiet",
+        "--no-local",
+        "--depth=1",
+        str(repository.folder),
+        str(tmp_path / "shallow"),
+    )
+    assert "not the root of a full clone" in refusal(
+        Repository(tmp_path / "shallow"), "0.1.0", monkeypatch
+    )

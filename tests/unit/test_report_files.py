@@ -23,7 +23,9 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastproj.runs.charts.phase_bars", lambda times: "")
 
 
-def read(folder: Path, rows: list[dict[str, Any]], config: dict[str, Any] | None = None, **record: Any) -> Run:
+def read(
+    folder: Path, rows: list[dict[str, Any]], config: dict[str, Any] | None = None, **record: Any
+) -> Run:
     return read_runs([write_run(folder, rows, config, **record)])[0]
 
 
@@ -36,7 +38,11 @@ def read(folder: Path, rows: list[dict[str, Any]], config: dict[str, Any] | None
             "line 1: not a row of metrics",
         ),
         ("metrics.jsonl", '{"loss": 1.0}\n', "line 1: not a row of metrics"),
-        ("metrics.jsonl", '{"split": "train", "step": 1, "loss": "low"}\n', "line 1: not a row of metrics"),
+        (
+            "metrics.jsonl",
+            '{"split": "train", "step": 1, "loss": "low"}\n',
+            "line 1: not a row of metrics",
+        ),
         ("metrics.jsonl", "epoch,loss", "line 1: not a row of metrics"),
         ("metrics.jsonl", "[" * 100_000 + "\n", "line 1: not a row of metrics"),
         ("metrics.jsonl", "\x00\x00\n", "line 1: not a row of metrics"),
@@ -53,7 +59,9 @@ def test_damaged_and_foreign_files_are_refused(
     folder = write_run(tmp_path / "first", ROWS)
     (folder / file).write_text(content)
     result = fastproj("report", str(folder))
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1), result.stderr
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1), (
+        result.stderr
+    )
     assert message in result.stderr
     assert not (folder / "report.html").exists()
 
@@ -71,7 +79,9 @@ def test_missing_run_is_refused(fastproj: Fastproj, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_newest_run_is_read_from_a_folder_inside_the_project(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_newest_run_is_read_from_a_folder_inside_the_project(
+    fastproj: Fastproj, tmp_path: Path
+) -> None:
     for name, age in (("newest", 0), ("old", 100)):
         metrics = write_run(tmp_path / "runs" / name, ROWS) / "metrics.jsonl"
         os.utime(metrics, (metrics.stat().st_atime, metrics.stat().st_mtime - age))
@@ -124,8 +134,14 @@ def test_other_files_are_not_replaced(fastproj: Fastproj, tmp_path: Path) -> Non
     assert (tmp_path / "mine.html").read_text() == "<p>mine</p>"
     for _ in range(2):  # a report is replaced
         assert fastproj("report", str(folder)).returncode == 0
-    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "metrics.jsonl", "report.html"]
-    assert oct((folder / "report.html").stat().st_mode) == oct((folder / "config.json").stat().st_mode)
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "config.json",
+        "metrics.jsonl",
+        "report.html",
+    ]
+    assert oct((folder / "report.html").stat().st_mode) == oct(
+        (folder / "config.json").stat().st_mode
+    )
 
 
 @pytest.mark.usefixtures("no_charts")
@@ -140,14 +156,25 @@ def test_report_replaces_a_report_elsewhere(fastproj: Fastproj, tmp_path: Path) 
 
 
 def test_resumed_run_that_trained_longer_than_before(tmp_path: Path) -> None:
-    rows = [train_row(10, 1.0), train_row(20, 2.0), train_row(30, 3.0), train_row(80, 5.0), train_row(90, 6.0)]
+    rows = [
+        train_row(10, 1.0),
+        train_row(20, 2.0),
+        train_row(30, 3.0),
+        train_row(80, 5.0),
+        train_row(90, 6.0),
+    ]
     assert events(read(tmp_path / "a", rows)) == [(30, "the run was resumed after step 30")]
     rows[3] = train_row(40, 4.0)
-    assert [text for _, text in events(read(tmp_path / "b", rows))] == ["no row of the steps from 41 to 89"]
+    assert [text for _, text in events(read(tmp_path / "b", rows))] == [
+        "no row of the steps from 41 to 89"
+    ]
 
 
 def test_events_are_told(tmp_path: Path) -> None:
-    rows = [train_row(10 * place, float(place), skipped=2.0 if place > 4 else 0.0) for place in range(1, 9)]
+    rows = [
+        train_row(10 * place, float(place), skipped=2.0 if place > 4 else 0.0)
+        for place in range(1, 9)
+    ]
     rows += [train_row(90, 40.0, skipped=2.0), train_row(100, 1.0, skipped=3.0)]
     assert events(read(tmp_path / "a", rows)) == [
         (50, "2 steps were skipped until step 50"),
@@ -159,9 +186,19 @@ def test_events_are_told(tmp_path: Path) -> None:
 
 def test_time_of_phases(tmp_path: Path) -> None:
     """Lightning validates between two rows of training: the steps before are training."""
-    rows = [train_row(10, 5.0), train_row(20, 6.0, data_wait=0.5), train_row(30, 7.0), val_row(35, 9.5, 1.0)]
+    rows = [
+        train_row(10, 5.0),
+        train_row(20, 6.0, data_wait=0.5),
+        train_row(30, 7.0),
+        val_row(35, 9.5, 1.0),
+    ]
     assert phases(read(tmp_path / "a", rows)) == pytest.approx(
-        {"training": 1.99, "waiting for data": 0.51, "validation": 2.0, "first steps of each start": 5.0}
+        {
+            "training": 1.99,
+            "waiting for data": 0.51,
+            "validation": 2.0,
+            "first steps of each start": 5.0,
+        }
     )
 
 
@@ -169,13 +206,24 @@ def test_bottlenecks_are_told_apart(tmp_path: Path) -> None:
     def found(name: str, wait: float, validation: float) -> list[str]:
         rows, seconds = [], 0.0
         for step in range(10, 60, 10):
-            rows += [train_row(step, seconds + 1, data_wait=wait), val_row(step, seconds + 1 + validation, 1.0)]
+            rows += [
+                train_row(step, seconds + 1, data_wait=wait),
+                val_row(step, seconds + 1 + validation, 1.0),
+            ]
             seconds += 1 + validation
-        return diagnose(read(tmp_path / name, rows, config={"loader": {"workers": 3}, "train": {"eval_every": 10}}))
+        return diagnose(
+            read(
+                tmp_path / name,
+                rows,
+                config={"loader": {"workers": 3}, "train": {"eval_every": 10}},
+            )
+        )
 
     neither = "Neither the loader nor validation is the bottleneck: data wait 9%, validation 9% of the time."
     loader = "The loader is the bottleneck: data wait 38% of the training loop; try loader.workers 6 (now 3)."
-    validation = "Validation, with its checkpoints, takes 50% of the time: raise train.eval_every (now 10)."
+    validation = (
+        "Validation, with its checkpoints, takes 50% of the time: raise train.eval_every (now 10)."
+    )
     assert found("neither", 0.09, 0.1) == [neither]
     assert found("loader", 0.38, 0.1) == [loader]
     assert found("validation", 0.09, 1.0) == [validation]
@@ -186,13 +234,24 @@ def test_overfitting_and_divergence(tmp_path: Path) -> None:
     losses = [0.9, 0.6, 0.5, 0.6, 0.7, 0.8]
     rows = []
     for place, loss in enumerate(losses, 1):
-        rows += [train_row(10 * place, 2.0 * place, 1 / place), val_row(10 * place, 2.0 * place + 0.1, loss)]
+        rows += [
+            train_row(10 * place, 2.0 * place, 1 / place),
+            val_row(10 * place, 2.0 * place + 0.1, loss),
+        ]
     found = diagnose(read(tmp_path / "over", rows))
-    assert found[-1].startswith("The model overfits: the validation loss rose from 0.5 at step 30 to 0.8 at step 60")
+    assert found[-1].startswith(
+        "The model overfits: the validation loss rose from 0.5 at step 30 to 0.8 at step 60"
+    )
     falling = [row | ({"loss": 1 / row["step"]} if row["split"] == "val" else {}) for row in rows]
     assert not any("overfits" in it for it in diagnose(read(tmp_path / "falling", falling)))
-    rising = [train_row(10 * place, float(place), loss) for place, loss in enumerate([1.0, 0.9, 3.0, 9.0, 9.0], 1)]
-    assert "diverged: it rose from 0.9 at step 20 to 7" in diagnose(read(tmp_path / "rising", rising))[0]
+    rising = [
+        train_row(10 * place, float(place), loss)
+        for place, loss in enumerate([1.0, 0.9, 3.0, 9.0, 9.0], 1)
+    ]
+    assert (
+        "diverged: it rose from 0.9 at step 20 to 7"
+        in diagnose(read(tmp_path / "rising", rising))[0]
+    )
     nan = [*ROWS, val_row(30, 4.0, float("nan"))]
     assert "The validation loss is nan at step 30: lower model.lr." in diagnose(
         read(tmp_path / "nan", nan, versions={"lightning": "2.6"})
@@ -202,7 +261,10 @@ def test_overfitting_and_divergence(tmp_path: Path) -> None:
 def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
     def runs(name: str, **other: Any) -> list[Run]:
         slow = write_run(tmp_path / name / "small", ROWS, {"train": {"micro_batch": 64}})
-        rows = [row | ({"samples_per_second": 2000.0} if row["split"] == "train" else {}) for row in ROWS]
+        rows = [
+            row | ({"samples_per_second": 2000.0} if row["split"] == "train" else {})
+            for row in ROWS
+        ]
         fast = write_run(tmp_path / name / "large", rows, {"train": {"micro_batch": 512}} | other)
         return read_runs([slow, fast])
 
@@ -212,12 +274,17 @@ def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
         "The small batch is the bottleneck of small: only train.micro_batch differs.",
     ]
     both = runs("b", speed={"compile": "model"})
-    assert compare(both, differing(both))[-1] == "large trains 3.1 times as many samples per second as small."
+    assert (
+        compare(both, differing(both))[-1]
+        == "large trains 3.1 times as many samples per second as small."
+    )
 
 
 @pytest.mark.usefixtures("no_charts")
 def test_run_copied_from_another_machine(fastproj: Fastproj, tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "first", ROWS, steps=20, command=["/home/another/train.py"], commit="abc-dirty")
+    folder = write_run(
+        tmp_path / "first", ROWS, steps=20, command=["/home/another/train.py"], commit="abc-dirty"
+    )
     moved = Path(shutil.move(folder, tmp_path / "moved"))
     result = fastproj("report", str(moved / "metrics.jsonl"))
     assert result.returncode == 0, result.stderr

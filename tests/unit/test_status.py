@@ -14,7 +14,11 @@ def test_status_says_what_is_newer(make_project: MakeProject, fastproj: Fastproj
     assert result.returncode == 3, "it is behind"
     found = json.loads(result.stdout)
     assert found.keys() == {"project", "template", "version", "newest", "behind", "answers"}
-    assert (found["project"], found["version"], found["newest"]) == (str(folder), "v0.2.0", "v0.3.0")
+    assert (found["project"], found["version"], found["newest"]) == (
+        str(folder),
+        "v0.2.0",
+        "v0.3.0",
+    )
     assert found["behind"] is True
     assert found["template"].endswith("team.bundle")
     assert found["answers"]["project_name"] == "proj"
@@ -24,7 +28,9 @@ def test_status_says_what_is_newer(make_project: MakeProject, fastproj: Fastproj
     assert "version   v0.2.0; v0.3.0 is available: fastproj update" in result.stdout
 
 
-def test_status_of_a_project_at_the_newest_release(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_status_of_a_project_at_the_newest_release(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
     result = fastproj("status", cwd=make_project("v0.3.0"))
     assert (result.returncode, result.stderr) == (0, "")
     assert "version   v0.3.0, the newest" in result.stdout

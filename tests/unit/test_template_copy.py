@@ -32,7 +32,9 @@ def test_newer_program_adds_releases_and_older_one_removes_none(
     assert clones(copies, tmp_path / "clone")
 
 
-def test_program_without_the_others_releases_replaces_the_copy(refresh: Refresh, copies: Path, tmp_path: Path) -> None:
+def test_program_without_the_others_releases_replaces_the_copy(
+    refresh: Refresh, copies: Path, tmp_path: Path
+) -> None:
     refresh("0.2.0")
     for program, tag, held in [
         ("archive", "v0.4.0", ["0.4.0"]),
@@ -51,7 +53,9 @@ def test_other_files_of_a_development_version_replace_it(
     before = entries(copies / "template.bundle")
     written = (copies / "template.bundle").stat().st_mtime_ns
     refresh("development")
-    assert (copies / "template.bundle").stat().st_mtime_ns == written, "the same entries are not written again"
+    assert (copies / "template.bundle").stat().st_mtime_ns == written, (
+        "the same entries are not written again"
+    )
     changed = Repository(tmp_path / "changed")
     changed.three_releases()
     changed.write({"template/project/new.txt": "changed\n"})
@@ -67,7 +71,11 @@ PLACES = [({}, "~/.fastproj"), ({"FASTPROJ_HOME": "{home}/else/where"}, "{home}/
 
 @pytest.mark.parametrize(("variables", "place"), PLACES, ids=[place for _, place in PLACES])
 def test_copy_is_in_the_home_folder(
-    variables: dict[str, str], place: str, refresh: Refresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str],
+    place: str,
+    refresh: Refresh,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("FASTPROJ_HOME")
@@ -80,7 +88,9 @@ def test_copy_is_in_the_home_folder(
 
 
 @pytest.fixture
-def opened(refresh: Refresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Template]:
+def opened(
+    refresh: Refresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Template]:
     """Opens a recorded template with the program of release 0.3.0, in another home folder."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("FASTPROJ_HOME")
@@ -96,7 +106,10 @@ def opened(refresh: Refresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_recorded_locations_of_other_machines_stay_valid(
-    opened: Callable[[str], Template], refresh: Refresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[[str], Template],
+    refresh: Refresh,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = "~/.fastproj/template.bundle"
     for location in (own, "/home/ada/.fastproj/template.bundle"):
@@ -104,7 +117,10 @@ def test_recorded_locations_of_other_machines_stay_valid(
     refresh("0.1.0")
     monkeypatch.setenv("FASTPROJ_HOME", str(tmp_path / "other"))
     assert opened(own).newest == "v0.3.0", "not what an older program left there"
-    with pytest.raises(FastprojError, match=r"~/data/template.bundle is not on this machine: pass an existing folder"):
+    with pytest.raises(
+        FastprojError,
+        match=r"~/data/template.bundle is not on this machine: pass an existing folder",
+    ):
         opened("~/data/template.bundle")
 
 

@@ -48,7 +48,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda home: (home / "template.bundle").write_bytes(b""),
     "random": lambda home: (home / "template.bundle").write_bytes(os.urandom(3000)),
     "truncated": lambda home: os.truncate(home / "template.bundle", 900),
-    "a byte short": lambda home: os.truncate(home / "template.bundle", (home / "template.bundle").stat().st_size - 1),
+    "a byte short": lambda home: os.truncate(
+        home / "template.bundle", (home / "template.bundle").stat().st_size - 1
+    ),
     "another's of a later version": lambda home: other_template(home, "9.9.9"),
     "another's of the same version": lambda home: other_template(home, "0.2.0"),
     "a fork's": a_fork,
@@ -74,7 +76,9 @@ def test_damaged_or_foreign_copy_is_replaced(
 
 @pytest.mark.parametrize("place", ["/proc/fastproj", "{}/file/below", "{}/taken"])
 @pytest.mark.usefixtures("small_template")
-def test_unwritable_home_is_a_one_line_error(place: str, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_unwritable_home_is_a_one_line_error(
+    place: str, fastproj: Fastproj, tmp_path: Path
+) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "taken/template.bundle/x").mkdir(parents=True)
@@ -104,7 +108,11 @@ def test_complete_copy_in_a_read_only_folder_is_used(
 
 @pytest.mark.parametrize("size", [0, 500], ids=["gone", "truncated"])
 def test_damaged_installation_is_a_one_line_error(
-    size: int, bundles: list[Path], fastproj: Fastproj, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int,
+    bundles: list[Path],
+    fastproj: Fastproj,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "out").mkdir()
     if size:

@@ -13,7 +13,9 @@ from matrix import ROOT, answers
 from program import Fastproj
 
 INSTALLERS = re.compile(r"(?:.*/)?(?:pip[\d.]*|pipx|uv|uvx|npm|npx)")
-PINNED = re.compile(r"git\+https://\S+@[0-9a-f]{40}|https://\S+\.whl#sha256=[0-9a-f]{64}|\.{0,2}/.*|\.")
+PINNED = re.compile(
+    r"git\+https://\S+@[0-9a-f]{40}|https://\S+\.whl#sha256=[0-9a-f]{64}|\.{0,2}/.*|\."
+)
 WITH_VALUE = {"-r", "-c", "--requirement", "--constraint", "--group"}
 """Options whose next argument is a local file."""
 VERBS = {"ci", "install", "pip", "run", "sync", "tool"}
@@ -27,14 +29,20 @@ READS_FILES = {"actions/checkout", "actions/download-artifact"}
 def commands(script: str) -> list[list[str]]:
     """Return the simple commands of a script, without keywords, variable assignments, redirections and `python -m`."""
     text = re.sub(r"\[\[ .*? \]\]", "[[", script.replace("\\\n", " ").replace("python -m ", ""))
-    lexer = shlex.shlex(re.sub(r"(?m)(^|\s)# .*$", "", text), posix=True, punctuation_chars=";|&()<>\n")
+    lexer = shlex.shlex(
+        re.sub(r"(?m)(^|\s)# .*$", "", text), posix=True, punctuation_chars=";|&()<>\n"
+    )
     lexer.commenters, lexer.whitespace, lexer.whitespace_split = "", " \t", True
     found: list[list[str]] = [[]]
     before = ""
     for word in lexer:
         if not word or set(word) <= set(";|&()\n"):
             found += [[]] if not before.endswith("=") else []  # name=(values) is an array
-        elif not set(before) & set("<>") and (found[-1] or word not in KEYWORDS) and not re.match(r"\w+=", word):
+        elif (
+            not set(before) & set("<>")
+            and (found[-1] or word not in KEYWORDS)
+            and not re.match(r"\w+=", word)
+        ):
             found[-1] += [word] if not set(word) & set("<>") else []
         before = word
     return [words for words in found if words and not words[0].startswith("--")]
@@ -46,18 +54,28 @@ def problems(workflow: dict[str, Any]) -> list[str]:
     for name, job in workflow["jobs"].items():
         steps = job["steps"]
         lines = [line for step in steps for line in commands(step.get("run", ""))]
-        found += [f"{name}: {step['uses']} is not pinned" for step in steps if not _pinned_action(step)]
+        found += [
+            f"{name}: {step['uses']} is not pinned" for step in steps if not _pinned_action(step)
+        ]
         found += [f"{name}: installs {it}" for line in lines for it in _unpinned(line)]
-        if any(line[:2] == ["git", "clone"] for line in lines) and not any(_checks_out_a_pin(line) for line in lines):
+        if any(line[:2] == ["git", "clone"] for line in lines) and not any(
+            _checks_out_a_pin(line) for line in lines
+        ):
             found.append(f"{name}: clones a branch")
         for step in steps:
             keeps_token = step.get("with", {}).get("persist-credentials") is not False
             if keeps_token and "actions/checkout" in step.get("uses", ""):
                 found.append(f"{name}: leaves the token in the checkout")
         permissions = job.get("permissions", workflow.get("permissions"))
-        if isinstance(permissions, dict) and "write" not in permissions.values() and "secrets." not in str(job):
+        if (
+            isinstance(permissions, dict)
+            and "write" not in permissions.values()
+            and "secrets." not in str(job)
+        ):
             continue
-        found += [f"{name}: can write, and runs {' '.join(line)}" for line in lines if not _trusted(line)]
+        found += [
+            f"{name}: can write, and runs {' '.join(line)}" for line in lines if not _trusted(line)
+        ]
         actions = [step["uses"].partition("@")[0] for step in steps if "uses" in step]
         found += [f"{name}: can write, and uses {it}" for it in actions if it not in READS_FILES]
     return found
@@ -79,7 +97,10 @@ def _unpinned(words: list[str]) -> list[str]:
 
 
 def _checks_out_a_pin(words: list[str]) -> bool:
-    return "checkout" in words and re.fullmatch(r"refs/tags/v?\d\S*|[0-9a-f]{40}", words[-1]) is not None
+    return (
+        "checkout" in words
+        and re.fullmatch(r"refs/tags/v?\d\S*|[0-9a-f]{40}", words[-1]) is not None
+    )
 
 
 def _trusted(words: list[str]) -> bool:
@@ -90,7 +111,9 @@ def _trusted(words: list[str]) -> bool:
     return words[0] in TRUSTED
 
 
-def test_every_workflow_is_pinned_and_writes_only_where_nothing_runs(fastproj: Fastproj, tmp_path: Path) -> None:
+def test_every_workflow_is_pinned_and_writes_only_where_nothing_runs(
+    fastproj: Fastproj, tmp_path: Path
+) -> None:
     """Ours, those of a project without a GPU, and those of one with all components."""
     folders = [ROOT]
     for hardware in ("cpu", "nodes"):
@@ -103,7 +126,9 @@ def test_every_workflow_is_pinned_and_writes_only_where_nothing_runs(fastproj: F
     for file in files:
         text = file.read_text()
         assert problems(yaml.safe_load(text)) == [], file
-        assert len(re.findall(r"uses: .*@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", text, re.MULTILINE)) == text.count("uses:")
+        assert len(
+            re.findall(r"uses: .*@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", text, re.MULTILINE)
+        ) == text.count("uses:")
 
 
 CHECKOUT = f"actions/checkout@{'0' * 40}"
@@ -121,9 +146,15 @@ PIP = "python -m pip install"
         ({"run": "uvx ruff"}, "installs ruff"),
         ({"run": "uv tool install fastproj"}, "installs fastproj"),
         ({"run": "x=$(npx cowsay)"}, "installs cowsay"),
-        ({"run": f"{PIP} git+https://h.example/o/r@main"}, "installs git+https://h.example/o/r@main"),
+        (
+            {"run": f"{PIP} git+https://h.example/o/r@main"},
+            "installs git+https://h.example/o/r@main",
+        ),
         ({"run": f"{PIP} https://h.example/a.whl"}, "installs https://h.example/a.whl"),
-        ({"run": f'git clone https://h.example/o/r "$RUNNER_TEMP/r"\n{PIP} "$RUNNER_TEMP/r"'}, "clones a branch"),
+        (
+            {"run": f'git clone https://h.example/o/r "$RUNNER_TEMP/r"\n{PIP} "$RUNNER_TEMP/r"'},
+            "clones a branch",
+        ),
         ({"uses": "actions/setup-python@v6"}, "actions/setup-python@v6 is not pinned"),
         ({"uses": CHECKOUT}, "leaves the token in the checkout"),
     ],
@@ -148,7 +179,9 @@ def test_check_finds(step: dict[str, Any], problem: str) -> None:
 )
 @pytest.mark.parametrize("write", [{"contents": "write"}, "write-all", None])
 def test_check_finds_programs_in_a_job_that_can_write(step: dict[str, Any], write: object) -> None:
-    job: dict[str, Any] = {"steps": [step]} | ({"permissions": write} if write else {"env": "${{ secrets.TOKEN }}"})
+    job: dict[str, Any] = {"steps": [step]} | (
+        {"permissions": write} if write else {"env": "${{ secrets.TOKEN }}"}
+    )
     found = problems({"permissions": {"contents": "read"}, "jobs": {"job": job}})
     assert found != []
     assert all("job: can write, and" in it for it in found)
@@ -173,7 +206,9 @@ def test_no_text_says_to_install_by_a_name() -> None:
     by_name = re.compile(
         r"(?:pip|pipx|uv)\s+(?:install|add|tool)\b[^`\n]*[ '\"]fastproj(?:-cli)?(?![\w/.-])|uvx +fastproj"
     )
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in filter(None, files.split("\0")):
         file = ROOT / name
         if name == "tests/unit/test_workflows.py" or not file.is_file():

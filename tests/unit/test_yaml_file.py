@@ -35,7 +35,13 @@ ORIGIN = "_src_path: {{ _copier_answers._src_path }}\n"
 
 
 @pytest.mark.parametrize(
-    "content", [f"{ORIGIN}a: !mine x\n", f"- |\n  {ORIGIN}- 1\n", f"{ORIGIN}a: [\n", f"a: &a 1\nb: *a\n{ORIGIN}"]
+    "content",
+    [
+        f"{ORIGIN}a: !mine x\n",
+        f"- |\n  {ORIGIN}- 1\n",
+        f"{ORIGIN}a: [\n",
+        f"a: &a 1\nb: *a\n{ORIGIN}",
+    ],
 )
 def test_answers_file_of_a_template_that_is_not_yaml(
     content: str, fastproj: Fastproj, fork: Path, tmp_path: Path

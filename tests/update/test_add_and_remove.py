@@ -14,10 +14,18 @@ from updating import MakeProject, commit, edit, git, project_state, read_answers
 
 TABLE = {
     "one": {"about": "the first"},
-    "two": {"about": "needs the first", "requires": ["one"], "packages": {"tabulate>=0.9": "tables"}},
+    "two": {
+        "about": "needs the first",
+        "requires": ["one"],
+        "packages": {"tabulate>=0.9": "tables"},
+    },
     "three": {"about": "replaces the first", "conflicts": ["one"]},
     "four": {"about": "for another framework", "frameworks": ["jax"]},
-    "five": {"about": "in another framework", "frameworks": ["jax"], "instead": {"pytorch": "set `five`"}},
+    "five": {
+        "about": "in another framework",
+        "frameworks": ["jax"],
+        "instead": {"pytorch": "set `five`"},
+    },
 }
 
 
@@ -66,10 +74,15 @@ def team(rendered: Path, tmp_path: Path) -> Path:
     return shutil.copytree(rendered, tmp_path / "proj", symlinks=True)
 
 
-def test_add_stays_at_the_own_version_and_adds_what_is_required(team: Path, fastproj: Fastproj) -> None:
+def test_add_stays_at_the_own_version_and_adds_what_is_required(
+    team: Path, fastproj: Fastproj
+) -> None:
     result = fastproj("add", "two", cwd=team)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert (read_answers(team)["_commit"], read_answers(team)["components"]) == ("v1.0.0", ["one", "two"])
+    assert (read_answers(team)["_commit"], read_answers(team)["components"]) == (
+        "v1.0.0",
+        ["one", "two"],
+    )
     assert (team / "one.txt").exists()
     assert not (team / "later.txt").exists()
     assert "  one is required\n" in result.stdout
@@ -82,7 +95,9 @@ def test_add_stays_at_the_own_version_and_adds_what_is_required(team: Path, fast
     assert not (team / "one.txt").exists()
 
 
-def test_components_that_exclude_each_other_are_refused_by_name(team: Path, fastproj: Fastproj) -> None:
+def test_components_that_exclude_each_other_are_refused_by_name(
+    team: Path, fastproj: Fastproj
+) -> None:
     both = fastproj("add", "one", "three", cwd=team)
     assert (both.returncode, both.stderr.count("\n")) == (2, 1)
     for first, second in (("one", "three"), ("three", "one")):
@@ -104,13 +119,18 @@ def test_components_that_exclude_each_other_are_refused_by_name(team: Path, fast
     ],
 )
 def test_questions_check_components_without_fastproj_too(chosen: list[str], message: str) -> None:
-    validator = SandboxedEnvironment(undefined=StrictUndefined).from_string(QUESTIONS["components"]["validator"])
+    validator = SandboxedEnvironment(undefined=StrictUndefined).from_string(
+        QUESTIONS["components"]["validator"]
+    )
     found = validator.render(components=chosen, component_table=TABLE, framework="pytorch")
     assert " ".join(found.split()) == message
 
 
 def test_component_of_another_framework_is_refused(team: Path, fastproj: Fastproj) -> None:
-    reasons = {"four": "does not work with pytorch, but with jax", "five": "Pytorch has this: set `five`"}
+    reasons = {
+        "four": "does not work with pytorch, but with jax",
+        "five": "Pytorch has this: set `five`",
+    }
     listed = fastproj("components", cwd=team).stdout.partition("Not for this project:\n")[2]
     for name, reason in reasons.items():
         result = fastproj("add", name, cwd=team)
@@ -120,8 +140,14 @@ def test_component_of_another_framework_is_refused(team: Path, fastproj: Fastpro
 
 def everything(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Return the content and mode of each file, also in git's folder, except git's objects."""
-    files = (file for file in folder.rglob("*") if file.is_file() and folder / ".git/objects" not in file.parents)
-    return {str(file.relative_to(folder)): (file.read_bytes(), file.stat().st_mode) for file in files}
+    files = (
+        file
+        for file in folder.rglob("*")
+        if file.is_file() and folder / ".git/objects" not in file.parents
+    )
+    return {
+        str(file.relative_to(folder)): (file.read_bytes(), file.stat().st_mode) for file in files
+    }
 
 
 def test_dry_run_shows_the_changes_and_leaves_every_byte(team: Path, fastproj: Fastproj) -> None:
@@ -139,11 +165,16 @@ def test_dry_run_shows_the_changes_and_leaves_every_byte(team: Path, fastproj: F
     assert everything(team) == before
 
 
-def test_adding_twice_and_removing_what_is_not_there_change_nothing(team: Path, fastproj: Fastproj) -> None:
+def test_adding_twice_and_removing_what_is_not_there_change_nothing(
+    team: Path, fastproj: Fastproj
+) -> None:
     assert fastproj("add", "one", cwd=team).returncode == 0
     commit(team)
     before = project_state(team)
-    for command, message in {"add one": "has these components already", "remove three": "does not have these"}.items():
+    for command, message in {
+        "add one": "has these components already",
+        "remove three": "does not have these",
+    }.items():
         result = fastproj(*command.split(), cwd=team)
         assert (result.returncode, result.stderr) == (0, "")
         assert message in result.stdout

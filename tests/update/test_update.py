@@ -50,7 +50,14 @@ COMBINED = [
         own_model,
         added_file_of_the_same_name,
     ],
-    [renamed, edited_removed_files, edited_repeated_blocks, file_instead_of_folder, unusual_names, detached],
+    [
+        renamed,
+        edited_removed_files,
+        edited_repeated_blocks,
+        file_instead_of_folder,
+        unusual_names,
+        detached,
+    ],
     [edited_adjacent_line, edited_one_of_equal_blocks, failing_hooks],
     [edited_same_line, mode_changed, own_attributes],
     [crlf, replaced_by_link],
@@ -58,7 +65,9 @@ COMBINED = [
     [deleted],
     [untracked],
 ]
-CASES = [("v0.1.0", states) for states in COMBINED] + [("v0.2.0", states) for states in COMBINED[:4]]
+CASES = [("v0.1.0", states) for states in COMBINED] + [
+    ("v0.2.0", states) for states in COMBINED[:4]
+]
 
 
 def test_every_edit_of_the_attack_is_tried() -> None:
@@ -66,9 +75,13 @@ def test_every_edit_of_the_attack_is_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "states"), CASES, ids=[f"{at}-{'-'.join(state.__name__ for state in states)}" for at, states in CASES]
+    ("version", "states"),
+    CASES,
+    ids=[f"{at}-{'-'.join(state.__name__ for state in states)}" for at, states in CASES],
 )
-def test_update_loses_no_edit(version: str, states: list[State], make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_update_loses_no_edit(
+    version: str, states: list[State], make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project(version)
     rendered = read_files(folder)
     for state in states:
@@ -87,7 +100,9 @@ def test_update_loses_no_edit(version: str, states: list[State], make_project: M
     assert ("CONFLICT" in result.stdout) == conflicts
     assert lost_edits(folder, before, rendered) == []
     assert git(folder, "rev-parse", "HEAD") == head
-    changed = {line[3:] for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "}
+    changed = {
+        line[3:] for line in git(folder, "status", "--porcelain").splitlines() if line[1] != " "
+    }
     unmerged = {line.partition("\t")[2] for line in git(folder, "ls-files", "-u").splitlines()}
     assert changed <= {*unmerged, "? scratch.txt", "scratch.txt"}, "all is staged"
     assert read_answers(folder)["_commit"] == "v0.3.0"
@@ -113,7 +128,9 @@ def test_edit_stays_in_its_block(make_project: MakeProject, fastproj: Fastproj) 
 
 
 @pytest.mark.parametrize(("state", "name"), [(crlf, "engine.py"), (renamed_with_crlf, "motor.py")])
-def test_line_endings_cause_no_conflict(state: State, name: str, make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_line_endings_cause_no_conflict(
+    state: State, name: str, make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project("v0.1.0")
     state(folder)
     commit(folder)
@@ -131,7 +148,11 @@ def test_dry_run_changes_nothing(make_project: MakeProject, fastproj: Fastproj) 
     commit(folder)
 
     def all_files() -> dict[str, bytes]:
-        found = (file for file in folder.rglob("*") if file.is_file() and folder / ".git/objects" not in file.parents)
+        found = (
+            file
+            for file in folder.rglob("*")
+            if file.is_file() and folder / ".git/objects" not in file.parents
+        )
         return {str(file): file.read_bytes() for file in found}
 
     before = all_files()

@@ -14,13 +14,19 @@ def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -
     folder = make_project("v0.2.0")
     edited_another_function(folder)
     commit(folder)
-    result = fastproj("update", "--to", "v0.2.0", "--gpus", "8", "--components", "slurm", cwd=folder)
+    result = fastproj(
+        "update", "--to", "v0.2.0", "--gpus", "8", "--components", "slurm", cwd=folder
+    )
     assert result.returncode == 0, result.stderr
     assert "gpus: 0 -> 8" in result.stdout
     assert (folder / "job.sbatch").is_file()
     assert "8 GPUs" in (folder / "README.md").read_text()
     recorded = read_answers(folder)
-    assert (recorded["gpus"], recorded["tensor_cores"], recorded["components"]) == (8, "bf16", ["slurm"])
+    assert (recorded["gpus"], recorded["tensor_cores"], recorded["components"]) == (
+        8,
+        "bf16",
+        ["slurm"],
+    )
     assert recorded["_commit"] == "v0.2.0"
     commit(folder)
     result = fastproj("update", "--to", "v0.2.0", "--gpus", "0", cwd=folder)
@@ -33,7 +39,9 @@ def test_update_changes_answers(make_project: MakeProject, fastproj: Fastproj) -
     assert git(folder, "status", "--porcelain") == ""
 
 
-def test_edited_model_file_is_kept_also_with_another_model(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_edited_model_file_is_kept_also_with_another_model(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project("v0.1.0")
     model = folder / PACKAGE / "model.py"
     own_model(folder)
@@ -46,11 +54,16 @@ def test_edited_model_file_is_kept_also_with_another_model(make_project: MakePro
     result = fastproj("update", "--model", "two", cwd=folder)
     assert result.returncode == 0, result.stdout
     assert "model: one -> two" in result.stdout
-    assert "yours     src/proj/model.py: kept with your changes; the template has a newer version" in result.stdout
+    assert (
+        "yours     src/proj/model.py: kept with your changes; the template has a newer version"
+        in result.stdout
+    )
     assert model.read_text() == "# a network of my own\nSIZE = 99\n"
 
 
-def test_model_file_without_edits_becomes_the_new_models(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_model_file_without_edits_becomes_the_new_models(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project("v0.1.0")
     result = fastproj("update", "--model", "two", cwd=folder)
     assert result.returncode == 0, result.stdout
@@ -95,7 +108,9 @@ def test_update_on_another_machine(fastproj: Fastproj, tmp_path: Path, home: Pat
 
 
 @pytest.mark.parametrize("tag", ["2025.10", "1.0", "1"] if EVERY else ["2025.10"])
-def test_version_that_looks_like_a_number(tag: str, make_project: MakeProject, fastproj: Fastproj, fork: Path) -> None:
+def test_version_that_looks_like_a_number(
+    tag: str, make_project: MakeProject, fastproj: Fastproj, fork: Path
+) -> None:
     folder = make_project("v0.3.0")
     for old in git(fork, "tag").split():
         if old != "v0.3.0":
@@ -112,7 +127,8 @@ def test_version_that_looks_like_a_number(tag: str, make_project: MakeProject, f
     edit(fork / "project/README.md.jinja", "About it", "About that")
     commit(fork)
     git(fork, "tag", "2026.1")
-    edit(folder / ".copier-answers.yml", f"_commit: '{tag}'", f"_commit: {tag}")  # as earlier versions wrote it
+    # as earlier versions wrote it
+    edit(folder / ".copier-answers.yml", f"_commit: '{tag}'", f"_commit: {tag}")
     commit(folder)
     result = fastproj("update", cwd=folder)
     assert result.returncode == 0, result.stderr

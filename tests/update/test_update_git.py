@@ -42,14 +42,17 @@ def test_continue_commits_the_update_also_after_garbage_collection(conflict: Pat
     git(conflict, "add", ENGINE)
     cherry_pick(conflict, "--continue")
     assert (
-        git(conflict, "log", "-1", "--format=%s %P") == f"Update to template v0.3.0 {git(conflict, 'rev-parse', '@~')}"
+        git(conflict, "log", "-1", "--format=%s %P")
+        == f"Update to template v0.3.0 {git(conflict, 'rev-parse', '@~')}"
     )
     assert git(conflict, "status", "--porcelain") == ""
     assert not list((conflict / ".git").rglob("*CHERRY_PICK_HEAD*"))
     assert read_answers(conflict)["_commit"] == "v0.3.0"
 
 
-def test_abort_restores_every_file_and_keeps_later_edits(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_abort_restores_every_file_and_keeps_later_edits(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project()
     edited_same_line(folder)
     (folder / "own.py").write_text("OWN = 1\n")
@@ -66,7 +69,9 @@ def test_abort_restores_every_file_and_keeps_later_edits(make_project: MakeProje
     assert not list((folder / ".git").rglob("*CHERRY_PICK_HEAD*"))
 
 
-def test_undo_touches_only_the_files_of_the_update(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_undo_touches_only_the_files_of_the_update(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project()
     for name in ("own.py", "staged.py"):
         (folder / name).write_text("OWN = 1\n")
@@ -84,13 +89,22 @@ def test_undo_touches_only_the_files_of_the_update(make_project: MakeProject, fa
     assert "Mine" in (folder / "README.md").read_text()
     git(folder, "restore", "README.md")
     subprocess.run(undo, shell=True, check=True, cwd=folder)  # noqa: S602
-    assert read_files(folder) == before | dict.fromkeys(("own.py", "staged.py", "later.py"), ("-", b"OWN = 2\n"))
+    assert read_files(folder) == before | dict.fromkeys(
+        ("own.py", "staged.py", "later.py"), ("-", b"OWN = 2\n")
+    )
 
 
 @pytest.mark.parametrize("place", [".gitattributes", ".git/info/attributes"])
-def test_merge_driver_of_the_user_applies(place: str, make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_merge_driver_of_the_user_applies(
+    place: str, make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project()
-    git(folder, "config", "merge.both.driver", "echo said by the driver; cat %A %B > both && mv both %A")
+    git(
+        folder,
+        "config",
+        "merge.both.driver",
+        "echo said by the driver; cat %A %B > both && mv both %A",
+    )
     (folder / ".git/info").mkdir(exist_ok=True)
     (folder / place).write_text("engine.py merge=both\n")
     edited_same_line(folder)
@@ -112,7 +126,9 @@ def test_conflict_style_of_the_user_applies(make_project: MakeProject, fastproj:
     assert "\n||||||| " in (folder / ENGINE).read_text()
 
 
-def test_bare_repository_in_a_clone_runs_nothing(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_bare_repository_in_a_clone_runs_nothing(
+    make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
     """Git would read the settings of one in the project's folder, or below it."""
     top = tmp_path / "clone"
     top.mkdir()
@@ -147,7 +163,9 @@ def test_stale_time_of_a_file_is_no_change(make_project: MakeProject, fastproj: 
     assert fastproj("update", cwd=folder).returncode == 0
 
 
-def test_second_update_waits_for_the_first_to_be_committed(conflict: Path, fastproj: Fastproj) -> None:
+def test_second_update_waits_for_the_first_to_be_committed(
+    conflict: Path, fastproj: Fastproj
+) -> None:
     before = project_state(conflict)
     for command in (["update"], ["update", "--dry-run"]):
         result = fastproj(*command, cwd=conflict)

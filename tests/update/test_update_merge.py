@@ -6,7 +6,9 @@ from program import Fastproj
 from updating import MakeProject, commit, git
 
 
-def test_folder_in_place_of_a_deleted_file(make_project: MakeProject, fastproj: Fastproj, fork: Path) -> None:
+def test_folder_in_place_of_a_deleted_file(
+    make_project: MakeProject, fastproj: Fastproj, fork: Path
+) -> None:
     folder = make_project("v0.3.0")
     (fork / "project/logo.bin").unlink()
     (fork / "project/logo.bin").mkdir()

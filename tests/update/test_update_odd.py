@@ -18,12 +18,16 @@ def test_parent_folder_is_not_the_project(make_project: MakeProject, fastproj: F
     assert read_files(folder) == before
 
 
-def test_status_through_a_symlink(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_status_through_a_symlink(
+    make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
     (tmp_path / "link").symlink_to(make_project("v0.3.0") / "src")
     assert fastproj("status", str(tmp_path / "link")).returncode == 0
 
 
-def test_current_folder_is_removed_by_the_update(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_current_folder_is_removed_by_the_update(
+    make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
     folder = make_project("v0.2.0")
     edit(folder / "src/proj/engine.py", "return 20", "return 21")
     commit(folder)
@@ -44,7 +48,9 @@ def test_answer_of_another_type_is_converted(make_project: MakeProject, fastproj
     assert "gpus: 0\n" in (folder / ".copier-answers.yml").read_text()
 
 
-def test_line_endings_of_the_answers_file_cause_no_conflict(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_line_endings_of_the_answers_file_cause_no_conflict(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project()
     file = folder / ".copier-answers.yml"
     edit(file, "_commit: v0.1.0\n", "_commit: 'v0.1.0'\n")
@@ -55,7 +61,9 @@ def test_line_endings_of_the_answers_file_cause_no_conflict(make_project: MakePr
     assert b"_commit: v0.3.0\r\n" in file.read_bytes()
 
 
-def test_gitattributes_are_merged(make_project: MakeProject, fastproj: Fastproj, fork: Path) -> None:
+def test_gitattributes_are_merged(
+    make_project: MakeProject, fastproj: Fastproj, fork: Path
+) -> None:
     """Also if the template adds or removes some."""
     folder = make_project()
     (fork / "project/.gitattributes").write_text("*.bin binary\n")
@@ -76,7 +84,9 @@ def test_gitattributes_are_merged(make_project: MakeProject, fastproj: Fastproj,
     assert "*.bin binary\n" in text
 
 
-def test_filter_of_the_project_applies_to_what_is_rendered(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_filter_of_the_project_applies_to_what_is_rendered(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project()
     git(folder, "config", "filter.upper.clean", "tr a-z A-Z")
     (folder / ".gitattributes").write_text("README.md filter=upper\n")
@@ -87,7 +97,9 @@ def test_filter_of_the_project_applies_to_what_is_rendered(make_project: MakePro
     assert "RELEASE 3." in git(folder, "show", ":README.md")
 
 
-def test_conflict_in_skip_worktree_file_is_refused(make_project: MakeProject, fastproj: Fastproj) -> None:
+def test_conflict_in_skip_worktree_file_is_refused(
+    make_project: MakeProject, fastproj: Fastproj
+) -> None:
     folder = make_project()
     edit(folder / ENGINE, '"""Of release', '"""Mine, of release')
     commit(folder)
@@ -98,7 +110,9 @@ def test_conflict_in_skip_worktree_file_is_refused(make_project: MakeProject, fa
     assert project_state(folder) == before
 
 
-def test_untracked_folder_with_a_link_is_refused(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_untracked_folder_with_a_link_is_refused(
+    make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
     folder = make_project()
     (folder / "docs/new.md").mkdir(parents=True)
     (folder / "docs/new.md/data").symlink_to(tmp_path)
@@ -108,7 +122,9 @@ def test_untracked_folder_with_a_link_is_refused(make_project: MakeProject, fast
     assert read_files(folder) == before
 
 
-def test_update_does_not_call_git_per_file(make_project: MakeProject, fastproj: Fastproj, tmp_path: Path) -> None:
+def test_update_does_not_call_git_per_file(
+    make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
+) -> None:
     folder = make_project()
     (folder / "mine").mkdir()
     for number in range(150):
@@ -116,7 +132,9 @@ def test_update_does_not_call_git_per_file(make_project: MakeProject, fastproj: 
     commit(folder)
     (tmp_path / "bin").mkdir()
     git_itself = shutil.which("git")
-    (tmp_path / "bin/git").write_text(f'#!/bin/sh\necho >> {tmp_path}/calls\nexec {git_itself} "$@"\n')
+    (tmp_path / "bin/git").write_text(
+        f'#!/bin/sh\necho >> {tmp_path}/calls\nexec {git_itself} "$@"\n'
+    )
     (tmp_path / "bin/git").chmod(0o755)
     result = fastproj("update", cwd=folder, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
     assert result.returncode == 0, result.stderr

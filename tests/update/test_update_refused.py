@@ -15,9 +15,16 @@ STATES = [*REFUSED, *(it for it in REFUSING if it[0] is not broken_gitconfig)]
 """`test_broken_git_settings_are_named` has the other one."""
 
 
-@pytest.mark.parametrize(("state", "message"), STATES, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("state", "message"), STATES, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_update_is_refused(
-    state: State, message: str, make_project: MakeProject, bundles: list[Path], fastproj: Fastproj, tmp_path: Path
+    state: State,
+    message: str,
+    make_project: MakeProject,
+    bundles: list[Path],
+    fastproj: Fastproj,
+    tmp_path: Path,
 ) -> None:
     folder = make_project()
     shutil.copy(bundles[-1], tmp_path / "team.bundle")

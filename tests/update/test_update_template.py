@@ -24,7 +24,10 @@ def test_fork_is_recorded_and_used_by_later_updates(
     result = fastproj("update", "--template", f"file://{fork}", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert (folder / "team.txt").read_text() == "of the team\n"
-    assert (read_answers(folder)["_src_path"], read_answers(folder)["_commit"]) == (f"file://{fork}", "v0.3.1")
+    assert (read_answers(folder)["_src_path"], read_answers(folder)["_commit"]) == (
+        f"file://{fork}",
+        "v0.3.1",
+    )
     commit(folder)
     assert "up to date: v0.3.1" in fastproj("update", cwd=folder).stdout
 
@@ -40,12 +43,17 @@ def test_edited_file_that_the_template_moves_and_rewrites_is_kept(
     package = fork / "project/src/{{ package }}"
     (package / "engine.py").unlink()
     (package / "core").mkdir()
-    (package / "core/motor.py").write_text("".join(f"class Part{number}: ...\n" for number in range(40)))
+    (package / "core/motor.py").write_text(
+        "".join(f"class Part{number}: ...\n" for number in range(40))
+    )
     commit(fork)
     git(fork, "tag", "v0.4.0")
     result = fastproj("update", "--template", str(fork), cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "yours     src/proj/engine.py: kept with your changes; it is no longer rendered" in result.stdout
+    assert (
+        "yours     src/proj/engine.py: kept with your changes; it is no longer rendered"
+        in result.stdout
+    )
     assert engine.read_text() == mine
     assert "class Part0" in (folder / "src/proj/core/motor.py").read_text()
 
@@ -72,7 +80,9 @@ def test_broken_bundle_is_a_one_line_error(
     assert read_files(folder) == before
 
 
-@pytest.mark.parametrize(("said", "message"), [("git version 2.37.9", "install git 2.38 or newer"), ("hi", "repair")])
+@pytest.mark.parametrize(
+    ("said", "message"), [("git version 2.37.9", "install git 2.38 or newer"), ("hi", "repair")]
+)
 def test_old_or_missing_git_is_a_one_line_error(
     said: str, message: str, make_project: MakeProject, fastproj: Fastproj, tmp_path: Path
 ) -> None:

@@ -49,7 +49,9 @@ def detect(root: Path = Path("/")) -> Machine:
     """Detect the hardware; /sys is read under `root`."""
     notes: list[str] = []
     gpus = _nvidia(notes) or _amd(root) or _apple()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return Machine(tuple(gpus), cores, tuple(notes))
 
 
@@ -57,7 +59,9 @@ def nvidia_format(capability: str, name: str) -> Format:
     """Return the newest Tensor Core format (CUDA C++ Programming Guide, section "Compute Capabilities")."""
     major, minor = capability.split(".")
     generation = (int(major), int(minor))
-    if generation < (7, 0) or (generation == (7, 5) and re.search(r"GTX 16|MX\d|\bT([456]00|1000|1200|2000)\b", name)):
+    if generation < (7, 0) or (
+        generation == (7, 5) and re.search(r"GTX 16|MX\d|\bT([456]00|1000|1200|2000)\b", name)
+    ):
         return "none"  # the small Turing chips have no Tensor Cores
     return "fp16" if generation < (8, 0) else "bf16" if generation < (8, 9) else "fp8"
 
@@ -91,7 +95,9 @@ def _visible(devices: list[tuple[str, Gpu]], notes: list[str]) -> list[Gpu]:
         matches = [
             gpu
             for index, (uuid, gpu) in enumerate(devices)
-            if entry.startswith("MIG-") or entry == str(index) or (entry.startswith("GPU-") and uuid.startswith(entry))
+            if entry.startswith("MIG-")
+            or entry == str(index)
+            or (entry.startswith("GPU-") and uuid.startswith(entry))
         ]
         if not matches:
             break
@@ -103,12 +109,16 @@ def _output(command: list[str], notes: list[str]) -> str:
     """Return what a tool prints; empty if it is missing or, with a note, if it fails."""
     tool = command[0]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
     except FileNotFoundError:
         return ""
     except (OSError, subprocess.TimeoutExpired) as error:
         late = isinstance(error, subprocess.TimeoutExpired)
-        notes.append(f"{tool} {f'did not finish in {TIMEOUT_S:g} s' if late else f'could not be started: {error}'}")
+        notes.append(
+            f"{tool} {f'did not finish in {TIMEOUT_S:g} s' if late else f'could not be started: {error}'}"
+        )
         return ""
     text = done.stdout.decode(errors="replace").strip()
     if done.returncode:
@@ -122,7 +132,10 @@ def _amd(root: Path) -> list[Gpu]:
     for properties in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
         with suppress(OSError):  # the kernel hides a GPU that a container may not use
             texts.append(properties.read_text())
-    versions = map(int, re.findall(r"^gfx_target_version ([1-9]\d*)$", "\n".join(texts), re.MULTILINE))  # 0 for a CPU
+    # 0 for a CPU
+    versions = map(
+        int, re.findall(r"^gfx_target_version ([1-9]\d*)$", "\n".join(texts), re.MULTILINE)
+    )
     targets = [f"gfx{it // 10000}{it // 100 % 100:x}{it % 100:x}" for it in versions]
     return [Gpu(f"AMD {target}", target, amd_format(target)) for target in targets]
 

@@ -8,7 +8,8 @@ from ..shared.errors import UsageError
 
 LONGEST = 60
 
-# What rendered projects require and import, and tools that they use: a package of that name would hide it.
+# What rendered projects require and import, and tools that they use: a package of that name would
+# hide it.
 _DEPENDENCIES = {
     "accelerate", "alembic", "conftest", "copier", "fastproj", "fastproj_cli", "jsonargparse", "lightning",
     "matplotlib", "mlflow", "mlflow_skinny", "mypy", "numpy", "onnxruntime", "onnxscript", "optuna", "packaging",
@@ -41,4 +42,11 @@ def _problem(name: str) -> str:
         "a package that the project uses": package in _DEPENDENCIES,
         "a folder in the project": package in _FOLDERS,
     }
-    return next((f"{it}: choose another, such as my-{package}" for it, applies in reasons.items() if applies), "")
+    return next(
+        (
+            f"{it}: choose another, such as my-{package}"
+            for it, applies in reasons.items()
+            if applies
+        ),
+        "",
+    )

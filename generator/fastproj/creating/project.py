@@ -39,9 +39,13 @@ def destination(name: str, output: Path) -> Path:
     names.check(name)
     target = output / name
     if not os.path.isdir(output):  # unlike Path.is_dir, also False if permissions forbid a look
-        raise FastprojError(f"--output {output} is not a folder: create it first, or choose another")
+        raise FastprojError(
+            f"--output {output} is not a folder: create it first, or choose another"
+        )
     if os.path.lexists(target):
-        raise FastprojError(f"{target} exists already: choose another name, or another folder with --output")
+        raise FastprojError(
+            f"{target} exists already: choose another name, or another folder with --output"
+        )
     return target
 
 
@@ -52,16 +56,27 @@ def default_answers(machine: Machine) -> Answers:
 
 
 def create(
-    target: Path, location: str | None, options: Answers, data: list[str], machine: Machine, ask: bool, commit: bool
+    target: Path,
+    location: str | None,
+    options: Answers,
+    data: list[str],
+    machine: Machine,
+    ask: bool,
+    commit: bool,
 ) -> Project:
     """Render a template into `target` with the answers in options and `--data`, prompting for the others if `ask`.
 
-    The project is rendered into a folder next to `target` and then renamed, so `target` is never incomplete.
+    The project is rendered into a folder next to `target` and then renamed, so `target` is never
+    incomplete.
     """
     shown, target = target, target.absolute()
     try:
         with scratch_folder(target.parent, target.name) as scratch:
-            template, defaults, stage = open_template(location, scratch), default_answers(machine), scratch / "project"
+            template, defaults, stage = (
+                open_template(location, scratch),
+                default_answers(machine),
+                scratch / "project",
+            )
             questions = questions_in(template.at(template.newest))
             answers = combine(options, data, questions) | {"project_name": target.name}
             if ask:
@@ -79,7 +94,10 @@ def create(
 
 
 def _commit(stage: Path, target: Path) -> str:
-    """Create a git repository with one commit, and describe the outcome. Failing to commit is not an error."""
+    """Create a git repository with one commit, and describe the outcome.
+
+    Failing to commit is not an error.
+    """
     if git.run(target.parent, "rev-parse", "--is-inside-work-tree").text.strip() == "true":
         return "no git repository of its own, as the folder is in one: git add it there"
     for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):

@@ -44,10 +44,14 @@ def ask(questions: Answers, given: Answers, defaults: Answers, confirmation: str
                 asked.append(name)
             else:
                 known[name] = question.default(defaults)
-        if asked and not _confirm(confirmation, {name: known[name] for name in known if name in {*given, *asked}}):
+        if asked and not _confirm(
+            confirmation, {name: known[name] for name in known if name in {*given, *asked}}
+        ):
             raise KeyboardInterrupt
     except EOFError as error:
-        raise FastprojError("the input ended before all questions were answered: answer them, or pass --yes") from error
+        raise FastprojError(
+            "the input ended before all questions were answered: answer them, or pass --yes"
+        ) from error
     except Exception as error:
         reason = f"the question {shown_name(name)} is broken ({' '.join(str(error).split())})"
         raise FastprojError(f"{reason}: answer it with {option(name)}, or use --yes") from error
@@ -77,7 +81,9 @@ def _prompt(question: Question, default: Any) -> Any:
     if found := question.choices():
         several = question.entry.get("multiselect")
         checked = (default or []) if several else []
-        choices = [Choice(_wrapped(name), value, checked=value in checked) for name, value in found.items()]
+        choices = [
+            Choice(_wrapped(name), value, checked=value in checked) for name, value in found.items()
+        ]
         keys = f"Arrows: move, typing: filter, {'Space: toggle, Enter: done' if several else 'Enter: select'}"
         look = _LIST | {"instruction": "\n  ".join([*details, keys])}
         if several:
@@ -91,7 +97,9 @@ def _prompt(question: Question, default: Any) -> Any:
     empty = "" if default is None else str(default)
     if isinstance(default, dict | list):
         empty = yaml.safe_dump(default, default_flow_style=True).strip()
-    text = questionary.text(f"{message}\n ", placeholder=[("fg:ansibrightblack", empty)], **_LOOK).unsafe_ask()
+    text = questionary.text(
+        f"{message}\n ", placeholder=[("fg:ansibrightblack", empty)], **_LOOK
+    ).unsafe_ask()
     return str(text or empty)
 
 

@@ -10,7 +10,12 @@ from jinja2.sandbox import SandboxedEnvironment
 _JINJA = SandboxedEnvironment(
     extensions=["jinja2_ansible_filters.AnsibleCoreFiltersExtension"], undefined=StrictUndefined
 )
-for _name in ("expandvars", "expanduser", "fileglob", "realpath"):  # these read the user's variables and folders
+for _name in (
+    "expandvars",
+    "expanduser",
+    "fileglob",
+    "realpath",
+):  # these read the user's variables and folders
     _JINJA.filters.pop(_name, None)
 
 
@@ -43,7 +48,9 @@ class Question:
 
     def parsed(self, value: Any) -> Any:
         """Return an answer in the question's type."""
-        if not isinstance(value, str) or (self.kind in ("str", "path") and not self.entry.get("multiselect")):
+        if not isinstance(value, str) or (
+            self.kind in ("str", "path") and not self.entry.get("multiselect")
+        ):
             return value
         if self.kind in ("int", "float"):
             return int(value) if self.kind == "int" else float(value)
@@ -54,7 +61,9 @@ class Question:
         try:
             parsed = self.parsed(answer)
         except (ValueError, yaml.YAMLError):
-            return {"int": "enter a whole number", "float": "enter a number"}.get(self.kind, "this is not valid YAML")
+            return {"int": "enter a whole number", "float": "enter a number"}.get(
+                self.kind, "this is not valid YAML"
+            )
         found = self._value(self.entry.get("validator", ""), **{self.name: parsed})
         return " ".join(str(found).split())
 
@@ -62,7 +71,11 @@ class Question:
         """Return the allowed answers by their titles; none if any is allowed."""
         found = self._value(self.entry.get("choices", []))
         found = yaml.safe_load(found) if isinstance(found, str) else found
-        pairs = found.items() if isinstance(found, dict) else [it if isinstance(it, list) else (it, it) for it in found]
+        pairs = (
+            found.items()
+            if isinstance(found, dict)
+            else [it if isinstance(it, list) else (it, it) for it in found]
+        )
         values = {title: it["value"] if isinstance(it, dict) else it for title, it in pairs}
         return {str(self._value(title)): self._value(value) for title, value in values.items()}
 
@@ -72,4 +85,6 @@ class Question:
 
     def _value(self, value: Any, **more: Any) -> Any:
         """Return a value in which an expression is evaluated."""
-        return _JINJA.from_string(value).render(self.known | more) if isinstance(value, str) else value
+        return (
+            _JINJA.from_string(value).render(self.known | more) if isinstance(value, str) else value
+        )

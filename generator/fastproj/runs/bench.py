@@ -14,7 +14,9 @@ from .trials import Trial
 HEADINGS = ("technique", "samples/s without", "with", "times", "range", "peak memory, MB")
 
 
-def bench(setting: Setting, chosen: dict[str, Technique], measure: Measure) -> Iterator[tuple[str, Compared]]:
+def bench(
+    setting: Setting, chosen: dict[str, Technique], measure: Measure
+) -> Iterator[tuple[str, Compared]]:
     """Measure each technique."""
     for name, technique in chosen.items():
         yield name, measure.compare(technique.without, {name: technique.with_it}, drop=False)[name]
@@ -34,17 +36,25 @@ def cells(name: str, found: Compared) -> list[str]:
 def table(lines: list[list[str]]) -> str:
     """Return the table for the terminal."""
     whole = [line for line in lines if len(line) == len(HEADINGS)]
-    widths = [max(len(line[place]) for line in [[*HEADINGS], *whole]) for place in range(len(HEADINGS))]
+    widths = [
+        max(len(line[place]) for line in [[*HEADINGS], *whole]) for place in range(len(HEADINGS))
+    ]
     widths[0] = max(len(line[0]) for line in [[*HEADINGS], *lines])
     shown = []
     for line in [[*HEADINGS], *lines]:
         first = f"{line[0]:{widths[0]}}"
-        rest = line[1:] if len(line) == 2 else [f"{it:>{size}}" for it, size in zip(line[1:], widths[1:], strict=True)]
+        rest = (
+            line[1:]
+            if len(line) == 2
+            else [f"{it:>{size}}" for it, size in zip(line[1:], widths[1:], strict=True)]
+        )
         shown.append("  ".join([first, *rest]).rstrip())
     return "\n".join(shown)
 
 
-def as_record(setting: Setting, chosen: dict[str, Technique], found: dict[str, Compared]) -> dict[str, Any]:
+def as_record(
+    setting: Setting, chosen: dict[str, Technique], found: dict[str, Compared]
+) -> dict[str, Any]:
     """Return all that was measured."""
     return {
         "machine": setting.machine.text(),

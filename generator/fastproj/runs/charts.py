@@ -1,4 +1,7 @@
-"""The charts of a report, as SVG that takes the colors of the page. matplotlib is imported here only."""
+"""The charts of a report, as SVG that takes the colors of the page.
+
+matplotlib is imported here only.
+"""
 
 import io
 import math
@@ -33,7 +36,9 @@ TITLES = {
     "data_wait": "share of the time waiting for data",
 }
 STYLE: dict[Any, Any] = {
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT),
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT
+    ),
     "svg.fonttype": "none",
     "svg.hashsalt": "fastproj",
     "font.family": "sans-serif",
@@ -57,9 +62,13 @@ def color(place: int) -> str:
 def curves(runs: list[Run]) -> list[tuple[str, str]]:
     """Return a title and a chart for each metric and each number about the training."""
     names = dict.fromkeys(name for run in runs for row in run.rows for name in row)
-    metrics = [name for name in names if name not in ("split", "step", "seconds", "skipped", *TITLES)]
+    metrics = [
+        name for name in names if name not in ("split", "step", "seconds", "skipped", *TITLES)
+    ]
     metrics.sort(key=lambda name: name != "loss")
-    titles = {name: name for name in metrics} | {name: it for name, it in TITLES.items() if name in names}
+    titles = {name: name for name in metrics} | {
+        name: it for name, it in TITLES.items() if name in names
+    }
     return [(title, _curve(runs, name)) for name, title in titles.items()]
 
 
@@ -69,7 +78,13 @@ def _curve(runs: list[Run], name: str) -> str:
     for place, run in enumerate(runs):
         validated = color(place) if len(runs) > 1 else COLORS[1]
         axes.plot(*_points(run.of("train"), name), color=color(place), linewidth=1.2, alpha=0.75)
-        axes.plot(*_points(run.of("val"), name), color=validated, linewidth=1.6, marker="o", markersize=3.5)
+        axes.plot(
+            *_points(run.of("val"), name),
+            color=validated,
+            linewidth=1.6,
+            marker="o",
+            markersize=3.5,
+        )
         for step, event in events(run):
             if "resumed" in event:
                 axes.axvline(step, color=color(place), linewidth=1, linestyle=":")
@@ -82,7 +97,9 @@ def _curve(runs: list[Run], name: str) -> str:
 def _points(rows: Iterable[Row], name: str) -> tuple[list[int], list[float]]:
     """Return steps and values; what is not finite, or too large to be drawn, is a gap."""
     found = [(row["step"], row[name]) for row in rows if name in row]
-    return [step for step, _ in found], [value if abs(value) < 1e100 else math.nan for _, value in found]
+    return [step for step, _ in found], [
+        value if abs(value) < 1e100 else math.nan for _, value in found
+    ]
 
 
 def phase_bars(times: list[dict[str, float]]) -> str:
@@ -108,7 +125,13 @@ def ratio_bars(ratios: dict[str, list[float]]) -> Any:
     figure = Figure(figsize=(7, 0.9 + 0.32 * len(ratios)), layout="constrained")
     axes = figure.add_subplot()
     for place, found in enumerate(ratios.values()):
-        axes.barh(-place, median(found) - 1, left=1, color=COLORS[0] if median(found) >= 1 else COLORS[4], height=0.6)
+        axes.barh(
+            -place,
+            median(found) - 1,
+            left=1,
+            color=COLORS[0] if median(found) >= 1 else COLORS[4],
+            height=0.6,
+        )
         axes.hlines(-place, found[0], found[-1], color="#475569", linewidth=1.5)
     axes.axvline(1, color="#475569", linewidth=1)
     axes.set_yticks([-place for place in range(len(ratios))], [*ratios])

@@ -1,4 +1,7 @@
-"""What limits a run and what went wrong, in sentences with numbers. They say only what the rows prove."""
+"""What limits a run and what went wrong, in sentences with numbers.
+
+They say only what the rows prove.
+"""
 
 import math
 
@@ -12,7 +15,13 @@ SHARE = {WAIT: 0.1, VALIDATE: 0.25}
 
 def diagnose(run: Run) -> list[str]:
     """Return the findings about a run, the most important one first."""
-    found = [unfinished(run), _diverged(run), *_slow(run), *waiting_calls(run.folder), _overfitting(run)]
+    found = [
+        unfinished(run),
+        _diverged(run),
+        *_slow(run),
+        *waiting_calls(run.folder),
+        _overfitting(run),
+    ]
     return [sentence for sentence in found if sentence]
 
 
@@ -46,7 +55,10 @@ def _diverged(run: Run) -> str:
     if len(losses) < 4:
         return ""
     lowest, end = min(losses, key=_loss), sum(map(_loss, losses[-3:])) / 3
-    if end > lowest["loss"] + 2 * abs(losses[0]["loss"] - lowest["loss"]) and end > 1.5 * losses[0]["loss"] > 0:
+    if (
+        end > lowest["loss"] + 2 * abs(losses[0]["loss"] - lowest["loss"])
+        and end > 1.5 * losses[0]["loss"] > 0
+    ):
         rise = f"from {lowest['loss']:.4g} at step {lowest['step']:,} to {end:.4g} in the last rows"
         return f"The training loss diverged: it rose {rise}; lower {run.key('optim.lr')}."
     return ""
@@ -65,11 +77,21 @@ def _slow(run: Run) -> list[str]:
         known = isinstance(workers, int) and workers > 0
         more = f"try {run.key('loader.workers')} {2 * workers if known else 4}"
         now = "" if workers is None else f" (now {workers})"
-        found.append(f"The loader is the bottleneck: data wait {wait:.0%} of the training loop; {more}{now}.")
+        found.append(
+            f"The loader is the bottleneck: data wait {wait:.0%} of the training loop; {more}{now}."
+        )
     if share >= SHARE[VALIDATE]:
-        what = "Validation takes" if "lightning" in run.versions else "Validation, with its checkpoints, takes"
+        what = (
+            "Validation takes"
+            if "lightning" in run.versions
+            else "Validation, with its checkpoints, takes"
+        )
         every = run.option("train.eval_every")
-        now = "" if run.key("train.eval_every") not in run.options else f" (now {every or 'each epoch'})"
+        now = (
+            ""
+            if run.key("train.eval_every") not in run.options
+            else f" (now {every or 'each epoch'})"
+        )
         found.append(f"{what} {share:.0%} of the time: raise {run.key('train.eval_every')}{now}.")
     if not found and any("data_wait" in row for row in run.rows):
         rest = f"data wait {wait:.0%}, validation {share:.0%} of the time"
@@ -118,17 +140,23 @@ def compare(runs: list[Run], differing: dict[str, list[str]]) -> list[str]:
         if differing.keys() == keys:
             by_name = {run.name: run.option("train.micro_batch") for run in runs}
             if by_name[fast] > by_name[slow]:
-                found.append(f"The small batch is the bottleneck of {slow}: only {', '.join(keys)} differs.")
+                found.append(
+                    f"The small batch is the bottleneck of {slow}: only {', '.join(keys)} differs."
+                )
     return found
 
 
 def happened(run: Run) -> list[tuple[int, str]]:
     """Return the events of a run, among them values that are not finite, and that it has not finished."""
     found = events(run)
-    for name in dict.fromkeys(name for row in run.rows for name in row if name not in ("split", "step")):
+    for name in dict.fromkeys(
+        name for row in run.rows for name in row if name not in ("split", "step")
+    ):
         steps = [row["step"] for row in run.rows if not math.isfinite(row.get(name, 0.0))]
         if steps:
-            found.append((steps[0], f"{name} is not finite in {len(steps)} rows, first at step {steps[0]:,}"))
+            found.append(
+                (steps[0], f"{name} is not finite in {len(steps)} rows, first at step {steps[0]:,}")
+            )
     if ending := unfinished(run):
         found.append((run.rows[-1]["step"], ending[0].lower() + ending[1:].rstrip(".")))
     return sorted(found, key=lambda event: event[0])

@@ -15,7 +15,12 @@ def suggested(trainer: Trainer, kept: Options) -> tuple[float | None, str]:
     """Return the geometric mean of what the tests suggest, and the reason; None if they do not agree."""
     rates: list[float] = []
     for seed in SEEDS:
-        given = {"lr_range_test.enabled": True, "train.steps": STEPS, "train.eval_every": STEPS, "run.seed": seed}
+        given = {
+            "lr_range_test.enabled": True,
+            "train.steps": STEPS,
+            "train.eval_every": STEPS,
+            "run.seed": seed,
+        }
         try:
             folder = trainer.train(kept | given)
         except FastprojError as error:
@@ -27,4 +32,6 @@ def suggested(trainer: Trainer, kept: Options) -> tuple[float | None, str]:
     listed = ", ".join(f"{rate:.2g}" for rate in rates)
     if max(rates) > AGREE * min(rates):
         return None, f"range tests of {len(SEEDS)} seeds disagree: {listed}"
-    return float(f"{geometric_mean(rates):.2g}"), f"range tests of {len(SEEDS)} seeds suggest {listed}"
+    return float(
+        f"{geometric_mean(rates):.2g}"
+    ), f"range tests of {len(SEEDS)} seeds suggest {listed}"

@@ -73,4 +73,6 @@ def as_arguments(options: Options) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )

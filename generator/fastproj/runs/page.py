@@ -59,12 +59,22 @@ def page(runs: list[Run]) -> str:
         _section("Summary", _table(summary.facts(runs), runs)),
     ]
     if several:
-        parts.append(_section("Options that differ", _table(summary.differing(runs), runs) or "<p>None.</p>"))
-    parts += [_section("Curves", _curves(runs)), _section("Time", _times(runs)), _section("Events", _events(runs))]
+        parts.append(
+            _section("Options that differ", _table(summary.differing(runs), runs) or "<p>None.</p>")
+        )
+    parts += [
+        _section("Curves", _curves(runs)),
+        _section("Time", _times(runs)),
+        _section("Events", _events(runs)),
+    ]
     parts.append(_section("Environment", _table(summary.environment(runs), runs, "texts")))
     for run in runs:
         table = _table(summary.options(run), [run], "texts")
-        parts.append(f"<details><summary>All options of {escape(run.name)}</summary>{table}</details>" if table else "")
+        parts.append(
+            f"<details><summary>All options of {escape(run.name)}</summary>{table}</details>"
+            if table
+            else ""
+        )
     return "\n".join([*filter(None, parts), "</body>\n</html>\n"])
 
 
@@ -76,7 +86,10 @@ def _table(table: Table, runs: list[Run], kind: str = "numbers") -> str:
     """Return a table with a column for each run."""
     if not table:
         return ""
-    names = "".join(f"<th>{_swatch(charts.color(place))}{escape(run.name)}</th>" for place, run in enumerate(runs))
+    names = "".join(
+        f"<th>{_swatch(charts.color(place))}{escape(run.name)}</th>"
+        for place, run in enumerate(runs)
+    )
     head = f"<thead><tr><th></th>{names}</tr></thead>" if len(runs) > 1 else ""
     rows = [
         f"<tr><th>{escape(name)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
@@ -90,10 +103,16 @@ def _curves(runs: list[Run]) -> str:
         keys = _keys((run.name, charts.color(place)) for place, run in enumerate(runs))
         notes = "Lines are training, lines with dots are validation."
     else:
-        keys, notes = _keys([("training", charts.COLORS[0]), ("validation, with dots", charts.COLORS[1])]), ""
+        keys, notes = (
+            _keys([("training", charts.COLORS[0]), ("validation, with dots", charts.COLORS[1])]),
+            "",
+        )
     if any(it.starts for run in runs for it in intervals(run)[1:]):
         notes += " A dotted vertical line is a resume."
-    figures = [f"<figure><figcaption>{escape(it)}</figcaption>{svg}</figure>" for it, svg in charts.curves(runs)]
+    figures = [
+        f"<figure><figcaption>{escape(it)}</figcaption>{svg}</figure>"
+        for it, svg in charts.curves(runs)
+    ]
     return f"{keys}<p class=muted>{notes}</p><div class=charts>{''.join(figures)}</div>"
 
 
@@ -104,7 +123,9 @@ def _times(runs: list[Run]) -> str:
     found = [run for run, _ in known]
     table = _table(summary.shares(found), found)
     bars = f"<div class=bars>{charts.phase_bars([times for _, times in known])}</div>"
-    order = f"<p class=muted>From top to bottom: {escape(', '.join(run.name for run in found))}.</p>"
+    order = (
+        f"<p class=muted>From top to bottom: {escape(', '.join(run.name for run in found))}.</p>"
+    )
     return _keys(charts.PHASES.items()) + (order if len(found) > 1 else "") + bars + table
 
 

@@ -59,7 +59,9 @@ class Measure:
     tick: Callable[[int], object]
     """Called with the number of trials that were made, or dropped."""
 
-    def compare(self, base: Options, candidates: Mapping[str, Options], drop: bool = True) -> dict[str, Compared]:
+    def compare(
+        self, base: Options, candidates: Mapping[str, Options], drop: bool = True
+    ) -> dict[str, Compared]:
         """Measure each candidate beside the base; with `drop`, those that fail or are hopeless only once."""
         found = {name: Compared() for name in candidates}
         left = dict(candidates)
@@ -82,7 +84,11 @@ class Measure:
 
     def proven(self, compared: Mapping[str, Compared]) -> str | None:
         """Return the fastest of those that were faster in each round."""
-        faster = [name for name, it in compared.items() if len(it.trials) == self.rounds and it.ratios[0] >= PROVEN]
+        faster = [
+            name
+            for name, it in compared.items()
+            if len(it.trials) == self.rounds and it.ratios[0] >= PROVEN
+        ]
         return max(faster, key=lambda name: compared[name].ratio, default=None)
 
     def _trial(self, options: Options) -> Trial:

@@ -66,11 +66,17 @@ class TrainedProject:
     def machine(self) -> Machine:
         """Ask the project's torch about the machine."""
         asked = subprocess.run(
-            [self.python, "-c", PROBE], capture_output=True, text=True, env=self.environment(), check=False
+            [self.python, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            env=self.environment(),
+            check=False,
         )
         if asked.returncode:
             last = (asked.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-            raise FastprojError(f"{self.python} cannot import torch ({last}): run `make setup`, or pass --python")
+            raise FastprojError(
+                f"{self.python} cannot import torch ({last}): run `make setup`, or pass --python"
+            )
         found: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
         return Machine(**found | {"capability": tuple(found["capability"])})
 
@@ -83,16 +89,25 @@ def find_project(python: Path | None) -> TrainedProject:
         raise FastprojError(f"{here} is not in a rendered project: it has no {ANSWERS_FILE}")
     packages = [file.parent.name for file in sorted(folder.glob("src/*/train.py"))]
     if len(packages) != 1:
-        raise FastprojError(f"{folder / 'src'} has {len(packages)} packages with a train.py instead of one")
+        raise FastprojError(
+            f"{folder / 'src'} has {len(packages)} packages with a train.py instead of one"
+        )
     try:
         answers = read_yaml(folder / ANSWERS_FILE)
     except (OSError, ValueError) as error:
         raise FastprojError(f"{folder / ANSWERS_FILE} cannot be read: {error}") from error
     if not isinstance(answers, dict) or not (folder / "configs/default.yaml").is_file():
-        raise FastprojError(f"{folder} was rendered by another version: run `fastproj update` first")
+        raise FastprojError(
+            f"{folder} was rendered by another version: run `fastproj update` first"
+        )
     interpreter = python or folder / ".venv/bin/python"
     if not interpreter.is_file():
         how = "it does not exist" if python else "run `make setup`, or pass --python"
         raise FastprojError(f"no Python environment at {interpreter}: {how}")
-    framework, components = str(answers.get("framework", "pytorch")), answers.get("components") or []
-    return TrainedProject(folder, packages[0], framework, [str(it) for it in components], interpreter.absolute())
+    framework, components = (
+        str(answers.get("framework", "pytorch")),
+        answers.get("components") or [],
+    )
+    return TrainedProject(
+        folder, packages[0], framework, [str(it) for it in components], interpreter.absolute()
+    )

@@ -15,14 +15,18 @@ def write_page(runs: list[Run], output: Path | None) -> Path:
     file = output or (folder if len(runs) == 1 else folder.parent) / "report.html"
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
-        if file.is_dir() or (file.exists() and page.MARK not in file.read_text(encoding="utf-8", errors="replace")):
+        if file.is_dir() or (
+            file.exists() and page.MARK not in file.read_text(encoding="utf-8", errors="replace")
+        ):
             raise FastprojError(f"{file} exists and is not a report: choose another --output")
         content = page.page(runs)
         with partial.open("x", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(content)
         partial.replace(file)
     except OSError as error:
-        raise FastprojError(f"cannot write {file} ({error.strerror}): choose another --output") from error
+        raise FastprojError(
+            f"cannot write {file} ({error.strerror}): choose another --output"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     return file

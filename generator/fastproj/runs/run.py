@@ -85,14 +85,18 @@ def _read(folder: Path, name: str) -> Run:
         if not rows and lines[-1].lstrip()[:1] != b"{":
             raise
     if not rows:  # the last line is being written, or was cut off by a crash
-        raise FastprojError(f"{file} has no row of metrics yet: wait until the run has logged its first steps")
+        raise FastprojError(
+            f"{file} has no row of metrics yet: wait until the run has logged its first steps"
+        )
     versions, command, steps = record.get("versions"), record.get("command"), record.get("steps")
     return Run(
         name=printable(name),
         folder=folder,
         rows=rows,
         options=flat(record.get("config")),
-        versions={str(key): str(it) for key, it in versions.items()} if isinstance(versions, dict) else {},
+        versions={str(key): str(it) for key, it in versions.items()}
+        if isinstance(versions, dict)
+        else {},
         commit=str(record.get("commit") or ""),
         command=[str(word) for word in command] if isinstance(command, list) else [],
         total_steps=steps if isinstance(steps, int) and steps > 0 else None,
@@ -102,13 +106,21 @@ def _read(folder: Path, name: str) -> Run:
 
 def _row(file: Path, number: int, line: bytes) -> Row:
     row = _parse(line)
-    if isinstance(row, dict) and row.get("split") in ("train", "val") and type(row.get("step")) is int:
+    if (
+        isinstance(row, dict)
+        and row.get("split") in ("train", "val")
+        and type(row.get("step")) is int
+    ):
         try:
-            values = {str(name): float(it) for name, it in row.items() if name not in ("split", "step")}
+            values = {
+                str(name): float(it) for name, it in row.items() if name not in ("split", "step")
+            }
             return {"split": row["split"], "step": row["step"], **values}
         except (TypeError, ValueError, OverflowError):
             pass
-    raise FastprojError(f"{file}, line {number}: not a row of metrics; the file is damaged, or of another program")
+    raise FastprojError(
+        f"{file}, line {number}: not a row of metrics; the file is damaged, or of another program"
+    )
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -7,7 +7,17 @@ from typing import Any
 from .options import LIGHTNING, Options, as_text
 from .project import Machine, TrainedProject
 
-STAGES = ("precision", "channels_last", "compile", "batch", "workers", "prefetch", "pinning", "cache", "lr")
+STAGES = (
+    "precision",
+    "channels_last",
+    "compile",
+    "batch",
+    "workers",
+    "prefetch",
+    "pinning",
+    "cache",
+    "lr",
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,9 @@ class Setting:
         if stage == "precision":
             return [{"speed.precision": it} for it in self._precisions()]
         if stage == "channels_last":
-            return [{"speed.channels_last": it} for it in (True, False)] if self.has("Conv2d") else []
+            return (
+                [{"speed.channels_last": it} for it in (True, False)] if self.has("Conv2d") else []
+            )
         if stage == "compile":
             return [{"speed.compile": "model"}, {"speed.compile": "off"}]
         if stage == "batch":
@@ -51,12 +63,23 @@ class Setting:
     def differing(self, stage: str, kept: Options) -> dict[str, Options]:
         """Return those candidates that change an option, each under a name."""
         given = self.candidates(stage, kept)
-        return {as_text(it): it for it in given if any(self.value(name, kept) != value for name, value in it.items())}
+        return {
+            as_text(it): it
+            for it in given
+            if any(self.value(name, kept) != value for name, value in it.items())
+        }
 
     def accumulated(self, micro_batch: int) -> Options:
         """Return the options for a micro-batch that keep the global batch of the recipe."""
-        options: Options = {"train.micro_batch": micro_batch, "train.accumulate": self.batch() // micro_batch}
-        return options if self._value("train.global_batch") is None else options | {"train.global_batch": None}
+        options: Options = {
+            "train.micro_batch": micro_batch,
+            "train.accumulate": self.batch() // micro_batch,
+        }
+        return (
+            options
+            if self._value("train.global_batch") is None
+            else options | {"train.global_batch": None}
+        )
 
     def _batches(self, kept: Options) -> list[Options]:
         """Halve the samples of a step and rank as often as possible, down to half of the present micro-batch."""
@@ -71,7 +94,9 @@ class Setting:
     def batch(self) -> int:
         """Return the samples of a step and rank."""
         total, micro = self._value("train.global_batch"), int(self._value("train.micro_batch"))
-        return int(total) // self.processes if total else micro * int(self._value("train.accumulate"))
+        return (
+            int(total) // self.processes if total else micro * int(self._value("train.accumulate"))
+        )
 
     def _value(self, option: str) -> Any:
         return self.value(option, {})

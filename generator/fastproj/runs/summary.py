@@ -21,7 +21,9 @@ def facts(runs: list[Run]) -> Table:
     found = {"steps": [f"{run.rows[-1]['step']:,}" + _of(run.total_steps) for run in runs]}
     found["training loss"] = [_last(run.of("train"), "loss") for run in runs]
     metrics = dict.fromkeys(name for run in runs for row in run.of("val") for name in row)
-    for name in sorted(metrics.keys() - {"split", "step", "seconds"}, key=lambda name: (name != "loss", name)):
+    for name in sorted(
+        metrics.keys() - {"split", "step", "seconds"}, key=lambda name: (name != "loss", name)
+    ):
         found[f"validation {name}"] = [_last(run.of("val"), name) for run in runs]
     best = [lowest(run) for run in runs]
     found["lowest validation loss"] = [f"{row['loss']:.4g}" if row else "" for row in best]
@@ -45,14 +47,19 @@ def shares(runs: list[Run]) -> Table:
     """Return the time of each phase, and its share."""
     times = [phases(run) for run in runs]
     return {
-        name: [f"{duration(it[name])}, {it[name] / sum(it.values()):.0%}" if name in it else "" for it in times]
+        name: [
+            f"{duration(it[name])}, {it[name] / sum(it.values()):.0%}" if name in it else ""
+            for it in times
+        ]
         for name in dict.fromkeys(name for it in times for name in it)
     }
 
 
 def differing(runs: list[Run]) -> Table:
     """Return the options that differ between the runs."""
-    names = dict.fromkeys(name for run in runs if run.options for name in run.options if name not in OWN)
+    names = dict.fromkeys(
+        name for run in runs if run.options for name in run.options if name not in OWN
+    )
     values = {name: [_value(run, name) for run in runs] for name in names}
     return {printable(name): cells for name, cells in values.items() if len(set(cells)) > 1}
 
@@ -75,7 +82,11 @@ def environment(runs: list[Run]) -> Table:
     }
     found["commit"] = [run.commit for run in runs]
     found["command"] = [shlex.join(run.command) for run in runs]
-    return {printable(name): [printable(cell) for cell in cells] for name, cells in found.items() if any(cells)}
+    return {
+        printable(name): [printable(cell) for cell in cells]
+        for name, cells in found.items()
+        if any(cells)
+    }
 
 
 def findings(runs: list[Run]) -> list[tuple[str, str]]:
@@ -86,9 +97,17 @@ def findings(runs: list[Run]) -> list[tuple[str, str]]:
 
 def text(runs: list[Run]) -> str:
     """Return the summary for the terminal."""
-    tables = [{"run": [run.name for run in runs]}, facts(runs), shares(runs), differing(runs) if runs[1:] else {}]
+    tables = [
+        {"run": [run.name for run in runs]},
+        facts(runs),
+        shares(runs),
+        differing(runs) if runs[1:] else {},
+    ]
     width = max(len(name) for table in tables for name in table)
-    columns = [max(len(cells[place]) for it in tables for cells in it.values()) for place in range(len(runs))]
+    columns = [
+        max(len(cells[place]) for it in tables for cells in it.values())
+        for place in range(len(runs))
+    ]
     lines = []
     for table in tables:
         for name, cells in table.items():
@@ -99,6 +118,10 @@ def text(runs: list[Run]) -> str:
         begin = "" if one else f"{run.name}: "
         found = [event for _, event in events(run)]
         lines += [f"{begin}{event}" for event in found[:SHOWN]]
-        lines += [f"{begin}{len(found) - SHOWN} more events; the page has them"] if len(found) > SHOWN else []
+        lines += (
+            [f"{begin}{len(found) - SHOWN} more events; the page has them"]
+            if len(found) > SHOWN
+            else []
+        )
     lines += ["", *(f"{name}: {it}" if name and not one else it for name, it in findings(runs))]
     return "\n".join(lines)

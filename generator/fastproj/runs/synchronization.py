@@ -1,4 +1,7 @@
-"""Calls in the project's model and data that make the host wait for the GPU in each step. Rows cannot tell them."""
+"""Calls in the project's model and data that make the host wait for the GPU in each step.
+
+Rows cannot tell them.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -15,7 +18,11 @@ WAITING = ("item", "tolist", "cpu", "numpy")
 def waiting_calls(run: Path) -> list[str]:
     """Return a sentence for each call in a training step of the project around a run's folder, if there is one."""
     project = next((it for it in run.resolve().parents if (it / ANSWERS_FILE).is_file()), None)
-    files = [file for name in FILES for file in sorted(project.glob(f"src/*/{name}"))] if project else []
+    files = (
+        [file for name in FILES for file in sorted(project.glob(f"src/*/{name}"))]
+        if project
+        else []
+    )
     return [
         f"{file.name}, line {line}: .{method}() in {function} makes each step wait for the GPU; keep the tensor."
         for file in files
@@ -28,8 +35,14 @@ def _calls(file: Path) -> Iterator[tuple[int, str, str]]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
         return  # the owner edits it
-    steps = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in STEPS]
+    steps = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in STEPS
+    ]
     for step in steps:
         for node in ast.walk(step):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WAITING:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in WAITING
+            ):
                 yield node.lineno, node.func.attr, step.name

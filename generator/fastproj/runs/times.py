@@ -5,7 +5,12 @@ from statistics import median
 
 from .run import Row, Run
 
-START, TRAIN, WAIT, VALIDATE = "first steps of each start", "training", "waiting for data", "validation"
+START, TRAIN, WAIT, VALIDATE = (
+    "first steps of each start",
+    "training",
+    "waiting for data",
+    "validation",
+)
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,10 @@ class Interval:
 
 
 def intervals(run: Run) -> list[Interval]:
-    """Return the interval before each row. `seconds` of the rows begin at 0 again when a run is resumed."""
+    """Return the interval before each row.
+
+    `seconds` of the rows begin at 0 again when a run is resumed.
+    """
     batch = _global_batch(run)
     found: list[Interval] = []
     before: Row = {"step": 0, "seconds": 0.0}
@@ -39,9 +47,14 @@ def intervals(run: Run) -> list[Interval]:
 def _global_batch(run: Run) -> float:
     """Return the samples of a step, which follow from the speed and the time of most rows; 0 if unknown."""
     samples = [
-        row["samples_per_second"] * (row["seconds"] - before["seconds"]) / (row["step"] - before["step"])
+        row["samples_per_second"]
+        * (row["seconds"] - before["seconds"])
+        / (row["step"] - before["step"])
         for before, row in zip(run.rows, run.rows[1:], strict=False)
-        if row.get("samples_per_second") and "seconds" in row and "seconds" in before and row["step"] > before["step"]
+        if row.get("samples_per_second")
+        and "seconds" in row
+        and "seconds" in before
+        and row["step"] > before["step"]
     ]
     return median(samples) if samples else 0.0
 
@@ -58,7 +71,10 @@ def _resumed(row: Row, before: float, steps: int, batch: float) -> bool:
 
 
 def phases(run: Run) -> dict[str, float]:
-    """Return the seconds of each phase. The first row of each start has the start of loader workers, or compilation."""
+    """Return the seconds of each phase.
+
+    The first row of each start has the start of loader workers, or compilation.
+    """
     found = dict.fromkeys((TRAIN, WAIT, VALIDATE, START), 0.0)
     usual, starting = seconds_per_step(run), False
     for it in intervals(run):
@@ -102,11 +118,20 @@ def events(run: Run) -> list[tuple[int, str]]:
         if it.starts and place:
             found.append((before, f"the run was resumed after step {before:,}"))
         elif it.steps > 2 * max(median(spans or [0]), 1) and place:
-            found.append((before, f"no row of the steps from {before + 1:,} to {row['step'] - 1:,}"))
-        elif row["split"] == "train" and it.seconds > max(5 * usual * it.steps, usual * it.steps + 5):
+            found.append(
+                (before, f"no row of the steps from {before + 1:,} to {row['step'] - 1:,}")
+            )
+        elif row["split"] == "train" and it.seconds > max(
+            5 * usual * it.steps, usual * it.steps + 5
+        ):
             slow = f"{it.seconds:.1f} s, {it.seconds / max(usual * it.steps, 1e-9):.0f} times as long as most steps"
             found.append((before, f"the steps from {before + 1:,} to {row['step']:,} took {slow}"))
         if row.get("skipped", 0) > skipped:
-            found.append((row["step"], f"{row['skipped'] - skipped:g} steps were skipped until step {row['step']:,}"))
+            found.append(
+                (
+                    row["step"],
+                    f"{row['skipped'] - skipped:g} steps were skipped until step {row['step']:,}",
+                )
+            )
         before, skipped = row["step"], row.get("skipped", skipped)
     return found

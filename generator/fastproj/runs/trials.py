@@ -25,7 +25,9 @@ ENDLESS = 1_000_000
 """Steps of a trial, and between its validations: it is ended long before."""
 ROWS, LONGEST = 3, 900.0
 """A trial is measured for at least these rows, and fails if they take longer than the longest time, in seconds."""
-NO_MEMORY = re.compile("out of memory|can't allocate memory|cannot allocate memory|MemoryError", re.IGNORECASE)
+NO_MEMORY = re.compile(
+    "out of memory|can't allocate memory|cannot allocate memory|MemoryError", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class Trainer:
         try:
             self.given = shlex.split(given)
         except ValueError as error:
-            raise FastprojError(f"--options cannot be read ({error}): quote them as in a shell") from error
+            raise FastprojError(
+                f"--options cannot be read ({error}): quote them as in a shell"
+            ) from error
         self.project, self.processes, self.seconds = project, processes, seconds
         self.every, self.recipe = 1, Options()
         self.folder = Path(tempfile.mkdtemp(prefix="fastproj-"))
@@ -62,7 +66,9 @@ class Trainer:
         first = self.measure({})
         if first.problem:
             raise FastprojError(f"the training command fails: {first.problem}")
-        self.recipe = flat(json.loads((self.folder / "trial/config.json").read_text(encoding="utf-8"))["config"])
+        self.recipe = flat(
+            json.loads((self.folder / "trial/config.json").read_text(encoding="utf-8"))["config"]
+        )
         seconds_per_row = _measured(self.rows())[1] / (len(self.rows()) - 1)
         self.every = max(1, min(50, int(0.25 / seconds_per_row)))
         return self.recipe
@@ -82,7 +88,9 @@ class Trainer:
             if not self._enough(rows):
                 return Trial(problem=f"not {ROWS} rows of metrics in {LONGEST:.0f} seconds")
             samples, seconds = _measured(rows)
-            return Trial(samples / seconds, _peak_mb(processes[0].pid) if self.processes == 1 else None)
+            return Trial(
+                samples / seconds, _peak_mb(processes[0].pid) if self.processes == 1 else None
+            )
         finally:
             _end(processes)
 
@@ -109,10 +117,16 @@ class Trainer:
     def _endless(self) -> Options:
         if not self.project.lightning:
             limit = {"run.hours": 2 * LONGEST / 3600}  # for a trial that survives this program
-            return limit | {"train.steps": ENDLESS, "train.eval_every": ENDLESS, "log.every": self.every}
+            return limit | {
+                "train.steps": ENDLESS,
+                "train.eval_every": ENDLESS,
+                "log.every": self.every,
+            }
         recipe = read_yaml(self.project.folder / "configs/default.yaml")
         callbacks = (recipe.get("trainer") or {}).get("callbacks") or []
-        kept = [it for it in callbacks if not str(it.get("class_path")).endswith(".ModelCheckpoint")]
+        kept = [
+            it for it in callbacks if not str(it.get("class_path")).endswith(".ModelCheckpoint")
+        ]
         return {
             "trainer.callbacks": json.dumps(kept),
             "trainer.enable_checkpointing": False,
@@ -127,22 +141,39 @@ class Trainer:
     def _start(self, arguments: list[str]) -> list[subprocess.Popen[bytes]]:
         shutil.rmtree(self.folder / "trial", ignore_errors=True)
         project = self.project
-        command = [str(project.python), "-m", f"{project.package}.train", *(["fit"] if project.lightning else [])]
+        command = [
+            str(project.python),
+            "-m",
+            f"{project.package}.train",
+            *(["fit"] if project.lightning else []),
+        ]
         command += ["--config", "configs/default.yaml", *self.given]
         if project.lightning:
-            place = {"trainer.logger.init_args.save_dir": self.folder, "trainer.logger.version": "trial"}
+            place = {
+                "trainer.logger.init_args.save_dir": self.folder,
+                "trainer.logger.version": "trial",
+            }
             place |= {"trainer.devices": self.processes} if self.processes > 1 else {}
         else:
             place = {"run.dir": self.folder, "run.name": "trial"}
-        ranks = 1 if project.lightning else self.processes  # Lightning starts the other ranks itself
+        # Lightning starts the other ranks itself
+        ranks = 1 if project.lightning else self.processes
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+            shared = {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(free.getsockname()[1]),
+                "WORLD_SIZE": str(ranks),
+            }
         shared |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # as launch/local.sh
         found: list[subprocess.Popen[bytes]] = []
         with (self.folder / "errors").open("wb") as errors:
             for rank in range(ranks):
-                own = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if self.processes > 1 else {}
+                own = (
+                    shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                    if self.processes > 1
+                    else {}
+                )
                 found.append(
                     subprocess.Popen(
                         [*command, *as_arguments(place), *arguments],
@@ -157,7 +188,9 @@ class Trainer:
 
     def _failed(self, statuses: list[int]) -> Trial:
         printed = (self.folder / "errors").read_text(encoding="utf-8", errors="replace")
-        last = (printed.strip().splitlines() or [f"it ended with status {max(statuses, key=abs)}"])[-1]
+        last = (printed.strip().splitlines() or [f"it ended with status {max(statuses, key=abs)}"])[
+            -1
+        ]
         fits = -signal.SIGKILL not in statuses and not NO_MEMORY.search(printed)
         return Trial(problem=last.removeprefix("error: ") if fits else "out of memory")
 
@@ -181,6 +214,7 @@ def _peak_mb(process: int) -> float | None:
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(processes[0].pid, signal.SIGKILL)  # with the workers of the loader, and Lightning's other ranks
+        # with the workers of the loader, and Lightning's other ranks
+        os.killpg(processes[0].pid, signal.SIGKILL)
     for process in processes:
         process.wait()

@@ -25,7 +25,9 @@ class Tuned:
     """All kept options against the recipe."""
 
 
-def tune(setting: Setting, stages: list[str], measure: Measure, tuned: Tuned, say: Callable[[str], None]) -> None:
+def tune(
+    setting: Setting, stages: list[str], measure: Measure, tuned: Tuned, say: Callable[[str], None]
+) -> None:
     """Go through the stages; `tuned` has what was found if this is interrupted."""
     for stage in stages:
         candidates = setting.differing(stage, tuned.kept)
@@ -45,7 +47,11 @@ def tune(setting: Setting, stages: list[str], measure: Measure, tuned: Tuned, sa
 
 
 def _decide(
-    stage: str, candidates: dict[str, Options], measure: Measure, tuned: Tuned, say: Callable[[str], None]
+    stage: str,
+    candidates: dict[str, Options],
+    measure: Measure,
+    tuned: Tuned,
+    say: Callable[[str], None],
 ) -> None:
     """Keep the fastest candidate if it is proven faster, in the first rounds and in as many others."""
     compared = measure.compare(tuned.kept, candidates)

@@ -37,7 +37,9 @@ def content(setting: Setting, tuned: Tuned) -> str:
     reasons: dict[str, str] = {}
     for name, value in tuned.kept.items():
         for translated in for_framework({name: value}, setting.project.lightning) or {}:
-            reasons[translated] = f"instead of {json.dumps(setting.value(name, {}))}: {tuned.evidence[name]}"
+            reasons[translated] = (
+                f"instead of {json.dumps(setting.value(name, {}))}: {tuned.evidence[name]}"
+            )
     lines += _sections(nested(for_framework(tuned.kept, setting.project.lightning) or {}), reasons)
     if tuned.refused:
         lines += ["# Tried and not kept:", *(f"#   {it}" for it in tuned.refused)]
@@ -49,9 +51,12 @@ def together(tuned: Tuned) -> str:
     if not tuned.gain.trials:
         return ""
     before, after = (
-        median(trial.samples_per_second for trial in trials) for trials in (tuned.gain.base, tuned.gain.trials)
+        median(trial.samples_per_second for trial in trials)
+        for trials in (tuned.gain.base, tuned.gain.trials)
     )
-    return f"Together {after:,.0f} samples per second instead of {before:,.0f}: {tuned.gain.text()}."
+    return (
+        f"Together {after:,.0f} samples per second instead of {before:,.0f}: {tuned.gain.text()}."
+    )
 
 
 def _sections(sections: dict[str, dict[str, object]], reasons: dict[str, str]) -> list[str]:

@@ -21,7 +21,8 @@ ANSWERS = {
     "components": "Components, separated by commas; `fastproj components` lists them.",
 }
 
-# Questions are never renamed; this one is named as in the first release, but shown as package metadata spells it.
+# Questions are never renamed; this one is named as in the first release, but shown as package
+# metadata spells it.
 SPELLINGS = {"licence": "license"}
 _OTHER_SPELLING = SPELLINGS | {"license": "licence"}
 
@@ -44,16 +45,24 @@ def as_text(value: Any) -> str:
 def choices(questions: Mapping[str, Any], name: str) -> list[str]:
     """Return the allowed answers to a question; empty if any is allowed."""
     options = questions.get(name, {}).get("choices")
-    if isinstance(options, str):  # a loop over a table, as for models and components; any other is only for copier
+    if isinstance(
+        options, str
+    ):  # a loop over a table, as for models and components; any other is only for copier
         loop = re.search(r" in (\w+)\.items\(\)", options)
         options = questions.get(loop[1], {}).get("default") if loop else None
         options = list(options) if isinstance(options, dict) else []
     listed = options.values() if isinstance(options, dict) else options or []
-    values = [str(value[1] if isinstance(value, list) else value) for value in listed if not isinstance(value, dict)]
+    values = [
+        str(value[1] if isinstance(value, list) else value)
+        for value in listed
+        if not isinstance(value, dict)
+    ]
     return [*values, "none"] if questions.get(name, {}).get("multiselect") else values
 
 
-def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any]) -> dict[str, Any]:
+def combine(
+    answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the answers that options (None if not given) and pairs KEY=VALUE of `--data` give.
 
     Raises:
@@ -63,7 +72,9 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
     for pair in data:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UsageError(f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2")
+            raise UsageError(
+                f"--data {pair} is not of the form KEY=VALUE: use, for example, --data gpus=2"
+            )
         pairs.append((name, value))
     combined: dict[str, Any] = {}
     for name, value in pairs:
@@ -71,7 +82,11 @@ def combine(answers: Mapping[str, Any], data: list[str], questions: Mapping[str,
         if name in combined:
             raise UsageError(f"{shown_name(name)} is given twice: keep one of its options")
         combined[name] = value
-    asked = [it for it, entry in questions.items() if entry.get("when") is not False and it != "project_name"]
+    asked = [
+        it
+        for it, entry in questions.items()
+        if entry.get("when") is not False and it != "project_name"
+    ]
     for name in combined:
         if name not in asked:
             hint = f"{did_you_mean(name, asked)}it asks {', '.join(map(shown_name, asked))}"
@@ -84,7 +99,9 @@ def did_you_mean(given: str, known: Collection[str]) -> str:
     from difflib import get_close_matches
 
     lower = {name.lower(): name for name in known}
-    close = [it for it in lower if given and it.startswith(given.lower())] or get_close_matches(given.lower(), lower, 1)
+    close = [it for it in lower if given and it.startswith(given.lower())] or get_close_matches(
+        given.lower(), lower, 1
+    )
     return f"did you mean {lower[close[0]]}? Otherwise " if close else ""
 
 

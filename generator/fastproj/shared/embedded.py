@@ -59,7 +59,8 @@ def entries(bundle: Path) -> dict[str, str]:
     The checksum at the end shows whether the file is complete, in a millisecond and without git.
     """
     try:
-        content = bundle.read_bytes() if bundle.is_file() else b""  # reading a pipe, for example, would wait forever
+        # reading a pipe, for example, would wait forever
+        content = bundle.read_bytes() if bundle.is_file() else b""
     except OSError:
         return {}
     head, _, pack = content.partition(b"\n\n")

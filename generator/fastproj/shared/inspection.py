@@ -5,7 +5,8 @@ from pathlib import Path
 
 from .errors import FastprojError
 
-# What git looks for in a folder (its setup.c, is_git_directory): the second has `objects` and `refs` elsewhere.
+# What git looks for in a folder (its setup.c, is_git_directory): the second has `objects` and
+# `refs` elsewhere.
 _REPOSITORIES = ({"head", "objects", "refs"}, {"head", "commondir"})
 
 

@@ -43,10 +43,13 @@ class Rendered:
     """Files that belong to the user (`_skip_if_exists`)."""
 
 
-def copy(template: Template, version: str, stage: Path, answers: Answers, defaults: Answers) -> Rendered:
+def copy(
+    template: Template, version: str, stage: Path, answers: Answers, defaults: Answers
+) -> Rendered:
     """Render a version of a template into `stage`, and inspect the result.
 
-    An answers file in `stage` provides the answers that are not in `answers`; `defaults` replace the template's.
+    An answers file in `stage` provides the answers that are not in `answers`; `defaults` replace
+    the template's.
 
     Raises:
         FastprojError: the template cannot be read, is broken or hostile; an answer is missing or not allowed.
@@ -72,7 +75,10 @@ def _without_environment(template: Path) -> Iterator[None]:
     from plumbum import local
 
     before = dict(os.environ)
-    with chdir(template.parent), local.env(PATH=""):  # plumbum copied the environment when it was imported
+    with (
+        chdir(template.parent),
+        local.env(PATH=""),
+    ):  # plumbum copied the environment when it was imported
         os.environ.clear()
         os.environ.update(PATH="", HOME=str(template))
         try:
@@ -82,27 +88,43 @@ def _without_environment(template: Path) -> Iterator[None]:
             os.environ.update(before)
 
 
-def _render(template: Path, stage: Path, location: str, answers: Answers, defaults: Answers) -> list[str]:
+def _render(
+    template: Path, stage: Path, location: str, answers: Answers, defaults: Answers
+) -> list[str]:
     """Run copier, and return the files that belong to the user."""
     import copier
 
     # The user's settings would make the same command render something else on another machine.
-    options: Answers = {"defaults": True, "overwrite": True, "quiet": True, "settings": copier.Settings()}
+    options: Answers = {
+        "defaults": True,
+        "overwrite": True,
+        "quiet": True,
+        "settings": copier.Settings(),
+    }
     try:
         worker = copier.run_copy(template.name, stage, answers, user_defaults=defaults, **options)
     except Exception as error:
         raise _explained(error, location, answers) from error
     if worker.template.config_data.get("migrations"):
-        raise FastprojError(f"the template {location} would run code of its own at updates: remove its _migrations")
+        raise FastprojError(
+            f"the template {location} would run code of its own at updates: remove its _migrations"
+        )
     files = [path.relative_to(stage) for path in stage.rglob("*") if not path.is_dir()]
     return [str(file) for file in files if worker.match_skip(file)]
 
 
 def _explained(error: Exception, location: str, answers: Answers) -> Exception:
     """Return the error of one line for an error of copier or of a library that it uses."""
-    of_a_library = type(error).__module__.partition(".")[0] in ("jinja2", "yaml", "pydantic", "pydantic_core")
+    of_a_library = type(error).__module__.partition(".")[0] in (
+        "jinja2",
+        "yaml",
+        "pydantic",
+        "pydantic_core",
+    )
     if type(error).__name__ == "UnsafeTemplateError":
-        return FastprojError(f"the template {location} would run code of its own, such as _tasks: remove that from it")
+        return FastprojError(
+            f"the template {location} would run code of its own, such as _tasks: remove that from it"
+        )
     if isinstance(error, OSError) and not of_a_library:  # Jinja's for a missing include is one
         return error
     message = " ".join(str(error).split()) or type(error).__name__

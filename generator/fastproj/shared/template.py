@@ -29,17 +29,22 @@ class Template:
         folder = self.clone.parent / f"template.{version.replace('/', '-')}"
         if folder.exists():
             return folder
-        done = _git(self.clone, "worktree", "add", "--quiet", "--detach", "--", f"../{folder.name}", version)
+        done = _git(
+            self.clone, "worktree", "add", "--quiet", "--detach", "--", f"../{folder.name}", version
+        )
         if done.ok and (folder / ".gitmodules").exists():
             done = _git(folder, "submodule", "--quiet", "update", "--init", "--recursive")
         if not done.ok:
-            raise FastprojError(f"git could not read {version} of the template {self.location}: {done.reason}")
+            raise FastprojError(
+                f"git could not read {version} of the template {self.location}: {done.reason}"
+            )
         (folder / ".git").unlink()
         return folder
 
     def has(self, version: str) -> bool:
         """Return whether a version that a project recorded can be rendered: a tag, or a commit as in v1.0-2-g1a2b3c."""
-        is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None  # a branch may have moved
+        # a branch may have moved
+        is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None
         name = f"{version}^{{commit}}" if is_commit else f"refs/tags/{version}"
         return _git(self.clone, "rev-parse", "--quiet", "--verify", name).ok
 
@@ -49,7 +54,9 @@ class Template:
             if tag in self.tags:
                 return tag
         known = ", ".join(self.tags[-5:]) or "none"
-        raise FastprojError(f"the template {self.location} has no version {version}: the newest are {known}")
+        raise FastprojError(
+            f"the template {self.location} has no version {version}: the newest are {known}"
+        )
 
 
 def open_template(location: str | None, work: Path) -> Template:
@@ -68,27 +75,38 @@ def open_template(location: str | None, work: Path) -> Template:
         short = location[:3]
         address = _SHORT[short] + location[3:] if short in _SHORT else location.removeprefix("git+")
     else:
-        raise FastprojError(f"the template {location} is not on this machine: pass an existing folder, or a URL")
+        raise FastprojError(
+            f"the template {location} is not on this machine: pass an existing folder, or a URL"
+        )
     clone = _clone(location, address, work, {})
     tags = _tags(clone)
     releases = [tag for tag in tags if (it := version_of(tag)) and not it.is_prerelease] or tags
-    if not releases or os.path.exists(os.path.join(address, ".git")):  # a work tree, in which it is developed
+    if not releases or os.path.exists(
+        os.path.join(address, ".git")
+    ):  # a work tree, in which it is developed
         commit = _git(clone, "describe", "--tags", "--always", "HEAD").text.strip() or "HEAD"
         return Template(location, clone, tags, commit)
     return Template(location, clone, tags, releases[-1])
 
 
 def _clone(location: str, address: str, work: Path, variables: dict[str, str]) -> Path:
-    # The target is relative, so that a git that a signal left behind cannot create the scratch folder again.
-    done = _git(work, "clone", "--bare", "--quiet", "--", address, "template.git", variables=variables)
+    # The target is relative, so that a git that a signal left behind cannot create the scratch
+    # folder again.
+    done = _git(
+        work, "clone", "--bare", "--quiet", "--", address, "template.git", variables=variables
+    )
     if not done.ok:
-        raise FastprojError(f"git could not read the template {location} ({done.reason}): fix that, or pass another")
+        raise FastprojError(
+            f"git could not read the template {location} ({done.reason}): fix that, or pass another"
+        )
     return work / "template.git"
 
 
 def _tags(clone: Path) -> list[str]:
     """Return the tags that are versions, oldest first."""
-    listed = _git(clone, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/tags").text.split("\n")
+    listed = _git(clone, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/tags").text.split(
+        "\n"
+    )
     versions = {tag: found for tag in listed if (found := version_of(tag)) is not None}
     return sorted(versions, key=versions.__getitem__)
 

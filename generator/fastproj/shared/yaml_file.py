@@ -38,11 +38,16 @@ def read_answers(file: Path) -> dict[str, Any]:
 
     try:
         found = read_yaml(file)
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(file.read_bytes(), yaml.SafeLoader)):
+        if any(
+            isinstance(event, yaml.AliasEvent)
+            for event in yaml.parse(file.read_bytes(), yaml.SafeLoader)
+        ):
             raise ValueError("it has an alias: write its value there")
         return found
     except (OSError, ValueError) as error:
-        raise FastprojError(f"cannot read {file} ({' '.join(str(error).split())}): {RESTORE}") from error
+        raise FastprojError(
+            f"cannot read {file} ({' '.join(str(error).split())}): {RESTORE}"
+        ) from error
 
 
 def answers_in(recorded: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,9 @@ class Changed:
 def listed(where: Path) -> Table:
     """Return the components of the template at the version of a project; outside of one, of the newest version."""
     return (
-        _table(questions_in(embedded.QUESTIONS), {}) if root_of(where) is None else _table_of(read_project(where), [])
+        _table(questions_in(embedded.QUESTIONS), {})
+        if root_of(where) is None
+        else _table_of(read_project(where), [])
     )
 
 
@@ -79,7 +81,9 @@ def _change(project: Project, table: Table, chosen: set[str], verb: str, wanted:
     """Update a project to the chosen components; copier checks that they work together."""
     changed = [name for name, it in table.items() if it.installed != (name in chosen)]
     answers = {"components": [name for name in table if name in chosen]}
-    wanted = replace(wanted, to=project.version, answers=answers, message=f"{verb} {', '.join(changed)}")
+    wanted = replace(
+        wanted, to=project.version, answers=answers, message=f"{verb} {', '.join(changed)}"
+    )
     return Changed(update(project.root, wanted), [table[name] for name in changed])
 
 
@@ -89,7 +93,9 @@ def _table_of(project: Project, names: list[str]) -> Table:
         table = _table(questions_in(project.template(work).at(project.version)), project.answers)
     for name in names:
         if name not in table:
-            raise UsageError(f"there is no component {name}: {did_you_mean(name, table)}choose from {', '.join(table)}")
+            raise UsageError(
+                f"there is no component {name}: {did_you_mean(name, table)}choose from {', '.join(table)}"
+            )
     return table
 
 
@@ -97,12 +103,17 @@ def _table(asked: dict[str, Any], recorded: dict[str, Any]) -> Table:
     """Return the template's components by name, in their order."""
     table = asked.get("component_table", {}).get("default")
     if not isinstance(table, dict):
-        raise FastprojError("this version of the template has no components: update the project with fastproj update")
+        raise FastprojError(
+            "this version of the template has no components: update the project with fastproj update"
+        )
     return {name: _component(name, entry, recorded) for name, entry in table.items()}
 
 
 def _component(name: str, entry: dict[str, Any], recorded: dict[str, Any]) -> Component:
-    file = next((f"{folder}/{entry[kind]}" for kind, folder in _FOLDERS.items() if kind in entry), entry.get("file"))
+    file = next(
+        (f"{folder}/{entry[kind]}" for kind, folder in _FOLDERS.items() if kind in entry),
+        entry.get("file"),
+    )
     requires, packages = tuple(entry.get("requires", ())), tuple(entry.get("packages", ()))
     framework, refused = str(recorded.get("framework", "")), None
     if framework and framework not in entry.get("frameworks", [framework]):
@@ -110,4 +121,6 @@ def _component(name: str, entry: dict[str, Any], recorded: dict[str, Any]) -> Co
         works = f"does not work with {framework}, but with {', '.join(entry['frameworks'])}"
         refused = f"{framework.capitalize()} has this: {instead}" if instead else works
     installed = name in (recorded.get("components") or [])
-    return Component(name, entry["about"], installed, file, entry.get("kind"), requires, packages, refused)
+    return Component(
+        name, entry["about"], installed, file, entry.get("kind"), requires, packages, refused
+    )

@@ -31,7 +31,11 @@ class Project:
         found = open_template(self.location if location is None else location, work)
         if not found.has(self.version):
             newest = f"; its newest is {found.tags[-1]}" if found.tags else ""
-            fix = "install a newer fastproj" if is_embedded(found.location) else "check that it has all its tags"
+            fix = (
+                "install a newer fastproj"
+                if is_embedded(found.location)
+                else "check that it has all its tags"
+            )
             about = f"the template {found.location} has no version {self.version} of {self.root}{newest}"
             raise FastprojError(f"{about}: {fix}")
         return found
@@ -42,7 +46,10 @@ def root_of(where: Path) -> Path | None:
     start = Path(os.path.realpath(where))  # the parent of a link is not what its path says
     if not os.path.isdir(start):
         raise FastprojError(f"{where} is not a folder: pass the project's folder")
-    return next((folder for folder in (start, *start.parents) if os.path.lexists(folder / ANSWERS_FILE)), None)
+    return next(
+        (folder for folder in (start, *start.parents) if os.path.lexists(folder / ANSWERS_FILE)),
+        None,
+    )
 
 
 def read_project(where: Path) -> Project:
@@ -53,8 +60,12 @@ def read_project(where: Path) -> Project:
     recorded = read_answers(root / ANSWERS_FILE)
     for key, what in (("_src_path", "template"), ("_commit", "version")):
         if not isinstance(recorded.get(key), str) or not recorded[key]:
-            raise FastprojError(f"{root / ANSWERS_FILE} does not record the {what} ({key}): {RESTORE}")
-    return Project(root, open_at(root), recorded["_src_path"], recorded["_commit"], answers_in(recorded))
+            raise FastprojError(
+                f"{root / ANSWERS_FILE} does not record the {what} ({key}): {RESTORE}"
+            )
+    return Project(
+        root, open_at(root), recorded["_src_path"], recorded["_commit"], answers_in(recorded)
+    )
 
 
 @dataclass(frozen=True)
@@ -76,10 +87,16 @@ def status(where: Path) -> Status:
         template = project.template(work)
     newest = newest_for(project, template)
     behind = newest != project.version
-    return Status(str(project.root), template.location, project.version, newest, behind, project.answers)
+    return Status(
+        str(project.root), template.location, project.version, newest, behind, project.answers
+    )
 
 
 def newest_for(project: Project, template: Template) -> str:
     """Return the newest version of a template, or the project's own if that is newer."""
     newest, own = version_of(template.newest), version_of(project.version)
-    return project.version if newest is not None and own is not None and newest < own else template.newest
+    return (
+        project.version
+        if newest is not None and own is not None and newest < own
+        else template.newest
+    )

@@ -1,7 +1,7 @@
 """Bring a newer template, or other answers, into a project without losing the user's edits.
 
-The old version and the new one are rendered; git merges what changed between them into the user's commit, and the
-result is staged for the user to review.
+The old version and the new one are rendered; git merges what changed between them into the user's
+commit, and the result is staged for the user to review.
 """
 
 import tempfile
@@ -71,32 +71,47 @@ def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
     repository, prefix = project.repository, project.repository.prefix
     files = repository.files(head)
     if prefix + ANSWERS_FILE not in files:
-        raise FastprojError(f"{project.root / ANSWERS_FILE} is not committed: git add and commit it, then try again")
+        raise FastprojError(
+            f"{project.root / ANSWERS_FILE} is not committed: git add and commit it, then try again"
+        )
     _render(project, template, project.version, work / "old", {})
     new = _render(project, template, target, work / "new", answers)
     repository.convert_line_ends(work / "old", work / "new", files)
-    old_tree, new_tree = (repository.tree_of(work / it, work / f"{it}.index") for it in ("old", "new"))
+    old_tree, new_tree = (
+        repository.tree_of(work / it, work / f"{it}.index") for it in ("old", "new")
+    )
     message = wanted.message or f"Update to template {target}"
-    merged = merge(repository, (old_tree, head, new_tree), {prefix + path for path in new.own}, message, work)
+    merged = merge(
+        repository, (old_tree, head, new_tree), {prefix + path for path in new.own}, message, work
+    )
     check(repository, merged)
     if not wanted.dry_run:
         apply(repository, merged, message)
-    both = {key: (project.answers.get(key), new.answers.get(key)) for key in project.answers | new.answers}
+    both = {
+        key: (project.answers.get(key), new.answers.get(key))
+        for key in project.answers | new.answers
+    }
     changed = {key: values for key, values in both.items() if values[0] != values[1]}
     return Updated(project, target, changed, merged, message)
 
 
-def _render(project: Project, template: Template, version: str, folder: Path, answers: dict[str, Any]) -> Rendered:
+def _render(
+    project: Project, template: Template, version: str, folder: Path, answers: dict[str, Any]
+) -> Rendered:
     """Render a version into a folder with other answers; all that are not given stay as recorded."""
     stage, recorded = folder / project.repository.prefix, project.answers
     stage.mkdir(parents=True)
-    (stage / ANSWERS_FILE).write_text(yaml.safe_dump(recorded), encoding="utf-8")  # where copier reads them
-    # The workflow of releases without this question is removed, as it installs the program from no known source.
+    # where copier reads them
+    (stage / ANSWERS_FILE).write_text(yaml.safe_dump(recorded), encoding="utf-8")
+    # The workflow of releases without this question is removed, as it installs the program from no
+    # known source.
     defaults = {"update_source": "none"} if recorded.get("update_workflow") else {}
     rendered = copy(template, version, stage, answers, defaults)
     found = rendered.answers
     for key in sorted(found.keys() & recorded.keys() - answers.keys()):
         if str(found[key]) != str(recorded[key]):
             fix = f"choose another with {option(key)}, or fix {project.root / ANSWERS_FILE}"
-            raise FastprojError(f"{recorded[key]!r} does not fit {key} in {version} of the template: {fix}")
+            raise FastprojError(
+                f"{recorded[key]!r} does not fit {key} in {version} of the template: {fix}"
+            )
     return rendered

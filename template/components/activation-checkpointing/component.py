@@ -8,7 +8,12 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
 from torch.utils.flop_counter import flop_registry
 
 from ..component import Component
@@ -53,18 +58,30 @@ class ActivationCheckpointing(Component):
             return model
         if not blocks:
             missing = f"activation_checkpointing.enabled is true, but {type(model).__name__} has no `blocks`"
-            raise UserError(f"{missing}: put its repeated layers into self.blocks = nn.ModuleList(...) in model.py")
+            raise UserError(
+                f"{missing}: put its repeated layers into self.blocks = nn.ModuleList(...) in model.py"
+            )
         for block in blocks[:: self.cfg.every]:
-            recurrent = any(isinstance(module, nn.RNNBase) for module in block.modules())  # writes into products
-            block.forward = partial(_checkpointed, block, block.forward, self.cfg.mode == "ops" and not recurrent)
+            # writes into products
+            recurrent = any(isinstance(module, nn.RNNBase) for module in block.modules())
+            block.forward = partial(
+                _checkpointed, block, block.forward, self.cfg.mode == "ops" and not recurrent
+            )
         return model
 
     def on_train_start(self, run: Run) -> None:
         regional = getattr(getattr(run.cfg, "regional_compile", None), "enabled", False)
         if self.cfg.mode == "budget" and run.cfg.speed.compile == "off" and not regional:
-            self.cfg.refuse("mode", "the compiler implements it: set speed.compile=model, or use ops")
-        if self.cfg.mode == "budget" and not hasattr(torch.autograd.graph, "region_activation_memory_budget"):
-            self.cfg.refuse("mode", f"torch {torch.__version__} cannot do it: install torch 2.13 or newer, or use ops")
+            self.cfg.refuse(
+                "mode", "the compiler implements it: set speed.compile=model, or use ops"
+            )
+        if self.cfg.mode == "budget" and not hasattr(
+            torch.autograd.graph, "region_activation_memory_budget"
+        ):
+            self.cfg.refuse(
+                "mode",
+                f"torch {torch.__version__} cannot do it: install torch 2.13 or newer, or use ops",
+            )
 
 
 def _within_budget(forward: Callable[..., Any], budget: float, *args: Any, **named: Any) -> Any:
@@ -74,13 +91,19 @@ def _within_budget(forward: Callable[..., Any], budget: float, *args: Any, **nam
         return forward(*args, **named)
 
 
-def _checkpointed(block: nn.Module, forward: Callable[..., Any], ops: bool, *args: Any, **named: Any) -> Any:
+def _checkpointed(
+    block: nn.Module, forward: Callable[..., Any], ops: bool, *args: Any, **named: Any
+) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **named)
     if ops:
         named["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
-    if not torch.compiler.is_compiling():  # compiled code updates BatchNorm's statistics once anyway
-        named["context_fn"] = partial(_with_frozen_statistics, block, named.get("context_fn", noop_context_fn))
+    if (
+        not torch.compiler.is_compiling()
+    ):  # compiled code updates BatchNorm's statistics once anyway
+        named["context_fn"] = partial(
+            _with_frozen_statistics, block, named.get("context_fn", noop_context_fn)
+        )
     return checkpoint(forward, *args, use_reentrant=False, **named)
 
 
@@ -91,7 +114,9 @@ def _policy(_: Any, operation: Any, *args: Any, **named: Any) -> CheckpointPolic
     schema = getattr(operation, "_schema", None)  # no public attribute has the arguments' names
     names = [argument.name for argument in schema.arguments] if schema else []
     given = dict(zip(names, args, strict=False)) | named
-    return CheckpointPolicy.PREFER_RECOMPUTE if given.get("dropout_p") else CheckpointPolicy.MUST_SAVE
+    return (
+        CheckpointPolicy.PREFER_RECOMPUTE if given.get("dropout_p") else CheckpointPolicy.MUST_SAVE
+    )
 
 
 def _with_frozen_statistics(block: nn.Module, contexts: Callable[[], Contexts]) -> Contexts:
@@ -100,7 +125,9 @@ def _with_frozen_statistics(block: nn.Module, contexts: Callable[[], Contexts]) 
 
 
 @contextmanager
-def _frozen_statistics(block: nn.Module, recomputation: AbstractContextManager[Any]) -> Iterator[None]:
+def _frozen_statistics(
+    block: nn.Module, recomputation: AbstractContextManager[Any]
+) -> Iterator[None]:
     """Recompute without updating BatchNorm's running statistics a second time."""
     norms = [module for module in block.modules() if isinstance(module, NORMS) and module.training]
     momenta = [norm.momentum for norm in norms]

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ..components.activation_checkpointing import ActivationCheckpointing, ActivationCheckpointingConfig
+from ..components.activation_checkpointing import (
+    ActivationCheckpointing,
+    ActivationCheckpointingConfig,
+)
 from ..data import DataConfig, Prepare
 from ..errors import UserError
 from ..loader import Loader
@@ -27,7 +30,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("mode", "every"), [("blocks", 1), ("blocks", 2), ("ops", 1)])
 def test_training_does_not_change(plain: Path, tmp_path: Path, mode: str, every: int) -> None:
-    options = (f"--activation_checkpointing.mode={mode}", f"--activation_checkpointing.every={every}")
+    options = (
+        f"--activation_checkpointing.mode={mode}",
+        f"--activation_checkpointing.every={every}",
+    )
     train_here(tmp_path, *SHORT, ENABLED, *options)
     assert equal(state(tmp_path)["model"], state(plain)["model"])
     assert rows(tmp_path, "train") == rows(plain, "train")
@@ -60,10 +66,15 @@ def test_fewer_activations_are_saved(tmp_path: Path) -> None:
 
 def test_model_without_blocks_is_refused() -> None:
     component = ActivationCheckpointing(ActivationCheckpointingConfig(enabled=True), CPU)
-    with pytest.raises(UserError, match=r"Linear has no `blocks`: put its repeated layers into self\.blocks = nn\.Mo"):
+    with pytest.raises(
+        UserError,
+        match=r"Linear has no `blocks`: put its repeated layers into self\.blocks = nn\.Mo",
+    ):
         component.convert_model(nn.Linear(1, 1))
 
 
 def test_memory_budget_needs_the_compiler(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="mode is budget: the compiler implements it: set speed.compile=model"):
+    with pytest.raises(
+        UserError, match="mode is budget: the compiler implements it: set speed.compile=model"
+    ):
         train_here(tmp_path, ENABLED, "--activation_checkpointing.mode=budget")

@@ -102,16 +102,26 @@ def _save(checkpoints: Checkpoints, copied: torch.Event | None, state: dict[str,
 
 
 @torch.no_grad()
-def _copy_to_host(state: dict[str, Any], device: torch.device) -> tuple[torch.Event | None, dict[str, Any]]:
+def _copy_to_host(
+    state: dict[str, Any], device: torch.device
+) -> tuple[torch.Event | None, dict[str, Any]]:
     """Return a copy of the state, and for a GPU the event after which it is complete; the host waits for no copy."""
     pin = device.type not in ("cpu", "mps")
     copies: dict[object, Tensor] = {}
     memo: dict[int, Any] = {}
 
     def add(value: Tensor) -> None:
-        key = (value.data_ptr(), value.shape, value.stride(), value.dtype)  # a tied weight is copied once
+        # a tied weight is copied once
+        key = (
+            value.data_ptr(),
+            value.shape,
+            value.stride(),
+            value.dtype,
+        )
         if key not in copies:
-            copies[key] = torch.empty_like(value, device="cpu", pin_memory=pin).copy_(value, non_blocking=pin)
+            copies[key] = torch.empty_like(value, device="cpu", pin_memory=pin).copy_(
+                value, non_blocking=pin
+            )
         memo[id(value)] = copies[key]
 
     map_tensors(add, state)

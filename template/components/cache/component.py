@@ -57,7 +57,10 @@ class Cache(Component):
     def on_train_start(self, run: Run) -> None:
         total = sum(len(cached) * cached.source.learn() for cached in self.sets) / 1e9
         if total > self.cfg.max_gb:
-            self.cfg.refuse("max_gb", f"the samples take {total:.3g} GB, so raise it, or use another cache.where")
+            self.cfg.refuse(
+                "max_gb",
+                f"the samples take {total:.3g} GB, so raise it, or use another cache.where",
+            )
         if self.cfg.where == "disk":
             key = self.world.broadcast(_fingerprint(run.cfg.data) if self.world.rank == 0 else "")
             for number, cached in enumerate(self.sets):
@@ -65,12 +68,22 @@ class Cache(Component):
             return
         device = torch.device("cpu") if self.cfg.where == "memory" else self.world.device
         if device.type != "cpu" and run.cfg.loader.workers not in ("auto", 0):
-            raise UserError("cache.where is device: set loader.workers to 0, as workers cannot read GPU memory")
+            raise UserError(
+                "cache.where is device: set loader.workers to 0, as workers cannot read GPU memory"
+            )
         if self.world.rank == 0:
-            print(f"reading {sum(map(len, self.sets)):,} samples, {total:.3g} GB, into the memory of {device}")
+            print(
+                f"reading {sum(map(len, self.sets)):,} samples, {total:.3g} GB, into the memory of {device}"
+            )
         for cached in self.sets:
-            chunks = [list(range(len(cached))[begin : begin + 256]) for begin in range(0, len(cached), 256)]
-            cached.fill(Loader(cached.source, chunks, run.cfg.loader, World(0, 1, torch.device("cpu"))), device)
+            chunks = [
+                list(range(len(cached))[begin : begin + 256])
+                for begin in range(0, len(cached), 256)
+            ]
+            cached.fill(
+                Loader(cached.source, chunks, run.cfg.loader, World(0, 1, torch.device("cpu"))),
+                device,
+            )
 
 
 class Source:
@@ -86,26 +99,41 @@ class Source:
         sample, again = self._samples([0])[0], self._samples([0])[0]
         parts = [default_collate([leaf])[0] for leaf in _leaves(sample)]
         if kinds := [type(part).__name__ for part in parts if not isinstance(part, Tensor)]:
-            raise UserError(f"cache.enabled needs samples of tensors and numbers, and one has a {kinds[0]}")
-        self.layout, self.example = [(part.dtype, part.shape) for part in parts], default_collate([sample])
+            raise UserError(
+                f"cache.enabled needs samples of tensors and numbers, and one has a {kinds[0]}"
+            )
+        self.layout, self.example = (
+            [(part.dtype, part.shape) for part in parts],
+            default_collate([sample]),
+        )
         self.numbers = [isinstance(leaf, int | float) for leaf in _leaves(sample)]
         if any(not torch.equal(a, b) for a, b in zip(parts, self._checked(0, again), strict=True)):
-            raise UserError("cache.enabled needs samples that stay the same: augment them in `Prepare` of data.py")
+            raise UserError(
+                "cache.enabled needs samples that stay the same: augment them in `Prepare` of data.py"
+            )
         return sum(part.nbytes for part in parts)
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
-        return tuple(map(torch.stack, zip(*map(self._checked, indices, self._samples(indices)), strict=True)))
+        return tuple(
+            map(torch.stack, zip(*map(self._checked, indices, self._samples(indices)), strict=True))
+        )
 
     def _samples(self, indices: list[int]) -> list[Any]:
         whole = getattr(self.dataset, "__getitems__", None)
         found = whole(indices) if whole else [self.dataset[index] for index in indices]
         self.batched = not isinstance(found, list)
-        return [map_tensors(itemgetter(row), found) for row in range(len(indices))] if self.batched else found
+        return (
+            [map_tensors(itemgetter(row), found) for row in range(len(indices))]
+            if self.batched
+            else found
+        )
 
     def _checked(self, index: int, sample: Any) -> list[Tensor]:
         parts = [default_collate([leaf])[0] for leaf in _leaves(sample)]
         if [(part.dtype, part.shape) for part in parts] != self.layout:
-            raise UserError(f"cache.enabled needs samples of one shape, and sample {index} differs from sample 0")
+            raise UserError(
+                f"cache.enabled needs samples of one shape, and sample {index} differs from sample 0"
+            )
         return parts
 
 
@@ -128,7 +156,10 @@ class Cached:
         parts, example = self.parts(indices), self.source.example
         if self.source.batched or not hasattr(self, "collate_fn"):
             return _filled(example, parts)
-        columns = [part.tolist() if number else part for part, number in zip(parts, self.source.numbers, strict=True)]
+        columns = [
+            part.tolist() if number else part
+            for part, number in zip(parts, self.source.numbers, strict=True)
+        ]
         return [_filled(example, row) for row in zip(*columns, strict=True)]
 
 
@@ -142,7 +173,9 @@ class InMemory(Cached):
 
     def fill(self, batches: Any, device: torch.device) -> None:
         begin, layout = 0, self.source.layout
-        self.whole = [torch.empty((len(self), *shape), dtype=dtype, device=device) for dtype, shape in layout]
+        self.whole = [
+            torch.empty((len(self), *shape), dtype=dtype, device=device) for dtype, shape in layout
+        ]
         for parts in batches:
             for whole, part in zip(self.whole, parts, strict=True):
                 whole[begin : begin + len(part)] = part
@@ -150,7 +183,9 @@ class InMemory(Cached):
 
     def parts(self, indices: list[int]) -> list[Tensor]:
         chosen, device = torch.tensor(indices), self.whole[0].device
-        chosen = (chosen.pin_memory() if device.type == "cuda" else chosen).to(device, non_blocking=True)
+        chosen = (chosen.pin_memory() if device.type == "cuda" else chosen).to(
+            device, non_blocking=True
+        )
         return [whole.index_select(0, chosen) for whole in self.whole]
 
 
@@ -160,21 +195,37 @@ class OnDisk(Cached):
     def open(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-        self.file, self.sizes = file, [dtype.itemsize * shape.numel() for dtype, shape in self.source.layout]
+        self.file, self.sizes = (
+            file,
+            [dtype.itemsize * shape.numel() for dtype, shape in self.source.layout],
+        )
         self.size = 8 + sum(self.sizes)
 
     def parts(self, indices: list[int]) -> list[Tensor]:
         with self.file.open("r+b", buffering=0) as file:
             records = [os.pread(file.fileno(), self.size, index * self.size) for index in indices]
-            missing = [number for number, record in enumerate(records) if record[:8] != _checksum(record[8:])]
-            decoded = self.source.__getitems__([indices[number] for number in missing]) if missing else ()
+            missing = [
+                number
+                for number, record in enumerate(records)
+                if record[:8] != _checksum(record[8:])
+            ]
+            decoded = (
+                self.source.__getitems__([indices[number] for number in missing]) if missing else ()
+            )
             for number, row in zip(missing, zip(*decoded, strict=True), strict=True):
-                content = b"".join(part.reshape(-1).view(torch.uint8).numpy().tobytes() for part in row)
+                content = b"".join(
+                    part.reshape(-1).view(torch.uint8).numpy().tobytes() for part in row
+                )
                 records[number] = _checksum(content) + content
                 os.pwrite(file.fileno(), records[number], indices[number] * self.size)
-        rows = torch.frombuffer(bytearray(b"".join(records)), dtype=torch.uint8).view(len(indices), self.size)
+        rows = torch.frombuffer(bytearray(b"".join(records)), dtype=torch.uint8).view(
+            len(indices), self.size
+        )
         layout = zip(rows[:, 8:].split(self.sizes, 1), self.source.layout, strict=True)
-        return [part.clone().reshape(-1).view(dtype).view(len(indices), *shape) for part, (dtype, shape) in layout]
+        return [
+            part.clone().reshape(-1).view(dtype).view(len(indices), *shape)
+            for part, (dtype, shape) in layout
+        ]
 
 
 def _checksum(content: bytes) -> bytes:
@@ -183,7 +234,11 @@ def _checksum(content: bytes) -> bytes:
 
 def _leaves(sample: Any) -> list[Any]:
     parts = list(sample.values()) if isinstance(sample, dict) else sample
-    return [leaf for part in parts for leaf in _leaves(part)] if isinstance(parts, tuple | list) else [parts]
+    return (
+        [leaf for part in parts for leaf in _leaves(part)]
+        if isinstance(parts, tuple | list)
+        else [parts]
+    )
 
 
 def _filled(example: Any, parts: Sequence[Any]) -> Any:
@@ -196,8 +251,14 @@ def _fingerprint(cfg: Any) -> str:
     digest = sha256(Path(data.__file__).read_bytes() + repr(cfg).encode())
     for item in fields(cfg):
         value = getattr(cfg, item.name)
-        if isinstance(value, str | Path) and str(value) and (path := Path(value).resolve()).exists():
+        if (
+            isinstance(value, str | Path)
+            and str(value)
+            and (path := Path(value).resolve()).exists()
+        ):
             for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
                 found = file.stat()
-                digest.update(f"{file} {found.st_size} {found.st_mtime_ns}".encode(errors="surrogateescape"))
+                digest.update(
+                    f"{file} {found.st_size} {found.st_mtime_ns}".encode(errors="surrogateescape")
+                )
     return digest.hexdigest()[:16]

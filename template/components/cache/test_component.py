@@ -29,7 +29,9 @@ class Counted(First):
 def test_losses_are_those_without(tmp_path: Path, where: str) -> None:
     train_here(tmp_path / "without", *SHORT, "--cache.enabled=false")
     train_here(tmp_path / "cached", *SHORT, f"--cache.where={where}")
-    assert equal(state(tmp_path / "cached"), state(tmp_path / "without") | {"components": {"cache": {}}})
+    assert equal(
+        state(tmp_path / "cached"), state(tmp_path / "without") | {"components": {"cache": {}}}
+    )
     assert rows(tmp_path / "cached", "train") == rows(tmp_path / "without", "train")
     assert rows(tmp_path / "cached", "val") == rows(tmp_path / "without", "val")
 

@@ -1,6 +1,7 @@
 """The whole training step as two CUDA graphs: a replay launches all kernels at once, without Python's overhead.
 
-One graph is the forward and backward pass of a micro-batch, the other clips, updates and resets the gradients.
+One graph is the forward and backward pass of a micro-batch, the other clips, updates and resets the
+gradients.
 """
 
 from dataclasses import dataclass
@@ -42,14 +43,23 @@ class CudaGraphs(Component):
 
     def on_train_start(self, run: Run) -> None:
         speed, optimizer = run.cfg.speed, run.optimizer
-        enabled = [name for name in EXCLUDED if getattr(getattr(run.cfg, name, None), "enabled", False)]
+        enabled = [
+            name for name in EXCLUDED if getattr(getattr(run.cfg, name, None), "enabled", False)
+        ]
         fp16 = "fp16" in (speed.precision, precision.best(self.world.device))
-        fused = isinstance(optimizer, torch.optim.AdamW) and run.cfg.optim.fused and not run.cfg.optim.amsgrad
+        fused = (
+            isinstance(optimizer, torch.optim.AdamW)
+            and run.cfg.optim.fused
+            and not run.cfg.optim.amsgrad
+        )
         conflicts = {
             "needs a CUDA device: set it to false": self.world.device.type != "cuda",
             "works in one process: set it to false": self.world.size > 1,
-            f"and {' and '.join(enabled[:1])}.enabled exclude each other: set one of them to false": bool(enabled),
-            "needs speed.precision=bf16, tf32 or fp32: fp16 waits for the host": fp16 and speed.precision != "fp32",
+            f"and {' and '.join(enabled[:1])}.enabled exclude each other: set one of them to false": bool(
+                enabled
+            ),
+            "needs speed.precision=bf16, tf32 or fp32: fp16 waits for the host": fp16
+            and speed.precision != "fp32",
             "needs AdamW with optim.fused=true and optim.amsgrad=false": not fused,
             "needs speed.compile_mode=default: this one has CUDA graphs of its own": speed.has_cuda_graphs,
         }
@@ -77,7 +87,9 @@ class StepGraphs:
         self.momentum = torch.zeros((), device=device)
         adamw, zero_grad = optimizer.step, optimizer.zero_grad
         if run.cfg.optim.cycle_momentum:  # torch's own step creates the optimizer's state
-            optimizer.step = lambda: adamw_step(optimizer, self.momentum) if optimizer.state else adamw()  # type: ignore[method-assign, assignment]
+            optimizer.step = lambda: (
+                adamw_step(optimizer, self.momentum) if optimizer.state else adamw()
+            )  # type: ignore[method-assign, assignment]
         optimizer.zero_grad = lambda set_to_none=False: zero_grad(set_to_none=False)  # type: ignore[method-assign]
 
     def forward_backward(self, batch: Any, share: float, last: bool) -> Metrics:
@@ -87,7 +99,9 @@ class StepGraphs:
         static, parts = _tensors(self.batch), _tensors(batch)
         if [part.shape for part in static] != [part.shape for part in parts]:
             shapes = [[tuple(part.shape) for part in some] for some in (static, parts)]
-            raise UserError(f"cuda_graphs.enabled needs batches of one shape: {shapes[0]} became {shapes[1]}")
+            raise UserError(
+                f"cuda_graphs.enabled needs batches of one shape: {shapes[0]} became {shapes[1]}"
+            )
         for target, part in zip(static, parts, strict=True):
             target.copy_(part)
         self.first.replay()
@@ -119,19 +133,24 @@ class StepGraphs:
         torch.cuda.current_stream().wait_stream(side)
         with torch.no_grad():
             for value in [*self._weights(), *self._moments()]:
-                value.copy_(kept[value]) if value in kept else value.zero_()  # AdamW's state starts with zeros
+                # AdamW's state starts with zeros
+                value.copy_(kept[value]) if value in kept else value.zero_()
         torch.cuda.set_rng_state(random)
         self.first, self.second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         try:  # thread_local: the thread that pins memory continues
             with torch.cuda.graph(self.first, capture_error_mode="thread_local"):
                 self.metrics = self.eager(self.batch, share, True)
-            with torch.cuda.graph(self.second, pool=self.first.pool(), capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                self.second, pool=self.first.pool(), capture_error_mode="thread_local"
+            ):
                 self.grad_norm = self.step()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"cuda_graphs.enabled cannot capture this model ({reason}): set it to false") from error
+            raise UserError(
+                f"cuda_graphs.enabled cannot capture this model ({reason}): set it to false"
+            ) from error
         for group, number in zip(groups, numbers, strict=True):
             group["lr"] = number
 
@@ -145,7 +164,9 @@ class StepGraphs:
         """A weight without a gradient does not change in an eager step, but a captured one would decay it."""
         for name, parameter in self.run.model.named_parameters():
             if parameter.requires_grad and parameter.grad is None:
-                raise UserError(f"cuda_graphs.enabled needs a gradient of each weight, and {name} has none: freeze it")
+                raise UserError(
+                    f"cuda_graphs.enabled needs a gradient of each weight, and {name} has none: freeze it"
+                )
 
 
 def _tensors(batch: Any) -> list[Tensor]:
@@ -162,8 +183,13 @@ def adamw_step(optimizer: torch.optim.Optimizer, momentum: Tensor) -> None:
     """
     for group in optimizer.param_groups:
         weights, lr, beta2 = group["params"], group["lr"], group["betas"][1]
-        gradients, states = [weight.grad for weight in weights], [optimizer.state[weight] for weight in weights]
-        means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
+        gradients, states = (
+            [weight.grad for weight in weights],
+            [optimizer.state[weight] for weight in weights],
+        )
+        means, squares, steps = (
+            [state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")
+        )
         torch._foreach_add_(steps, 1)
         torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
         torch._foreach_mul_(means, momentum)

@@ -42,18 +42,28 @@ class DdpOptions(Component):
         if self.world.size == 1:
             return None
         if getattr(getattr(cfg, "fsdp", None), "enabled", False):
-            raise UserError("ddp_options.enabled and fsdp.enabled exclude each other: set one of them to false")
+            raise UserError(
+                "ddp_options.enabled and fsdp.enabled exclude each other: set one of them to false"
+            )
         device = self.world.device
         if self.cfg.sync_batchnorm:
             if device.type not in ("cuda", "xpu"):
-                self.cfg.refuse("sync_batchnorm", f"torch synchronizes BatchNorm on GPUs only, not on the {device}")
-            nn.SyncBatchNorm.convert_sync_batchnorm(model)  # in place; `evaluate` has the BatchNorm of the same names
-        if cfg.speed.channels_last is True or (cfg.speed.channels_last == "auto" and device.type == "cuda"):
+                self.cfg.refuse(
+                    "sync_batchnorm",
+                    f"torch synchronizes BatchNorm on GPUs only, not on the {device}",
+                )
+            # in place; `evaluate` has the BatchNorm of the same names
+            nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        if cfg.speed.channels_last is True or (
+            cfg.speed.channels_last == "auto" and device.type == "cuda"
+        ):
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         model = model.to(device)
         ids = None if device.index is None else [device.index]
         static = self.cfg.static_graph
-        net = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, static_graph=static)
+        net = DistributedDataParallel(
+            model, device_ids=ids, gradient_as_bucket_view=True, static_graph=static
+        )
         if self.cfg.bf16_gradients:
             net.register_comm_hook(None, _all_reduce_in_bf16)
         return net
@@ -61,7 +71,9 @@ class DdpOptions(Component):
     def on_train_start(self, run: Run) -> None:
         if self.cfg.static_graph and self.world.size > 1 and run.plan.accumulate > 1:
             steps = f"steps of {run.plan.accumulate} micro-batches"
-            self.cfg.refuse("static_graph", f"DDP does not support it with {steps}: set train.accumulate=1")
+            self.cfg.refuse(
+                "static_graph", f"DDP does not support it with {steps}: set train.accumulate=1"
+            )
 
 
 def _all_reduce_in_bf16(

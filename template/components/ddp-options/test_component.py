@@ -39,7 +39,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_static_graph_trains_as_without(runs: Path) -> None:
     for name in ("none", "static"):
         assert rows(runs / name, "train") == rows(runs / "ddp", "train")
-        assert equal(parameters(state(runs / name)["model"]), parameters(state(runs / "ddp")["model"]))
+        assert equal(
+            parameters(state(runs / name)["model"]), parameters(state(runs / "ddp")["model"])
+        )
 
 
 def test_gradients_in_bf16_are_rounded(runs: Path) -> None:
@@ -50,8 +52,14 @@ def test_gradients_in_bf16_are_rounded(runs: Path) -> None:
 
 
 def test_unsupported_options_are_one_line(runs: Path) -> None:
-    assert "sync_batchnorm is True: torch synchronizes BatchNorm on GPUs only" in (runs / "sync.txt").read_text()
-    assert "static_graph is True: DDP does not support it with" in (runs / "accumulate.txt").read_text()
+    assert (
+        "sync_batchnorm is True: torch synchronizes BatchNorm on GPUs only"
+        in (runs / "sync.txt").read_text()
+    )
+    assert (
+        "static_graph is True: DDP does not support it with"
+        in (runs / "accumulate.txt").read_text()
+    )
 
 
 def test_one_process_needs_no_ddp(tmp_path: Path) -> None:
@@ -59,15 +67,21 @@ def test_one_process_needs_no_ddp(tmp_path: Path) -> None:
     assert component.parallelize(nn.Linear(1, 1), config(tmp_path)) is None
 
 
-def test_synchronized_batchnorm_has_the_weights_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_synchronized_batchnorm_has_the_weights_and_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the device and DDP replaced, as two GPUs are needed."""
     model: nn.Module = build(ModelConfig(), load_all(DataConfig())[2])
     expected, wrapped = dict(model.named_parameters()), list[nn.Module]()
     norms = sum(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in model.modules())
-    monkeypatch.setattr(DistributedDataParallel, "__init__", lambda self, module, **_: wrapped.append(module))
+    monkeypatch.setattr(
+        DistributedDataParallel, "__init__", lambda self, module, **_: wrapped.append(module)
+    )
     monkeypatch.setattr(nn.Module, "to", lambda self, *_, **options: self)
     world = World(0, 2, torch.device("cuda", 0))
-    DdpOptions(DdpOptionsConfig(enabled=True, sync_batchnorm=True), world).parallelize(model, config(tmp_path))
+    DdpOptions(DdpOptionsConfig(enabled=True, sync_batchnorm=True), world).parallelize(
+        model, config(tmp_path)
+    )
     assert wrapped == [model]
     assert sum(isinstance(module, nn.SyncBatchNorm) for module in model.modules()) == norms
     found = dict(model.named_parameters())

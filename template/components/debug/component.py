@@ -52,7 +52,10 @@ class Debug(Component):
 
     def on_train_start(self, run: Run) -> None:
         if self.cfg.synchronization != "off" and self.world.device.type != "cuda":
-            self.cfg.refuse("synchronization", f"only CUDA reports it, and this run is on {self.world.device}: use off")
+            self.cfg.refuse(
+                "synchronization",
+                f"only CUDA reports it, and this run is on {self.world.device}: use off",
+            )
         if self.cfg.nan:
             self._refuse_nan(run)
             self.undo += [handle.remove for handle in find_nan(run.model)]
@@ -74,7 +77,9 @@ class Debug(Component):
             if run.step == gradcheck_at:
                 gradcheck(run.model, batch)
                 gradcheck_at = -1
-                run.world.on_main(lambda: print("debug.gradcheck: the gradients agree with finite differences"))
+                run.world.on_main(
+                    lambda: print("debug.gradcheck: the gradients agree with finite differences")
+                )
             if self.cfg.nan:
                 map_tensors(lambda part: _check(part, "a tensor of the batch"), batch)
             if self.cfg.synchronization != "off" and run.step >= self.first_step + WARMUP:
@@ -97,13 +102,24 @@ class Debug(Component):
         sections = [name for name in ("cuda_graphs", "regional_compile") if hasattr(run.cfg, name)]
         compiled = [f"{name}.enabled=false" for name in sections if getattr(run.cfg, name).enabled]
         if speed.compile != "off" or compiled:
-            self.cfg.refuse("nan", f"compiled code has no modules: set {(compiled or ['speed.compile=off'])[0]}")
-        if "fp16" in (speed.precision, speed.precision == "auto" and precision.best(self.world.device)):
-            self.cfg.refuse("nan", "with fp16, gradients that overflow are normal: set speed.precision=fp32")
+            self.cfg.refuse(
+                "nan", f"compiled code has no modules: set {(compiled or ['speed.compile=off'])[0]}"
+            )
+        if "fp16" in (
+            speed.precision,
+            speed.precision == "auto" and precision.best(self.world.device),
+        ):
+            self.cfg.refuse(
+                "nan", "with fp16, gradients that overflow are normal: set speed.precision=fp32"
+            )
 
     def _be_deterministic(self) -> None:
-        before, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS: "Results reproducibility"
+        before, benchmark = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cudnn.benchmark,
+        )
+        # cuBLAS: "Results reproducibility"
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True)
         self.undo.append(lambda: torch.use_deterministic_algorithms(before))
@@ -115,7 +131,11 @@ def find_nan(model: nn.Module) -> list[Any]:
     hooks = []
     for name, module in model.named_modules():
         place = f"{name or 'the model'} ({type(module).__name__})"
-        hooks.append(module.register_forward_hook(lambda _module, _inputs, output, place=place: _visit(output, place)))
+        hooks.append(
+            module.register_forward_hook(
+                lambda _module, _inputs, output, place=place: _visit(output, place)
+            )
+        )
     return hooks
 
 
@@ -124,7 +144,9 @@ def _visit(output: Any, place: str) -> None:
         if isinstance(part, Tensor):
             _check(part, f"the output of {place}")
             if part.requires_grad:
-                part.register_hook(lambda gradient: _check(gradient, f"the gradient of the output of {place}"))
+                part.register_hook(
+                    lambda gradient: _check(gradient, f"the gradient of the output of {place}")
+                )
 
 
 def _check(value: Tensor | None, what: str) -> None:
@@ -136,27 +158,39 @@ def _check(value: Tensor | None, what: str) -> None:
 def gradcheck(model: nn.Module, batch: Any) -> None:
     """Compare the slope of the loss along a random direction of each parameter with finite differences, on two samples.
 
-    One slope per parameter, because torch's `gradcheck` of a parameter would compute losses for each of its elements.
+    One slope per parameter, because torch's `gradcheck` of a parameter would compute losses for
+    each of its elements.
     """
     if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
-        raise UserError("debug.gradcheck needs whole weights, which fsdp divides: set fsdp.enabled=false")
+        raise UserError(
+            "debug.gradcheck needs whole weights, which fsdp divides: set fsdp.enabled=false"
+        )
     generator = torch.Generator().manual_seed(0)
-    net = copy.deepcopy(model).to("cpu", torch.float64).eval()  # no dropout, and BatchNorm's running statistics
-    two = map_tensors(lambda part: part[:2].cpu().double() if part.is_floating_point() else part[:2].cpu(), batch)
+    # no dropout, and BatchNorm's running statistics
+    net = copy.deepcopy(model).to("cpu", torch.float64).eval()
+    two = map_tensors(
+        lambda part: part[:2].cpu().double() if part.is_floating_point() else part[:2].cpu(), batch
+    )
     weights = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
     for weight in weights.values():  # away from initial zeros, where a ReLU has no derivative
-        weight.data.add_(torch.randn(weight.shape, generator=generator, dtype=weight.dtype), alpha=0.02)
+        weight.data.add_(
+            torch.randn(weight.shape, generator=generator, dtype=weight.dtype), alpha=0.02
+        )
     gradients = torch.autograd.grad(_loss(net, two), [*weights.values()], materialize_grads=True)
     for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
         direction = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
         found, expected = (gradient * direction).sum().item(), _slope(net, two, weight, direction)
         if abs(found - expected) > 1e-3 * max(abs(found), abs(expected)) + 1e-5:
             slopes = f"{found:.6g} along a direction, where finite differences give {expected:.6g}"
-            raise UserError(f"debug.gradcheck: the gradient of {name} is wrong ({slopes}): check the code that uses it")
+            raise UserError(
+                f"debug.gradcheck: the gradient of {name} is wrong ({slopes}): check the code that uses it"
+            )
 
 
 @torch.no_grad()
-def _slope(net: nn.Module, batch: Any, weight: Tensor, direction: Tensor, width: float = 1e-8) -> float:
+def _slope(
+    net: nn.Module, batch: Any, weight: Tensor, direction: Tensor, width: float = 1e-8
+) -> float:
     """Return the central difference of the loss; a larger width would cross more kinks of ReLUs."""
     losses = []
     for distance in (width, -2 * width):

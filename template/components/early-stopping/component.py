@@ -40,7 +40,9 @@ class EarlyStopping(Component):
         """Count a validation, unless a resumed run repeats one that its checkpoint has counted."""
         metric, sign = run.cfg.train.monitor, 1 if run.cfg.train.monitor_mode == "min" else -1
         if metric not in results:
-            raise UserError(f"train.monitor is {metric}: the validation metrics are {', '.join(results)}")
+            raise UserError(
+                f"train.monitor is {metric}: the validation metrics are {', '.join(results)}"
+            )
         if run.step != self.step:
             improves = sign * results[metric] < self.best - self.cfg.min_delta
             self.best = sign * results[metric] if improves else self.best

@@ -15,7 +15,9 @@ from .support import CPU, ask_to_stop, at_step, config, equal, rows, state, trai
 OPTIONS = ["--early_stopping.enabled=true", "--early_stopping.patience=2", "--train.eval_every=1"]
 
 
-def validations(folder: Path, values: list[float], *options: str, name: str = "loss") -> list[float]:
+def validations(
+    folder: Path, values: list[float], *options: str, name: str = "loss"
+) -> list[float]:
     """Train with validations that return these values, and return those of metrics.jsonl."""
     done = len(rows(folder, "val")) if (folder / "first").exists() else 0
     remaining = iter(values[max(done - 1, 0) :])  # a resumed run validates again
@@ -28,7 +30,9 @@ def validations(folder: Path, values: list[float], *options: str, name: str = "l
     return [row[name] for row in rows(folder, "val")]
 
 
-def test_run_ends_after_validations_without_improvement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_ends_after_validations_without_improvement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     values = [3.0, 4.0, 2.0, 2.5, 2.0, 1.0]
     assert validations(tmp_path, values) == values[:5]
     found = "early_stopping ends the run at step 5: 2 validations in a row did not improve loss 2\n"

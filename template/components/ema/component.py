@@ -26,7 +26,10 @@ class EmaConfig(Section):
 
 
 class Ema(Component):
-    """Averages the parameters. Buffers, such as BatchNorm's running statistics, are those of the trained model."""
+    """Averages the parameters.
+
+    Buffers, such as BatchNorm's running statistics, are those of the trained model.
+    """
 
     name = "ema"
 
@@ -41,7 +44,9 @@ class Ema(Component):
         for parameter, average in copies.items():
             self.pairs[0].append(_local(average))
             self.pairs[1].append(_local(parameter))
-        for name, parameter in run.model.named_parameters(remove_duplicate=False):  # a tied weight has two names
+        for name, parameter in run.model.named_parameters(
+            remove_duplicate=False
+        ):  # a tied weight has two names
             self.average[name] = copies[parameter]
 
     def on_step_end(self, run: Run) -> None:
@@ -68,7 +73,10 @@ class Ema(Component):
         if saved is None:
             _copy(parameters, average)
         else:
-            _copy([_local(saved[name]) for name in self.average], [_local(it) for it in self.average.values()])
+            _copy(
+                [_local(saved[name]) for name in self.average],
+                [_local(it) for it in self.average.values()],
+            )
 
 
 @torch.no_grad()

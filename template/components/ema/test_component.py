@@ -13,7 +13,13 @@ from ..evaluate import evaluate_run
 from ..optim import OneCycle
 from .support import CPU, ask_to_stop, at_step, equal, few_samples, rows, state, train_here
 
-EMA = ("--ema.enabled=true", "--ema.decay=0.5", "--train.eval_every=1", "--run.keep=20", "--train.steps=6")
+EMA = (
+    "--ema.enabled=true",
+    "--ema.decay=0.5",
+    "--train.eval_every=1",
+    "--run.keep=20",
+    "--train.steps=6",
+)
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,11 @@ class Finetune(Component):
         self.frozen: set[str] = set()
 
     def convert_model(self, model: nn.Module) -> nn.Module:
-        """Freeze. What is trained later keeps its gradients, which DistributedDataParallel reduces from its start."""
+        """Freeze.
+
+        What is trained later keeps its gradients, which DistributedDataParallel reduces from its
+        start.
+        """
         names = [name for name, _ in model.named_parameters()]
         self.frozen = matched(self.cfg.freeze, names)
         if len(self.frozen) == len(names):
@@ -63,11 +67,21 @@ class Finetune(Component):
 
     def on_train_start(self, run: Run) -> None:
         """Load the weights, unless the run is resumed, which needs no file; and divide the optimizer's groups."""
-        if self.cfg.unfreeze_at and getattr(getattr(run.cfg, "cuda_graphs", None), "enabled", False):
-            self.cfg.refuse("unfreeze_at", "a CUDA graph repeats the first steps: set cuda_graphs.enabled=false")
-        resumed = run.world.broadcast(str(newest(run.folder / "checkpoints") or "") if run.world.rank == 0 else "")
+        if self.cfg.unfreeze_at and getattr(
+            getattr(run.cfg, "cuda_graphs", None), "enabled", False
+        ):
+            self.cfg.refuse(
+                "unfreeze_at", "a CUDA graph repeats the first steps: set cuda_graphs.enabled=false"
+            )
+        resumed = run.world.broadcast(
+            str(newest(run.folder / "checkpoints") or "") if run.world.rank == 0 else ""
+        )
         if self.cfg.weights is not None:
-            found = "finetune: resumed, nothing is loaded" if resumed else load(run.model, self.cfg.weights, self.cfg)
+            found = (
+                "finetune: resumed, nothing is loaded"
+                if resumed
+                else load(run.model, self.cfg.weights, self.cfg)
+            )
             run.world.on_main(lambda: print(found))
         if self.cfg.lr_decay != 1:
             scale_rates(run.optimizer, run.model, self.cfg.lr_decay)
@@ -76,7 +90,9 @@ class Finetune(Component):
         self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
     ) -> tuple[ForwardBackward, OptimizerStep]:
         self._hold(run)
-        frozen = [parameter for name, parameter in run.model.named_parameters() if name in self.frozen]
+        frozen = [
+            parameter for name, parameter in run.model.named_parameters() if name in self.frozen
+        ]
 
         def without_frozen() -> Tensor:
             for parameter in frozen if run.step < self.until else ():
@@ -95,7 +111,11 @@ class Finetune(Component):
     def _hold(self, run: Run) -> None:
         """Let frozen BatchNorms keep their statistics, and normalize with them."""
         for name, module in run.model.named_modules():
-            if isinstance(module, NORMS) and f"{name}.weight" in self.frozen and f"{name}.bias" in self.frozen:
+            if (
+                isinstance(module, NORMS)
+                and f"{name}.weight" in self.frozen
+                and f"{name}.bias" in self.frozen
+            ):
                 module.train(run.step >= self.until)
 
 
@@ -104,10 +124,14 @@ def matched(patterns: Iterable[str], names: list[str]) -> set[str]:
     found = set[str]()
     for pattern in patterns:
         plain = pattern.removeprefix("!")
-        these = {name for name in names if fnmatchcase(name, plain) or fnmatchcase(name, f"{plain}.*")}
+        these = {
+            name for name in names if fnmatchcase(name, plain) or fnmatchcase(name, f"{plain}.*")
+        }
         if not these:
             there = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
-            raise UserError(f"finetune.freeze has {pattern!r}, but no parameter has such a name: the model has {there}")
+            raise UserError(
+                f"finetune.freeze has {pattern!r}, but no parameter has such a name: the model has {there}"
+            )
         found = found - these if pattern.startswith("!") else found | these
     return found
 
@@ -115,12 +139,27 @@ def matched(patterns: Iterable[str], names: list[str]) -> set[str]:
 @torch.no_grad()
 def load(model: nn.Module, source: Path, cfg: FinetuneConfig) -> str:
     """Copy weights into a model, which may be sharded or have adapters; return what was loaded."""
-    given = {cfg.add_prefix + name.removeprefix(cfg.strip_prefix): value for name, value in read(source).items()}
-    for old, new in (("gamma", "weight"), ("beta", "bias")):  # in the published files of the first BERTs
-        given = {re.sub(f"LayerNorm.{old}$", f"LayerNorm.{new}", name): value for name, value in given.items()}
-    live = {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+    given = {
+        cfg.add_prefix + name.removeprefix(cfg.strip_prefix): value
+        for name, value in read(source).items()
+    }
+    for old, new in (
+        ("gamma", "weight"),
+        ("beta", "bias"),
+    ):  # in the published files of the first BERTs
+        given = {
+            re.sub(f"LayerNorm.{old}$", f"LayerNorm.{new}", name): value
+            for name, value in given.items()
+        }
+    live = {
+        name: value
+        for name, value in model.state_dict(keep_vars=True).items()
+        if isinstance(value, Tensor)
+    }
     if any(".lora_A." in name for name in given) and not any(".lora_A." in name for name in live):
-        raise UserError(f"finetune.weights is {source}: merge its LoRA adapters first, or set lora.enabled=true")
+        raise UserError(
+            f"finetune.weights is {source}: merge its LoRA adapters first, or set lora.enabled=true"
+        )
     loaded, other, unused = dict[str, Tensor](), list[str](), set(given)
     for name, target in live.items():
         key = name if name in given else name.replace(".base_layer.", ".")  # of LoRA
@@ -133,11 +172,21 @@ def load(model: nn.Module, source: Path, cfg: FinetuneConfig) -> str:
             loaded[name] = target
     if not any(value.ndim for value in loaded.values()):
         names = f"it has {next(iter(given), 'nothing')}, and the model {next(iter(live))}"
-        raise UserError(f"finetune.weights is {source}: nothing fits ({names}); see finetune.add_prefix")
+        raise UserError(
+            f"finetune.weights is {source}: nothing fits ({names}); see finetune.add_prefix"
+        )
     tied = {id(value) for value in loaded.values()}  # a tied weight has two names
-    missing = [it for it in live if id(live[it]) not in tied and it not in other and ".lora_" not in it]
-    left = {"of another shape or type": other, "missing": missing, "not in the model": sorted(unused)}
-    rest = [f", {len(names)} {what} ({', '.join(names[:2])})" for what, names in left.items() if names]
+    missing = [
+        it for it in live if id(live[it]) not in tied and it not in other and ".lora_" not in it
+    ]
+    left = {
+        "of another shape or type": other,
+        "missing": missing,
+        "not in the model": sorted(unused),
+    }
+    rest = [
+        f", {len(names)} {what} ({', '.join(names[:2])})" for what, names in left.items() if names
+    ]
     return f"finetune: loaded {len(loaded)} of {len(live)} tensors from {source}{''.join(rest)}"
 
 
@@ -145,18 +194,29 @@ def read(source: Path) -> dict[str, Tensor]:
     """Return the weights in a file or a folder, by name; nothing in them is executed."""
     if (source / "checkpoints").is_dir():
         return load_weights(source)
-    file, index = source / "model.safetensors", source / "model.safetensors.index.json"  # names of Hugging Face
+    # names of Hugging Face
+    file, index = (
+        source / "model.safetensors",
+        source / "model.safetensors.index.json",
+    )
     files = [source if source.is_file() else file]
     if index.is_file():
-        files = [source / part for part in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        files = [
+            source / part
+            for part in sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        ]
     elif not files[0].is_file():
-        raise UserError(f"finetune.weights is {source}: there is no such file or run, or folder with {file.name}")
+        raise UserError(
+            f"finetune.weights is {source}: there is no such file or run, or folder with {file.name}"
+        )
     found: dict[str, Tensor] = {}
     for file in files:
         try:
             found |= _read(file)
         except Exception as error:  # torch and safetensors raise many kinds
-            raise UserError(f"finetune.weights: {file} is missing, damaged, or has more than named tensors") from error
+            raise UserError(
+                f"finetune.weights: {file} is missing, damaged, or has more than named tensors"
+            ) from error
     return found
 
 
@@ -166,13 +226,18 @@ def _read(file: Path) -> dict[str, Tensor]:
 
         return load_file(file)
     loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
-    inside = [loaded[key] for key in ("state_dict", "model") if isinstance(loaded.get(key), dict)]  # of checkpoints
-    return {name: value for name, value in (inside or [loaded])[0].items() if isinstance(value, Tensor)}
+    # of checkpoints
+    inside = [loaded[key] for key in ("state_dict", "model") if isinstance(loaded.get(key), dict)]
+    return {
+        name: value for name, value in (inside or [loaded])[0].items() if isinstance(value, Tensor)
+    }
 
 
 def _copy(value: Tensor, live: Any) -> None:
     value = value.to(live.device, live.dtype)
-    if hasattr(live, "device_mesh"):  # sharded; each rank has read the whole, so that none has to send it
+    if hasattr(
+        live, "device_mesh"
+    ):  # sharded; each rank has read the whole, so that none has to send it
         from torch.distributed.tensor import distribute_tensor
 
         value = distribute_tensor(value, live.device_mesh, live.placements, src_data_rank=None)
@@ -183,18 +248,29 @@ def scale_rates(optimizer: torch.optim.Optimizer, model: nn.Module, decay: float
     """Divide the optimizer's groups by depth; what is registered before the blocks counts as one more block."""
     blocks = list(getattr(model, "blocks", nn.ModuleList()).children())
     if not blocks:
-        raise UserError("finetune.lr_decay needs a model with `blocks`, a ModuleList of its layers: set it to 1")
-    places = {id(parameter): place for place, block in enumerate(blocks, 1) for parameter in block.parameters()}
+        raise UserError(
+            "finetune.lr_decay needs a model with `blocks`, a ModuleList of its layers: set it to 1"
+        )
+    places = {
+        id(parameter): place
+        for place, block in enumerate(blocks, 1)
+        for parameter in block.parameters()
+    }
     place, depth = 0, dict[int, int]()
     for parameter in model.parameters():
         place = places.get(id(parameter), len(blocks) + 1 if place else 0)
         depth[id(parameter)] = len(blocks) + 1 - place
-    for part in (parts := getattr(optimizer, "parts", [optimizer])):  # of one that consists of several
+    for part in (
+        parts := getattr(optimizer, "parts", [optimizer])
+    ):  # of one that consists of several
         groups: dict[tuple[int, int], dict[str, Any]] = {}
         for number, group in enumerate(part.param_groups):
             for parameter in group["params"]:
                 below = depth[id(parameter)]
-                divided = group | {"params": [], "lr_scale": decay**below * group.get("lr_scale", 1.0)}
+                divided = group | {
+                    "params": [],
+                    "lr_scale": decay**below * group.get("lr_scale", 1.0),
+                }
                 groups.setdefault((number, below), divided)["params"].append(parameter)
         part.param_groups[:] = groups.values()
     optimizer.param_groups = [group for part in parts for group in part.param_groups]

@@ -37,15 +37,32 @@ def test_run_starts_with_the_weights(
     from safetensors.torch import save_file
 
     weights = checkpoint.load_weights(pretrained)
-    torch.save({"state_dict": {f"module.{name}": value for name, value in weights.items()}}, tmp_path / "file.pt")
-    save_file({name: value.clone() for name, value in weights.items()}, tmp_path / "model.safetensors")
+    torch.save(
+        {"state_dict": {f"module.{name}": value for name, value in weights.items()}},
+        tmp_path / "file.pt",
+    )
+    save_file(
+        {name: value.clone() for name, value in weights.items()}, tmp_path / "model.safetensors"
+    )
     saved = checkpoint.newest(pretrained / "checkpoints")
-    source = {"run": pretrained, "file": tmp_path / "file.pt", "safetensors": tmp_path, "checkpoint": saved}[kind]
+    source = {
+        "run": pretrained,
+        "file": tmp_path / "file.pt",
+        "safetensors": tmp_path,
+        "checkpoint": saved,
+    }[kind]
     file = source / "state.pt" if kind == "checkpoint" and source else source
-    found = started(tmp_path, f"--finetune.weights={file}", f"--finetune.strip_prefix={'module.' * (kind == 'file')}")
+    found = started(
+        tmp_path,
+        f"--finetune.weights={file}",
+        f"--finetune.strip_prefix={'module.' * (kind == 'file')}",
+    )
     trained = {name for name in found if "running" not in name and "batches" not in name}
     assert max((found[name] - weights[name]).abs().max().item() for name in trained) < 1e-6
-    assert f"finetune: loaded {len(weights)} of {len(weights)} tensors from {file}\n" in capsys.readouterr().out
+    assert (
+        f"finetune: loaded {len(weights)} of {len(weights)} tensors from {file}\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_resumed_run_and_evaluation_need_no_file(pretrained: Path, tmp_path: Path) -> None:
@@ -58,8 +75,13 @@ def test_resumed_run_and_evaluation_need_no_file(pretrained: Path, tmp_path: Pat
     train_here(tmp_path / "stopped", *options)
     assert equal(state(tmp_path / "whole"), state(tmp_path / "stopped"))
     with few_samples():
-        assert evaluate_run(tmp_path / "stopped/first", CPU)["loss"] == rows(tmp_path / "whole", "val")[-1]["loss"]
-    with pytest.raises(UserError, match="there is no such file or run, or folder with model.safetensors"):
+        assert (
+            evaluate_run(tmp_path / "stopped/first", CPU)["loss"]
+            == rows(tmp_path / "whole", "val")[-1]["loss"]
+        )
+    with pytest.raises(
+        UserError, match="there is no such file or run, or folder with model.safetensors"
+    ):
         train_here(tmp_path, *options)
 
 
@@ -76,7 +98,9 @@ def test_weights_of_another_shape_stay_as_initialized(
     assert found[name].shape == weights[name].shape
     torch.save({"more": torch.ones(1)}, tmp_path / "weights.pt")
     with pytest.raises(UserError, match="nothing fits .it has more, and the model "):
-        train_here(tmp_path, *ON, f"--finetune.weights={tmp_path / 'weights.pt'}", "--run.name=second")
+        train_here(
+            tmp_path, *ON, f"--finetune.weights={tmp_path / 'weights.pt'}", "--run.name=second"
+        )
 
 
 def saved(folder: Path, step: int) -> dict[str, Tensor]:
@@ -100,7 +124,9 @@ def test_frozen_part_does_not_change(tmp_path: Path, until: str) -> None:
 
 
 def test_pattern_without_a_match_and_nothing_to_train_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"finetune.freeze has 'nowhere', but no parameter has such a name"):
+    with pytest.raises(
+        UserError, match=r"finetune.freeze has 'nowhere', but no parameter has such a name"
+    ):
         train_here(tmp_path, *ON, '--finetune.freeze=["nowhere"]')
     with pytest.raises(UserError, match="nothing is left to train"):
         train_here(tmp_path, *ON, '--finetune.freeze=["*"]')
@@ -112,7 +138,9 @@ def test_learning_rate_falls_by_a_factor_for_each_block(tmp_path: Path) -> None:
         train_here(tmp_path, *ON, "--finetune.lr_decay=0.5")
     assert len({group["lr"] / group["lr_scale"] for group in groups}) == 1
     depth = max(-math.log2(group["lr_scale"]) for group in groups)
-    assert {group["lr_scale"] for group in groups} >= {0.5**number for number in range(1, int(depth) + 1)}
+    assert {group["lr_scale"] for group in groups} >= {
+        0.5**number for number in range(1, int(depth) + 1)
+    }
     found = [id(parameter) for group in groups for parameter in group["params"]]
     train_here(tmp_path, *ON, "--finetune.lr_decay=0.5", "--train.steps=6")
     assert len({*found}) == len(found)

@@ -22,7 +22,9 @@ class Fp8Config(Section):
 
 
 class Fp8(Component):
-    """Converts the linear layers whose sizes are multiples of 16, which the hardware needs. Names stay the same.
+    """Converts the linear layers whose sizes are multiples of 16, which the hardware needs.
+
+    Names stay the same.
 
     Where a machine has no fp8, `evaluate` computes with the same weights in its own precision.
     """
@@ -40,12 +42,15 @@ class Fp8(Component):
         try:
             from torchao.float8 import Float8LinearConfig, convert_to_float8_training
         except ImportError:
-            raise UserError("fp8.enabled is true, but torchao is not installed: pip install torchao") from None
+            raise UserError(
+                "fp8.enabled is true, but torchao is not installed: pip install torchao"
+            ) from None
         blocks: nn.Module = getattr(model, "blocks", nn.ModuleList())
         if not any(_fits(layer, "") for layer in blocks.modules()):
             missing = f"{type(model).__name__} has no linear layers in `blocks` whose sizes are multiples of 16"
             raise UserError(f"fp8.enabled is true, but {missing}: set it to false")
-        settings = Float8LinearConfig(emulate=self.emulate, pad_inner_dim=True)  # for any number of tokens
+        # for any number of tokens
+        settings = Float8LinearConfig(emulate=self.emulate, pad_inner_dim=True)
         convert_to_float8_training(blocks, config=settings, module_filter_fn=_fits)
         model.needs_gradients_in_validation = True  # type: ignore[assignment]  # fails under inference mode
         return model
@@ -53,9 +58,13 @@ class Fp8(Component):
     def on_train_start(self, run: Run) -> None:
         if not self._supported():
             needed = "it needs a GPU with fp8, such as NVIDIA's from Ada (8.9) and Hopper (9.0)"
-            raise UserError(f"fp8.enabled is true, but this is the {self.world.device}, and {needed}")
+            raise UserError(
+                f"fp8.enabled is true, but this is the {self.world.device}, and {needed}"
+            )
         if run.cfg.speed.precision not in ("auto", "bf16"):
-            run.cfg.speed.refuse("precision", "fp8.enabled needs bf16 for the rest: set speed.precision=bf16")
+            run.cfg.speed.refuse(
+                "precision", "fp8.enabled needs bf16 for the rest: set speed.precision=bf16"
+            )
 
     def _supported(self) -> bool:
         if self.emulate or self.world.device.type != "cuda":
@@ -65,4 +74,8 @@ class Fp8(Component):
 
 
 def _fits(layer: nn.Module, name: str) -> bool:
-    return isinstance(layer, nn.Linear) and layer.in_features % 16 == 0 and layer.out_features % 16 == 0
+    return (
+        isinstance(layer, nn.Linear)
+        and layer.in_features % 16 == 0
+        and layer.out_features % 16 == 0
+    )

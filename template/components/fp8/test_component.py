@@ -50,7 +50,9 @@ def test_suitable_layers_are_converted_and_names_stay() -> None:
 def test_model_without_suitable_layers_is_refused() -> None:
     net = nn.Module()
     net.blocks = nn.ModuleList([nn.Linear(16, 10)])
-    with pytest.raises(UserError, match="has no linear layers in `blocks` whose sizes are multiples of 16"):
+    with pytest.raises(
+        UserError, match="has no linear layers in `blocks` whose sizes are multiples of 16"
+    ):
         Fp8(Fp8Config(enabled=True), CPU).convert_model(net)
 
 
@@ -74,10 +76,15 @@ def test_training_is_near_bf16_and_any_machine_evaluates(
     train_here(tmp_path / "fp8", *SHORT, ENABLED)
     assert recorded, "validated"
     assert not any(recorded), "without recording gradients"
-    found = [[row["grad_norm"] for row in rows(tmp_path / name, "train")] for name in ("fp8", "bf16")]
+    found = [
+        [row["grad_norm"] for row in rows(tmp_path / name, "train")] for name in ("fp8", "bf16")
+    ]
     assert found[0] == pytest.approx(found[1], rel=0.3)
     assert found[0] != found[1]
-    assert {value.dtype for value in state(tmp_path / "fp8")["model"].values()} <= {torch.float32, torch.int64}
+    assert {value.dtype for value in state(tmp_path / "fp8")["model"].values()} <= {
+        torch.float32,
+        torch.int64,
+    }
     monkeypatch.setattr(Fp8, "emulate", False)
     with few_samples():
         results = evaluate_run(tmp_path / "fp8/first", CPU)
@@ -85,7 +92,9 @@ def test_training_is_near_bf16_and_any_machine_evaluates(
 
 
 def test_training_without_the_hardware_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^fp8\.enabled is true, but this is the cpu, and it needs a GPU with fp8"):
+    with pytest.raises(
+        UserError, match=r"^fp8\.enabled is true, but this is the cpu, and it needs a GPU with fp8"
+    ):
         train_here(tmp_path, ENABLED)
 
 

@@ -43,13 +43,19 @@ class Fsdp(Component):
     def parallelize(self, model: nn.Module, cfg: BaseConfig) -> nn.Module:
         """Shard the model, which every rank has built on the CPU; one block at a time is whole on the device."""
         if self.world.size == 1:
-            raise UserError("fsdp.enabled needs several ranks: start with torchrun --nproc-per-node 2")
-        from torch.distributed.device_mesh import init_device_mesh  # here, as these imports take a second
+            raise UserError(
+                "fsdp.enabled needs several ranks: start with torchrun --nproc-per-node 2"
+            )
+        from torch.distributed.device_mesh import (
+            init_device_mesh,
+        )  # here, as these imports take a second
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         mesh = init_device_mesh(self.world.device.type, (self.world.size,))
         dtype = torch.bfloat16 if self.cfg.bf16 else None
-        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        policy = MixedPrecisionPolicy(
+            param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
         for module in [*getattr(model, "blocks", []), model]:
             fully_shard(module, mesh=mesh, mp_policy=policy)
         model.no_sync = partial(_no_sync, model)  # type: ignore[assignment]
@@ -78,7 +84,8 @@ def _no_sync(model: Any) -> Iterator[None]:
 class ShardedCheckpoints(Checkpoints):
     """Checkpoints in shards, one per rank, and the whole weights; any number of ranks can load them.
 
-    The metadata of torch.distributed.checkpoint is a pickle: resume only from checkpoints that you trust.
+    The metadata of torch.distributed.checkpoint is a pickle: resume only from checkpoints that you
+    trust.
     """
 
     def __init__(self, run: Run) -> None:
@@ -102,17 +109,26 @@ class ShardedCheckpoints(Checkpoints):
         from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
         if not (folder / ".metadata").exists():
-            raise UserError(f"{folder} was saved without fsdp: use another run.name, or fsdp.enabled=false")
+            raise UserError(
+                f"{folder} was saved without fsdp: use another run.name, or fsdp.enabled=false"
+            )
         loaded = state | self._shards()
         state_dict_loader.load(loaded, checkpoint_id=folder)
         set_optimizer_state_dict(self.run.model, self.run.optimizer, loaded["optimizer"])
         return loaded | {"optimizer": self.run.optimizer.state_dict()}
 
     def _shards(self) -> dict[str, Any]:
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+        from torch.distributed.checkpoint.state_dict import (
+            get_model_state_dict,
+            get_optimizer_state_dict,
+        )
 
-        model = get_model_state_dict(self.run.model)  # first, as it reshards what a validation has gathered
-        return {"model": model, "optimizer": get_optimizer_state_dict(self.run.model, self.run.optimizer)}
+        # first, as it reshards what a validation has gathered
+        model = get_model_state_dict(self.run.model)
+        return {
+            "model": model,
+            "optimizer": get_optimizer_state_dict(self.run.model, self.run.optimizer),
+        }
 
 
 def _whole(value: Tensor) -> Tensor:

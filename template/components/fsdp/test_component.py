@@ -1,4 +1,7 @@
-"""FSDP: two ranks against one process without it; checkpoints in shards. One torchrun starts all runs."""
+"""FSDP: two ranks against one process without it; checkpoints in shards.
+
+One torchrun starts all runs.
+"""
 
 import sys
 from pathlib import Path
@@ -10,7 +13,18 @@ from .. import checkpoint
 from ..distributed import World, init
 from ..errors import Stopped, UserError
 from ..evaluate import evaluate_run
-from .support import CPU, ask_to_stop, at_step, equal, few_samples, parameters, rows, run_program, state, train_here
+from .support import (
+    CPU,
+    ask_to_stop,
+    at_step,
+    equal,
+    few_samples,
+    parameters,
+    rows,
+    run_program,
+    state,
+    train_here,
+)
 
 SAME = ("--train.global_batch=16", "--optim.eps=1e-4")
 FSDP = (*SAME, "--fsdp.enabled=true")
@@ -34,8 +48,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_two_ranks_train_as_one_process_without_it(runs: Path) -> None:
     found = weights(runs / "sharded")
     expected = state(runs / "one")["model"]
-    torch.testing.assert_close(found, {name: expected[name] for name in found}, rtol=1e-3, atol=1e-5)
-    for row, other in zip(rows(runs / "one", "train"), rows(runs / "sharded", "train"), strict=True):
+    torch.testing.assert_close(
+        found, {name: expected[name] for name in found}, rtol=1e-3, atol=1e-5
+    )
+    for row, other in zip(
+        rows(runs / "one", "train"), rows(runs / "sharded", "train"), strict=True
+    ):
         assert row["loss"] == pytest.approx(other["loss"], abs=1e-4)
         assert row["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
 

@@ -50,12 +50,25 @@ class Lora(Component):
         except ImportError:
             self.cfg.refuse("enabled", "install its package: pip install 'peft>=0.17'")
         names = [name for name, _ in model.named_parameters()]
-        trained = {id(model.get_parameter(name)) for name in _matched(self.cfg.train, names, "lora.train")}
-        layers = [name for name in self._layers(model) if id(model.get_parameter(f"{name}.weight")) not in trained]
+        trained = {
+            id(model.get_parameter(name)) for name in _matched(self.cfg.train, names, "lora.train")
+        }
+        layers = [
+            name
+            for name in self._layers(model)
+            if id(model.get_parameter(f"{name}.weight")) not in trained
+        ]
         if not layers:
-            self.cfg.refuse("train", "it has all layers to adapt: name fewer, or set lora.enabled=false")
-        targets = "|".join(map(re.escape, layers))  # a pattern, as peft takes a name for that of every layer's end
-        options = {"r": self.cfg.rank, "lora_alpha": self.cfg.alpha, "lora_dropout": self.cfg.dropout}
+            self.cfg.refuse(
+                "train", "it has all layers to adapt: name fewer, or set lora.enabled=false"
+            )
+        # a pattern, as peft takes a name for that of every layer's end
+        targets = "|".join(map(re.escape, layers))
+        options = {
+            "r": self.cfg.rank,
+            "lora_alpha": self.cfg.alpha,
+            "lora_dropout": self.cfg.dropout,
+        }
         peft.inject_adapter_in_model(peft.LoraConfig(target_modules=targets, **options), model)
         for parameter in model.parameters():
             parameter.requires_grad_(parameter.requires_grad or id(parameter) in trained)
@@ -72,14 +85,23 @@ class Lora(Component):
 
     def _layers(self, model: nn.Module) -> list[str]:
         """Return the names of the layers to adapt: those of their own weight, which the model calls."""
-        uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
+        uses = Counter(
+            id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)
+        )
         attention = [it for it in model.modules() if isinstance(it, nn.MultiheadAttention)]
-        read = {id(it) for parent in attention for it in parent.modules()}  # it reads their weights instead
-        found = {name: it for name, it in model.named_modules() if isinstance(it, LAYERS) and id(it) not in read}
+        # it reads their weights instead
+        read = {id(it) for parent in attention for it in parent.modules()}
+        found = {
+            name: it
+            for name, it in model.named_modules()
+            if isinstance(it, LAYERS) and id(it) not in read
+        }
         own = [name for name, layer in found.items() if uses[id(layer.weight)] == 1]
         if not own:
             name = type(model).__name__
-            raise UserError(f"lora.enabled: {name} has no linear layer or convolution whose weight is its own")
+            raise UserError(
+                f"lora.enabled: {name} has no linear layer or convolution whose weight is its own"
+            )
         return sorted(_matched(self.cfg.target, own, "lora.target")) or own
 
 
@@ -97,7 +119,9 @@ def merged(model: nn.Module) -> nn.Module:
 def _hold_norms(model: nn.Module) -> None:
     """Let BatchNorms whose weights are not trained keep their statistics, and normalize with them."""
     for module in model.modules():
-        if isinstance(module, NORMS) and not any(parameter.requires_grad for parameter in module.parameters()):
+        if isinstance(module, NORMS) and not any(
+            parameter.requires_grad for parameter in module.parameters()
+        ):
             module.eval()
 
 
@@ -105,8 +129,14 @@ def _matched(patterns: Iterable[str], names: list[str], key: str) -> set[str]:
     """Return the names that match, or are in a module that does."""
     found = set[str]()
     for pattern in patterns:
-        these = {name for name in names if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
+        these = {
+            name
+            for name in names
+            if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+        }
         if not these:
-            raise UserError(f"{key} has {pattern!r}, which matches none of {', '.join(names[:3])} and so on")
+            raise UserError(
+                f"{key} has {pattern!r}, which matches none of {', '.join(names[:3])} and so on"
+            )
         found |= these
     return found

@@ -12,9 +12,26 @@ from ..errors import Stopped, UserError
 from ..evaluate import evaluate_run, load_run
 from ..metrics import call
 from ..model import build
-from .support import CPU, ask_to_stop, at_step, config, equal, few_samples, load_all, rows, state, train_here
+from .support import (
+    CPU,
+    ask_to_stop,
+    at_step,
+    config,
+    equal,
+    few_samples,
+    load_all,
+    rows,
+    state,
+    train_here,
+)
 
-ON = ("--lora.enabled=true", "--lora.rank=2", "--train.steps=6", "--train.eval_every=3", "--optim.lr=1e-2")
+ON = (
+    "--lora.enabled=true",
+    "--lora.rank=2",
+    "--train.steps=6",
+    "--train.eval_every=3",
+    "--optim.lr=1e-2",
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +56,14 @@ def initial(folder: Path) -> dict[str, Tensor]:
 def test_only_adapters_are_trained(run: Path) -> None:
     found = state(run)["model"]
     start, adapters = initial(run), {name for name in found if ".lora_" in name}
-    plain = {name.replace(".base_layer.", "."): found[name] for name in found if name not in adapters}
+    plain = {
+        name.replace(".base_layer.", "."): found[name] for name in found if name not in adapters
+    }
     assert equal(plain, start)
     assert any(found[name].any() for name in adapters if ".lora_B." in name), "they start at zero"
-    saved = [value for entry in state(run)["optimizer"]["state"].values() for value in entry.values()]
+    saved = [
+        value for entry in state(run)["optimizer"]["state"].values() for value in entry.values()
+    ]
     assert max(value.numel() for value in saved) <= max(found[name].numel() for name in adapters)
 
 
@@ -80,7 +101,9 @@ def test_named_modules_are_trained_in_full(run: Path, tmp_path: Path) -> None:
     part = next(iter(initial(run))).split(".")[0]
     train_here(tmp_path, *ON, f'--lora.train=["{part}"]')
     start, found = initial(run), checkpoint.load_weights(tmp_path / "first")
-    assert any(not torch.equal(found[name], start[name]) for name in start if name.split(".")[0] == part)
+    assert any(
+        not torch.equal(found[name], start[name]) for name in start if name.split(".")[0] == part
+    )
 
 
 def test_pattern_without_a_match_is_one_line(run: Path, tmp_path: Path) -> None:

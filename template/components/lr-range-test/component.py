@@ -1,6 +1,7 @@
 """Learning-rate range test: raise the learning rate until the loss diverges, and suggest `optim.lr`.
 
-Smith 2015 (arXiv:1506.01186, section 3.3). The rate rises exponentially, so that one short run covers all magnitudes.
+Smith 2015 (arXiv:1506.01186, section 3.3). The rate rises exponentially, so that one short run
+covers all magnitudes.
 """
 
 import json
@@ -64,7 +65,9 @@ class LrRangeTest(Component):
     def build_schedule(self, plan: BatchPlan, cfg: BaseConfig) -> OneCycle:
         for other in ("schedules", "cuda_graphs"):
             if getattr(getattr(cfg, other, None), "enabled", False):
-                raise UserError(f"lr_range_test.enabled does not work with {other}.enabled: set one of them to false")
+                raise UserError(
+                    f"lr_range_test.enabled does not work with {other}.enabled: set one of them to false"
+                )
         self.schedule = Exponential(self.cfg, plan, cfg)
         return self.schedule
 
@@ -72,7 +75,9 @@ class LrRangeTest(Component):
         try:
             import matplotlib.figure  # noqa: F401
         except ImportError:
-            raise UserError("lr_range_test.enabled needs matplotlib: pip install matplotlib") from None
+            raise UserError(
+                "lr_range_test.enabled needs matplotlib: pip install matplotlib"
+            ) from None
 
     def wrap_step(
         self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
@@ -88,7 +93,9 @@ class LrRangeTest(Component):
     def on_step_end(self, run: Run) -> None:
         """Add a point; waits for the device."""
         loss = self.meter.read()["loss"]
-        if math.isfinite(loss) and self.schedule.lr > max(self.rates, default=0):  # fp16 repeats those of skipped steps
+        if math.isfinite(loss) and self.schedule.lr > max(
+            self.rates, default=0
+        ):  # fp16 repeats those of skipped steps
             self.rates.append(self.schedule.lr)
             self.losses.append(loss)
         run.finished |= not math.isfinite(loss) or _diverged(smooth(self.losses))
@@ -106,7 +113,9 @@ class LrRangeTest(Component):
         if self.rates:
             draw(run.folder / "lr_range_test.png", self.rates, self.losses, smoothed, rate)
         advice = f"--optim.lr {option:.2g}" if option else "no learning rate"
-        tqdm.write(f"lr_range_test suggests {advice}: {why}; see {run.folder / 'lr_range_test.png'}")
+        tqdm.write(
+            f"lr_range_test suggests {advice}: {why}; see {run.folder / 'lr_range_test.png'}"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"rates": self.rates, "losses": self.losses}
@@ -147,7 +156,10 @@ def smooth(losses: list[float]) -> list[float]:
 def suggest(rates: list[float], smoothed: list[float]) -> tuple[float | None, str]:
     """Return a tenth of the rate with the lowest smoothed loss, as fastai's lr_find; or None, and why."""
     if len(rates) <= 2 * FIRST:
-        return None, f"it ended after {len(rates)} steps; give it more train.steps, or lower lr_range_test.lowest"
+        return (
+            None,
+            f"it ended after {len(rates)} steps; give it more train.steps, or lower lr_range_test.lowest",
+        )
     lowest = min(range(FIRST, len(rates)), key=smoothed.__getitem__)
     if lowest == FIRST or smoothed[lowest] > smoothed[FIRST] - 0.02 * abs(smoothed[FIRST]):
         return None, "the loss never fell; give it more train.steps, or lower lr_range_test.lowest"
@@ -156,7 +168,13 @@ def suggest(rates: list[float], smoothed: list[float]) -> tuple[float | None, st
     return rates[lowest] / 10, f"a tenth of {rates[lowest]:.2g}, where the smoothed loss was lowest"
 
 
-def draw(file: Path, rates: list[float], losses: list[float], smoothed: list[float], suggested: float | None) -> None:
+def draw(
+    file: Path,
+    rates: list[float],
+    losses: list[float],
+    smoothed: list[float],
+    suggested: float | None,
+) -> None:
     """Draw the losses over the learning rate."""
     from matplotlib.figure import Figure
 
@@ -165,7 +183,13 @@ def draw(file: Path, rates: list[float], losses: list[float], smoothed: list[flo
     axes.plot(rates, losses, linewidth=0.8, alpha=0.4, label="loss of each step")
     axes.plot(rates, smoothed, linewidth=1.6, label="smoothed")
     if suggested:
-        axes.axvline(suggested, linestyle="--", color="black", linewidth=1, label=f"suggested: {suggested:.2g}")
+        axes.axvline(
+            suggested,
+            linestyle="--",
+            color="black",
+            linewidth=1,
+            label=f"suggested: {suggested:.2g}",
+        )
     low, high = min(smoothed), max(smoothed[: len(smoothed) // 2 + 1])
     margin = high - low or 1.0
     axes.set_ylim(low - 0.1 * margin, high + 0.5 * margin)  # without the divergence

@@ -12,7 +12,12 @@ from ..components.lr_range_test import Exponential, LrRangeTestConfig, suggest
 from ..errors import Stopped, UserError
 from .support import ask_to_stop, equal, rows, state, train_here
 
-TEST = ["--lr_range_test.enabled=true", "--train.steps=8", "--log.every=1", "--lr_range_test.highest=1e-2"]
+TEST = [
+    "--lr_range_test.enabled=true",
+    "--train.steps=8",
+    "--log.every=1",
+    "--lr_range_test.highest=1e-2",
+]
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -20,7 +25,9 @@ def results(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_points_are_rate_and_loss_of_each_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_points_are_rate_and_loss_of_each_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train_here(tmp_path, *TEST)
     found = results(tmp_path)
     assert found["rates"] == pytest.approx([1e-6 * 1e4 ** (step / 7) for step in range(8)])
@@ -49,7 +56,9 @@ def test_stopped_test_resumes_to_the_same_end(tmp_path: Path) -> None:
 
 def test_suggestion_is_a_tenth_of_the_rate_at_the_lowest_loss() -> None:
     rates = [10 ** (step / 10 - 6) for step in range(61)]
-    assert suggest(rates, [2 + (math.log10(rate) + 2) ** 2 for rate in rates])[0] == pytest.approx(1e-3)
+    assert suggest(rates, [2 + (math.log10(rate) + 2) ** 2 for rate in rates])[0] == pytest.approx(
+        1e-3
+    )
     reasons = {
         "never fell": suggest(rates, [2 + step / 60 for step in range(61)]),
         "still fell at 1,": suggest(rates, [2 - step / 60 for step in range(61)]),
@@ -62,7 +71,11 @@ def test_suggestion_is_a_tenth_of_the_rate_at_the_lowest_loss() -> None:
 
 def test_run_that_trained_before_and_rates_that_fall_are_refused(tmp_path: Path) -> None:
     train_here(tmp_path, "--train.steps=1")
-    with pytest.raises(UserError, match=r"lr_range_test.enabled is for a run of its own: use another run.name"):
+    with pytest.raises(
+        UserError, match=r"lr_range_test.enabled is for a run of its own: use another run.name"
+    ):
         train_here(tmp_path, *TEST)
-    with pytest.raises(UserError, match=r"^lr_range_test.highest is 1e-07: it must be above .*lowest, 1e-06$"):
+    with pytest.raises(
+        UserError, match=r"^lr_range_test.highest is 1e-07: it must be above .*lowest, 1e-06$"
+    ):
         LrRangeTestConfig(highest=1e-7)

@@ -28,7 +28,11 @@ AVERAGED = {
     "jaccard_index": "JaccardIndex",
 }
 """Metrics of each class, and their classes in torchmetrics."""
-JOINT = {"matthews_corrcoef": "MatthewsCorrCoef", "cohen_kappa": "CohenKappa", "calibration_error": "CalibrationError"}
+JOINT = {
+    "matthews_corrcoef": "MatthewsCorrCoef",
+    "cohen_kappa": "CohenKappa",
+    "calibration_error": "CalibrationError",
+}
 """Metrics of all classes together."""
 REGRESSION = {"pearson_corrcoef": "PearsonCorrCoef", "spearman_corrcoef": "SpearmanCorrCoef"}
 """Metrics that do not depend on the unit, as `predict` may return another one than that of the prepared targets."""
@@ -71,11 +75,15 @@ class Metrics(Component):
         if unknown := [name for name in names if name not in known]:
             raise UserError(f"metrics.names has {unknown[0]}, which is none of {', '.join(known)}")
         if len({name in REGRESSION for name in names}) != 1:
-            raise UserError("metrics.names must have metrics of classes, or metrics of numbers, not both or none")
+            raise UserError(
+                "metrics.names must have metrics of classes, or metrics of numbers, not both or none"
+            )
         inputs, rest = _parameters(run.model)
         if not inputs or len(rest) != 1:
             name = type(run.model).__name__
-            raise UserError(f"metrics.enabled needs a model whose `predict` takes the inputs of `forward`: not {name}")
+            raise UserError(
+                f"metrics.enabled needs a model whose `predict` takes the inputs of `forward`: not {name}"
+            )
 
     @contextmanager
     def eval_weights(self, run: Run) -> Iterator[None]:
@@ -92,20 +100,28 @@ class Metrics(Component):
         if self.class_counts is not None:
             counts = run.world.all_reduce(self.class_counts.cpu())
             if (counts == 0).any() and (ranked := RANKED.intersection(self.cfg.names)):
-                found = f"class {counts.tolist().index(0)} (counted from 0) has no validation sample"
-                raise UserError(f"{found}, so {min(ranked)} is undefined: add one, or change metrics.names")
+                found = (
+                    f"class {counts.tolist().index(0)} (counted from 0) has no validation sample"
+                )
+                raise UserError(
+                    f"{found}, so {min(ranked)} is undefined: add one, or change metrics.names"
+                )
         results |= {name: value.item() for name, value in self.collection.compute().items()}
 
-    def _see(self, counted: int, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+    def _see(
+        self, counted: int, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any
+    ) -> None:
         batch = signature(model.forward).bind(*args, **kwargs).arguments
         inputs, (target,) = _parameters(model)
-        scores = model.predict(**{name: batch[name] for name in inputs})  # of each batch, as FSDP communicates in it
+        # of each batch, as FSDP communicates in it
+        scores = model.predict(**{name: batch[name] for name in inputs})
         self.batches += 1
         if self.batches <= counted:
             self._add(model, scores, batch[target])
 
     def _add(self, model: nn.Module, scores: Tensor, targets: Tensor) -> None:
-        dtype = torch.float32 if scores.device.type in ("mps", "xpu") else torch.float64  # some have no float64
+        # some have no float64
+        dtype = torch.float32 if scores.device.type in ("mps", "xpu") else torch.float64
         scores, wanted, classes = scores.to(dtype), f"metrics.names has {self.cfg.names[0]}", 0
         if self.cfg.names[0] in REGRESSION:
             if scores.shape != targets.shape or not targets.is_floating_point():
@@ -122,10 +138,14 @@ class Metrics(Component):
             self._count(targets, classes, getattr(model, "ignored", None))
             if self.cfg.average == "binary":
                 if classes != 2:
-                    raise UserError(f"metrics.average is binary, but there are {classes} classes: set macro")
+                    raise UserError(
+                        f"metrics.average is binary, but there are {classes} classes: set macro"
+                    )
                 scores = scores[:, 1]
         if self.collection is None:
-            self.collection = self._collection(classes, getattr(model, "ignored", None)).to(scores.device)
+            self.collection = self._collection(classes, getattr(model, "ignored", None)).to(
+                scores.device
+            )
         self.collection.update(scores, targets)
 
     def _count(self, targets: Tensor, classes: int, ignored: int | None) -> None:
@@ -140,7 +160,9 @@ class Metrics(Component):
         found: dict[str, Any] = {}
         for name in self.cfg.names:
             if name in REGRESSION:
-                with warnings.catch_warnings(action="ignore", category=UserWarning):  # that it keeps all numbers
+                with warnings.catch_warnings(
+                    action="ignore", category=UserWarning
+                ):  # that it keeps all numbers
                     found[name] = getattr(torchmetrics, REGRESSION[name])()
                 continue
             kind = getattr(torchmetrics, (AVERAGED | JOINT)[name])
@@ -156,5 +178,12 @@ def _parameters(model: Any) -> tuple[list[str], list[str]]:
     """Return the names of what `predict` takes, and of what only `forward` takes; none if `predict` takes more."""
     if not hasattr(model, "predict"):
         return [], []
-    inputs, known = list(signature(model.predict).parameters), list(signature(model.forward).parameters)
-    return (inputs, [name for name in known if name not in inputs]) if {*inputs} <= {*known} else ([], [])
+    inputs, known = (
+        list(signature(model.predict).parameters),
+        list(signature(model.forward).parameters),
+    )
+    return (
+        (inputs, [name for name in known if name not in inputs])
+        if {*inputs} <= {*known}
+        else ([], [])
+    )

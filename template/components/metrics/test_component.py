@@ -27,7 +27,9 @@ def outputs(folder: Path) -> tuple[Tensor, Tensor]:
     prepare, found = data.Prepare(spec, cfg.data), []
     net: Any = model.eval()
     for indices in torch.arange(len(val_set)).split(cfg.train.micro_batch):
-        *_, targets = batch = prepare(load_batch(val_set, indices.tolist()), False, torch.default_generator)
+        *_, targets = batch = prepare(
+            load_batch(val_set, indices.tolist()), False, torch.default_generator
+        )
         with torch.inference_mode():
             found.append((net.predict(*batch[: len(signature(net.predict).parameters)]), targets))
     scores, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -50,12 +52,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_metrics_are_those_of_all_samples_together(run: Path) -> None:
     scores, targets = outputs(run)
     predicted = scores.argmax(1)
-    hits = torch.stack([((predicted == one) & (targets == one)).sum() for one in range(scores.shape[1])])
-    found, true = predicted.flatten().bincount(minlength=len(hits)), targets.flatten().bincount(minlength=len(hits))
+    hits = torch.stack(
+        [((predicted == one) & (targets == one)).sum() for one in range(scores.shape[1])]
+    )
+    found, true = (
+        predicted.flatten().bincount(minlength=len(hits)),
+        targets.flatten().bincount(minlength=len(hits)),
+    )
     occurs = found + true > 0
     best = max(rows(run, "val"), key=lambda row: row["f1"])
-    assert best["f1"] == pytest.approx((2 * hits / (found + true))[occurs].double().mean().item(), abs=1e-6)
-    assert best["recall"] == pytest.approx((hits / true.clamp(min=1))[occurs].double().mean().item(), abs=1e-6)
+    assert best["f1"] == pytest.approx(
+        (2 * hits / (found + true))[occurs].double().mean().item(), abs=1e-6
+    )
+    assert best["recall"] == pytest.approx(
+        (hits / true.clamp(min=1))[occurs].double().mean().item(), abs=1e-6
+    )
 
 
 def test_metric_selects_the_best_checkpoint(run: Path) -> None:
@@ -75,7 +86,9 @@ def test_auroc_needs_samples_of_each_class(run: Path, tmp_path: Path) -> None:
         train_here(tmp_path, *ON)
         assert 0 <= rows(tmp_path, "val")[-1]["auroc"] <= 1
     else:
-        with pytest.raises(UserError, match="has no validation sample, so auroc is undefined: add one"):
+        with pytest.raises(
+            UserError, match="has no validation sample, so auroc is undefined: add one"
+        ):
             train_here(tmp_path, *ON)
 
 

@@ -1,4 +1,7 @@
-"""Model FLOP/s and their share of the device's peak (MFU), Chowdhery et al. 2022 (arXiv:2204.02311), appendix B."""
+"""Model FLOP/s and their share of the device's peak (MFU), Chowdhery et al.
+
+2022 (arXiv:2204.02311), appendix B.
+"""
 
 import copy
 import math
@@ -9,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode  # not meta tensors, whose device has no autocast
+from torch._subclasses.fake_tensor import (
+    FakeTensorMode,
+)  # not meta tensors, whose device has no autocast
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,9 +26,10 @@ from ..loader import map_tensors
 from ..log import Run
 from ..metrics import Metrics, call
 
-# Peak of dense matrix products in bf16 or fp16 with fp32 accumulation, in TFLOP/s, from the vendors' data sheets, by
-# the first name that is in the device's name as whole words. Many sheets give twice as much, for sparse matrices; AMD's
-# gives both dies of an MI250X, each of which is a device in torch.
+# Peak of dense matrix products in bf16 or fp16 with fp32 accumulation, in TFLOP/s, from the
+# vendors' data sheets, by the first name that is in the device's name as whole words. Many sheets
+# give twice as much, for sparse matrices; AMD's gives both dies of an MI250X, each of which is a
+# device in torch.
 PEAKS: dict[str, float] = {
     "B200": 2250, "H200 NVL": 835.5, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835.5, "H100": 989, "A100": 312,
     "A40": 149.7, "A30": 165, "A10G": 70, "A10": 125, "L40S": 362, "L40": 181, "L4": 121, "RTX 4090": 165.2,
@@ -33,8 +39,12 @@ PEAKS: dict[str, float] = {
 UNKNOWN = re.compile(r"Laptop|Max-Q|MIG|GRID|-\d+[ABCQ]\b| (Ti|D|SUPER)\b| / ")
 """In names of other chips, of parts of one (MIG, and virtual GPUs such as A40-48Q), and of several (MI250X / MI250)."""
 LSTM: dict[Any, Any] = {
-    torch.ops.aten.mkldnn_rnn_layer: lambda sequence, first, second, *_, **__: _products(sequence, first, second),
-    torch.ops.aten.mkldnn_rnn_layer_backward: lambda sequence, *weights, **_: 2 * _products(sequence, *weights[:2]),
+    torch.ops.aten.mkldnn_rnn_layer: lambda sequence, first, second, *_, **__: _products(
+        sequence, first, second
+    ),
+    torch.ops.aten.mkldnn_rnn_layer_backward: lambda sequence, *weights, **_: (
+        2 * _products(sequence, *weights[:2])
+    ),
 }
 """FLOPs of a layer of an LSTM, which is one operation on the CPU: torch's counter does not know it."""
 FACTORS = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5}
@@ -52,7 +62,8 @@ class MfuConfig(Section):
 class Mfu(Component):
     """Counts the FLOPs of one micro-batch on a copy of the model without data (fake tensors), so nothing is computed.
 
-    They are those of matrix products, convolutions and attention in the forward and the backward pass.
+    They are those of matrix products, convolutions and attention in the forward and the backward
+    pass.
     """
 
     name = "mfu"
@@ -64,7 +75,9 @@ class Mfu(Component):
 
     def convert_model(self, model: nn.Module) -> nn.Module:
         try:
-            memo = {id(tensor): self._fake(tensor) for tensor in [*model.parameters(), *model.buffers()]}
+            memo = {
+                id(tensor): self._fake(tensor) for tensor in [*model.parameters(), *model.buffers()]
+            }
             self.copy = copy.deepcopy(model, memo)
         except Exception as error:  # whatever cannot be copied
             self.problem = f"{type(error).__name__}: {error}"
@@ -90,21 +103,33 @@ class Mfu(Component):
             if self.copy is not None:
                 fake_batch = map_tensors(self._fake, batch)
                 counter = FlopCounterMode(display=False, custom_mapping=LSTM)
-                with torch.random.fork_rng(devices=[]), self.fakes, sdpa_kernel(SDPBackend.MATH), counter:
+                with (
+                    torch.random.fork_rng(devices=[]),
+                    self.fakes,
+                    sdpa_kernel(SDPBackend.MATH),
+                    counter,
+                ):
                     call(self.copy, fake_batch)[0].backward()
                 self.flops = counter.get_total_flops() * run.plan.accumulate
         except Exception as error:  # whatever needs values, which fake tensors do not have
             self.problem = f"{type(error).__name__}: {error}"
         if self.problem and run.world.rank == 0:
             why = self.problem.splitlines()[0][:150]
-            print(f"warning: mfu counts no FLOPs, as the model does not run without data ({why})", file=sys.stderr)
+            print(
+                f"warning: mfu counts no FLOPs, as the model does not run without data ({why})",
+                file=sys.stderr,
+            )
         self.copy, self.problem = None, ""
 
     def _fake(self, tensor: Tensor) -> Tensor:
         """Return a tensor without data, on the CPU: so all devices count the same operations."""
         with self.fakes:
             empty = torch.empty(tensor.shape, dtype=tensor.dtype)
-            return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+            return (
+                nn.Parameter(empty, tensor.requires_grad)
+                if isinstance(tensor, nn.Parameter)
+                else empty
+            )
 
     def on_log(self, run: Run, row: dict[str, float]) -> None:
         if self.flops:

@@ -27,7 +27,11 @@ def test_flops_are_those_of_the_real_model_and_training_does_not_change(tmp_path
 
     def count_both(mfu: Mfu, run: Any, batch: Any) -> None:
         model = copy.deepcopy(run.model)
-        with torch.random.fork_rng(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        with (
+            torch.random.fork_rng(),
+            sdpa_kernel(SDPBackend.MATH),
+            FlopCounterMode(display=False) as counter,
+        ):
             call(model, batch)[0].backward()
         counted.append(2 * counter.get_total_flops())
         count(mfu, run, batch)
@@ -54,7 +58,9 @@ def test_model_that_cannot_be_counted_is_one_line(
     def build_dynamic(*sections: Any) -> nn.Module:
         model = build(*sections)
         if copied:
-            model.register_forward_pre_hook(lambda own, _: print(end="" * int(next(own.parameters()).sum() > 0)))
+            model.register_forward_pre_hook(
+                lambda own, _: print(end="" * int(next(own.parameters()).sum() > 0))
+            )
         else:
             object.__setattr__(model, "generator", (number for number in [1]))
         return model
@@ -63,7 +69,9 @@ def test_model_that_cannot_be_counted_is_one_line(
         train_here(tmp_path, *ON)
     warned = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
     assert len(warned) == 1
-    assert warned[0].startswith("warning: mfu counts no FLOPs, as the model does not run without data (")
+    assert warned[0].startswith(
+        "warning: mfu counts no FLOPs, as the model does not run without data ("
+    )
     assert "tflops" not in rows(tmp_path, "train")[-1]
 
 
@@ -71,7 +79,13 @@ def test_peaks_of_devices() -> None:
     assert peak("NVIDIA H100 80GB HBM3", "bf16") == 989
     assert peak("NVIDIA H100 PCIe", "tf32") == 378
     assert peak("NVIDIA A100-SXM4-80GB", "fp16") == 312
-    for unknown in ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A40-48Q", "NVIDIA GeForce RTX 4090 D", "", "A100X"):
+    for unknown in (
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA A40-48Q",
+        "NVIDIA GeForce RTX 4090 D",
+        "",
+        "A100X",
+    ):
         assert peak(unknown, "bf16") == 0
     assert peak("NVIDIA H100 80GB HBM3", "fp32") == 0
 

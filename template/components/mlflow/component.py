@@ -27,7 +27,10 @@ class MlflowConfig(Section):
 
 
 class Mlflow(Tracker):
-    """Logs to one run of MLflow by its id, which a resumed run continues. Histograms are not sent: MLflow has none."""
+    """Logs to one run of MLflow by its id, which a resumed run continues.
+
+    Histograms are not sent: MLflow has none.
+    """
 
     name = "mlflow"
 
@@ -36,9 +39,12 @@ class Mlflow(Tracker):
         from mlflow.tracking import MlflowClient
 
         with (folder.parent / ".mlflow.lock").open("a") as file, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The ``noload`` loader", DeprecationWarning)  # of sqlalchemy, in mlflow
+            # of sqlalchemy, in mlflow
+            warnings.filterwarnings("ignore", "The ``noload`` loader", DeprecationWarning)
             fcntl.flock(file, fcntl.LOCK_EX)  # several runs may begin at once, and find no database
-            self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.parent}/mlflow.db"))
+            self.client = MlflowClient(
+                os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.parent}/mlflow.db")
+            )
             if "id" in kept:
                 self.client.update_run(kept["id"], status="RUNNING")
             else:
@@ -52,10 +58,18 @@ class Mlflow(Tracker):
         if "MLFLOW_TRACKING_URI" not in os.environ:
             place = f"{folder.parent.as_uri()}/mlartifacts"
         found = self.client.get_experiment_by_name(experiment)
-        number = found.experiment_id if found else self.client.create_experiment(experiment, artifact_location=place)
+        number = (
+            found.experiment_id
+            if found
+            else self.client.create_experiment(experiment, artifact_location=place)
+        )
         identity = str(self.client.create_run(number, run_name=folder.name).info.run_id)
         sections = about.pop("config", {}).items()
-        options = {f"{section}.{key}": str(value)[:500] for section, keys in sections for key, value in keys.items()}
+        options = {
+            f"{section}.{key}": str(value)[:500]
+            for section, keys in sections
+            for key, value in keys.items()
+        }
         params = [Param(key, value) for key, value in options.items()]
         for first in range(0, len(params), AT_ONCE):
             self.client.log_batch(identity, params=params[first : first + AT_ONCE])
@@ -67,9 +81,13 @@ class Mlflow(Tracker):
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        values = {re.sub(r"[^\w\-./: ]", "_", name): value for name, value in row.prefixed(row.scalars).items()}
+        values = {
+            re.sub(r"[^\w\-./: ]", "_", name): value
+            for name, value in row.prefixed(row.scalars).items()
+        }
         metrics = [Metric(name, value, now, row.step) for name, value in values.items()]
-        self.pending.append(self.client.log_batch(self.id, metrics, synchronous=False))  # a commit takes milliseconds
+        # a commit takes milliseconds
+        self.pending.append(self.client.log_batch(self.id, metrics, synchronous=False))
         for name, image in row.prefixed(row.images).items():
             self.client.log_image(self.id, image.numpy(), key=name, step=row.step, synchronous=True)
 
@@ -80,5 +98,7 @@ class Mlflow(Tracker):
 
     def close(self, error: BaseException | None) -> None:
         self.flush()
-        status = "FINISHED" if error is None else "KILLED" if isinstance(error, Stopped) else "FAILED"
+        status = (
+            "FINISHED" if error is None else "KILLED" if isinstance(error, Stopped) else "FAILED"
+        )
         self.client.set_terminated(self.id, status)

@@ -31,7 +31,9 @@ def build_tracked(*sections: Any) -> nn.Module:
     return model
 
 
-def test_resumed_run_is_one_run_with_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_run_is_one_run_with_each_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow.tracking import MlflowClient
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -42,7 +44,8 @@ def test_resumed_run_is_one_run_with_each_step_once(tmp_path: Path, monkeypatch:
         client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
         identity = json.loads((tmp_path / "first/tracker-mlflow.json").read_text())["id"]
         assert client.get_run(identity).info.status == "FAILED"
-        train_here(tmp_path, ON, "--optim.lr=0.002")  # from step 4, so step 6 is repeated, and the validation of step 4
+        # from step 4, so step 6 is repeated, and the validation of step 4
+        train_here(tmp_path, ON, "--optim.lr=0.002")
     experiment = client.get_experiment_by_name(__name__.split(".")[0])
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_id, run.info.status) == (identity, "FINISHED")
@@ -51,7 +54,10 @@ def test_resumed_run_is_one_run_with_each_step_once(tmp_path: Path, monkeypatch:
     assert "torch" in run.data.tags["versions"]
     for split in ("train", "val"):
         for name in rows(tmp_path, split)[0].keys() - {"split", "step"}:
-            found = [metric.step for metric in client.get_metric_history(run.info.run_id, f"{split}/{name}")]
+            found = [
+                metric.step
+                for metric in client.get_metric_history(run.info.run_id, f"{split}/{name}")
+            ]
             assert found == [row["step"] for row in rows(tmp_path, split)]
     last = rows(tmp_path, "train")[-1]
     assert run.data.metrics["train/loss"] == last["loss"]

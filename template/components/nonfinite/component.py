@@ -54,10 +54,18 @@ class Nonfinite(Component):
     def on_train_start(self, run: Run) -> None:
         device, name = run.world.device, run.cfg.speed.precision
         if (precision.best(device) if name == "auto" else name) == "fp16":
-            raise UserError("nonfinite.enabled is true: fp16 skips such steps itself, so use bf16, or set it to false")
-        if self.cfg.action == "rollback" and any(hasattr(weight, "to_local") for weight in run.model.parameters()):
-            raise UserError("nonfinite.action is rollback: it does not work with sharded weights: use skip")
-        self.state = {key: torch.zeros((), device=device) for key in ("skipped", "in_a_row", "mean", "seen")}
+            raise UserError(
+                "nonfinite.enabled is true: fp16 skips such steps itself, so use bf16, or set it to false"
+            )
+        if self.cfg.action == "rollback" and any(
+            hasattr(weight, "to_local") for weight in run.model.parameters()
+        ):
+            raise UserError(
+                "nonfinite.action is rollback: it does not work with sharded weights: use skip"
+            )
+        self.state = {
+            key: torch.zeros((), device=device) for key in ("skipped", "in_a_row", "mean", "seen")
+        }
         """Skipped steps, those in succession up to now, the running mean of the loss, and the steps in it."""
         self.bad = torch.zeros((), device=device)
         """1 if the present step is to be skipped; torch's fused optimizers read it on the device."""
@@ -73,7 +81,9 @@ class Nonfinite(Component):
         on_device = _reads_found_inf(run.optimizer)
         if on_device:
             run.optimizer.found_inf = self.bad  # type: ignore[attr-defined]
-        if self.cfg.action == "rollback" and self.snapshot is None:  # of the start, or of a checkpoint's validation
+        if (
+            self.cfg.action == "rollback" and self.snapshot is None
+        ):  # of the start, or of a checkpoint's validation
             self._take_snapshot(run)
 
         def observed(batch: Any, share: float, last: bool) -> Metrics:
@@ -87,7 +97,10 @@ class Nonfinite(Component):
         def checked() -> Tensor:
             self._decide(optim.clip(parameters, None), losses)
             losses.clear()
-            _copy([torch.where(self.bad > 0, *pair) for pair in zip(before, buffers, strict=True)], buffers)
+            _copy(
+                [torch.where(self.bad > 0, *pair) for pair in zip(before, buffers, strict=True)],
+                buffers,
+            )
             if on_device or not self.bad.item():
                 norm = step()
                 return torch.where(self.bad > 0, 0.0, norm)
@@ -98,7 +111,9 @@ class Nonfinite(Component):
 
     def _finite(self, name: str, value: Tensor, count: Any) -> tuple[Tensor, Tensor]:
         finite, instead = value.isfinite().all(), self.row.get(name, 0.0)
-        return torch.where(finite, value.detach(), instead * HARDLY), torch.where(finite, count, HARDLY)
+        return torch.where(finite, value.detach(), instead * HARDLY), torch.where(
+            finite, count, HARDLY
+        )
 
     @torch.no_grad()
     def _decide(self, norm: Tensor, losses: list[tuple[Any, ...]]) -> None:
@@ -109,7 +124,9 @@ class Nonfinite(Component):
             counts = [torch.zeros_like(self.bad) + count for _, count in losses]
             total, count = self.world.all_reduce(torch.stack([*sums, *counts]).view(2, -1).sum(1))
             loss = total / count
-            bad |= ~loss.isfinite() | ((state["seen"] >= LEAST) & (loss > self.cfg.spike * state["mean"]))
+            bad |= ~loss.isfinite() | (
+                (state["seen"] >= LEAST) & (loss > self.cfg.spike * state["mean"])
+            )
             state["seen"] += ~bad
             weight = (1 / state["seen"].clamp(min=1)).clamp(min=WEIGHT)
             state["mean"].copy_(torch.where(bad, state["mean"], state["mean"].lerp(loss, weight)))
@@ -125,7 +142,9 @@ class Nonfinite(Component):
             return  # at a stop, so that a resumed run repeats the uninterrupted one
         skipped, in_a_row = (int(self.state[key].item()) for key in ("skipped", "in_a_row"))
         if in_a_row >= self.cfg.limit:
-            raise UserError(f"{in_a_row} steps in succession were skipped until step {run.step:,}: lower optim.lr")
+            raise UserError(
+                f"{in_a_row} steps in succession were skipped until step {run.step:,}: lower optim.lr"
+            )
         if self.snapshot is not None and skipped > run.known_skipped:
             self._roll_back(run)
         if self.snapshot is not None and run.plan.validates(run.step):
@@ -143,14 +162,19 @@ class Nonfinite(Component):
     def _roll_back(self, run: Run) -> None:
         assert self.snapshot is not None
         run.model.load_state_dict(self.snapshot["model"])
-        optim.load_state(run.optimizer, map_tensors(Tensor.clone, self.snapshot))  # it may take the tensors themselves
+        # it may take the tensors themselves
+        optim.load_state(run.optimizer, map_tensors(Tensor.clone, self.snapshot))
         if run.world.rank == 0:
-            what = f"skipped steps before step {run.step:,}: weights of step {self.snapshot['step']:,}"
+            what = (
+                f"skipped steps before step {run.step:,}: weights of step {self.snapshot['step']:,}"
+            )
             print(what, file=sys.stderr, flush=True)
 
     def state_dict(self) -> dict[str, Any]:
         state = {key: value.item() for key, value in self.state.items()} | {"row": self.row}
-        if self.snapshot is not None and self.snapshot["step"] != self.step:  # else it is the checkpoint itself
+        if (
+            self.snapshot is not None and self.snapshot["step"] != self.step
+        ):  # else it is the checkpoint itself
             state["snapshot"] = self.snapshot
         return state
 
@@ -164,7 +188,11 @@ class Nonfinite(Component):
 def _reads_found_inf(optimizer: torch.optim.Optimizer) -> bool:
     """Whether torch's fused kernel leaves weights and state as they are if `found_inf` is 1, without the host."""
     fused = all(group.get("fused") for group in optimizer.param_groups)
-    sharded = any(hasattr(weight, "to_local") for group in optimizer.param_groups for weight in group["params"])
+    sharded = any(
+        hasattr(weight, "to_local")
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    )
     return fused and not sharded and isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)
 
 

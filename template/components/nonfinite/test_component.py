@@ -27,7 +27,10 @@ class Faulty:
         if torch.is_grad_enabled():
             factor = self.factors.get(self.calls, 1.0)
             self.calls += 1
-            loss, metrics = loss * factor, dict(metrics) | {"loss": (metrics["loss"][0] * factor, metrics["loss"][1])}
+            loss, metrics = (
+                loss * factor,
+                dict(metrics) | {"loss": (metrics["loss"][0] * factor, metrics["loss"][1])},
+            )
         return loss, metrics
 
 
@@ -50,23 +53,31 @@ def test_run_without_such_steps_is_the_same(tmp_path: Path) -> None:
     train_here(tmp_path / "on", *ON, "--nonfinite.spike=100", "--nonfinite.action=rollback")
     train_here(tmp_path / "off", *ON, "--nonfinite.enabled=false")
     assert equal(after(tmp_path / "on", 12), after(tmp_path / "off", 12))
-    found = [{key: row[key] for key in row if key != "skipped"} for row in rows(tmp_path / "on", "train")]
+    found = [
+        {key: row[key] for key in row if key != "skipped"} for row in rows(tmp_path / "on", "train")
+    ]
     assert found == rows(tmp_path / "off", "train")
 
 
 def test_skipped_step_changes_no_weight_and_is_in_no_metric(tmp_path: Path) -> None:
-    train_with(tmp_path, {4: float("nan")}, "--train.eval_every=1", "--log.every=1", "--train.steps=8")
+    train_with(
+        tmp_path, {4: float("nan")}, "--train.eval_every=1", "--log.every=1", "--train.steps=8"
+    )
     before, skipped, later = (after(tmp_path, step) for step in (4, 5, 6))
     assert equal(before["model"], skipped["model"])
     assert equal(moments(before), moments(skipped))
     assert not equal(before["model"], later["model"])
     found = rows(tmp_path, "train")
     assert [row["skipped"] for row in found] == [0] * 4 + [1] * 4
-    assert found[4]["loss"] == pytest.approx(found[3]["loss"]), "a row without another step repeats the loss before"
+    assert found[4]["loss"] == pytest.approx(found[3]["loss"]), (
+        "a row without another step repeats the loss before"
+    )
     assert found[4]["lr"] == found[5]["lr"], "the schedule does not count it"
 
 
-def test_rollback_restores_the_last_validation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollback_restores_the_last_validation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     often = ("--nonfinite.action=rollback", "--log.every=1", "--train.steps=5")
     train_with(tmp_path, {4: float("inf")}, *often)
     assert "skipped steps before step 5: weights of step 3" in capsys.readouterr().err
@@ -76,7 +87,9 @@ def test_rollback_restores_the_last_validation(tmp_path: Path, capsys: pytest.Ca
 
 def test_many_in_succession_end_the_run(tmp_path: Path) -> None:
     faults = dict.fromkeys(range(2, 99), float("nan"))
-    with pytest.raises(UserError, match="4 steps in succession were skipped until step 6: lower optim.lr"):
+    with pytest.raises(
+        UserError, match="4 steps in succession were skipped until step 6: lower optim.lr"
+    ):
         train_with(tmp_path, faults, "--nonfinite.limit=2")
     with pytest.raises(UserError, match=r"nonfinite.limit is 0: it must be in \[1, inf\)"):
         train_here(tmp_path, *ON, "--nonfinite.limit=0")

@@ -37,7 +37,10 @@ class OomConfig(Section):
 
 
 class Oom(Component):
-    """Halves the forward passes of each micro-batch. A model with BatchNorm normalizes over the smaller ones."""
+    """Halves the forward passes of each micro-batch.
+
+    A model with BatchNorm normalizes over the smaller ones.
+    """
 
     name = "oom"
 
@@ -51,10 +54,14 @@ class Oom(Component):
     def on_train_start(self, run: Run) -> None:
         if getattr(run.model, "batch_coupled", False):
             name = type(run.model).__name__
-            raise UserError(f"oom.enabled would change the loss of {name}, which compares the samples of a batch")
+            raise UserError(
+                f"oom.enabled would change the loss of {name}, which compares the samples of a batch"
+            )
         if run.cfg.speed.has_cuda_graphs:
             other = "use default or max-autotune-no-cudagraphs, or oom.enabled=false"
-            run.cfg.speed.refuse("compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}")
+            run.cfg.speed.refuse(
+                "compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}"
+            )
         file = run.folder / FILE
         self.size = int(run.world.broadcast(file.read_text("utf-8") if file.exists() else "0"))
 
@@ -64,12 +71,15 @@ class Oom(Component):
         def in_chunks(batch: Any, share: float, last: bool, micro: int) -> Metrics:
             if self.size == 0:
                 return forward_backward(batch, share, last)
-            seed_batch(run.world, run.cfg.run.seed, run.step, micro)  # a resumed run has made no failed attempt
+            # a resumed run has made no failed attempt
+            seed_batch(run.world, run.cfg.run.seed, run.step, micro)
             count, found = run.plan.micro_batch, list[Metrics]()
             for begin in range(0, count, self.size):
                 end = min(begin + self.size, count)
                 chunk = map_tensors(itemgetter(slice(begin, end)), batch)
-                found.append(forward_backward(chunk, share * (end - begin) / count, last and end == count))
+                found.append(
+                    forward_backward(chunk, share * (end - begin) / count, last and end == count)
+                )
             return {name: _sum([metrics[name] for metrics in found]) for name in found[0]}
 
         def with_retries(batch: Any, share: float, last: bool) -> Metrics:
@@ -93,14 +103,25 @@ class Oom(Component):
     def _halve(self, run: Run) -> None:
         size = (self.size or run.plan.micro_batch) // 2
         if size < self.smallest:
-            raise UserError(f"out of memory with {self.size or run.plan.micro_batch} samples: use a smaller model")
-        if run.world.size > 1:  # the others wait for this rank's gradients, so all of them must start again
-            with suppress(FileNotFoundError):  # another rank has just replaced it, with the same number
+            raise UserError(
+                f"out of memory with {self.size or run.plan.micro_batch} samples: use a smaller model"
+            )
+        if (
+            run.world.size > 1
+        ):  # the others wait for this rank's gradients, so all of them must start again
+            with suppress(
+                FileNotFoundError
+            ):  # another rank has just replaced it, with the same number
                 write_text(run.folder / FILE, json.dumps(size))
             what = f"out of memory on rank {run.world.rank} at step {run.step}"
-            raise UserError(f"{what}: resume with --run.name {run.folder.name}, in forward passes of {size} samples")
+            raise UserError(
+                f"{what}: resume with --run.name {run.folder.name}, in forward passes of {size} samples"
+            )
         self.size = size
-        print(f"out of memory at step {run.step}: forward passes of {size} samples from here on", file=sys.stderr)
+        print(
+            f"out of memory at step {run.step}: forward passes of {size} samples from here on",
+            file=sys.stderr,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size}

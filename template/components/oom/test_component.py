@@ -18,7 +18,13 @@ from ..metrics import Metrics, call
 from ..model import build
 from .support import ask_to_stop, at_step, equal, rows, state, train_here
 
-OOM = ("--oom.enabled=true", "--train.micro_batch=12", "--train.accumulate=2", "--optim.eps=1e-4", "--train.steps=6")
+OOM = (
+    "--oom.enabled=true",
+    "--train.micro_batch=12",
+    "--train.accumulate=2",
+    "--optim.eps=1e-4",
+    "--train.steps=6",
+)
 
 
 class Limited(nn.Module):
@@ -65,7 +71,9 @@ def limited(limit: int, **attributes: object) -> Iterator[list[Limited]]:
         yield built
 
 
-def test_weights_are_those_of_a_run_with_enough_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_are_those_of_a_run_with_enough_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with limited(100):
         train_here(tmp_path / "enough", *OOM)
     assert "out of memory" not in capsys.readouterr().err
@@ -75,7 +83,9 @@ def test_weights_are_those_of_a_run_with_enough_memory(tmp_path: Path, capsys: p
     assert built[0].sizes == [12, 6] + [3] * 8 * 6
     enough, little = state(tmp_path / "enough"), state(tmp_path / "little")
     torch.testing.assert_close(enough["model"], little["model"], rtol=1e-3, atol=1e-5)
-    for row, other in zip(rows(tmp_path / "enough", "train"), rows(tmp_path / "little", "train"), strict=True):
+    for row, other in zip(
+        rows(tmp_path / "enough", "train"), rows(tmp_path / "little", "train"), strict=True
+    ):
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-4)
         assert row["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
 
@@ -102,12 +112,18 @@ def test_size_is_remembered_and_the_run_resumes_to_the_same_end(tmp_path: Path) 
 
 
 def test_model_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
-    with limited(0), pytest.raises(UserError, match="out of memory with 1 samples: use a smaller model"):
+    with (
+        limited(0),
+        pytest.raises(UserError, match="out of memory with 1 samples: use a smaller model"),
+    ):
         train_here(tmp_path, *OOM)
     with limited(5), pytest.raises(UserError, match="out of memory with 6 samples"):
         train_here(tmp_path, *OOM, "--oom.smallest=4", "--run.name=second")
 
 
 def test_loss_that_compares_samples_is_refused(tmp_path: Path) -> None:
-    with limited(100, batch_coupled=True), pytest.raises(UserError, match="would change the loss of Limited"):
+    with (
+        limited(100, batch_coupled=True),
+        pytest.raises(UserError, match="would change the loss of Limited"),
+    ):
         train_here(tmp_path, *OOM)

@@ -25,7 +25,10 @@ class OptimizersConfig(Section):
     enabled: bool = False
     """Train with the optimizer `name` instead of AdamW."""
     name: Literal["sgd", "adam", "muon", "lamb", "lars", "novograd"] = "sgd"
-    """Optimizer. adam: weight decay in the gradient (L2). muon: for the matrices in `blocks`, AdamW for the rest."""
+    """Optimizer. adam: weight decay in the gradient (L2).
+
+    muon: for the matrices in `blocks`, AdamW for the rest.
+    """
     momentum: float = within("[0, 1)", 0.9)
     """Momentum of SGD, Muon and LARS; a schedule that cycles momentum overrides it, unless it is 0."""
     nesterov: bool = True
@@ -46,7 +49,10 @@ class Optimizers(Component):
         own, core = self.cfg, cfg.optim
         betas = (core.beta1, core.beta2)
         kept = ("params", "weight_decay", "lr_scale")
-        groups = [{key: group[key] for key in kept if key in group} for group in adamw(model, core).param_groups]
+        groups = [
+            {key: group[key] for key in kept if key in group}
+            for group in adamw(model, core).param_groups
+        ]
         if own.name == "adam":  # Kingma and Ba 2014 (arXiv:1412.6980, algorithm 1)
             same = {"amsgrad": core.amsgrad, "fused": core.fused}
             return torch.optim.Adam(groups, lr=core.lr, betas=betas, eps=core.eps, **same)
@@ -59,35 +65,56 @@ class Optimizers(Component):
             return self._muon(model, cfg)
         return self._layerwise(groups, core.lr, {"betas": betas, "eps": core.eps})
 
-    def _layerwise(self, groups: Groups, lr: float, adaptive: dict[str, Any]) -> torch.optim.Optimizer:
+    def _layerwise(
+        self, groups: Groups, lr: float, adaptive: dict[str, Any]
+    ) -> torch.optim.Optimizer:
         """Return an optimizer whose steps depend on the norms of each layer."""
         try:
             import pytorch_optimizer as library
         except ImportError:
             self.cfg.refuse("name", "install its package: pip install 'pytorch_optimizer>=4'")
         found: torch.optim.Optimizer
-        if self.cfg.name == "lars":  # You et al. 2017 (arXiv:1708.03888); vectors keep the plain rate
+        if (
+            self.cfg.name == "lars"
+        ):  # You et al. 2017 (arXiv:1708.03888); vectors keep the plain rate
             trust = self.cfg.trust_coefficient
             found = library.LARS(groups, lr=lr, momentum=self.cfg.momentum, trust_coefficient=trust)
         elif self.cfg.name == "novograd":  # Ginsburg et al. 2019 (arXiv:1905.11286, algorithm 1)
             found = library.NovoGrad(groups, lr=lr, **adaptive)
         else:  # You et al. 2019 (arXiv:1904.00962, algorithm 2), with the norms of the weights as they are
-            # Without `adam_debias`, the first step would be 1 / (1 - beta1) times as large as the trust ratio makes it.
-            found = lamb = library.Lamb(groups, lr=lr, weight_decouple=False, adam_debias=True, **adaptive)
+            # Without `adam_debias`, the first step would be 1 / (1 - beta1) times as large as the
+            # trust ratio makes it.
+            found = lamb = library.Lamb(
+                groups, lr=lr, weight_decouple=False, adam_debias=True, **adaptive
+            )
             lamb.clamp = math.inf
         return found
 
     def _muon(self, model: nn.Module, cfg: BaseConfig) -> torch.optim.Optimizer:
         """Return Muon for the matrices in `blocks`, and AdamW for all else, at one learning rate."""
-        blocks, exempt = getattr(model, "blocks", nn.ModuleList()), getattr(model, "no_weight_decay", ())
-        inside = {id(parameter) for parameter in blocks.parameters() if parameter.ndim == 2 and parameter.requires_grad}
-        hidden = [it for name, it in model.named_parameters() if id(it) in inside and name not in exempt]
+        blocks, exempt = (
+            getattr(model, "blocks", nn.ModuleList()),
+            getattr(model, "no_weight_decay", ()),
+        )
+        inside = {
+            id(parameter)
+            for parameter in blocks.parameters()
+            if parameter.ndim == 2 and parameter.requires_grad
+        }
+        hidden = [
+            it for name, it in model.named_parameters() if id(it) in inside and name not in exempt
+        ]
         if not hidden:
-            self.cfg.refuse("name", "the model's `blocks` have no matrices to train: use another optimizer")
-        # Updates of AdamW's size, so that one learning rate fits both: Liu et al. 2025 (arXiv:2502.16982, section 2.2).
+            self.cfg.refuse(
+                "name", "the model's `blocks` have no matrices to train: use another optimizer"
+            )
+        # Updates of AdamW's size, so that one learning rate fits both: Liu et al. 2025
+        # (arXiv:2502.16982, section 2.2).
         settings: dict[str, Any] = {"momentum": self.cfg.momentum, "nesterov": self.cfg.nesterov}
         settings |= {"weight_decay": cfg.optim.weight_decay, "adjust_lr_fn": "match_rms_adamw"}
-        return MuonAndAdamW(torch.optim.Muon(hidden, lr=cfg.optim.lr, **settings), adamw(model, cfg.optim))
+        return MuonAndAdamW(
+            torch.optim.Muon(hidden, lr=cfg.optim.lr, **settings), adamw(model, cfg.optim)
+        )
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
@@ -96,7 +123,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
     def __init__(self, muon: torch.optim.Muon, rest: torch.optim.Optimizer) -> None:
         hidden = {id(parameter) for parameter in muon.param_groups[0]["params"]}
         for group in rest.param_groups:
-            group["params"] = [parameter for parameter in group["params"] if id(parameter) not in hidden]
+            group["params"] = [
+                parameter for parameter in group["params"] if id(parameter) not in hidden
+            ]
         self.parts = (muon, rest)
         super().__init__([group for part in self.parts for group in part.param_groups], {})
         self._share()

@@ -39,7 +39,9 @@ def make(folder: Path, name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 def test_stopped_run_resumes_to_the_same_end(tmp_path: Path, name: str) -> None:
     cfg = config(tmp_path)
     if name == "muon" and not matrices(build(cfg.model, load_all(cfg.data)[2])):
-        with pytest.raises(UserError, match=r"optimizers.name is muon: the model's `blocks` have no matrices"):
+        with pytest.raises(
+            UserError, match=r"optimizers.name is muon: the model's `blocks` have no matrices"
+        ):
             train_here(tmp_path, *options(name))
         return
     train_here(tmp_path / "whole", *options(name))
@@ -53,7 +55,9 @@ def test_stopped_run_resumes_to_the_same_end(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["sgd", "muon"])
 def test_each_parameter_has_one_rate_and_its_weight_decay(tmp_path: Path, name: str) -> None:
     net, optimizer = make(tmp_path, name)
-    found = {id(it): group["weight_decay"] for group in optimizer.param_groups for it in group["params"]}
+    found = {
+        id(it): group["weight_decay"] for group in optimizer.param_groups for it in group["params"]
+    }
     assert len(found) == sum(len(group["params"]) for group in optimizer.param_groups)
     exempt = getattr(net, "no_weight_decay", ())
     for key, parameter in net.named_parameters():

@@ -53,7 +53,9 @@ def test_each_validation_sample_has_a_prediction(run: Path) -> None:
     if "label" in found[0]:
         hits = sum(row["predicted"] == row["label"] for row in found)
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        best = min((row for row in rows if row["split"] == "val"), key=lambda row: float(row["loss"]))
+        best = min(
+            (row for row in rows if row["split"] == "val"), key=lambda row: float(row["loss"])
+        )
         assert hits / 11 == pytest.approx(best["accuracy"])
 
 
@@ -62,7 +64,9 @@ def test_samples_are_images_or_text_and_follow_the_seed(
 ) -> None:
     found = []
     for seed in (0, 0, 1):
-        start(run, "--seed", seed, "--count=4", "--prompt=def ", "--tokens=12", "--output", tmp_path)
+        start(
+            run, "--seed", seed, "--count=4", "--prompt=def ", "--tokens=12", "--output", tmp_path
+        )
         file = tmp_path / "samples.png"
         found.append((file.read_bytes() if file.exists() else b"", capsys.readouterr().out))
     assert found[0] == found[1]
@@ -71,13 +75,17 @@ def test_samples_are_images_or_text_and_follow_the_seed(
     assert kind() != "images" or found[0][0].startswith(b"\x89PNG")
 
 
-def test_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_a_run_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         start(tmp_path)
     assert "is not the folder of a run" in capsys.readouterr().err
 
 
-def test_file_that_cannot_be_read_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_that_cannot_be_read_is_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "new.csv").write_text("nothing\n1\n")
     with pytest.raises(SystemExit):
         start(run, tmp_path / "new.csv")

@@ -52,7 +52,9 @@ class Profiler(Component):
     def on_train_start(self, run: Run) -> None:
         self.folder = run.folder / "profile"
         if self.cfg.kind == "nvtx" and self.world.device.type != "cuda":
-            self.cfg.refuse("kind", f"its ranges need CUDA, and this run is on {self.world.device}: use torch")
+            self.cfg.refuse(
+                "kind", f"its ranges need CUDA, and this run is on {self.world.device}: use torch"
+            )
 
     def wrap_step(
         self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
@@ -87,7 +89,9 @@ class Profiler(Component):
     def on_log(self, run: Run, row: dict[str, float]) -> None:
         if self.phases.steps > 0:
             row |= self.phases.read()
-        if self.first_row:  # a tracker starts with it, which may take seconds: measure from the next step on
+        if (
+            self.first_row
+        ):  # a tracker starts with it, which may take seconds: measure from the next step on
             self.phases.marks, self.first_row = [], False
 
     def on_validation(self, run: Run, results: dict[str, float]) -> None:
@@ -114,13 +118,21 @@ class Profiler(Component):
         """Record operators, kernels and memory; ui.perfetto.dev shows trace.json."""
         on_cpu = self.world.device.type == "cpu"
         activities = [ProfilerActivity.CPU] if on_cpu else torch.profiler.supported_activities()
-        options: Any = {"record_shapes": True, "profile_memory": True, "acc_events": True}  # the last, as it warns else
+        # the last, as it warns else
+        options: Any = {
+            "record_shapes": True,
+            "profile_memory": True,
+            "acc_events": True,
+        }
         with torch.profiler.profile(activities=activities, **options) as profile:
             yield
         profile.export_chrome_trace(str(self._file("trace.json")))
         _write_memory(self._file("trace.json"), self._file("memory.csv"))
         by = "self_cpu_time_total" if on_cpu else "self_device_time_total"
-        self._report("operators.txt", profile.key_averages().table(by, row_limit=40, max_name_column_width=40))
+        self._report(
+            "operators.txt",
+            profile.key_averages().table(by, row_limit=40, max_name_column_width=40),
+        )
 
     @contextmanager
     def _ranges(self) -> Iterator[None]:
@@ -170,13 +182,18 @@ class Phases:
         return event
 
     def read(self) -> dict[str, float]:
-        """Return the milliseconds per step of each phase, and begin anew. The device has finished the steps."""
+        """Return the milliseconds per step of each phase, and begin anew.
+
+        The device has finished the steps.
+        """
         if not self.by_events:  # an event would not have happened yet
             self.end("other")
         found, steps = dict.fromkeys(PHASES, 0.0), self.steps
         for (_, start), (phase, end) in pairwise(self.marks):
             found[phase] += start.elapsed_time(end) if self.by_events else 1000 * (end - start)
-        self.totals = {phase: self.totals[phase] + milliseconds for phase, milliseconds in found.items()}
+        self.totals = {
+            phase: self.totals[phase] + milliseconds for phase, milliseconds in found.items()
+        }
         self.all_steps += steps
         self.begin()
         return {f"ms_{phase}": milliseconds / steps for phase, milliseconds in found.items()}
@@ -184,14 +201,19 @@ class Phases:
     def table(self) -> str:
         """Return the means over all rows."""
         whole, steps = sum(self.totals.values()), self.all_steps
-        rows = [f"{phase:18}{it / steps:12.3f}{it / whole:8.1%}" for phase, it in self.totals.items()]
+        rows = [
+            f"{phase:18}{it / steps:12.3f}{it / whole:8.1%}" for phase, it in self.totals.items()
+        ]
         return "\n".join([f"{'phase':18}{'ms per step':>12}{'share':>8}", *rows])
 
 
 def _write_memory(trace: Path, target: Path) -> None:
     """Write the memory that tensors took over the time of a trace."""
     events = json.loads(trace.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    found = sorted((event for event in events if event.get("name") == "[memory]"), key=lambda event: float(event["ts"]))
+    found = sorted(
+        (event for event in events if event.get("name") == "[memory]"),
+        key=lambda event: float(event["ts"]),
+    )
     with target.open("w", encoding="utf-8") as stream:
         stream.write("milliseconds,device,allocated_mb\n")
         for event in found:

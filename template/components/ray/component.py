@@ -2,7 +2,8 @@
 
 python -m <package>.components.ray --workers 8 -- --config configs/default.yaml --run.name first
 
-Without a cluster, Ray starts one on this machine. All machines need this folder, on a shared file system.
+Without a cluster, Ray starts one on this machine. All machines need this folder, on a shared file
+system.
 """
 
 import argparse
@@ -25,7 +26,9 @@ def work(settings: dict[str, Any]) -> None:
     os.chdir(settings["folder"])  # paths in the config are relative to it
     context = get_context()
     try:
-        train(settings["cfg"], World(context.get_world_rank(), context.get_world_size(), get_device()))
+        train(
+            settings["cfg"], World(context.get_world_rank(), context.get_world_size(), get_device())
+        )
     except Stopped as stopped:  # by run.hours, which is not a failure
         print(stopped)
 
@@ -51,7 +54,9 @@ def start(options: list[str], workers: int, restarts: int) -> None:
         train_loop_config={"cfg": cfg, "folder": str(Path.cwd())},
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo"),
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
-        run_config=RunConfig("ray", str(place), failure_config=FailureConfig(max_failures=restarts)),
+        run_config=RunConfig(
+            "ray", str(place), failure_config=FailureConfig(max_failures=restarts)
+        ),
     )
     trainer.fit()
 
@@ -61,7 +66,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train with Ray Train.")
     parser.add_argument("--workers", type=int, required=True, help="processes in all, one per GPU")
     parser.add_argument("--restarts", type=int, default=3, help="restarts after a failure, at most")
-    parser.add_argument("options", nargs="*", help="after --: options of the training command, with --run.name")
+    parser.add_argument(
+        "options", nargs="*", help="after --: options of the training command, with --run.name"
+    )
     given = parser.parse_args(arguments)
     with one_line():
         start(given.options, given.workers, given.restarts)

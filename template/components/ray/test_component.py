@@ -19,7 +19,9 @@ def start(folder: Path, workers: int, *options: str) -> subprocess.CompletedProc
     command = [sys.executable, "-m", f"{PACKAGE}.components.ray", "--workers", str(workers), "--"]
     command += ["--config=configs/default.yaml", *SMALL, f"--run.dir={folder}", *options]
     variables = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+    )
 
 
 def test_two_workers_train(tmp_path: Path) -> None:
@@ -37,7 +39,9 @@ def test_two_workers_train(tmp_path: Path) -> None:
         (999, [], "--workers is 999, but the Ray cluster has"),
     ],
 )
-def test_bad_input_is_a_line(workers: int, options: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_input_is_a_line(
+    workers: int, options: list[str], message: str, tmp_path: Path
+) -> None:
     done = start(tmp_path, workers, *options)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"error: {message}")

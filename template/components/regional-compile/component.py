@@ -22,7 +22,10 @@ class RegionalCompileConfig(Section):
 
 
 class RegionalCompile(Component):
-    """Compiles the blocks in place, when the training starts: `evaluate` runs without it. Names stay the same."""
+    """Compiles the blocks in place, when the training starts: `evaluate` runs without it.
+
+    Names stay the same.
+    """
 
     name = "regional_compile"
 
@@ -31,14 +34,25 @@ class RegionalCompile(Component):
     def on_train_start(self, run: Run) -> None:
         speed, blocks = run.cfg.speed, _blocks(run.model)
         if speed.compile != "off":
-            speed.refuse("compile", "regional_compile.enabled compiles the blocks already; set one of them to off")
+            speed.refuse(
+                "compile",
+                "regional_compile.enabled compiles the blocks already; set one of them to off",
+            )
         if speed.compile_mode in ("reduce-overhead", "max-autotune"):
             other = "use default or max-autotune-no-cudagraphs"
-            speed.refuse("compile_mode", f"the CUDA graphs of the blocks would share their memory; {other}")
-        for caused_by_the_compiler in ("`torch.jit.script_method` is deprecated", "The .grad attribute of a Tensor"):
+            speed.refuse(
+                "compile_mode", f"the CUDA graphs of the blocks would share their memory; {other}"
+            )
+        for caused_by_the_compiler in (
+            "`torch.jit.script_method` is deprecated",
+            "The .grad attribute of a Tensor",
+        ):
             warnings.filterwarnings("ignore", caused_by_the_compiler)
-        # One kind of block is compiled for training, for validation, and for the last batch of a validation.
-        torch.compiler.config.recompile_limit = max(torch.compiler.config.recompile_limit, 4 * len(blocks))
+        # One kind of block is compiled for training, for validation, and for the last batch of a
+        # validation.
+        torch.compiler.config.recompile_limit = max(
+            torch.compiler.config.recompile_limit, 4 * len(blocks)
+        )
         for block in blocks:
             block.compile(dynamic=False, mode=speed.compile_mode)
 
@@ -46,8 +60,12 @@ class RegionalCompile(Component):
 def _blocks(model: nn.Module) -> list[nn.Module]:
     name, blocks = type(model).__name__, list(getattr(model, "blocks", []))
     if reason := getattr(model, "no_compile_reason", ""):
-        raise UserError(f"regional_compile.enabled is true, but {name} cannot be compiled: {reason}")
+        raise UserError(
+            f"regional_compile.enabled is true, but {name} cannot be compiled: {reason}"
+        )
     if not blocks:
         missing = f"regional_compile.enabled is true, but {name} has no `blocks`"
-        raise UserError(f"{missing}: put its repeated layers into self.blocks = nn.ModuleList(...) in model.py")
+        raise UserError(
+            f"{missing}: put its repeated layers into self.blocks = nn.ModuleList(...) in model.py"
+        )
     return blocks

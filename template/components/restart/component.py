@@ -1,8 +1,10 @@
 """Restarts a run that was killed, failed or hung, from its newest checkpoint.
 
-python -m <package>.components.restart --nproc-per-node 4 -- --config configs/default.yaml --run.name first
+python -m <package>.components.restart --nproc-per-node 4 -- --config configs/default.yaml
+--run.name first
 
-It starts the ranks of one machine itself: torchrun hides their exit statuses, and its restarts often hang with gloo.
+It starts the ranks of one machine itself: torchrun hides their exit statuses, and its restarts
+often hang with gloo.
 """
 
 import argparse
@@ -32,9 +34,12 @@ STOPPED, WRONG = 75, 64
 """Exit statuses of a rank that was asked to stop, and of one with an error that a restart cannot repair."""
 SLOW = 4
 """What the limit is multiplied with for a first step, which may compile, and for checkpoints and validations."""
-GRACE = 5.0  # seconds that the other ranks have for their stacks, or their own error, after one has failed
+# seconds that the other ranks have for their stacks, or their own error, after one has failed
+GRACE = 5.0
 # `python -m` of a module that its package imports.
-warnings.filterwarnings("ignore", "'.*components.restart' found in sys.modules", RuntimeWarning, "runpy")
+warnings.filterwarnings(
+    "ignore", "'.*components.restart' found in sys.modules", RuntimeWarning, "runpy"
+)
 
 
 @dataclass(frozen=True)
@@ -121,9 +126,15 @@ class Supervisor:
             in_vain = 0 if after != before else in_vain + 1
             ended = f"the ranks ended with status {', '.join(map(str, codes))}"
             if in_vain > most:
-                print(f"error: {ended}, and {most} restarts brought no newer checkpoint", file=sys.stderr)
+                print(
+                    f"error: {ended}, and {most} restarts brought no newer checkpoint",
+                    file=sys.stderr,
+                )
                 return 1
-            print(f"restart: {ended}: {self.folder} starts again from step {after[0]:,}", file=sys.stderr)
+            print(
+                f"restart: {ended}: {self.folder} starts again from step {after[0]:,}",
+                file=sys.stderr,
+            )
 
     def _start(self) -> list[subprocess.Popen[bytes]]:
         with socket.socket() as free:
@@ -133,12 +144,17 @@ class Supervisor:
             place |= {"WORLD_SIZE": str(self.ranks), "LOCAL_WORLD_SIZE": str(self.ranks)}
             os.environ.setdefault("OMP_NUM_THREADS", "1")
         names = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(self.ranks)]
-        return [subprocess.Popen(self.command, env=os.environ | place | it, start_new_session=True) for it in names]
+        return [
+            subprocess.Popen(self.command, env=os.environ | place | it, start_new_session=True)
+            for it in names
+        ]
 
     def _wait(self, processes: list[subprocess.Popen[bytes]]) -> list[int]:
         """Pass signals on; after a failure, end what is left. Return the exit statuses."""
         end, sent = math.inf, 0
-        while None in (codes := [process.poll() for process in processes]) and time.monotonic() < end:
+        while (
+            None in (codes := [process.poll() for process in processes]) and time.monotonic() < end
+        ):
             for number in self.asked[sent:]:
                 for process in processes:
                     process.send_signal(number)
@@ -154,12 +170,17 @@ class Supervisor:
     def _show_stacks(self) -> None:
         for file in sorted(self.folder.glob("stacks-rank-*.txt")):
             if stacks := file.read_text(encoding="utf-8"):
-                print(f"restart: {file.stem.removeprefix('stacks-')} hung\n{stacks}", file=sys.stderr)
+                print(
+                    f"restart: {file.stem.removeprefix('stacks-')} hung\n{stacks}", file=sys.stderr
+                )
             file.unlink()
 
     def _progress(self) -> tuple[int, str]:
         """Return the step of the newest checkpoint, and what the component `oom` has left for the next start."""
-        steps = [int(folder.name.removeprefix("step-")) for folder in self.folder.glob("checkpoints/step-*")]
+        steps = [
+            int(folder.name.removeprefix("step-"))
+            for folder in self.folder.glob("checkpoints/step-*")
+        ]
         file = self.folder / "oom.json"
         return max(steps, default=0), file.read_text(encoding="utf-8") if file.exists() else ""
 
@@ -168,10 +189,18 @@ def main() -> None:
     """Start the supervisor; or, as `--worker`, a rank."""
     if sys.argv[1:2] == ["--worker"]:
         _train(sys.argv[2:])
-    parser = argparse.ArgumentParser(description="Train, and restart the run when it is killed, fails or hangs.")
-    parser.add_argument("--max-restarts", type=int, default=3, help="restarts in a row without a newer checkpoint")
+    parser = argparse.ArgumentParser(
+        description="Train, and restart the run when it is killed, fails or hangs."
+    )
+    parser.add_argument(
+        "--max-restarts", type=int, default=3, help="restarts in a row without a newer checkpoint"
+    )
     parser.add_argument("--nproc-per-node", type=int, default=1, help="ranks on this machine")
-    parser.add_argument("options", nargs="*", help="after --: options of the training command; --run.name is required")
+    parser.add_argument(
+        "options",
+        nargs="*",
+        help="after --: options of the training command; --run.name is required",
+    )
     given = parser.parse_args()
     with one_line():
         from ..components import Config  # imports this module

@@ -14,13 +14,22 @@ from ..components.restart import Restart, Supervisor
 from ..log import Run
 from .support import at_step, equal, rows, state, train_here
 
-ON = ("--restart.enabled=true", "--restart.hang_seconds=100", "--train.steps=8", "--train.eval_every=2", "--run.keep=9")
+ON = (
+    "--restart.enabled=true",
+    "--restart.hang_seconds=100",
+    "--train.steps=8",
+    "--train.eval_every=2",
+    "--run.keep=9",
+)
 
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Restore the signal handlers of this process, in which the supervisor sets its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    }
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -35,10 +44,15 @@ def test_training_does_not_change(tmp_path: Path) -> None:
 
 
 def test_run_that_hangs_is_restarted_to_the_same_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], handlers: None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    handlers: None,
 ) -> None:
     train_here(tmp_path / "whole", *ON)
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv(
+        "PYTHONPATH", f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    )
     folder = tmp_path / "faulty"
     folder.mkdir()
     supervisor = Supervisor(folder / "first", [], 1)

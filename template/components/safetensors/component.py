@@ -44,9 +44,12 @@ class Safetensors(Component):
 def _write_missing(run: Run, coming: str | None = None) -> None:
     from safetensors import SafetensorError
 
-    # A tied weight is written once, under its first name; `safetensors.torch.load_model` restores the others.
+    # A tied weight is written once, under its first name; `safetensors.torch.load_model` restores
+    # the others.
     first = {id(value): name for name, value in run.model.named_parameters()}
-    names = {name: first[id(value)] for name, value in run.model.named_parameters(remove_duplicate=False)}
+    names = {
+        name: first[id(value)] for name, value in run.model.named_parameters(remove_duplicate=False)
+    }
     aliases = {name: kept for name, kept in names.items() if name != kept}
     metadata = {"format": "pt", "model": type(run.model).__name__} | aliases
     for folder in _kept(run.folder / "checkpoints", run.cfg.run.keep, coming):
@@ -54,15 +57,22 @@ def _write_missing(run: Run, coming: str | None = None) -> None:
             if not (folder / FILE).exists():
                 _write(folder, metadata | {"step": str(int(folder.name[5:]))})
         except (SafetensorError, OSError) as error:
-            if folder.exists():  # else a newer checkpoint, which was being written meanwhile, has replaced it
+            if (
+                folder.exists()
+            ):  # else a newer checkpoint, which was being written meanwhile, has replaced it
                 raise UserError(f"cannot write {folder / FILE}: {error}") from error
 
 
 def _kept(checkpoints: Path, keep: int, coming: str | None) -> list[Path]:
     """Return the complete checkpoints, without those that will be deleted when the coming one is complete."""
-    there = {folder.name for folder in checkpoints.glob("step-*")}  # a folder has this name once it is complete
+    # a folder has this name once it is complete
+    there = {folder.name for folder in checkpoints.glob("step-*")}
     best = checkpoints / "best.json"
-    kept = {f"step-{json.loads(best.read_text(encoding='utf-8'))['step']:08d}"} if best.exists() else set[str]()
+    kept = (
+        {f"step-{json.loads(best.read_text(encoding='utf-8'))['step']:08d}"}
+        if best.exists()
+        else set[str]()
+    )
     kept |= {*sorted(there | {coming} if coming else there)[-keep:]}
     return [checkpoints / name for name in sorted(there & kept)]
 
@@ -70,10 +80,16 @@ def _kept(checkpoints: Path, keep: int, coming: str | None) -> list[Path]:
 def _write(folder: Path, metadata: dict[str, str]) -> None:
     from safetensors.torch import save_file
 
-    # Copies: safetensors takes no tensors that share memory or are not contiguous, such as NHWC weights.
-    weights = {name: value.clone(memory_format=torch.contiguous_format) for name, value in weights_of(folder).items()}
+    # Copies: safetensors takes no tensors that share memory or are not contiguous, such as NHWC
+    # weights.
+    weights = {
+        name: value.clone(memory_format=torch.contiguous_format)
+        for name, value in weights_of(folder).items()
+    }
     partial = folder / f".{FILE}.partial"
-    save_file({name: value for name, value in weights.items() if name not in metadata}, partial, metadata)
+    save_file(
+        {name: value for name, value in weights.items() if name not in metadata}, partial, metadata
+    )
     with partial.open("rb") as stream:
         os.fsync(stream.fileno())
     partial.rename(folder / FILE)

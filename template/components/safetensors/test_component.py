@@ -37,7 +37,9 @@ def test_each_checkpoint_has_its_weights(run: Path) -> None:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata()
         assert metadata["step"] == str(int(file.parent.name[5:]))
-        assert saved.keys() - weights.keys() == metadata.keys() - {"format", "model", "step"}, "tied weights"
+        assert saved.keys() - weights.keys() == metadata.keys() - {"format", "model", "step"}, (
+            "tied weights"
+        )
     assert not [*run.rglob("*.partial")]
 
 
@@ -65,5 +67,7 @@ def test_checkpoints_that_lack_the_file_get_it_later(run: Path, tmp_path: Path) 
     train_here(tmp_path, "--run.keep=9")
     assert not files(tmp_path)
     train_here(tmp_path, *ON)
-    assert equal([load_file(file) for file in files(tmp_path)], [load_file(file) for file in files(run)])
+    assert equal(
+        [load_file(file) for file in files(tmp_path)], [load_file(file) for file in files(run)]
+    )
     assert state(tmp_path)["step"] == 12

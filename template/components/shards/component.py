@@ -1,6 +1,7 @@
 """Data sets in many files: tar, JSON lines, Parquet; read in parallel, shuffled, and resumed at any sample.
 
-In `load` of data.py, where `decode` makes tensors and numbers of {"__key__": "0017", "png": bytes, "cls": bytes}:
+In `load` of data.py, where `decode` makes tensors and numbers of {"__key__": "0017", "png": bytes,
+"cls": bytes}:
 
     from .components.shards import Tar  # within `load`, as components import data.py
 
@@ -28,16 +29,21 @@ Files = str | Path | Sequence[str | Path]
 class Shards(IterableDataset[Any]):
     """Samples in files: a path, or several, with `*`, or a URL that fsspec knows, such as s3://bucket/train-*.tar.
 
-    `decode` makes tensors or numbers of a sample. Training shuffles the files, and the samples in windows of `shuffle`
-    samples, 1 for neither; `iter` is one pass in the order of the files, as a validation set needs.
+    `decode` makes tensors or numbers of a sample. Training shuffles the files, and the samples in
+    windows of `shuffle` samples, 1 for neither; `iter` is one pass in the order of the files, as a
+    validation set needs.
     """
 
     parse: Callable[[Any], Any] | None = None  # makes what `decode` gets of what `read` yields
 
-    def __init__(self, files: Files, decode: Callable[[Any], Any] | None = None, shuffle: int = 1000) -> None:
+    def __init__(
+        self, files: Files, decode: Callable[[Any], Any] | None = None, shuffle: int = 1000
+    ) -> None:
         self.functions = [function for function in (self.parse, decode) if function]
         self.shuffle = max(shuffle, 1)
-        patterns = [str(pattern) for pattern in ([files] if isinstance(files, str | Path) else files)]
+        patterns = [
+            str(pattern) for pattern in ([files] if isinstance(files, str | Path) else files)
+        ]
         self.files = sorted({name for pattern in patterns for name in _expand(pattern)})
         if not self.files:
             raise UserError(f"no file matches {', '.join(patterns)}: correct the path")
@@ -54,7 +60,9 @@ class Shards(IterableDataset[Any]):
                     yield content, f"{file} at {position}", after
                     position = after
         except (OSError, ValueError, NotImplementedError, TarError, EOFError) as error:
-            raise UserError(f"cannot read {file} ({_first_line(error)}): restore it, or remove it") from error
+            raise UserError(
+                f"cannot read {file} ({_first_line(error)}): restore it, or remove it"
+            ) from error
 
     def decode(self, content: Any, place: str) -> Any:
         try:
@@ -65,7 +73,9 @@ class Shards(IterableDataset[Any]):
             raise
         except Exception as error:  # of the owner's function
             found = f"{type(error).__name__}: {_first_line(error)}"
-            raise UserError(f"cannot decode the sample in {place} ({found}): correct it, or remove it") from error
+            raise UserError(
+                f"cannot decode the sample in {place} ({found}): correct it, or remove it"
+            ) from error
 
     def __iter__(self) -> Iterator[Any]:
         for file in self.files:
@@ -103,7 +113,9 @@ class Reader:
                     yield self.shards.decode(content, place)
                 self.begin, self.taken = window[-1][2], 0
             if self.begin == (0, 0, 0):
-                raise UserError(f"there are no samples in {', '.join(self._files())[:200]}: remove or fill them")
+                raise UserError(
+                    f"there are no samples in {', '.join(self._files())[:200]}: remove or fill them"
+                )
             self.epoch, self.begin = self.epoch + 1, (0, 0, 0)
 
     def _files(self) -> list[str]:
@@ -114,7 +126,11 @@ class Reader:
 
     def _pass(self) -> Iterator[tuple[Any, str, tuple[int, ...]]]:
         """Yield what is left of this pass, with places, and where the next window can begin."""
-        files, shared, (first, position, seen) = self._files(), len(self.shards.files) < self.count, self.begin
+        files, shared, (first, position, seen) = (
+            self._files(),
+            len(self.shards.files) < self.count,
+            self.begin,
+        )
         for number in range(first, len(files)):
             for content, place, after in self.shards.located(files[number], position):
                 seen += 1
@@ -147,12 +163,16 @@ class Parquet(Shards):
         try:
             file = import_module("pyarrow.parquet").ParquetFile(stream)
         except ImportError:
-            raise UserError("Parquet files need pyarrow: add pyarrow>=17 to pyproject.toml, and install it") from None
+            raise UserError(
+                "Parquet files need pyarrow: add pyarrow>=17 to pyproject.toml, and install it"
+            ) from None
         row, groups = 0, list(range(file.num_row_groups))
         while groups and row + file.metadata.row_group(groups[0]).num_rows <= position:
             row += file.metadata.row_group(groups.pop(0)).num_rows
         batches = file.iter_batches(1024, row_groups=groups, columns=self.columns) if groups else ()
-        for after, sample in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), row + 1):
+        for after, sample in enumerate(
+            chain.from_iterable(batch.to_pylist() for batch in batches), row + 1
+        ):
             if after > position:
                 yield sample, after
 
@@ -187,7 +207,10 @@ class Tar(Shards):
 
 def _expand(pattern: str) -> list[str]:
     system, path = fsspec.url_to_fs(pattern)
-    return [str(system.unstrip_protocol(name)) if "://" in pattern else name for name in system.glob(path)]
+    return [
+        str(system.unstrip_protocol(name)) if "://" in pattern else name
+        for name in system.glob(path)
+    ]
 
 
 def _shuffled(count: int, *key: int) -> list[int]:

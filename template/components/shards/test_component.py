@@ -32,7 +32,9 @@ def write_tar(file: Path) -> None:
             archive.addfile(member, io.BytesIO(content))
 
 
-def taken(shards: Shards, number: int, count: int, samples: int, state: Any = None) -> tuple[list[Any], Any]:
+def taken(
+    shards: Shards, number: int, count: int, samples: int, state: Any = None
+) -> tuple[list[Any], Any]:
     """Return samples of a reader, and its state after them."""
     reader = shards.reader(number, count, 7)
     if state:
@@ -88,7 +90,9 @@ def test_damaged_line_and_failing_decode_name_the_place(tmp_path: Path) -> None:
     shards = write_lines(tmp_path)
     with (tmp_path / "3.jsonl").open("a") as file:
         file.write("\n{broken\n")
-    with pytest.raises(UserError, match=r"cannot decode the sample in .*3\.jsonl at \d+ \(JSONDecodeError"):
+    with pytest.raises(
+        UserError, match=r"cannot decode the sample in .*3\.jsonl at \d+ \(JSONDecodeError"
+    ):
         list(shards)
     with pytest.raises(UserError, match=r"0\.jsonl at 0 \(KeyError: 'other'\): correct it"):
         list(JsonLines(str(tmp_path / "0.jsonl"), lambda sample: sample["other"]))
@@ -109,4 +113,6 @@ def test_parquet_has_the_columns_of_each_row(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=6)
     shards = Parquet(tmp_path / "a.parquet", columns=["a"], shuffle=1)
     assert list(shards) == [{"a": number} for number in range(20)]
-    assert taken(shards, 0, 1, 5, taken(shards, 0, 1, 8)[1])[0] == [{"a": number} for number in range(8, 13)]
+    assert taken(shards, 0, 1, 5, taken(shards, 0, 1, 8)[1])[0] == [
+        {"a": number} for number in range(8, 13)
+    ]

@@ -51,11 +51,15 @@ class Streams(Component):
         iterable = isinstance(dataset, IterableDataset)
         if self.stream is not None:
             if iterable:
-                raise UserError("streams.enabled needs a map-style validation set: return list(...) of it from `load`")
+                raise UserError(
+                    "streams.enabled needs a map-style validation set: return list(...) of it from `load`"
+                )
             return dataset
         if not iterable:
             name = type(dataset).__name__
-            raise UserError(f"streams.enabled needs an IterableDataset for training: `load` of data.py returned {name}")
+            raise UserError(
+                f"streams.enabled needs an IterableDataset for training: `load` of data.py returned {name}"
+            )
         self.stream = Stream(dataset, self.cfg, self.world)
         return self.stream
 
@@ -76,15 +80,25 @@ class Streams(Component):
             dist.all_gather_object(found, self.stream.changed)
         changed = {number: state for part in found for number, state in part.items()}
         states = [changed.get(number, state) for number, state in enumerate(self.stream.states)]
-        return {"consumed": self.stream.consumed, "readers": json.dumps(states)}  # one string, also for sharded ones
+        # one string, also for sharded ones
+        return {
+            "consumed": self.stream.consumed,
+            "readers": json.dumps(states),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state:
-            self.stream.consumed, self.stream.states = state["consumed"], json.loads(state["readers"])
+            self.stream.consumed, self.stream.states = (
+                state["consumed"],
+                json.loads(state["readers"]),
+            )
 
 
 class Stream:
-    """The training set, as the loader sees it. Micro-batch m of all ranks comes from reader m % readers."""
+    """The training set, as the loader sees it.
+
+    Micro-batch m of all ranks comes from reader m % readers.
+    """
 
     def __init__(self, dataset: Any, cfg: StreamsConfig, world: World) -> None:
         self.dataset, self.cfg, self.world = dataset, cfg, world
@@ -107,10 +121,14 @@ class Stream:
         self.states = self.states or [""] * (self.cfg.readers or ranks * most)
         readers = len(self.states)
         if readers % ranks:
-            raise UserError(f"{readers} readers (streams.readers) cannot be shared by {ranks} ranks: use a divisor")
+            raise UserError(
+                f"{readers} readers (streams.readers) cannot be shared by {ranks} ranks: use a divisor"
+            )
         most = max(number for number in range(1, most + 1) if readers % (ranks * number) == 0)
         if self.cfg.split == "dataset" and readers != ranks * most:
-            raise UserError(f"streams.split is dataset: use {readers} ranks x loader.workers, as when the run began")
+            raise UserError(
+                f"streams.split is dataset: use {readers} ranks x loader.workers, as when the run began"
+            )
         loader = DataLoader(
             Batches(self),
             batch_size=None,  # as each item is a batch
@@ -135,11 +153,14 @@ class Batches(IterableDataset[Any]):
         stream, info = self.stream, get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         rank, ranks, count = stream.world.rank, stream.world.size, len(stream.states)
-        first = math.ceil((stream.consumed - rank) / ranks)  # the rank's micro-batches are counted from 0
+        # the rank's micro-batches are counted from 0
+        first = math.ceil((stream.consumed - rank) / ranks)
         if worker < first % workers:
             yield None  # the loader begins with worker 0
         own = first + (worker - first) % workers
-        numbers = [(rank + turn * ranks) % count for turn in range(own, own + count // ranks, workers)]
+        numbers = [
+            (rank + turn * ranks) % count for turn in range(own, own + count // ranks, workers)
+        ]
         readers = {number: self._reader(number) for number in numbers}
         samples = {number: iter(reader) for number, reader in readers.items()}
         to_batch = getattr(stream.dataset, "collate_fn", collate)
@@ -153,7 +174,9 @@ class Batches(IterableDataset[Any]):
             reader: Any = stream.dataset.reader(number, count, stream.seed)
         else:
             alone = stream.cfg.split == "dataset"
-            reader = EveryNth(deepcopy(stream.dataset), 0 if alone else number, 1 if alone else count)
+            reader = EveryNth(
+                deepcopy(stream.dataset), 0 if alone else number, 1 if alone else count
+            )
         if stream.states[number]:
             reader.load_state_dict(json.loads(stream.states[number]))
         return reader
@@ -162,8 +185,9 @@ class Batches(IterableDataset[Any]):
 class EveryNth:
     """Every `count`-th sample of an IterableDataset, pass after pass.
 
-    If the dataset has `state_dict`, of what JSON can hold, and `load_state_dict`, it continues where it was; else it
-    reads again what comes before. Its `set_epoch` is called at the beginning of each pass.
+    If the dataset has `state_dict`, of what JSON can hold, and `load_state_dict`, it continues
+    where it was; else it reads again what comes before. Its `set_epoch` is called at the beginning
+    of each pass.
     """
 
     def __init__(self, dataset: Any, number: int, count: int) -> None:
@@ -191,7 +215,9 @@ class EveryNth:
                     yield sample
             if self.seen < self.count:
                 name = type(self.dataset).__name__
-                raise UserError(f"{name} has {self.seen} samples for {self.count} readers: set streams.readers")
+                raise UserError(
+                    f"{name} has {self.seen} samples for {self.count} readers: set streams.readers"
+                )
             self.epoch, self.seen, self.skip = self.epoch + 1, 0, 0
 
 

@@ -14,9 +14,25 @@ from .. import data
 from ..data import DataConfig
 from ..errors import Stopped, UserError
 from ..train import train
-from .support import CPU, First, ask_to_stop, at_step, config, equal, few_samples, load_all, rows, state
+from .support import (
+    CPU,
+    First,
+    ask_to_stop,
+    at_step,
+    config,
+    equal,
+    few_samples,
+    load_all,
+    rows,
+    state,
+)
 
-STREAM = ("--streams.enabled=true", "--streams.epoch_samples=20", "--train.eval_every=3", "--train.steps=6")
+STREAM = (
+    "--streams.enabled=true",
+    "--streams.epoch_samples=20",
+    "--train.eval_every=3",
+    "--train.steps=6",
+)
 
 
 class Endless(IterableDataset[int]):
@@ -63,8 +79,12 @@ def test_stream_is_read_in_order_again_and_again(tmp_path: Path) -> None:
     assert [index for batch in seen(tmp_path) for index in batch] == [*range(17), *range(7)]
 
 
-@pytest.mark.parametrize("options", [(), ("--train.accumulate=2", "--streams.readers=3")], ids=["plain", "readers"])
-def test_stopped_run_continues_with_the_next_sample(tmp_path: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "options", [(), ("--train.accumulate=2", "--streams.readers=3")], ids=["plain", "readers"]
+)
+def test_stopped_run_continues_with_the_next_sample(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     train_on_stream(tmp_path / "whole", *options)
     with at_step(3, ask_to_stop), pytest.raises(Stopped):
         train_on_stream(tmp_path / "stopped", *options)
@@ -76,7 +96,10 @@ def test_stopped_run_continues_with_the_next_sample(tmp_path: Path, options: tup
 def test_validation_set_is_as_without(tmp_path: Path) -> None:
     train_on_stream(tmp_path, "--train.steps=3")
     assert rows(tmp_path, "val")[-1]["step"] == 3
-    with streamed(Endless(load_all(DataConfig())[1])), pytest.raises(UserError, match="needs a map-style validation"):
+    with (
+        streamed(Endless(load_all(DataConfig())[1])),
+        pytest.raises(UserError, match="needs a map-style validation"),
+    ):
         train(config(tmp_path, *STREAM), CPU)
 
 
@@ -89,6 +112,8 @@ def test_what_is_missing_is_one_line(tmp_path: Path) -> None:
 
 def test_huge_epoch_takes_no_memory(tmp_path: Path) -> None:
     load_all(DataConfig())
-    with mock.patch.object(torch, "randperm", side_effect=AssertionError):  # orders the samples of a map-style one
+    with mock.patch.object(
+        torch, "randperm", side_effect=AssertionError
+    ):  # orders the samples of a map-style one
         train_on_stream(tmp_path, "--streams.epoch_samples=1000000000000", "--train.steps=1")
     assert state(tmp_path)["step"] == 1

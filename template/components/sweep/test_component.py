@@ -28,7 +28,17 @@ for step in range(1, 4):
 
 
 def command(seconds: float, *options: str) -> list[str]:
-    return ["search.yaml", "--metric=score", *options, "--", sys.executable, "-c", TRAIN, "{name}", str(seconds)]
+    return [
+        "search.yaml",
+        "--metric=score",
+        *options,
+        "--",
+        sys.executable,
+        "-c",
+        TRAIN,
+        "{name}",
+        str(seconds),
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -41,26 +51,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_best_options_are_written_as_a_config(folder: Path) -> None:
     sweep.main(command(0, "--trials=3"))
     text = (folder / "runs/sweep/best.yaml").read_text()
-    scores = [json.loads(file.read_text().splitlines()[-1])["score"] for file in folder.glob("runs/*/metrics.jsonl")]
+    scores = [
+        json.loads(file.read_text().splitlines()[-1])["score"]
+        for file in folder.glob("runs/*/metrics.jsonl")
+    ]
     assert len(scores) == 3
     assert abs(yaml.safe_load(text)["optim.lr"] - 0.3) == pytest.approx(-max(scores))
     sweep.main(command(0, "--trials=4"))
     assert len([*folder.glob("runs/*/metrics.jsonl")]) == 4, "the same study goes on"
 
 
-def test_bad_trial_is_pruned_by_ending_its_process(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_trial_is_pruned_by_ending_its_process(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sweep.main(command(0, "--trials=5"))
-    Path("search.yaml").write_text("optim.lr: {low: 5.0, high: 9.0, log: true}\n")  # worse than all before
+    # worse than all before
+    Path("search.yaml").write_text("optim.lr: {low: 5.0, high: 9.0, log: true}\n")
     sweep.main(command(3600, "--trials=6"))
     assert "sweep-5 pruned" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends the run with the sweep on Linux only")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the kernel ends the run with the sweep on Linux only"
+)
 def test_killed_sweep_resumes_its_run(folder: Path) -> None:
     root = Path(__file__).parents[2]
     program = [sys.executable, "-m", f"{Path(__file__).parents[1].name}.components.sweep"]
     path = f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    with subprocess.Popen([*program, *command(3600, "--trials=1")], env=os.environ | {"PYTHONPATH": path}) as killed:
+    with subprocess.Popen(
+        [*program, *command(3600, "--trials=1")], env=os.environ | {"PYTHONPATH": path}
+    ) as killed:
         while not (folder / "runs/sweep-0/metrics.jsonl").exists():
             assert killed.poll() is None
             time.sleep(0.05)
@@ -80,7 +100,9 @@ def test_killed_sweep_resumes_its_run(folder: Path) -> None:
         ("optim.lr: [0.1]\n", ["--metric=f1"], "a validation has no f1: use one of score"),
     ],
 )
-def test_bad_input_is_a_line(search: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_a_line(
+    search: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("search.yaml").write_text(search)
     with pytest.raises(SystemExit):
         sweep.main(command(0, *options))

@@ -20,7 +20,8 @@ class TensorboardConfig(Section):
 class Tensorboard(Tracker):
     """Writes each split to a folder of its own: TensorBoard shows both in one chart, and your own events stay.
 
-    A resumed run repeats some steps. The first row of a writer makes TensorBoard drop what its folder has from there.
+    A resumed run repeats some steps. The first row of a writer makes TensorBoard drop what its
+    folder has from there.
     """
 
     name = "tensorboard"
@@ -44,7 +45,9 @@ class Tensorboard(Tracker):
     def _begin(self, row: Row) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writers[row.split] = SummaryWriter(self.folder / row.split, purge_step=row.step, flush_secs=10)
+        self.writers[row.split] = SummaryWriter(
+            self.folder / row.split, purge_step=row.step, flush_secs=10
+        )
         if row.split == "train":
             for name, value in self.about.items():
                 text = "".join(f"    {line}\n" for line in json.dumps(value, indent=2).splitlines())

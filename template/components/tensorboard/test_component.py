@@ -22,8 +22,11 @@ def crash(_: object) -> None:
 
 def events(folder: Path) -> Any:
     """Return what TensorBoard shows of a folder."""
-    reader = import_module("tensorboard.backend.event_processing.event_accumulator")  # which has no types
-    return reader.EventAccumulator(str(folder), {"scalars": 0, "images": 0, "histograms": 0, "tensors": 0}).Reload()
+    # which has no types
+    reader = import_module("tensorboard.backend.event_processing.event_accumulator")
+    return reader.EventAccumulator(
+        str(folder), {"scalars": 0, "images": 0, "histograms": 0, "tensors": 0}
+    ).Reload()
 
 
 def tracked() -> dict[str, Tensor]:

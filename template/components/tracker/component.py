@@ -40,10 +40,13 @@ class Row:
 
 
 class Tracker(Component):
-    """Sends a run to a tracking library from rank 0, in this process. An error of the library switches it off.
+    """Sends a run to a tracking library from rank 0, in this process.
 
-    A model may have a method `tracked`, which returns tensors by name. Every rank calls it at each validation, with the
-    weights that are validated: uint8 tensors (H, W) or (H, W, 3) are images, 1-D ones histograms, 0-D ones scalars.
+    An error of the library switches it off.
+
+    A model may have a method `tracked`, which returns tensors by name. Every rank calls it at each
+    validation, with the weights that are validated: uint8 tensors (H, W) or (H, W, 3) are images,
+    1-D ones histograms, 0-D ones scalars.
     """
 
     def __init__(self, cfg: Section, world: World) -> None:
@@ -68,8 +71,12 @@ class Tracker(Component):
 
     def on_train_start(self, run: Run) -> None:
         found = find_spec(self.name)
-        if found is None or found.origin is None:  # a folder of that name, such as the one that wandb writes
-            raise UserError(f"{self.name}.enabled needs the package {self.name}: install the dependencies again")
+        if (
+            found is None or found.origin is None
+        ):  # a folder of that name, such as the one that wandb writes
+            raise UserError(
+                f"{self.name}.enabled needs the package {self.name}: install the dependencies again"
+            )
 
     def on_log(self, run: Run, row: dict[str, float]) -> None:
         with self._safely():
@@ -91,7 +98,10 @@ class Tracker(Component):
             self.file.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: a run may have another tracker than before. Each checkpoint calls it, so flush."""
+        """Return nothing: a run may have another tracker than before.
+
+        Each checkpoint calls it, so flush.
+        """
         with self._safely():
             if self.file is not None and not self.off:
                 self.flush()
@@ -115,7 +125,8 @@ class Tracker(Component):
 
     def _keep(self, file: FileIO) -> None:
         file.seek(0)
-        file.write(json.dumps(self.kept).encode())  # at once, so that a kill cannot cut it; it never gets shorter
+        # at once, so that a kill cannot cut it; it never gets shorter
+        file.write(json.dumps(self.kept).encode())
 
     @contextmanager
     def _safely(self) -> Iterator[None]:
@@ -125,7 +136,10 @@ class Tracker(Component):
         except Exception as error:
             if not self.off and self.world.rank == 0:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-                print(f"warning: {self.name} failed and is off until the end of this run: {reason}", file=sys.stderr)
+                print(
+                    f"warning: {self.name} failed and is off until the end of this run: {reason}",
+                    file=sys.stderr,
+                )
             self.off = True
 
 
@@ -136,7 +150,10 @@ def _tracked(model: nn.Module) -> dict[str, Tensor]:
         return {}
     model.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # a GPU's generator is seeded for each batch
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+        ):  # a GPU's generator is seeded for each batch
             return {name: value.to("cpu", copy=True) for name, value in tracked().items()}
     finally:
         model.train()
@@ -144,14 +161,18 @@ def _tracked(model: nn.Module) -> dict[str, Tensor]:
 
 def _sort(row: Row, name: str, value: Tensor) -> None:
     """Add one of the model's own values to the images, histograms or scalars of a row."""
-    if value.dtype == torch.uint8 and (value.ndim == 2 or (value.ndim == 3 and value.shape[2] == 3)):
+    if value.dtype == torch.uint8 and (
+        value.ndim == 2 or (value.ndim == 3 and value.shape[2] == 3)
+    ):
         row.images[name] = value
     elif value.ndim == 1 and len(value):
         row.histograms[name] = value.float()
     elif value.ndim == 0:
         row.scalars[name] = value.item()
     else:
-        raise ValueError(f"tracked() of the model returns {name} of shape {tuple(value.shape)} and {value.dtype}")
+        raise ValueError(
+            f"tracked() of the model returns {name} of shape {tuple(value.shape)} and {value.dtype}"
+        )
 
 
 def _read(file: Path) -> dict[str, Any]:

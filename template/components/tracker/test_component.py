@@ -30,7 +30,9 @@ class Recorder(Tracker):
 
     def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
         kept["opened"] = kept.get("opened", 0) + 1
-        self.seen.append(("open", kept["opened"], about["config"]["run"]["name"], *about["versions"]))
+        self.seen.append(
+            ("open", kept["opened"], about["config"]["run"]["name"], *about["versions"])
+        )
 
     def send(self, row: Row) -> None:
         torch.rand(1)
@@ -43,7 +45,9 @@ class Recorder(Tracker):
 
 
 def recorded(*trackers: Tracker) -> AbstractContextManager[Any]:
-    return mock.patch.object(program, "build_components", lambda *given: [*build_components(*given), *trackers])
+    return mock.patch.object(
+        program, "build_components", lambda *given: [*build_components(*given), *trackers]
+    )
 
 
 def test_tracker_has_the_rows_of_a_run_that_was_stopped_once(tmp_path: Path) -> None:
@@ -63,10 +67,17 @@ def test_tracker_has_the_rows_of_a_run_that_was_stopped_once(tmp_path: Path) -> 
             assert row.items() <= {"step": row["step"], **sent[row["step"]]}.items()
     others = [it for it in seen if not isinstance(it, Row)]
     opened = ("first", "python", "torch")
-    assert others == [("open", 1, *opened), ("close", Stopped), ("open", 2, *opened), ("close", type(None))]
+    assert others == [
+        ("open", 1, *opened),
+        ("close", Stopped),
+        ("open", 2, *opened),
+        ("close", type(None)),
+    ]
 
 
-def test_error_is_one_line_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_one_line_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train_here(tmp_path / "without")
     capsys.readouterr()
     seen: list[Any] = []
@@ -116,5 +127,9 @@ def test_values_of_the_model_are_sent_at_each_validation(tmp_path: Path, fails: 
 
 def test_package_that_is_missing_is_refused(tmp_path: Path) -> None:
     missing = mock.patch.object(Recorder, "name", "no_such")
-    with missing, recorded(Recorder([])), pytest.raises(UserError, match=r"^no_such.enabled needs the package"):
+    with (
+        missing,
+        recorded(Recorder([])),
+        pytest.raises(UserError, match=r"^no_such.enabled needs the package"),
+    ):
         train_here(tmp_path)

@@ -25,7 +25,8 @@ class Trackio(Tracker):
     def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
         import trackio
 
-        kept.setdefault("name", f"{folder.name}-{uuid.uuid4().hex[:6]}")  # other folders may have a run of that name
+        # other folders may have a run of that name
+        kept.setdefault("name", f"{folder.name}-{uuid.uuid4().hex[:6]}")
         quiet = {"auto_log_cpu": False, "auto_log_gpu": False, "embed": False}
         self.run = trackio.init(PROJECT, name=kept["name"], resume="allow", config=about, **quiet)
 
@@ -33,7 +34,9 @@ class Trackio(Tracker):
         import trackio
 
         images = {name: trackio.Image(value.numpy()) for name, value in row.images.items()}
-        histograms = {name: trackio.Histogram(value.numpy()) for name, value in row.histograms.items()}
+        histograms = {
+            name: trackio.Histogram(value.numpy()) for name, value in row.histograms.items()
+        }
         self.run.log(row.prefixed(row.scalars | images | histograms), step=row.step)
 
     def close(self, error: BaseException | None) -> None:

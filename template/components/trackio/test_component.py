@@ -32,7 +32,9 @@ def build_tracked(*sections: Any) -> nn.Module:
     return model
 
 
-def test_resumed_run_is_one_run_with_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_run_is_one_run_with_each_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a process of its own, as trackio reads TRACKIO_DIR when it is imported."""
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     for variable in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
@@ -55,7 +57,9 @@ def check(folder: Path) -> None:
     logs = trackio.SQLiteStorage.get_logs(project, run.name, run_id=run.id)
     for split in ("train", "val"):
         for name in rows(folder, split)[0].keys() - {"split", "step"}:
-            found = [(log["step"], log[f"{split}/{name}"]) for log in logs if f"{split}/{name}" in log]
+            found = [
+                (log["step"], log[f"{split}/{name}"]) for log in logs if f"{split}/{name}" in log
+            ]
             assert found == [(row["step"], pytest.approx(row[name])) for row in rows(folder, split)]
     assert [log["step"] for log in logs if "val/numbers" in log] == [4, 8, 12]
     assert len([*folder.rglob("*.png")]) == 3

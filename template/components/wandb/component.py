@@ -19,12 +19,16 @@ class WandbConfig(Section):
 
 
 class Wandb(Tracker):
-    """Logs to one run of W&B by its id, which a resumed run continues. W&B takes no row of an earlier step."""
+    """Logs to one run of W&B by its id, which a resumed run continues.
+
+    W&B takes no row of an earlier step.
+    """
 
     name = "wandb"
 
     def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would send errors to Sentry, also offline
+        # it would send errors to Sentry, also offline
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         kept.setdefault("id", uuid.uuid4().hex[:12])
@@ -44,7 +48,9 @@ class Wandb(Tracker):
         import wandb
 
         images = {name: wandb.Image(value.numpy()) for name, value in row.images.items()}
-        histograms = {name: wandb.Histogram(value.numpy()) for name, value in row.histograms.items()}
+        histograms = {
+            name: wandb.Histogram(value.numpy()) for name, value in row.histograms.items()
+        }
         self.run.log(row.prefixed(row.scalars | images | histograms), step=row.step)
 
     def close(self, error: BaseException | None) -> None:

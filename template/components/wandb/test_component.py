@@ -53,7 +53,9 @@ def build_tracked(*sections: Any) -> nn.Module:
     return model
 
 
-def test_resumed_run_is_one_run_with_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_run_is_one_run_with_each_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
@@ -68,7 +70,10 @@ def test_resumed_run_is_one_run_with_each_step_once(tmp_path: Path, monkeypatch:
     exits, configs = [], set()
     for record in (record for file in files for record in records(file)):
         if record.HasField("history"):
-            values = {it.key or "/".join(it.nested_key): json.loads(it.value_json) for it in record.history.item}
+            values = {
+                it.key or "/".join(it.nested_key): json.loads(it.value_json)
+                for it in record.history.item
+            }
             for name, value in values.items():
                 found[name].append((values["_step"], value))
         if record.HasField("exit"):

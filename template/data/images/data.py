@@ -1,4 +1,7 @@
-"""Images: scikit-learn's handwritten digits, or your own folder. This file is yours to edit; train.py uses `load`."""
+"""Images: scikit-learn's handwritten digits, or your own folder.
+
+This file is yours to edit; train.py uses `load`.
+"""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,9 +52,14 @@ class Spec:
 
 
 class Images(Dataset[tuple[Tensor, ...]]):
-    """A part of all images, a tensor or files to decode. A batch: (n, channels, size, size), uint8, and labels (n,)."""
+    """A part of all images, a tensor or files to decode.
 
-    def __init__(self, images: Tensor | list[Path], labels: Tensor, part: Tensor, cfg: DataConfig) -> None:
+    A batch: (n, channels, size, size), uint8, and labels (n,).
+    """
+
+    def __init__(
+        self, images: Tensor | list[Path], labels: Tensor, part: Tensor, cfg: DataConfig
+    ) -> None:
         self.images, self.labels, self.part, self.cfg = images, labels, part, cfg
         self.in_memory = isinstance(images, Tensor)
 
@@ -62,7 +70,9 @@ class Images(Dataset[tuple[Tensor, ...]]):
         rows = self.part.index_select(0, torch.as_tensor(indices))
         if isinstance(self.images, Tensor):
             return self.images.index_select(0, rows), self.labels.index_select(0, rows)
-        return torch.stack([decode(self.images[row], self.cfg) for row in rows.tolist()]), self.labels[rows]
+        return torch.stack(
+            [decode(self.images[row], self.cfg) for row in rows.tolist()]
+        ), self.labels[rows]
 
 
 class Prepare(nn.Module):
@@ -74,55 +84,93 @@ class Prepare(nn.Module):
         self.mean = nn.Buffer(torch.tensor(spec.mean).view(-1, 1, 1), persistent=False)
         self.std = nn.Buffer(torch.tensor(spec.std).view(-1, 1, 1), persistent=False)
 
-    def forward(self, batch: tuple[Tensor, Tensor], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def forward(
+        self, batch: tuple[Tensor, Tensor], training: bool, generator: torch.Generator
+    ) -> tuple[Tensor, ...]:
         """Turn a batch as loaded into images (n, channels, size, size), float32, and labels (n,)."""
         images, labels = batch[0].float() / 255, batch[1]
         if training and self.cfg.flip:
-            flipped = torch.rand(len(images), 1, 1, 1, device=images.device, generator=generator) < 0.5
+            flipped = (
+                torch.rand(len(images), 1, 1, 1, device=images.device, generator=generator) < 0.5
+            )
             images = torch.where(flipped, images.flip(-1), images)
         if training and (most := self.cfg.shift):
             samples = torch.arange(len(images), device=images.device)
-            rows, columns = torch.randint(0, 2 * most + 1, (2, len(images)), device=images.device, generator=generator)
-            crops = nn.functional.pad(images, (most,) * 4).unfold(2, images.shape[2], 1).unfold(3, images.shape[3], 1)
-            images = crops[samples, :, rows, columns].clone(memory_format=torch.channels_last)  # for convolutions
+            rows, columns = torch.randint(
+                0, 2 * most + 1, (2, len(images)), device=images.device, generator=generator
+            )
+            crops = (
+                nn.functional.pad(images, (most,) * 4)
+                .unfold(2, images.shape[2], 1)
+                .unfold(3, images.shape[3], 1)
+            )
+            # for convolutions
+            images = crops[samples, :, rows, columns].clone(memory_format=torch.channels_last)
         return (images - self.mean) / self.std, labels
 
 
 def load(cfg: DataConfig) -> tuple[Images, Images, Spec]:
     """Return the training set, the validation set and their `Spec`."""
-    images, labels, classes, val_count = _digits() if cfg.path is None else _folder(cfg.path, cfg.labels)
+    images, labels, classes, val_count = (
+        _digits() if cfg.path is None else _folder(cfg.path, cfg.labels)
+    )
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    order = torch.arange(len(labels)).roll(val_count) if val_count else shuffled  # the files in `val` are the last
+    # the files in `val` are the last
+    order = torch.arange(len(labels)).roll(val_count) if val_count else shuffled
     parts = order.tensor_split([val_count or round(len(labels) * cfg.val_fraction)])
     val, train = (Images(images, labels, part, cfg) for part in parts)
     step = 1 if cfg.path is None else len(train) * cfg.size**2 // 2**22 + 1  # 4 million pixels
     levels = train.__getitems__(list(range(0, len(train), step)))[0].double() / 255
     std, mean = torch.std_mean(levels, (0, 2, 3), correction=0)
-    spec = Spec(levels.shape[1], levels.shape[2], classes, tuple(mean.tolist()), tuple(std.clamp(min=1e-3).tolist()))
+    spec = Spec(
+        levels.shape[1],
+        levels.shape[2],
+        classes,
+        tuple(mean.tolist()),
+        tuple(std.clamp(min=1e-3).tolist()),
+    )
     return train, val, spec
 
 
 def _digits() -> tuple[Tensor, Tensor, tuple[str, ...], int]:
-    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")  # its import takes a second
+    # its import takes a second
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = torch.from_numpy(np.loadtxt(str(file), delimiter=","))
-    return (rows[:, :-1] * (255 / 16)).round().byte().view(-1, 1, 8, 8), rows[:, -1].long(), tuple("0123456789"), 0
+    return (
+        (rows[:, :-1] * (255 / 16)).round().byte().view(-1, 1, 8, 8),
+        rows[:, -1].long(),
+        tuple("0123456789"),
+        0,
+    )
 
 
 def _folder(path: Path, labels: bool) -> tuple[list[Path], Tensor, tuple[str, ...], int]:
     """Return files, labels, classes, and how many of the last files are those in `val`."""
     given = (path / "train").is_dir() and (path / "val").is_dir()
-    found = sorted(glob("*/" * (given + labels) + "**", root_dir=path, recursive=True))  # without hidden ones
-    files = [Path(name) for name in found if Path(name).suffix.lower() in Image.registered_extensions()]
+    # without hidden ones
+    found = sorted(glob("*/" * (given + labels) + "**", root_dir=path, recursive=True))
+    files = [
+        Path(name) for name in found if Path(name).suffix.lower() in Image.registered_extensions()
+    ]
     files = [file for file in files if not given or file.parts[0] in ("train", "val")]
     val_count = sum(given and file.parts[0] == "val" for file in files)
     names = [file.parts[given] if labels else "image" for file in files]
     classes = sorted(set(names))
     with suppress(ValueError):  # raised for a name that is not a number
-        classes = sorted(classes, key=float) if np.isfinite(np.array(classes, float)).all() else classes
+        classes = (
+            sorted(classes, key=float) if np.isfinite(np.array(classes, float)).all() else classes
+        )
     numbers = {name: number for number, name in enumerate(classes)}
     if len(classes) < 1 + labels or len(set(names[: len(files) - val_count])) < len(classes):
-        raise UserError(f"data.path={path} has {len(classes)} classes: give a folder of training images per class")
-    return [path / file for file in files], torch.tensor([numbers[name] for name in names]), tuple(classes), val_count
+        raise UserError(
+            f"data.path={path} has {len(classes)} classes: give a folder of training images per class"
+        )
+    return (
+        [path / file for file in files],
+        torch.tensor([numbers[name] for name in names]),
+        tuple(classes),
+        val_count,
+    )
 
 
 def decode(file: Path, cfg: DataConfig) -> Tensor:
@@ -130,11 +178,16 @@ def decode(file: Path, cfg: DataConfig) -> Tensor:
     mode = "RGB" if cfg.channels == 3 else "L"
     try:
         with Image.open(file) as opened:
-            opened.draft(mode, (cfg.size, cfg.size))  # lets the JPEG decoder skip resolution that is not needed
+            # lets the JPEG decoder skip resolution that is not needed
+            opened.draft(mode, (cfg.size, cfg.size))
             image: Image.Image = ImageOps.exif_transpose(opened)
         if image.mode.startswith(("I", "F")):  # 16 or 32 bits
             raise ValueError(f"the range of pixels of mode {image.mode} is not known")
-        pixels = np.array(image.convert(mode).resize((cfg.size, cfg.size), Image.Resampling.BILINEAR))
+        pixels = np.array(
+            image.convert(mode).resize((cfg.size, cfg.size), Image.Resampling.BILINEAR)
+        )
     except Exception as error:  # for a broken file Pillow raises almost anything
-        raise UserError(f"cannot read the image {file} ({error}): convert it to 8 bits, or remove it") from error
+        raise UserError(
+            f"cannot read the image {file} ({error}): convert it to 8 bits, or remove it"
+        ) from error
     return torch.from_numpy(pixels).view(cfg.size, cfg.size, cfg.channels).permute(2, 0, 1)

@@ -17,7 +17,9 @@ def make_folder(root: Path, names: list[str], images: int) -> Path:
     for number, name in enumerate(names):
         (root / name).mkdir(parents=True, exist_ok=True)
         for image in range(images):
-            Image.new("RGB", (20, 30), (40 * number + 10, 0, image)).save(root / name / f"{image}.png")
+            Image.new("RGB", (20, 30), (40 * number + 10, 0, image)).save(
+                root / name / f"{image}.png"
+            )
     return root
 
 
@@ -28,14 +30,29 @@ def brightness(split: Images) -> list[float]:
 
 def test_every_digit_is_in_one_split() -> None:
     train, val, spec = load(DataConfig())
-    assert (len(train), len(val), spec.channels, spec.size, len(spec.classes)) == (1438, 359, 1, 8, 10)
+    assert (len(train), len(val), spec.channels, spec.size, len(spec.classes)) == (
+        1438,
+        359,
+        1,
+        8,
+        10,
+    )
     assert not set(train.part.tolist()) & set(val.part.tolist())
     images, labels = train.__getitems__([5, 3])
-    assert (images.dtype, images.shape, labels.dtype, labels.shape) == (torch.uint8, (2, 1, 8, 8), torch.int64, (2,))
+    assert (images.dtype, images.shape, labels.dtype, labels.shape) == (
+        torch.uint8,
+        (2, 1, 8, 8),
+        torch.int64,
+        (2,),
+    )
 
 
-@pytest.mark.parametrize("names", [["2", "10"], ["-1.5", "1e1"], ["10", "2", "inf"], ["1", "2", "nan"], ["B", "b"]])
-def test_subfolders_are_classes_and_sort_as_numbers_if_all_are_finite(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize(
+    "names", [["2", "10"], ["-1.5", "1e1"], ["10", "2", "inf"], ["1", "2", "nan"], ["B", "b"]]
+)
+def test_subfolders_are_classes_and_sort_as_numbers_if_all_are_finite(
+    tmp_path: Path, names: list[str]
+) -> None:
     train, val, spec = load(DataConfig(path=make_folder(tmp_path, names, 10), size=8))
     assert (len(train), len(val), spec.classes) == (8 * len(names), 2 * len(names), tuple(names))
     assert set(brightness(train) + brightness(val)) == {0.0}
@@ -53,12 +70,16 @@ def test_train_and_val_folders_are_the_splits(tmp_path: Path) -> None:
 
 
 def test_without_labels_no_subfolders_are_needed(tmp_path: Path) -> None:
-    train, val, spec = load(DataConfig(path=make_folder(tmp_path, ["."], 5), size=8, labels=False, channels=1))
+    train, val, spec = load(
+        DataConfig(path=make_folder(tmp_path, ["."], 5), size=8, labels=False, channels=1)
+    )
     assert (len(train), len(val), len(spec.classes), spec.channels) == (4, 1, 1, 1)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("suffix", "mode"), [("jpg", "RGB"), ("png", "RGBA"), ("png", "P"), ("tif", "L")])
+@pytest.mark.parametrize(
+    ("suffix", "mode"), [("jpg", "RGB"), ("png", "RGBA"), ("png", "P"), ("tif", "L")]
+)
 def test_formats_are_decoded(tmp_path: Path, suffix: str, mode: str, channels: Any) -> None:
     Image.new("L", (40, 50), 100).convert(mode).save(tmp_path / f"grey.{suffix}")
     pixels = decode(tmp_path / f"grey.{suffix}", DataConfig(size=12, channels=channels))
@@ -67,7 +88,11 @@ def test_formats_are_decoded(tmp_path: Path, suffix: str, mode: str, channels: A
 
 
 def test_exif_orientation_is_applied(tmp_path: Path) -> None:
-    image, exif = Image.fromarray(np.full((8, 8), [[255]] * 4 + [[0]] * 4, np.uint8)), Image.Exif()  # white above
+    # white above
+    image, exif = (
+        Image.fromarray(np.full((8, 8), [[255]] * 4 + [[0]] * 4, np.uint8)),
+        Image.Exif(),
+    )
     exif[0x0112] = 6  # rotate by 90 degrees clockwise
     image.save(tmp_path / "a.png", exif=exif)
     assert decode(tmp_path / "a.png", DataConfig(size=8, channels=1))[0, :, 6:].min() == 255

@@ -1,4 +1,7 @@
-"""Images and masks: handwritten digits placed on canvases, or your own folders. This file is yours to edit."""
+"""Images and masks: handwritten digits placed on canvases, or your own folders.
+
+This file is yours to edit.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -63,7 +66,9 @@ class Prepare(nn.Module):
         self.mean = nn.Buffer(torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
         self.std = nn.Buffer(torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
 
-    def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def forward(
+        self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator
+    ) -> tuple[Tensor, ...]:
         """Turn a batch as loaded into model inputs and targets."""
         images, masks = batch
         if training and self.cfg.flip:
@@ -72,7 +77,9 @@ class Prepare(nn.Module):
             masks = torch.where(flipped, masks.flip(-1), masks)
         if training and self.cfg.shift:
             most, pixels = self.cfg.shift, torch.arange(images.shape[-1], device=images.device)
-            offsets = torch.randint(-most, most + 1, (2, len(images), 1), device=images.device, generator=generator)
+            offsets = torch.randint(
+                -most, most + 1, (2, len(images), 1), device=images.device, generator=generator
+            )
             rows, columns = (offsets + pixels).clamp(0, len(pixels) - 1)  # replicates the edges
             sample = torch.arange(len(images), device=images.device).view(-1, 1, 1)
             moved = sample, rows.unsqueeze(2), columns.unsqueeze(1)
@@ -82,35 +89,62 @@ class Prepare(nn.Module):
 
 def load(cfg: DataConfig) -> tuple[Samples, Samples, Spec]:
     """Return the training set, the validation set and their `Spec`; the split depends only on the order of names."""
-    if cfg.path is None:  # from scikit-learn's file, because importing scikit-learn takes about a second
+    if (
+        cfg.path is None
+    ):  # from scikit-learn's file, because importing scikit-learn takes about a second
         file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
         rows = torch.from_numpy(np.loadtxt(str(file), delimiter=","))
-        images, masks = (rows[:, :-1].view(-1, 8, 8) * (255 / 16)).round().byte(), rows[:, -1].byte()
+        images, masks = (
+            (rows[:, :-1].view(-1, 8, 8) * (255 / 16)).round().byte(),
+            rows[:, -1].byte(),
+        )
     else:
         folder, masks_folder = cfg.path / "images", cfg.path / "masks"
-        files = sorted(file.relative_to(folder) for file in folder.rglob("*.*") if file.name[0] != ".")
+        files = sorted(
+            file.relative_to(folder) for file in folder.rglob("*.*") if file.name[0] != "."
+        )
         if not files:
-            raise UserError(f"data.path={cfg.path} has no image in its folder images: give another folder")
-        pairs = ((folder / file, masks_folder / file.with_suffix(".png"), cfg.size) for file in files)
+            raise UserError(
+                f"data.path={cfg.path} has no image in its folder images: give another folder"
+            )
+        pairs = (
+            (folder / file, masks_folder / file.with_suffix(".png"), cfg.size) for file in files
+        )
         with ThreadPoolExecutor() as pool:
-            images, masks = map(torch.stack, zip(*pool.map(lambda pair: read_pair(*pair), pairs), strict=True))
+            images, masks = map(
+                torch.stack, zip(*pool.map(lambda pair: read_pair(*pair), pairs), strict=True)
+            )
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     count = round(len(order) * cfg.val_fraction)
     parts = [(images[part], masks[part]) for part in (order[count:], order[:count])]
     if min(count, len(order) - count) < 2:
-        raise UserError(f"data.val_fraction={cfg.val_fraction} of {len(order)} images is too small a split: add images")
+        raise UserError(
+            f"data.val_fraction={cfg.val_fraction} of {len(order)} images is too small a split: add images"
+        )
     if cfg.path is None:
         parts = [place(*part, seed) for seed, part in enumerate(parts)]
-    values = sorted({value for _, masks in parts for value in masks.unique().tolist()} - {cfg.ignore})
+    values = sorted(
+        {value for _, masks in parts for value in masks.unique().tolist()} - {cfg.ignore}
+    )
     class_of = torch.full((256,), Spec.ignored, dtype=torch.uint8)
     class_of[values] = torch.arange(len(values), dtype=torch.uint8)
     train, val = (Samples(images, class_of[masks.long()]) for images, masks in parts)
     channels = parts[0][0].transpose(0, 1).flatten(1)
-    shares = torch.stack([channel.bincount(minlength=256) for channel in channels]).double() / channels.shape[1]
+    shares = (
+        torch.stack([channel.bincount(minlength=256) for channel in channels]).double()
+        / channels.shape[1]
+    )
     levels = torch.arange(256).double() / 255
-    mean, std = shares @ levels, (shares @ levels**2 - (shares @ levels) ** 2).sqrt().clamp(min=1 / 255)
+    mean, std = (
+        shares @ levels,
+        (shares @ levels**2 - (shares @ levels) ** 2).sqrt().clamp(min=1 / 255),
+    )
     shape = len(channels), parts[0][0].shape[-1]
-    return train, val, Spec(*shape, tuple(map(str, values)), tuple(mean.tolist()), tuple(std.tolist()))
+    return (
+        train,
+        val,
+        Spec(*shape, tuple(map(str, values)), tuple(mean.tolist()), tuple(std.tolist())),
+    )
 
 
 def read_pair(file: Path, mask_file: Path, size: int) -> tuple[Tensor, ...]:
@@ -121,11 +155,15 @@ def read_pair(file: Path, mask_file: Path, size: int) -> tuple[Tensor, ...]:
             if image.size != mask.size:
                 raise ValueError(f"the image has {image.size} pixels, the mask {mask.size}")
             if image.mode[0] in "IF" or mask.mode not in ("1", "L", "P"):
-                raise ValueError(f"modes {image.mode} and {mask.mode}; save images with 8 bits, masks in L or P mode")
+                raise ValueError(
+                    f"modes {image.mode} and {mask.mode}; save images with 8 bits, masks in L or P mode"
+                )
             pixels = np.array(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
             values = np.array(mask.resize((size, size), Image.Resampling.NEAREST), np.uint8)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"cannot use {file} with {mask_file} ({error}): fix or remove them") from error
+        raise UserError(
+            f"cannot use {file} with {mask_file} ({error}): fix or remove them"
+        ) from error
     return torch.from_numpy(pixels).permute(2, 0, 1), torch.from_numpy(values)
 
 
@@ -134,12 +172,18 @@ def place(digits: Tensor, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     n = len(digits) * 3 // 4
     # A digit is on 3 canvases; its pixels from 96 on belong to its mask, and the noise is darker.
-    order = torch.cat([torch.randperm(len(digits), generator=generator) for _ in range(3)])[: n * 4].view(n, 4)
+    order = torch.cat([torch.randperm(len(digits), generator=generator) for _ in range(3)])[
+        : n * 4
+    ].view(n, 4)
     placed = digits[order].view(n, 4, 64)
     shuffled = torch.rand(n, 2, 64, generator=generator).argsort(dim=-1, stable=True)
     patches = torch.cat([placed, placed.roll(1, 0)[:, :2].gather(-1, shuffled)], 1).view(n, 6, 8, 8)
     cells = torch.rand(n, 9, generator=generator).argsort(dim=-1, stable=True)[:, :6]
-    corners = torch.stack([cells // 3, cells % 3]) * 10 + 1 + torch.randint(0, 3, (2, n, 6), generator=generator)
+    corners = (
+        torch.stack([cells // 3, cells % 3]) * 10
+        + 1
+        + torch.randint(0, 3, (2, n, 6), generator=generator)
+    )
     rows, columns = corners.unsqueeze(-1) + torch.arange(8)
     where = torch.arange(n).view(n, 1, 1, 1), rows.unsqueeze(-1), columns.unsqueeze(-2)
     images = torch.randint(0, 96, (n, 32, 32), generator=generator, dtype=torch.uint8)

@@ -20,14 +20,22 @@ def make_folder(root: Path, values: tuple[int, ...] = (0, 3, 7), count: int = 10
         (root / kind).mkdir(parents=True)
     for number in range(count):
         classes = np.repeat(np.repeat(rng.integers(0, len(values), (8, 8)), 5, 0), 5, 1)
-        Image.fromarray((classes * 20).astype(np.uint8)).convert("RGB").save(root / "images" / f"{number}.bmp")
-        Image.fromarray(np.asarray(values, np.uint8)[classes]).save(root / "masks" / f"{number}.png")
+        Image.fromarray((classes * 20).astype(np.uint8)).convert("RGB").save(
+            root / "images" / f"{number}.bmp"
+        )
+        Image.fromarray(np.asarray(values, np.uint8)[classes]).save(
+            root / "masks" / f"{number}.png"
+        )
     return root
 
 
 def test_canvases_have_noise_digits_and_their_masks() -> None:
     train, val, spec = data.load(data.DataConfig())
-    assert (len(train), len(val), spec.classes) == (1438 * 3 // 4, 359 * 3 // 4, tuple(map(str, range(11))))
+    assert (len(train), len(val), spec.classes) == (
+        1438 * 3 // 4,
+        359 * 3 // 4,
+        tuple(map(str, range(11))),
+    )
     images, masks = train.__getitems__([*range(len(train))])
     assert (images.shape[1:], masks.shape[1:]) == ((1, 32, 32), (32, 32))
     assert images.dtype == masks.dtype == torch.uint8
@@ -44,11 +52,15 @@ def test_image_and_mask_are_augmented_alike(shift: int, flip: bool) -> None:
     assert torch.equal((images[:, 0] * 255).round().long(), moved)
     unmoved = (moved == masks).flatten(1).all(1).sum().item()
     assert 0 <= unmoved < (50 if flip and not shift else 16)
-    assert torch.equal(prepare((masks.unsqueeze(1), masks), False, torch.Generator())[1], masks.long())
+    assert torch.equal(
+        prepare((masks.unsqueeze(1), masks), False, torch.Generator())[1], masks.long()
+    )
 
 
 def test_own_images_and_masks_are_loaded(tmp_path: Path) -> None:
-    train, val, spec = data.load(data.DataConfig(path=make_folder(tmp_path / "own"), size=40, ignore=7))
+    train, val, spec = data.load(
+        data.DataConfig(path=make_folder(tmp_path / "own"), size=40, ignore=7)
+    )
     assert (len(train), len(val), spec.classes, spec.channels) == (8, 2, ("0", "3"), 3)
     images, masks = train.__getitems__([5, 0, 3])
     assert (images.shape, masks.shape) == ((3, 3, 40, 40), (3, 40, 40))
@@ -64,16 +76,38 @@ def save(array: Any) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("images/3.bmp", lambda file: file.write_bytes(b"nonsense"), "cannot use .*3.bmp .*cannot identify"),
-        ("images/3.bmp", lambda file: file.write_bytes(file.read_bytes()[:90]), "cannot use .*3.bmp .*truncated"),
-        ("images/x.tif", save(np.zeros((40, 40), np.float32)), "cannot use .*x.tif .*modes F and L; save .* 8 bits"),
+        (
+            "images/3.bmp",
+            lambda file: file.write_bytes(b"nonsense"),
+            "cannot use .*3.bmp .*cannot identify",
+        ),
+        (
+            "images/3.bmp",
+            lambda file: file.write_bytes(file.read_bytes()[:90]),
+            "cannot use .*3.bmp .*truncated",
+        ),
+        (
+            "images/x.tif",
+            save(np.zeros((40, 40), np.float32)),
+            "cannot use .*x.tif .*modes F and L; save .* 8 bits",
+        ),
         ("images/x.tif", save(np.zeros((40, 40), np.int32)), "cannot use .*x.tif .*modes I and L"),
-        ("masks/3.png", save(np.zeros((40, 30), np.uint8)), r"has \(40, 40\) pixels, the mask \(30, 40\)"),
-        ("masks/3.png", save(np.zeros((40, 40, 3), np.uint8)), "3.png .*modes RGB and RGB; .*masks in L or P mode"),
+        (
+            "masks/3.png",
+            save(np.zeros((40, 30), np.uint8)),
+            r"has \(40, 40\) pixels, the mask \(30, 40\)",
+        ),
+        (
+            "masks/3.png",
+            save(np.zeros((40, 40, 3), np.uint8)),
+            "3.png .*modes RGB and RGB; .*masks in L or P mode",
+        ),
         ("masks/3.png", Path.unlink, "cannot use .*No such file .*masks/3.png"),
     ],
 )
-def test_unusable_file_is_named(tmp_path: Path, name: str, change: Callable[[Path], None], message: str) -> None:
+def test_unusable_file_is_named(
+    tmp_path: Path, name: str, change: Callable[[Path], None], message: str
+) -> None:
     root = make_folder(tmp_path / "own")
     Image.fromarray(np.zeros((40, 40), np.uint8)).save(root / "masks" / "x.png")
     change(root / name)

@@ -1,4 +1,7 @@
-"""Sequences: text as bytes, or time series; built-in ones, or your own files. This file is yours to edit."""
+"""Sequences: text as bytes, or time series; built-in ones, or your own files.
+
+This file is yours to edit.
+"""
 
 import sysconfig
 from dataclasses import dataclass
@@ -29,9 +32,14 @@ class DataConfig(Section):
     """text: predict the next byte; series: forecast the next rows."""
     path: Path | None = None
     """Text file, or folder of them; or CSV or Parquet file with a row per time step, where a missing value repeats the
-    last one. null: the source code of Python's standard library, or the membrane voltage of a nerve cell."""
+    last one. null: the source code of Python's standard library, or the membrane voltage of a nerve
+    cell.
+    """
     val_fraction: float | None = within("(0, 1)", None)
-    """Fraction for validation, the end of your own text or of a series; null: 0.02 or 0.2. Built-in text ignores it."""
+    """Fraction for validation, the end of your own text or of a series; null: 0.02 or 0.2.
+
+    Built-in text ignores it.
+    """
     context: int = within("[8, 1048576]", 128)
     """Text: context length, in bytes."""
     columns: tuple[str, ...] = ()
@@ -63,8 +71,11 @@ class Windows(TensorDataset):
 
     def __init__(self, values: Tensor, length: int, stride: int) -> None:
         if len(values) < length:
-            raise UserError(f"data.path has {len(values)} values in a split, but a window has {length}: add data")
-        super().__init__(values.unfold(0, length, stride).movedim(-1, 1))  # a view: a batch copies whole windows
+            raise UserError(
+                f"data.path has {len(values)} values in a split, but a window has {length}: add data"
+            )
+        # a view: a batch copies whole windows
+        super().__init__(values.unfold(0, length, stride).movedim(-1, 1))
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
         return (self.tensors[0].index_select(0, torch.as_tensor(indices)),)
@@ -79,9 +90,17 @@ def load(cfg: DataConfig) -> tuple[Windows, Windows, Spec]:
     cut = len(frame) - round(len(frame) * (cfg.val_fraction or 0.2))
     mean, std = frame[:cut].mean(), frame[:cut].std(ddof=0).where(frame[:cut].nunique() > 1, 1.0)
     rows = torch.tensor(((frame - mean) / std).to_numpy(), dtype=torch.float32)
-    parts = rows[:cut], rows[max(cut - cfg.window, 0) :]  # the first row to forecast in validation is new
+    # the first row to forecast in validation is new
+    parts = (
+        rows[:cut],
+        rows[max(cut - cfg.window, 0) :],
+    )
     train, val = (Windows(part, cfg.window + cfg.horizon, 1) for part in parts)
-    return train, val, Spec(0, cfg.window, cfg.horizon, tuple(frame.columns), tuple(mean), tuple(std))
+    return (
+        train,
+        val,
+        Spec(0, cfg.window, cfg.horizon, tuple(frame.columns), tuple(mean), tuple(std)),
+    )
 
 
 class Prepare(nn.Module):
@@ -91,7 +110,9 @@ class Prepare(nn.Module):
         super().__init__()
         self.spec = spec
 
-    def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def forward(
+        self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator
+    ) -> tuple[Tensor, ...]:
         """Return tokens and the next ones, (n, context); or rows, (n, window, columns), and (n, horizon, columns)."""
         values, context = batch[0], self.spec.context
         if self.spec.vocabulary:
@@ -120,18 +141,31 @@ def _series(cfg: DataConfig) -> pd.DataFrame:
     """Return the columns of a series, without missing values."""
     if cfg.path is None:
         file = files_of("matplotlib") / "mpl-data/sample_data/membrane.dat"
-        measured = np.frombuffer(file.read_bytes(), np.float32)[1000:11000:4]  # while it fires, every 2 ms
+        # while it fires, every 2 ms
+        measured = np.frombuffer(file.read_bytes(), np.float32)[1000:11000:4]
         return pd.DataFrame({"millivolts": 100 * measured.astype(np.float64)})
     separator, mark = (";", ",") if cfg.decimal == "comma" else (",", ".")
     try:
         parquet = cfg.path.suffix == ".parquet"
-        frame = pd.read_parquet(cfg.path) if parquet else pd.read_csv(cfg.path, sep=separator, decimal=mark)
+        frame = (
+            pd.read_parquet(cfg.path)
+            if parquet
+            else pd.read_csv(cfg.path, sep=separator, decimal=mark)
+        )
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read data.path={cfg.path} as a table: {str(error).splitlines()[0]}") from error
+        raise UserError(
+            f"cannot read data.path={cfg.path} as a table: {str(error).splitlines()[0]}"
+        ) from error
     numeric = list(frame.select_dtypes("number"))
     numbers = r"[-+]?\d+([.,]\d{3})*([.,]\d+)?"
-    texts = [name for name in frame if name not in numeric and frame[name].astype(str).str.fullmatch(numbers).any()]
+    texts = [
+        name
+        for name in frame
+        if name not in numeric and frame[name].astype(str).str.fullmatch(numbers).any()
+    ]
     chosen = list(cfg.columns) or numeric + texts
     if not chosen or not set(numeric).issuperset(chosen):
-        raise UserError(f"in {cfg.path}, {chosen} are not all numbers: set data.columns, or data.decimal (is 1,5 1.5?)")
+        raise UserError(
+            f"in {cfg.path}, {chosen} are not all numbers: set data.columns, or data.decimal (is 1,5 1.5?)"
+        )
     return frame[chosen].astype(np.float64).ffill().dropna()

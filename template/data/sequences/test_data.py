@@ -14,7 +14,9 @@ from ..errors import UserError
 
 def write(file: Path, rows: int = 200, **others: Any) -> Path:
     """Write a table with two numeric columns and one of words."""
-    frame = pd.DataFrame({"load": np.sin(np.arange(rows)) * 3 + 10, "price": range(rows), "note": "dry", **others})
+    frame = pd.DataFrame(
+        {"load": np.sin(np.arange(rows)) * 3 + 10, "price": range(rows), "note": "dry", **others}
+    )
     if file.suffix == ".csv":
         frame.to_csv(file, index=False)
     else:
@@ -53,7 +55,9 @@ def test_the_built_in_series_is_a_voltage() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_series_is_split_by_time_and_standardized_by_the_training_rows(tmp_path: Path, suffix: str) -> None:
+def test_a_series_is_split_by_time_and_standardized_by_the_training_rows(
+    tmp_path: Path, suffix: str
+) -> None:
     cfg = series(write(tmp_path / f"a{suffix}"), columns=("price", "load"), val_fraction=0.25)
     train, val, spec = data.load(cfg)
     assert len(train) == 150 - 16 + 1
@@ -68,18 +72,26 @@ def test_a_series_is_split_by_time_and_standardized_by_the_training_rows(tmp_pat
 
 def test_missing_values_repeat_the_last_one_and_constants_are_zero(tmp_path: Path) -> None:
     holes = [np.nan, 5.0, np.nan, *range(197)]
-    train, _, spec = data.load(series(write(tmp_path / "a.csv", a=holes, flat=0.1), columns=("a", "flat")))
+    train, _, spec = data.load(
+        series(write(tmp_path / "a.csv", a=holes, flat=0.1), columns=("a", "flat"))
+    )
     rows = train.__getitems__([0])[0][0]
-    torch.testing.assert_close(rows[:3, 0] * spec.std[0] + spec.mean[0], torch.tensor([5.0, 5.0, 0.0]))
+    torch.testing.assert_close(
+        rows[:3, 0] * spec.std[0] + spec.mean[0], torch.tensor([5.0, 5.0, 0.0])
+    )
     assert rows[:, 1].abs().max() < 1e-6
 
 
 def test_wrong_files_and_columns_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read data.path=.*nowhere.csv"):
         data.load(series(tmp_path / "nowhere.csv"))
-    with pytest.raises(UserError, match=r"\['wind'\] are not all numbers: set data.columns, or data.decimal"):
+    with pytest.raises(
+        UserError, match=r"\['wind'\] are not all numbers: set data.columns, or data.decimal"
+    ):
         data.load(series(write(tmp_path / "a.csv"), columns=("wind",)))
-    with pytest.raises(UserError, match=r"'big'\] are not all numbers: set data.columns, or data.decimal"):
+    with pytest.raises(
+        UserError, match=r"'big'\] are not all numbers: set data.columns, or data.decimal"
+    ):
         data.load(series(write(tmp_path / "a.csv", big="1,234")))
     with pytest.raises(UserError, match="10 values in a split, but a window has 16"):
         data.load(series(write(tmp_path / "a.csv", rows=12)))

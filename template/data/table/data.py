@@ -1,4 +1,7 @@
-"""Tables: breast cancer or diabetes from scikit-learn, or your own CSV or Parquet file. This file is yours to edit."""
+"""Tables: breast cancer or diabetes from scikit-learn, or your own CSV or Parquet file.
+
+This file is yours to edit.
+"""
 
 from dataclasses import dataclass
 from importlib.metadata import distribution
@@ -44,9 +47,12 @@ class DataConfig(Section):
 class Spec:
     """What the model and `Prepare` need to know about the data; statistics are of the training split."""
 
-    numeric: dict[str, tuple[float, float]]  # mean and standard deviation; `x is missing` is 1 in rows without x
-    categories: dict[str, tuple[str, ...]]  # codes from 1; "": missing; code 0: unknown, or in fewer than 3 rows
-    classes: tuple[str, ...]  # empty for regression, whose targets are (value - target_mean) / target_std
+    # mean and standard deviation; `x is missing` is 1 in rows without x
+    numeric: dict[str, tuple[float, float]]
+    # codes from 1; "": missing; code 0: unknown, or in fewer than 3 rows
+    categories: dict[str, tuple[str, ...]]
+    # empty for regression, whose targets are (value - target_mean) / target_std
+    classes: tuple[str, ...]
     target_mean: float
     target_std: float
     center: float  # mean of the validation targets, standardized, for R2
@@ -68,7 +74,9 @@ class Prepare(nn.Module):
         mean, std = torch.tensor(list(spec.numeric.values())).view(-1, 2).T.contiguous()
         self.mean, self.std = nn.Buffer(mean, persistent=False), nn.Buffer(std, persistent=False)
 
-    def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def forward(
+        self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator
+    ) -> tuple[Tensor, ...]:
         """Turn a batch as loaded into model inputs and targets; tables are not augmented."""
         numbers, codes, targets = batch
         return ((numbers - self.mean) / self.std).nan_to_num(0.0), codes, targets
@@ -76,38 +84,64 @@ class Prepare(nn.Module):
 
 def load(cfg: DataConfig) -> tuple[Rows, Rows, Spec]:
     """Return the training set, the validation set and their `Spec`; the split depends only on the order of rows."""
-    frames = [_read(file, cfg) for file in (cfg.path, cfg.val_path) if file] or [_builtin(cfg.builtin)]
+    frames = [_read(file, cfg) for file in (cfg.path, cfg.val_path) if file] or [
+        _builtin(cfg.builtin)
+    ]
     frame = pd.concat(frames, join="inner", ignore_index=True)
-    kept = [str(name) for name in frame if name not in cfg.ignore and not str(name).startswith("Unnamed: ")]
+    kept = [
+        str(name)
+        for name in frame
+        if name not in cfg.ignore and not str(name).startswith("Unnamed: ")
+    ]
     columns = {name: convert(frame[name], cfg) for name in kept}
     goal = columns.pop(cfg.target)
     numeric, distinct = is_numeric_dtype(goal), sorted(goal.dropna().unique())
-    if len(distinct) < 2 or goal.isna().any() or "" in distinct or (cfg.task == "regression" and not numeric):
-        raise UserError(f"column {cfg.target} of {cfg.path}: each row needs a value, which varies; regression, numbers")
+    if (
+        len(distinct) < 2
+        or goal.isna().any()
+        or "" in distinct
+        or (cfg.task == "regression" and not numeric)
+    ):
+        raise UserError(
+            f"column {cfg.target} of {cfg.path}: each row needs a value, which varies; regression, numbers"
+        )
     integers = numeric and bool((goal % 1 == 0).all()) and len(distinct) <= min(20, len(goal) / 5)
     classifies = cfg.task == "classification" or (cfg.task == "auto" and (integers or not numeric))
     targets = pd.Index(distinct).get_indexer(goal) if classifies else goal.to_numpy()
     in_val = np.arange(len(goal)) >= len(frames[0])
     if len(frames) == 1:
         order = torch.randperm(len(goal), generator=torch.Generator().manual_seed(0)).numpy()
-        order = order[targets[order].argsort(kind="stable")] if classifies else order  # each class in turn
+        # each class in turn
+        order = order[targets[order].argsort(kind="stable")] if classifies else order
         in_val[order] = np.diff(np.floor(np.arange(len(goal) + 1) * cfg.val_fraction + 0.5)) > 0
     train, val = np.flatnonzero(~in_val), np.flatnonzero(in_val)
     mean, std = (0.0, 1.0) if classifies else (targets[train].mean(), targets[train].std())
     targets = targets if classifies else ((targets - mean) / std).astype(np.float32)
     numbers = {name: column for name, column in columns.items() if is_numeric_dtype(column)}
-    gaps = {f"{name} is missing": column.isna() for name, column in numbers.items() if column.iloc[train].isna().any()}
+    gaps = {
+        f"{name} is missing": column.isna()
+        for name, column in numbers.items()
+        if column.iloc[train].isna().any()
+    }
     table = pd.DataFrame(numbers | gaps, index=goal.index).astype(np.float32)
     fit = table.iloc[train].astype(np.float64)
-    moments = zip(fit.mean().fillna(0.0), fit.std(ddof=0).replace(0.0, 1.0).fillna(1.0), strict=True)
-    counts = {name: column.iloc[train].value_counts() for name, column in columns.items() if name not in numbers}
+    moments = zip(
+        fit.mean().fillna(0.0), fit.std(ddof=0).replace(0.0, 1.0).fillna(1.0), strict=True
+    )
+    counts = {
+        name: column.iloc[train].value_counts()
+        for name, column in columns.items()
+        if name not in numbers
+    }
     categories = {name: tuple(sorted(count.index[count >= 3])) for name, count in counts.items()}
     codes = [pd.Index(known).get_indexer(columns[name]) + 1 for name, known in categories.items()]
     classes = tuple(map(str, pd.Series(distinct).convert_dtypes())) if classifies else ()
     target = float(mean), float(std), float(targets[val].mean())
     spec = Spec(dict(zip(table.columns, moments, strict=True)), categories, classes, *target)
     arrays = table.to_numpy(), np.array(codes, np.int64).reshape(-1, len(goal)).T, targets
-    train_set, val_set = (Rows(*(torch.from_numpy(array[part]) for array in arrays)) for part in (train, val))
+    train_set, val_set = (
+        Rows(*(torch.from_numpy(array[part]) for array in arrays)) for part in (train, val)
+    )
     return train_set, val_set, spec
 
 
@@ -116,11 +150,15 @@ def convert(column: "pd.Series[Any]", cfg: DataConfig) -> "pd.Series[Any]":
     as_text = is_bool_dtype(column) or column.name in cfg.categorical
     if is_numeric_dtype(column) and not as_text:
         return column.astype("float64").replace([np.inf, -np.inf], np.nan)
-    texts = column.convert_dtypes().dropna().astype(str).str.strip()  # 1 and not 1.0 in integers with missing values
+    # 1 and not 1.0 in integers with missing values
+    texts = column.convert_dtypes().dropna().astype(str).str.strip()
     numbers = texts.str.fullmatch(r"[-+]?\d+([.,]\d{3})*([.,]\d+)?")
     unclear = texts[numbers & texts.str.contains("[.,]")]
     if len(unclear) and numbers.mean() > 0.5 and not as_text:
-        cell, hint = unclear.iloc[0], "rewrite the numbers, set data.decimal, or use data.categorical or data.ignore"
+        cell, hint = (
+            unclear.iloc[0],
+            "rewrite the numbers, set data.decimal, or use data.categorical or data.ignore",
+        )
         readings = f"{cell.replace(',', '')} or {cell.replace('.', '').replace(',', '.')}"
         raise UserError(f"column {column.name} has {cell!r}, which can be {readings}: {hint}")
     return texts.reindex(column.index, fill_value="")
@@ -130,9 +168,13 @@ def _builtin(name: str) -> pd.DataFrame:
     """Read one of scikit-learn's files, because importing scikit-learn takes about a second."""
     folder = Path(str(distribution("scikit-learn").locate_file("sklearn/datasets/data")))
     if name == "breast_cancer":
-        return pd.read_csv(folder / "breast_cancer.csv", skiprows=1, names=[*map(str, range(30)), "target"])
+        return pd.read_csv(
+            folder / "breast_cancer.csv", skiprows=1, names=[*map(str, range(30)), "target"]
+        )
     columns = ["age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"]
-    frame = pd.read_csv(folder / "diabetes_data_raw.csv.gz", sep=" ", names=columns, dtype={"sex": str})
+    frame = pd.read_csv(
+        folder / "diabetes_data_raw.csv.gz", sep=" ", names=columns, dtype={"sex": str}
+    )
     return frame.assign(target=np.loadtxt(folder / "diabetes_target.csv.gz"))
 
 
@@ -140,10 +182,16 @@ def _read(file: Path, cfg: DataConfig) -> pd.DataFrame:
     separator, mark = (";", ",") if cfg.decimal == "comma" else (",", ".")
     csv: dict[str, Any] = {"sep": separator, "decimal": mark, "index_col": False, "na_values": "?"}
     try:
-        frame = pd.read_parquet(file) if file.suffix.lower() == ".parquet" else pd.read_csv(file, **csv)
+        frame = (
+            pd.read_parquet(file) if file.suffix.lower() == ".parquet" else pd.read_csv(file, **csv)
+        )
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the table {file} ({str(error).splitlines()[0]}): fix data.path") from error
+        raise UserError(
+            f"cannot read the table {file} ({str(error).splitlines()[0]}): fix data.path"
+        ) from error
     for name in (cfg.target, *cfg.categorical, *cfg.ignore):
         if name not in frame:
-            raise UserError(f"{file} has no column {name!r} (data.target, ...); it has {', '.join(map(str, frame))}")
+            raise UserError(
+                f"{file} has no column {name!r} (data.target, ...); it has {', '.join(map(str, frame))}"
+            )
     return frame

@@ -24,7 +24,9 @@ def columns() -> dict[str, list[Any]]:
     }
 
 
-def load(folder: Path, content: Any, suffix: str = ".csv", **keys: Any) -> tuple[data.Rows, data.Rows, data.Spec]:
+def load(
+    folder: Path, content: Any, suffix: str = ".csv", **keys: Any
+) -> tuple[data.Rows, data.Rows, data.Spec]:
     """Write a table and load it."""
     file = folder / f"table{suffix}"
     if isinstance(content, str):
@@ -42,7 +44,9 @@ def test_own_file_is_loaded(tmp_path: Path, suffix: str) -> None:
     assert (len(train), len(val), spec.classes) == (48, 12, ("no", "yes"))
     assert list(spec.numeric) == ["age", "height", "age is missing"]
     assert spec.categories == {"city": ("Bonn", "Oslo", "Rome")}, "Lima is in one row only"
-    numbers, codes, labels = (torch.cat(parts) for parts in zip(train.tensors, val.tensors, strict=True))
+    numbers, codes, labels = (
+        torch.cat(parts) for parts in zip(train.tensors, val.tensors, strict=True)
+    )
     order = numbers[:, 1].argsort()
     assert codes[order, 0].tolist()[:4] == [0, 3, 2, 1]
     assert labels[order].tolist() == [name == "yes" for name in columns()["label"]]
@@ -67,7 +71,12 @@ def test_rows_for_validation_may_be_in_their_own_file(tmp_path: Path) -> None:
 
 def test_regression_targets_are_standardized() -> None:
     train, val, spec = data.load(data.DataConfig(builtin="diabetes"))
-    assert (len(train), len(val), spec.classes, spec.categories) == (354, 88, (), {"sex": ("1", "2")})
+    assert (len(train), len(val), spec.classes, spec.categories) == (
+        354,
+        88,
+        (),
+        {"sex": ("1", "2")},
+    )
     targets = train.tensors[2]
     assert targets.dtype == torch.float32
     assert targets.mean().item() == pytest.approx(0, abs=1e-6)
@@ -79,14 +88,24 @@ def test_regression_targets_are_standardized() -> None:
     ("content", "keys", "message"),
     [
         ("", {}, "cannot read the table .*table.csv .No columns"),
-        ("a,label\n1,x,y\n1,x,y,z\n", {}, "cannot read the table .*Expected 3 fields in line 3, saw 4"),
+        (
+            "a,label\n1,x,y\n1,x,y,z\n",
+            {},
+            "cannot read the table .*Expected 3 fields in line 3, saw 4",
+        ),
         ("a,label\n1,x\n", {"target": "lable"}, "no column 'lable' .*it has a, label"),
         ("a,label\n1,x\n2,x\n", {}, "column label of .*: each row needs a value, which varies"),
         ("a,label\n1,x\n2,\n3,y\n", {}, "column label of .*: each row needs a value"),
-        ("a,label\n" + '"1,234",x\n"2,500",y\n' * 9, {}, "column a has '1,234', which can be 1234 or 1.234"),
+        (
+            "a,label\n" + '"1,234",x\n"2,500",y\n' * 9,
+            {},
+            "column a has '1,234', which can be 1234 or 1.234",
+        ),
     ],
 )
-def test_unusable_file_is_one_line(tmp_path: Path, content: str, keys: dict[str, Any], message: str) -> None:
+def test_unusable_file_is_one_line(
+    tmp_path: Path, content: str, keys: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UserError, match=message) as caught:
         load(tmp_path, content, **keys)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,7 @@
-"""Text as tokens: the source code of Python's standard library, or your own files. This file is yours to edit."""
+"""Text as tokens: the source code of Python's standard library, or your own files.
+
+This file is yours to edit.
+"""
 
 import hashlib
 import sysconfig
@@ -18,7 +21,9 @@ from .errors import UserError
 
 VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd contextvars dis ensurepip
 json modulefinder operator secrets shlex sqlite3 struct this token tty warnings"""
-"""Modules of the standard library for validation, 2% of its bytes. They share no code with others; if files were chosen
+"""Modules of the standard library for validation, 2% of its bytes.
+
+They share no code with others; if files were chosen
 at random, a fifth of their text would also be in the training text."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
 
@@ -46,7 +51,9 @@ class Spec:
 
     vocabulary: int  # number of token ids
     context: int  # number of input tokens
-    bytes_per_token: float = 1.0  # of the validation text; makes bits per byte comparable between tokenizers
+    bytes_per_token: float = (
+        1.0  # of the validation text; makes bits per byte comparable between tokenizers
+    )
 
 
 class Windows(TensorDataset):
@@ -55,7 +62,8 @@ class Windows(TensorDataset):
     in_memory = True
 
     def __init__(self, tokens: Tensor, context: int) -> None:
-        super().__init__(tokens.unfold(0, context + 1, context))  # a view, so that a batch copies whole rows
+        # a view, so that a batch copies whole rows
+        super().__init__(tokens.unfold(0, context + 1, context))
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
         return (self.tensors[0].index_select(0, torch.as_tensor(indices)),)
@@ -66,7 +74,9 @@ def load(cfg: DataConfig) -> tuple[Windows, Windows, Spec]:
     files = _library() if cfg.path is None else _own_files(cfg, cfg.path)
     encode, vocabulary = _tokenizer(cfg.tokenizer)
     tokens = {file: encode(file.read_bytes()) for file in files}
-    train, val = ([tokens[file] for file in files if files[file] == in_val] for in_val in (False, True))
+    train, val = (
+        [tokens[file] for file in files if files[file] == in_val] for in_val in (False, True)
+    )
     if train and val:
         parts = [np.concatenate(train), np.concatenate(val)]
     else:  # too few files: the end of the text is for validation
@@ -91,7 +101,9 @@ class Prepare(nn.Module):
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
 
-    def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def forward(
+        self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator
+    ) -> tuple[Tensor, ...]:
         """Turn a batch as loaded into inputs and targets (n, context), int64; text is not augmented."""
         return batch[0][:, :-1].long(), batch[0][:, 1:].long()
 
@@ -101,18 +113,33 @@ def _library() -> dict[Path, bool]:
     root = Path(sysconfig.get_paths()["stdlib"])
     names = {file: file.relative_to(root).parts for file in sorted(root.rglob("*.py"))}
     kept = {file: parts for file, parts in names.items() if not EXCLUDED.intersection(parts)}
-    return {file: parts[0].removesuffix(".py") in VALIDATION.split() for file, parts in kept.items()}
+    return {
+        file: parts[0].removesuffix(".py") in VALIDATION.split() for file, parts in kept.items()
+    }
 
 
 def _own_files(cfg: DataConfig, path: Path) -> dict[Path, bool]:
     """Return your own files without hidden ones, and whether each is for validation, by a hash of its relative name."""
     if path.is_file():
         return {path: False}
-    names = {file: file.relative_to(path).as_posix() for file in sorted(path.rglob(cfg.pattern)) if file.is_file()}
-    hashes = {file: hashlib.sha256(name.encode()) for file, name in names.items() if "/." not in f"/{name}"}
+    names = {
+        file: file.relative_to(path).as_posix()
+        for file in sorted(path.rglob(cfg.pattern))
+        if file.is_file()
+    }
+    hashes = {
+        file: hashlib.sha256(name.encode())
+        for file, name in names.items()
+        if "/." not in f"/{name}"
+    }
     if not hashes:
-        raise UserError(f"data.path={path} is neither a file nor a folder with files that match {cfg.pattern}")
-    return {file: int(found.hexdigest()[:8], 16) < cfg.val_fraction * 2**32 for file, found in hashes.items()}
+        raise UserError(
+            f"data.path={path} is neither a file nor a folder with files that match {cfg.pattern}"
+        )
+    return {
+        file: int(found.hexdigest()[:8], 16) < cfg.val_fraction * 2**32
+        for file, found in hashes.items()
+    }
 
 
 def _tokenizer(name: str) -> tuple[Callable[[bytes], NDArray[Any]], int]:
@@ -127,6 +154,8 @@ def _tokenizer(name: str) -> tuple[Callable[[bytes], NDArray[Any]], int]:
     found.no_truncation()
 
     def encode(text: bytes) -> NDArray[Any]:
-        return np.array(found.encode(text.decode(errors="replace"), add_special_tokens=False).ids, np.int32)
+        return np.array(
+            found.encode(text.decode(errors="replace"), add_special_tokens=False).ids, np.int32
+        )
 
     return encode, max(found.get_vocab().values()) + 1

@@ -37,14 +37,21 @@ def test_files_of_a_folder_are_not_divided(tmp_path: Path) -> None:
         folder.mkdir(exist_ok=True)
         (folder / f"{number}.txt").write_bytes(bytes([number]) * 50)
     (tmp_path / ".hidden.txt").write_bytes(bytes([99]) * 50)
-    train, val, _ = data.load(data.DataConfig(path=tmp_path, pattern="*.txt", context=8, val_fraction=0.3))
-    found = [set(torch.cat(part.__getitems__(list(range(len(part))))).flatten().tolist()) for part in (train, val)]
+    train, val, _ = data.load(
+        data.DataConfig(path=tmp_path, pattern="*.txt", context=8, val_fraction=0.3)
+    )
+    found = [
+        set(torch.cat(part.__getitems__(list(range(len(part))))).flatten().tolist())
+        for part in (train, val)
+    ]
     assert found[0].isdisjoint(found[1])
     assert found[0] | found[1] == set(range(40))
 
 
 def test_a_tokenizer_gives_tokens_and_their_bytes(tmp_path: Path) -> None:
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{number}": number for number in range(300)}, "w0"))
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({f"w{number}": number for number in range(300)}, "w0")
+    )
     words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     words.enable_truncation(4)  # as in many published files
     words.save(str(tmp_path / "words.json"))
@@ -64,7 +71,9 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         data.load(data.DataConfig(path=tmp_path / "nowhere"))
     with pytest.raises(UserError, match=r"files that match \*.md"):
         data.load(data.DataConfig(path=tmp_path, pattern="*.md"))
-    with pytest.raises(UserError, match=r"the text for training has 5 tokens, but data.context=8 needs more"):
+    with pytest.raises(
+        UserError, match=r"the text for training has 5 tokens, but data.context=8 needs more"
+    ):
         data.load(data.DataConfig(path=tmp_path, context=8))
     with pytest.raises(UserError, match=r"data.tokenizer=none.json does not exist"):
         data.load(data.DataConfig(tokenizer="none.json"))

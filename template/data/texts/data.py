@@ -1,4 +1,7 @@
-"""Texts with labels: statements of Python's standard library, or your own file. This file is yours to edit."""
+"""Texts with labels: statements of Python's standard library, or your own file.
+
+This file is yours to edit.
+"""
 
 import hashlib
 import sysconfig
@@ -15,7 +18,19 @@ from torch.utils.data import TensorDataset
 from .config_base import Section, within
 from .errors import UserError
 
-KEYWORDS = ("assert", "del", "except", "for", "if", "import", "raise", "return", "while", "with", "yield")
+KEYWORDS = (
+    "assert",
+    "del",
+    "except",
+    "for",
+    "if",
+    "import",
+    "raise",
+    "return",
+    "while",
+    "with",
+    "yield",
+)
 VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings _pydatetime _sitebuiltins _strptime antigravity
 base64 cProfile cgitb cmd compileall configparser contextvars dataclasses datetime dbm dis ensurepip glob hashlib
 importlib json logging mailcap modulefinder operator profile pstats py_compile re reprlib secrets shlex sqlite3
@@ -61,7 +76,9 @@ class Texts(TensorDataset):
         encoded = tokenizer.encode_batch_fast(frame["text"].tolist())
         lengths = torch.tensor([sum(text.attention_mask) for text in encoded])
         labels = torch.tensor([classes.index(name) for name in frame["label"]])
-        super().__init__(torch.tensor([text.ids for text in encoded], dtype=torch.int32), lengths, labels)
+        super().__init__(
+            torch.tensor([text.ids for text in encoded], dtype=torch.int32), lengths, labels
+        )
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
         chosen = torch.as_tensor(indices)
@@ -76,8 +93,14 @@ def load(cfg: DataConfig) -> tuple[Texts, Texts, Spec]:
     classes = tuple(sorted(names, key=float) if np.isfinite(values).all() else names)
     trained = cfg.tokenizer == "train"
     if not trained and not Path(cfg.tokenizer).is_file():
-        raise UserError(f"data.tokenizer={cfg.tokenizer} does not exist: give a tokenizer.json, or `train`")
-    tokenizer = _byte_pairs(train["text"].tolist(), cfg.vocabulary) if trained else Tokenizer.from_file(cfg.tokenizer)
+        raise UserError(
+            f"data.tokenizer={cfg.tokenizer} does not exist: give a tokenizer.json, or `train`"
+        )
+    tokenizer = (
+        _byte_pairs(train["text"].tolist(), cfg.vocabulary)
+        if trained
+        else Tokenizer.from_file(cfg.tokenizer)
+    )
     tokenizer.enable_truncation(cfg.length)
     tokenizer.enable_padding(length=cfg.length, pad_id=0)
     spec = Spec(max(tokenizer.get_vocab().values()) + 1, cfg.length, classes, tokenizer.to_str())
@@ -90,10 +113,16 @@ class Prepare(nn.Module):
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
 
-    def forward(self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def forward(
+        self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator
+    ) -> tuple[Tensor, ...]:
         """Return tokens (n, t), int64; the mask (n, t), true for the tokens of a text; and labels (n,)."""
         tokens, lengths, labels = batch
-        return tokens.long(), torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1), labels
+        return (
+            tokens.long(),
+            torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1),
+            labels,
+        )
 
 
 def _statements() -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -102,28 +131,53 @@ def _statements() -> tuple[pd.DataFrame, pd.DataFrame]:
     rows = []
     for file in sorted(root.rglob("*.py")):
         names = file.relative_to(root).parts
-        lines = [] if EXCLUDED.intersection(names) else file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (
+            []
+            if EXCLUDED.intersection(names)
+            else file.read_text(encoding="utf-8", errors="replace").splitlines()
+        )
         for line in lines:
             keyword, _, rest = line.strip().partition(" ")
             if keyword in KEYWORDS and len(rest) > 2:
-                rows.append((rest.strip(), keyword, names[0].removesuffix(".py") in VALIDATION.split()))
-    frame = pd.DataFrame(rows, columns=["text", "label", "in_val"]).sort_values("in_val", kind="stable")
+                rows.append(
+                    (rest.strip(), keyword, names[0].removesuffix(".py") in VALIDATION.split())
+                )
+    frame = pd.DataFrame(rows, columns=["text", "label", "in_val"]).sort_values(
+        "in_val", kind="stable"
+    )
     frame = frame.drop_duplicates("text").sort_values("text", key=lambda texts: texts.map(_hash))
-    return frame[~frame["in_val"]].groupby("label").head(4000), frame[frame["in_val"]].groupby("label").head(444)
+    return frame[~frame["in_val"]].groupby("label").head(4000), frame[frame["in_val"]].groupby(
+        "label"
+    ).head(444)
 
 
 def _own_texts(cfg: DataConfig, path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     try:
-        df = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=str, keep_default_na=False)
-        frame = df[[cfg.text, cfg.label]].set_axis(["text", "label"], axis=1).astype("string").fillna("")
+        df = (
+            pd.read_parquet(path)
+            if path.suffix == ".parquet"
+            else pd.read_csv(path, dtype=str, keep_default_na=False)
+        )
+        frame = (
+            df[[cfg.text, cfg.label]]
+            .set_axis(["text", "label"], axis=1)
+            .astype("string")
+            .fillna("")
+        )
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"cannot read columns {cfg.text} and {cfg.label} of data.path={path}: {error}") from error
+        raise UserError(
+            f"cannot read columns {cfg.text} and {cfg.label} of data.path={path}: {error}"
+        ) from error
     if "" in frame.to_numpy():
-        raise UserError(f"data.path={path} has a row without text or without label: fill or remove it")
+        raise UserError(
+            f"data.path={path} has a row without text or without label: fill or remove it"
+        )
     place = frame["text"].map(_hash)
     in_val = place < place.groupby(frame["label"]).transform("quantile", cfg.val_fraction)
     if not in_val.any() or frame["label"].nunique() < 2:
-        raise UserError(f"data.label={cfg.label} of {path} needs two classes or more, with several texts of each")
+        raise UserError(
+            f"data.label={cfg.label} of {path} needs two classes or more, with several texts of each"
+        )
     return frame[~in_val], frame[in_val]
 
 
@@ -136,7 +190,11 @@ def _byte_pairs(texts: list[str], size: int) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     marks, alphabet = ["[PAD]", "[CLS]", "[SEP]"], pre_tokenizers.ByteLevel.alphabet()
-    rules = trainers.BpeTrainer(vocab_size=size, special_tokens=marks, initial_alphabet=alphabet, show_progress=False)
+    rules = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=marks, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(texts, rules)
-    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 1), ("[SEP]", 2)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", None, [("[CLS]", 1), ("[SEP]", 2)]
+    )
     return tokenizer

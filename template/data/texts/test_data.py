@@ -16,11 +16,16 @@ WORDS = ("good", "fine", "lovely", "bad", "awful", "dull")
 
 def rows(count: int = 60) -> dict[str, list[Any]]:
     """Return texts whose label says of which kind their last word is; no two are equal."""
-    texts = [" ".join(["it", "was", *["very"] * (index % 6), f"n{index}", WORDS[index % 6]]) for index in range(count)]
+    texts = [
+        " ".join(["it", "was", *["very"] * (index % 6), f"n{index}", WORDS[index % 6]])
+        for index in range(count)
+    ]
     return {"text": texts, "label": [("pos", "neg")[index % 6 // 3] for index in range(count)]}
 
 
-def write_and_load(folder: Path, content: dict[str, list[Any]], suffix: str = ".csv", **keys: Any) -> Any:
+def write_and_load(
+    folder: Path, content: dict[str, list[Any]], suffix: str = ".csv", **keys: Any
+) -> Any:
     """Write a file of texts, and load it."""
     file = folder / f"texts{suffix}"
     frame = pd.DataFrame(content)
@@ -49,7 +54,9 @@ def test_statements_lack_the_keyword_and_are_in_one_split() -> None:
 def test_the_mask_covers_the_tokens_of_a_text(tmp_path: Path) -> None:
     train, _, spec = write_and_load(tmp_path, rows())
     cfg = data.DataConfig()
-    tokens, mask, labels = data.Prepare(spec, cfg)(train.__getitems__([3, 0, 17]), True, torch.Generator())
+    tokens, mask, labels = data.Prepare(spec, cfg)(
+        train.__getitems__([3, 0, 17]), True, torch.Generator()
+    )
     assert (tokens.shape, mask.shape, labels.shape) == ((3, 32), (3, 32), (3,))
     assert (tokens.dtype, mask.dtype) == (torch.int64, torch.bool)
     assert torch.equal(mask, tokens != 0)
@@ -72,7 +79,9 @@ def test_each_class_has_its_fraction_and_equal_texts_are_not_divided(tmp_path: P
 
 
 def test_wrong_files_and_columns_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read columns text and label of data.path=.*nowhere.csv"):
+    with pytest.raises(
+        UserError, match="cannot read columns text and label of data.path=.*nowhere.csv"
+    ):
         data.load(data.DataConfig(path=tmp_path / "nowhere.csv"))
     with pytest.raises(UserError, match="cannot read columns text and class of .*class"):
         write_and_load(tmp_path, rows(), label="class")

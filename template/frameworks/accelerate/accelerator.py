@@ -11,7 +11,12 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs, DistributedType, DynamoBackend
+from accelerate.utils import (
+    DataLoaderConfiguration,
+    DistributedDataParallelKwargs,
+    DistributedType,
+    DynamoBackend,
+)
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 
@@ -28,7 +33,10 @@ class AccelerateConfig(Section):
     """What Accelerate does beside training."""
 
     tracker: str | None = None
-    """Experiment tracker (`log_with`), such as tensorboard, wandb or mlflow; null for none. Install its package."""
+    """Experiment tracker (`log_with`), such as tensorboard, wandb or mlflow; null for none.
+
+    Install its package.
+    """
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,14 @@ def create(cfg: Config, world: World, plan: BatchPlan, folder: Path) -> tuple[Ac
     """Return the Accelerator and the precision; refuse what it would ignore or do otherwise than the config says."""
     available = [tracker.value for tracker in get_available_trackers()]
     if cfg.accelerate.tracker not in (None, *available):
-        cfg.accelerate.refuse("tracker", f"the installed trackers are {', '.join(available) or 'none'}")
-    speed, asked = cfg.speed, os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # by `accelerate launch`
+        cfg.accelerate.refuse(
+            "tracker", f"the installed trackers are {', '.join(available) or 'none'}"
+        )
+    # by `accelerate launch`
+    speed, asked = (
+        cfg.speed,
+        os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
+    )
     if speed.precision == "auto" and asked != "no":
         if asked not in ("bf16", "fp16"):
             raise UserError(f"mixed_precision of Accelerate is {asked}: choose no, bf16 or fp16")
@@ -70,11 +84,15 @@ def create(cfg: Config, world: World, plan: BatchPlan, folder: Path) -> tuple[Ac
     if os.environ.get("ACCELERATE_USE_FSDP") == "true" and not is_sharded:
         raise UserError("Accelerate has FSDP on GPUs only: start without it")
     if cfg.optim.clip_value is not None and (name == "fp16" or is_sharded):
-        cfg.optim.refuse("clip_value", "Accelerate cannot combine it with fp16 or FSDP: use optim.clip")
+        cfg.optim.refuse(
+            "clip_value", "Accelerate cannot combine it with fp16 or FSDP: use optim.clip"
+        )
     return accelerator, name
 
 
-def torch_loader(dataset: Any, order: "GlobalBatches", cfg: LoaderConfig, world: World) -> DataLoader[Any]:
+def torch_loader(
+    dataset: Any, order: "GlobalBatches", cfg: LoaderConfig, world: World
+) -> DataLoader[Any]:
     """Return torch's loader, with the core's workers and pinned memory."""
     found = loader.Loader(dataset, order, cfg, world)
     if isinstance(found.loader, DataLoader):
@@ -96,17 +114,23 @@ class GlobalBatches:
         return (self.plan.total_steps - self.first_step) * self.plan.accumulate
 
     def __iter__(self) -> Iterator[list[int]]:
-        return loader.train_batches(self.plan, World(0, 1, torch.device("cpu")), self.seed, self.first_step)
+        return loader.train_batches(
+            self.plan, World(0, 1, torch.device("cpu")), self.seed, self.first_step
+        )
 
 
 class Checkpoints(checkpoint.Checkpoints):
     """Checkpoints of `accelerator.save_state`, beside `state.pt` with the counters of the run."""
 
-    def __init__(self, run_folder: Path, keep: int, world: World, accelerator: Accelerator, net: Any) -> None:
+    def __init__(
+        self, run_folder: Path, keep: int, world: World, accelerator: Accelerator, net: Any
+    ) -> None:
         super().__init__(run_folder, keep, world)
         self.accelerator, self.net = accelerator, net
         if is_sharded := accelerator.distributed_type == DistributedType.FSDP:
-            net.needs_gradients_in_validation = True  # weights that inference mode has gathered cannot be trained
+            net.needs_gradients_in_validation = (
+                True  # weights that inference mode has gathered cannot be trained
+            )
         self.is_sharded = is_sharded
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
@@ -130,7 +154,9 @@ class Checkpoints(checkpoint.Checkpoints):
         counters = super().read(folder, state)
         if "components" in counters:
             self.accelerator.load_state(str(folder))
-            self.accelerator.step = 0  # its micro-batches, of which a step may have another number now
+            self.accelerator.step = (
+                0  # its micro-batches, of which a step may have another number now
+            )
         return counters
 
 
@@ -145,7 +171,11 @@ def _flush(folder: Path) -> None:
 def trackers(accelerator: Accelerator, cfg: Config) -> Iterator[None]:
     """Start the tracker with the config, and finish it in the end, after an error too."""
     sections: dict[str, dict[str, Any]] = asdict(cfg)
-    options = {f"{name}.{key}": str(value) for name, section in sections.items() for key, value in section.items()}
+    options = {
+        f"{name}.{key}": str(value)
+        for name, section in sections.items()
+        for key, value in section.items()
+    }
     accelerator.init_trackers(str(__package__), options)
     try:
         yield

@@ -21,14 +21,20 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     try:
         saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
-        raise errors.UserError(f"{folder} is not the folder of a run: it has no config.json") from None
+        raise errors.UserError(
+            f"{folder} is not the folder of a run: it has no config.json"
+        ) from None
     cfg = parse(Config, saved=saved.get("config", saved))  # without "config": until version 0.3
     _, val_set, spec = data.load(cfg.data)
     net: torch.nn.Module = build(cfg.model, spec)
     if (found := checkpoint.newest(folder / "checkpoints", best_first=True)) is None:
-        raise errors.UserError(f"{folder} has no checkpoint: give the folder of a run, such as runs/first")
+        raise errors.UserError(
+            f"{folder} has no checkpoint: give the folder of a run, such as runs/first"
+        )
     missing, extra = load_model(net, found / "model.safetensors", strict=False)
-    if missing or {*extra} - net.state_dict().keys():  # `extra` has the second names of shared weights, too
+    if (
+        missing or {*extra} - net.state_dict().keys()
+    ):  # `extra` has the second names of shared weights, too
         raise errors.UserError(f"{found} has other weights than model.py")
     return cfg, net.to(device), val_set, spec
 
@@ -39,7 +45,9 @@ def evaluate_run(folder: Path, world: World) -> dict[str, float]:
     _, autocast, _ = precision.setup(cfg.speed, world.device)
     order, counted = loader.val_batches(len(val_set), cfg.train.micro_batch, world)
     batches = loader.Loader(val_set, order, cfg.loader, world)
-    return evaluate(net, batches, counted, data.Prepare(spec, cfg.data).to(world.device), autocast, world)
+    return evaluate(
+        net, batches, counted, data.Prepare(spec, cfg.data).to(world.device), autocast, world
+    )
 
 
 def main() -> None:

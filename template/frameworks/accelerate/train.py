@@ -1,7 +1,8 @@
 """Train the model with Accelerate. A run that has a name is resumed by the same command.
 
 python -m <package>.train --config configs/default.yaml --run.name first    # one process
-accelerate launch --config_file configs/accelerate.yaml -m <package>.train --config configs/default.yaml
+accelerate launch --config_file configs/accelerate.yaml -m <package>.train --config
+configs/default.yaml
 """
 
 import gc
@@ -30,7 +31,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     torch.manual_seed(cfg.run.seed)
     folder = cfg.run.dir / (cfg.run.name or world.broadcast(time.strftime("%Y-%m-%d-%H-%M-%S")))
 
-    # Data. Validation batches are not prepared: Accelerate would repeat samples, to give each rank whole batches.
+    # Data. Validation batches are not prepared: Accelerate would repeat samples, to give each rank
+    # whole batches.
     train_set, val_set, spec = data.load(cfg.data)
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
     cfg.check_cuda_graphs(plan.accumulate)
@@ -40,21 +42,29 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     val_order, val_counted = loader.val_batches(len(val_set), plan.micro_batch, world)
     val_batches = loader.Loader(val_set, val_order, cfg.loader, world)
 
-    # Model, optimizer, schedule. A prepared torch schedule would advance once per rank in each step.
+    # Model, optimizer, schedule. A prepared torch schedule would advance once per rank in each
+    # step.
     accelerator, precision_name = create(cfg, world, plan, folder)
     model = build(cfg.model, spec)
-    if cfg.speed.channels_last is True or (cfg.speed.channels_last == "auto" and world.device.type == "cuda"):
+    if cfg.speed.channels_last is True or (
+        cfg.speed.channels_last == "auto" and world.device.type == "cuda"
+    ):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     adamw, schedule = optim.adamw(model, cfg.optim), optim.OneCycle(cfg.optim, plan)
     net, optimizer, train_loader = accelerator.prepare(model, adamw, train_loader)
     if cfg.speed.compile == "model":
-        net.compile(dynamic=False, mode=cfg.speed.compile_mode)  # in place: the names of parameters stay the same
+        # in place: the names of parameters stay the same
+        net.compile(dynamic=False, mode=cfg.speed.compile_mode)
 
-    # Resume from the newest intact checkpoint of this run. Sample order and random numbers follow from the step.
+    # Resume from the newest intact checkpoint of this run. Sample order and random numbers follow
+    # from the step.
     run = Run(cfg, world, folder, plan, model, adamw, torch.Generator())
     skipped = torch.zeros((), device=world.device)  # steps that fp16 skipped
     checkpoints = Checkpoints(folder, cfg.run.keep, world, accelerator, net)
-    settings = [{key: it for key, it in group.items() if key != "params"} for group in optimizer.param_groups]
+    settings = [
+        {key: it for key, it in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
     if (saved := checkpoints.load({})) is not None:
         for group, kept in zip(optimizer.param_groups, settings, strict=True):
             group.update(kept)  # hyperparameters are those of the config, not of the checkpoint
@@ -65,7 +75,9 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
     def save() -> None:
         log.flush()
-        checkpoints.save({"step": run.step, "skipped": skipped.item(), "known_skipped": run.known_skipped})
+        checkpoints.save(
+            {"step": run.step, "skipped": skipped.item(), "known_skipped": run.known_skipped}
+        )
 
     def write(split: str, row: dict[str, float]) -> None:
         log.train(row) if split == "train" else log.write(split, row)
@@ -82,22 +94,37 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         if cfg.optim.clip_value is not None:
             accelerator.clip_grad_value_(net.parameters(), cfg.optim.clip_value)
         norm: Any = accelerator.clip_grad_norm_(net.parameters(), cfg.optim.clip or math.inf)
-        found: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of FSDP's shards
-        if accelerator.scaler is not None:  # `optimizer_step_was_skipped` is never true for a fused optimizer
+        # of FSDP's shards
+        found: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        if (
+            accelerator.scaler is not None
+        ):  # `optimizer_step_was_skipped` is never true for a fused optimizer
             skipped.add_(~found.isfinite())
         return found
 
     stop_requests = distributed.StopRequests(world, cfg.run.hours)
-    with lock(folder, world), closing(Log(run)) as log, closing(batches), trackers(accelerator, cfg), stop_requests:
+    with (
+        lock(folder, world),
+        closing(Log(run)) as log,
+        closing(batches),
+        trackers(accelerator, cfg),
+        stop_requests,
+    ):
         log.first_lines(precision_name, schedule.peak, len(train_set), len(val_set))
-        # A resumed run validates again, as it may have ended between a checkpoint and its validation.
+        # A resumed run validates again, as it may have ended between a checkpoint and its
+        # validation.
         results = validate() if run.step > 0 and plan.validates(run.step) else {}
-        meter, grad_norm, micro_numbers = Meter(world), torch.tensor(math.nan), cycle(range(plan.accumulate))
+        meter, grad_norm, micro_numbers = (
+            Meter(world),
+            torch.tensor(math.nan),
+            cycle(range(plan.accumulate)),
+        )
         gc.freeze()  # the garbage collector skips what exists now
         while run.step < plan.total_steps:
             loaded = log.wait_for(batches)
             generator = distributed.seed_batch(world, cfg.run.seed, run.step, next(micro_numbers))
-            batch = prepare(loaded, True, generator)  # augmentation draws from the generator, as dropout does
+            # augmentation draws from the generator, as dropout does
+            batch = prepare(loaded, True, generator)
             with accelerator.accumulate(net):
                 with accelerator.autocast():
                     loss, metrics = call(net, batch)
@@ -113,21 +140,32 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             logs, validates = run.step % cfg.log.every == 0, plan.validates(run.step)
             stop = stop_requests.agreed()
             if logs or validates or stop:
-                scalars = {"grad_norm": grad_norm} | ({"skipped": skipped} if accelerator.scaler else {})
+                scalars = {"grad_norm": grad_norm} | (
+                    {"skipped": skipped} if accelerator.scaler else {}
+                )
                 row = meter.read(scalars)  # the only synchronization with the device
-                if not math.isfinite(row["loss"]) or not (accelerator.scaler or math.isfinite(row["grad_norm"])):
+                if not math.isfinite(row["loss"]) or not (
+                    accelerator.scaler or math.isfinite(row["grad_norm"])
+                ):
                     found = f"the loss is {row['loss']:.4g} and the gradient norm {row['grad_norm']:.4g}"
                     raise UserError(f"{found} at step {run.step:,}: lower optim.lr")
-                if logs or validates:  # not at a stop, so that a resumed run repeats the uninterrupted one
+                if (
+                    logs or validates
+                ):  # not at a stop, so that a resumed run repeats the uninterrupted one
                     run.known_skipped = int(row.get("skipped", run.known_skipped))
                 write("train", row | {"lr": lr, **log.speed()})
-            if validates or stop:  # saved before the validation, so that an error in it costs no training
+            if (
+                validates or stop
+            ):  # saved before the validation, so that an error in it costs no training
                 save()
             if validates:
                 results = validate()
             if stop and run.step < plan.total_steps:
                 raise Stopped(f"stopped at step {run.step:,}: resume with --run.name {folder.name}")
-        log.print(f"done after {run.step:,} steps: " + ", ".join(f"{name} {it:.4g}" for name, it in results.items()))
+        log.print(
+            f"done after {run.step:,} steps: "
+            + ", ".join(f"{name} {it:.4g}" for name, it in results.items())
+        )
     return results
 
 

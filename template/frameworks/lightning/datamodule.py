@@ -16,7 +16,12 @@ class Data(LightningDataModule):
     """Loads batches of data.py."""
 
     def __init__(
-        self, source: data.DataConfig, batch_size: int = 128, workers: int = 0, pin_memory: bool = True, seed: int = 0
+        self,
+        source: data.DataConfig,
+        batch_size: int = 128,
+        workers: int = 0,
+        pin_memory: bool = True,
+        seed: int = 0,
     ) -> None:
         """Keep the options.
 
@@ -28,8 +33,17 @@ class Data(LightningDataModule):
             seed: Seed of the sample order; it is `seed_everything`.
         """
         super().__init__()
-        self.source, self.batch_size, self.workers, self.pin_memory = source, batch_size, workers, pin_memory
-        self.seed, self.first = seed, 0  # first: batches of the epoch that were trained before a resumed run
+        self.source, self.batch_size, self.workers, self.pin_memory = (
+            source,
+            batch_size,
+            workers,
+            pin_memory,
+        )
+        # first: batches of the epoch that were trained before a resumed run
+        self.seed, self.first = (
+            seed,
+            0,
+        )
 
     @cached_property
     def splits(self) -> tuple[Any, Any, data.Spec]:
@@ -43,7 +57,11 @@ class Data(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         samples, trainer = self.splits[0], cast("Trainer", self.trainer)
-        ranks, rank, accumulate = trainer.world_size, trainer.global_rank, trainer.accumulate_grad_batches
+        ranks, rank, accumulate = (
+            trainer.world_size,
+            trainer.global_rank,
+            trainer.accumulate_grad_batches,
+        )
         if (needed := self.batch_size * accumulate * ranks) > len(samples):
             too_large = f"the global batch of {needed} samples is larger than the training set of {len(samples)}"
             raise UserError(f"{too_large}: lower data.batch_size")
@@ -55,8 +73,12 @@ class Data(LightningDataModule):
     def state_dict(self) -> dict[str, int]:
         """Return the position in the epoch, which Lightning keeps in each checkpoint."""
         trainer: Any = self.trainer
-        progress, batches = trainer.fit_loop.epoch_loop.batch_progress.current, trainer.num_training_batches
-        return {"batches": int(progress.processed % batches)}  # LearningRateFinder saves before batches is finite
+        progress, batches = (
+            trainer.fit_loop.epoch_loop.batch_progress.current,
+            trainer.num_training_batches,
+        )
+        # LearningRateFinder saves before batches is finite
+        return {"batches": int(progress.processed % batches)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Keep the position for `train_dataloader`, which Lightning calls later."""
@@ -72,5 +94,8 @@ class Data(LightningDataModule):
     def options(self, samples: Any) -> dict[str, Any]:
         """Return the options of every loader."""
         pin = self.pin_memory and torch.accelerator.is_available()
-        made = {"collate_fn": getattr(samples, "collate_fn", collate), "persistent_workers": self.workers > 0}
+        made = {
+            "collate_fn": getattr(samples, "collate_fn", collate),
+            "persistent_workers": self.workers > 0,
+        }
         return {"num_workers": self.workers, "pin_memory": pin, **made}

@@ -16,14 +16,22 @@ def load_run(folder: Path, device: torch.device) -> tuple[Namespace, torch.nn.Mo
     """Return a run's options `data` and `model`, its network with the best weights, its validation set and spec."""
     try:
         saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        found = torch.load(folder / "checkpoints/best.ckpt", map_location="cpu", weights_only=True)["state_dict"]
+        found = torch.load(folder / "checkpoints/best.ckpt", map_location="cpu", weights_only=True)[
+            "state_dict"
+        ]
     except FileNotFoundError as error:
-        raise UserError(f"{folder} is not the folder of a run: it has no {error.filename}") from None
+        raise UserError(
+            f"{folder} is not the folder of a run: it has no {error.filename}"
+        ) from None
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(data.DataConfig, "data")
     parser.add_class_arguments(ModelConfig, "model")
-    cfg = parser.instantiate(parser.parse_object({"data": saved["data"]["source"], "model": saved["model"]["net"]}))
+    cfg = parser.instantiate(
+        parser.parse_object({"data": saved["data"]["source"], "model": saved["model"]["net"]})
+    )
     _, val_set, spec = data.load(cfg.data)
     net: torch.nn.Module = build(cfg.model, spec)
-    net.load_state_dict({name.removeprefix("net."): found[name] for name in found if name.startswith("net.")})
+    net.load_state_dict(
+        {name.removeprefix("net."): found[name] for name in found if name.startswith("net.")}
+    )
     return cfg, net.to(device), val_set, spec

@@ -14,8 +14,16 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 class TrainSampler(Sampler[int]):
     """Whole global batches, in an order that depends on (seed, epoch); the ranks take micro-batches in turn."""
 
-    def __init__(self, samples: int, batch_size: int, accumulate: int, ranks: int, rank: int, seed: int) -> None:
-        self.samples, self.batch_size, self.ranks, self.rank, self.seed = samples, batch_size, ranks, rank, seed
+    def __init__(
+        self, samples: int, batch_size: int, accumulate: int, ranks: int, rank: int, seed: int
+    ) -> None:
+        self.samples, self.batch_size, self.ranks, self.rank, self.seed = (
+            samples,
+            batch_size,
+            ranks,
+            rank,
+            seed,
+        )
         self.batches = samples // (batch_size * accumulate * ranks) * accumulate
         self.epoch = self.first = 0
 
@@ -42,13 +50,18 @@ class TrainLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         begin = time.perf_counter()
         self.sampler.first, self.first = self.first, 0  # type: ignore[attr-defined]
-        for batch in super().__iter__():  # begins with the first `next`, after Lightning's `set_epoch`
+        for (
+            batch
+        ) in super().__iter__():  # begins with the first `next`, after Lightning's `set_epoch`
             self.waited += time.perf_counter() - begin
             yield batch
             begin = time.perf_counter()
 
     def state_dict(self) -> dict[str, int]:
-        """Return nothing: the data module saves the position. Lightning warns if a loader has no such method."""
+        """Return nothing: the data module saves the position.
+
+        Lightning warns if a loader has no such method.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -76,4 +89,10 @@ def load_batch(dataset: Any, indices: list[int]) -> Any:
 def collate(batch: Any) -> Any:
     """Stack a list of samples; what `__getitems__` returned as a tuple or a dict is a batch already."""
     found = default_collate(batch) if isinstance(batch, list) else batch
-    return found if isinstance(found, dict) else (found,) if isinstance(found, Tensor) else tuple(found)
+    return (
+        found
+        if isinstance(found, dict)
+        else (found,)
+        if isinstance(found, Tensor)
+        else tuple(found)
+    )

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 Metrics = Mapping[str, tuple[Any, ...]]
-"""By name: its sum over a batch, and the count to divide by. Must have "loss". Sums of shape (k,), such as one per
+"""By name: its sum over a batch, and the count to divide by. Must have "loss".
+
+Sums of shape (k,), such as one per
 class, give the mean over the entries that have a count."""
 
 
@@ -26,8 +28,14 @@ class Means:
     def totals(self) -> dict[str, tuple[Tensor, ...]]:
         """Return the sum and the count of each metric over the batches."""
         device = self.batches[0]["loss"][0].device
-        columns = {name: zip(*(batch[name] for batch in self.batches), strict=True) for name in sorted(self.batches[0])}
-        return {name: tuple(_add_up(values, device) for values in pair) for name, pair in columns.items()}
+        columns = {
+            name: zip(*(batch[name] for batch in self.batches), strict=True)
+            for name in sorted(self.batches[0])
+        }
+        return {
+            name: tuple(_add_up(values, device) for values in pair)
+            for name, pair in columns.items()
+        }
 
     def read(self, all_gather: Callable[[Tensor], Any]) -> dict[str, Tensor]:
         """Return the means over all ranks since the last call, on the device."""
@@ -46,7 +54,8 @@ def _copy(value: Tensor | float) -> Tensor | float:
 
 
 def _add_up(values: tuple[Tensor | float, ...], device: torch.device) -> Tensor:
-    dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64  # some have no float64
+    # some have no float64
+    dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64
     tensors = [value for value in values if isinstance(value, Tensor)]
     plain = sum(value for value in values if not isinstance(value, Tensor))
     start = torch.full((), plain, dtype=dtype, device=device)

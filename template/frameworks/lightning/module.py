@@ -64,21 +64,30 @@ class Model(LightningModule):
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.compile_mode = compile_mode
         if compile_mode != "off":
-            self.net.compile(dynamic=False, mode=compile_mode)  # in place: the names of parameters stay the same
+            # in place: the names of parameters stay the same
+            self.net.compile(dynamic=False, mode=compile_mode)
         self.prepare = Prepare(spec, source)  # on the device
         self.train_means, self.val_means = Means(), Means()
 
     def on_fit_start(self) -> None:
-        if self.compile_mode in ("reduce-overhead", "max-autotune") and self.trainer.accumulate_grad_batches > 1:
+        if (
+            self.compile_mode in ("reduce-overhead", "max-autotune")
+            and self.trainer.accumulate_grad_batches > 1
+        ):
             other = "use default, or trainer.accumulate_grad_batches=1"
             raise UserError(
                 f"model.compile_mode is {self.compile_mode}: its CUDA graphs overwrite gradients that are kept: {other}"
             )
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return the loss. Random numbers follow from the step: a resumed run draws the same ones."""
+        """Return the loss.
+
+        Random numbers follow from the step: a resumed run draws the same ones.
+        """
         trainer = self.trainer
-        micro = batch_idx % trainer.accumulate_grad_batches * trainer.world_size + trainer.global_rank
+        micro = (
+            batch_idx % trainer.accumulate_grad_batches * trainer.world_size + trainer.global_rank
+        )
         generator = self.seeded((self.seed * 1_000_003 + trainer.global_step) * 65_537 + micro)
         loss, metrics = call(self.net, self.prepare(batch, True, generator))
         self.train_means.add(metrics)
@@ -90,8 +99,11 @@ class Model(LightningModule):
         if (self.global_step + 1) % trainer.log_every_n_steps == 0:
             means = self.train_means.read(self.all_gather)
             self.log("train/loss", means.pop("loss"), prog_bar=True)
-            norm: Any = nn.utils.get_total_norm([it.grad for it in self.parameters() if it.grad is not None])
-            means["grad_norm"] = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of sharded gradients
+            norm: Any = nn.utils.get_total_norm(
+                [it.grad for it in self.parameters() if it.grad is not None]
+            )
+            # of sharded gradients
+            means["grad_norm"] = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             means["lr"] = optimizer.param_groups[0]["lr"]
             self.log_dict({f"train/{name}": value for name, value in means.items()})
 
@@ -115,32 +127,56 @@ class Model(LightningModule):
         inputs = self.prepare(batch, False, self.seeded(batch_idx))
         if not isinstance(inputs, dict):
             inputs = dict(zip(signature(net.forward).parameters, inputs, strict=False))
-        found: Tensor = net.predict(**{name: inputs[name] for name in signature(net.predict).parameters})
+        found: Tensor = net.predict(
+            **{name: inputs[name] for name in signature(net.predict).parameters}
+        )
         return found
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         exempt = getattr(self.net, "no_weight_decay", ())
-        trained = [(name, parameter) for name, parameter in self.net.named_parameters() if parameter.requires_grad]
-        decayed = [parameter for name, parameter in trained if parameter.ndim >= 2 and name not in exempt]
+        trained = [
+            (name, parameter)
+            for name, parameter in self.net.named_parameters()
+            if parameter.requires_grad
+        ]
+        decayed = [
+            parameter for name, parameter in trained if parameter.ndim >= 2 and name not in exempt
+        ]
         rest = [parameter for name, parameter in trained if parameter.ndim < 2 or name in exempt]
         groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
         ratio = self.trainer.world_size * self.trainer.accumulate_grad_batches
         lr = self.lr * {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[self.lr_scaling]
-        fused = self.trainer.precision != "16-mixed"  # there, a fused optimizer unscales after the clipping
-        optimizer = torch.optim.AdamW([it for it in groups if it["params"]], lr=lr, fused=fused, **self.adamw)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.one_cycle(optimizer), "interval": "step"}}
+        # there, a fused optimizer unscales after the clipping
+        fused = self.trainer.precision != "16-mixed"
+        optimizer = torch.optim.AdamW(
+            [it for it in groups if it["params"]], lr=lr, fused=fused, **self.adamw
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": self.one_cycle(optimizer), "interval": "step"},
+        }
 
     def one_cycle(self, optimizer: Optimizer) -> OneCycleLR:
         """Return the 1cycle schedule up to the optimizer's rates: Smith and Topin 2018 (arXiv:1708.07120)."""
-        rates, steps = [group["lr"] for group in optimizer.param_groups], int(self.trainer.estimated_stepping_batches)
+        rates, steps = (
+            [group["lr"] for group in optimizer.param_groups],
+            int(self.trainer.estimated_stepping_batches),
+        )
         has_momentum = "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum"))
-        return OneCycleLR(optimizer, rates, total_steps=steps, cycle_momentum=has_momentum, **self.cycle)
+        return OneCycleLR(
+            optimizer, rates, total_steps=steps, cycle_momentum=has_momentum, **self.cycle
+        )
 
     def configure_gradient_clipping(
-        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip here, as Lightning refuses to clip with a fused optimizer under bf16-mixed, where nothing is scaled."""
-        if gradient_clip_val is None or isinstance(self.trainer.strategy, FSDPStrategy | DeepSpeedStrategy):
+        if gradient_clip_val is None or isinstance(
+            self.trainer.strategy, FSDPStrategy | DeepSpeedStrategy
+        ):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_algorithm == "value":
             nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
@@ -154,5 +190,7 @@ class Model(LightningModule):
         if self.device.index is None:  # mps, whose default generator is not public
             torch.manual_seed(number % 2**63)
             return torch.Generator(self.device).manual_seed(number % 2**63)
-        generator: torch.Generator = torch.get_device_module(self.device).default_generators[self.device.index]
+        generator: torch.Generator = torch.get_device_module(self.device).default_generators[
+            self.device.index
+        ]
         return generator.manual_seed(number % 2**63)

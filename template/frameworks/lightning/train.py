@@ -1,8 +1,10 @@
 """Train, validate, test or predict with LightningCLI: every option of the Trainer, callbacks and loggers included.
 
 python -m <package>.train fit --config configs/default.yaml --trainer.devices 8 --model.lr 3e-4
-python -m <package>.train fit --config configs/default.yaml --trainer.logger.version first --ckpt_path last
-python -m <package>.train validate --config runs/first/config.yaml --ckpt_path runs/first/checkpoints/best.ckpt
+python -m <package>.train fit --config configs/default.yaml --trainer.logger.version first
+--ckpt_path last
+python -m <package>.train validate --config runs/first/config.yaml --ckpt_path
+runs/first/checkpoints/best.ckpt
 """
 
 import atexit
@@ -35,14 +37,23 @@ class CLI(LightningCLI):
         if options.get("lr_scheduler") and not options.get("optimizer"):
             raise UserError("--lr_scheduler has no effect without --optimizer: give both")
         if "ckpt_path" in options:
-            options.weights_only = True  # a checkpoint cannot execute code; Lightning's default trusts one from a URL
+            options.weights_only = (
+                True  # a checkpoint cannot execute code; Lightning's default trusts one from a URL
+            )
 
     @staticmethod
-    def configure_optimizers(lightning_module: Any, optimizer: Optimizer, lr_scheduler: Any = None) -> dict[str, Any]:
+    def configure_optimizers(
+        lightning_module: Any, optimizer: Optimizer, lr_scheduler: Any = None
+    ) -> dict[str, Any]:
         """Use what `--optimizer` and `--lr_scheduler` name; without the latter, 1cycle up to the optimizer's rate."""
         schedule = lr_scheduler or lightning_module.one_cycle(optimizer)
-        monitor = getattr(schedule, "monitor", None)  # of ReduceLROnPlateau, which needs a validation in each epoch
-        found = {"scheduler": schedule, "interval": "epoch" if monitor else "step", "monitor": monitor}
+        # of ReduceLROnPlateau, which needs a validation in each epoch
+        monitor = getattr(schedule, "monitor", None)
+        found = {
+            "scheduler": schedule,
+            "interval": "epoch" if monitor else "step",
+            "monitor": monitor,
+        }
         return {"optimizer": optimizer, "lr_scheduler": found}
 
 
@@ -50,10 +61,12 @@ def main() -> None:
     """Run the subcommand of the command line."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     usual = "not have many workers|smaller than the logging interval|dirpath has changed|custom batch sampler"
-    warnings.filterwarnings("ignore", f".*({usual})")  # of data in memory, rows over epochs, `validate`, `predict`
+    # of data in memory, rows over epochs, `validate`, `predict`
+    warnings.filterwarnings("ignore", f".*({usual})")
     save = SaveConfig if "fit" in sys.argv else None
     own = {"use_distributed_sampler": False}  # the data module splits the samples over the ranks
-    # Lightning destroys only NCCL's group at exit; the threads of gloo's can abort the end of Python.
+    # Lightning destroys only NCCL's group at exit; the threads of gloo's can abort the end of
+    # Python.
     atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
     with one_line():
         CLI(Model, Data, save, {"overwrite": True}, trainer_defaults=own, seed_everything_default=0)

@@ -24,7 +24,10 @@ from .errors import UserError
 
 
 class Checkpoints:
-    """The checkpoints of one run. A component may override `write` and `read`, which every rank calls."""
+    """The checkpoints of one run.
+
+    A component may override `write` and `read`, which every rank calls.
+    """
 
     def __init__(self, run_folder: Path, keep: int, world: World) -> None:
         self.folder, self.keep, self.world = run_folder / "checkpoints", keep, world
@@ -40,7 +43,9 @@ class Checkpoints:
         found = self.world.broadcast(str(newest(self.folder) or "") if self.world.rank == 0 else "")
         saved = self.read(Path(found), state) if found else None
         if saved and "components" not in saved:
-            raise UserError(f"an older version saved {found}: evaluate it, or train with another run.name")
+            raise UserError(
+                f"an older version saved {found}: evaluate it, or train with another run.name"
+            )
         return saved
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
@@ -54,7 +59,9 @@ class Checkpoints:
     def save_best(self, step: int, results: dict[str, float], monitor: str, mode: str) -> None:
         """Record this validation's step if its result is the best one so far."""
         if monitor not in results:
-            raise UserError(f"train.monitor is {monitor}: the validation metrics are {', '.join(results)}")
+            raise UserError(
+                f"train.monitor is {monitor}: the validation metrics are {', '.join(results)}"
+            )
 
         def record() -> None:  # on rank 0 alone, as it changes the file that the decision reads
             best, value = _best(self.folder).get("value"), results[monitor]
@@ -64,7 +71,11 @@ class Checkpoints:
         self.world.on_main(record)
 
     def _complete(self, partial: Path, target: Path) -> None:
-        sums = {str(file.relative_to(partial)): _sha256(file) for file in partial.rglob("*") if file.is_file()}
+        sums = {
+            str(file.relative_to(partial)): _sha256(file)
+            for file in partial.rglob("*")
+            if file.is_file()
+        }
         write_text(partial / "manifest.json", json.dumps({"sha256": sums}))
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
@@ -98,9 +109,13 @@ def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
     """Return the model's weights at the best validation of a run; averaged ones, if the run validated with those."""
     found = newest(Path(run_folder) / "checkpoints", best_first=True)
     if found is None:
-        raise UserError(f"{run_folder} has no checkpoint: give the folder of a run, such as runs/first")
+        raise UserError(
+            f"{run_folder} has no checkpoint: give the folder of a run, such as runs/first"
+        )
     exported = found / "weights.pt"  # of a checkpoint in shards
-    state = torch.load(exported if exported.exists() else found / "state.pt", map_location="cpu", weights_only=True)
+    state = torch.load(
+        exported if exported.exists() else found / "state.pt", map_location="cpu", weights_only=True
+    )
     weights: dict[str, Tensor] = state["model"] | state.get("ema", {})  # ema: until version 0.3
     for component in state.get("components", {}).values():
         weights |= component.get("eval_weights", {})
@@ -113,9 +128,12 @@ def lock(folder: Path, world: World) -> Iterator[None]:
 
     def acquire() -> None:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock, whose lock loader workers would hold as well
+            # not flock, whose lock loader workers would hold as well
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another process trains {folder}: wait for it, or use another run.name") from None
+            raise UserError(
+                f"another process trains {folder}: wait for it, or use another run.name"
+            ) from None
 
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as file:

@@ -1,4 +1,7 @@
-"""What a component may do: `fastproj add NAME` adds one to components/. A method does nothing unless overridden."""
+"""What a component may do: `fastproj add NAME` adds one to components/.
+
+A method does nothing unless overridden.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +18,8 @@ from .log import Run
 from .metrics import Metrics
 from .optim import OneCycle
 
-ForwardBackward = Callable[[Any, float, bool], Metrics]  # of a batch, its share of the loss, whether it is the last
+# of a batch, its share of the loss, whether it is the last
+ForwardBackward = Callable[[Any, float, bool], Metrics]
 OptimizerStep = Callable[[], Tensor]  # returns the norm of the gradients before clipping
 T = TypeVar("T")
 
@@ -48,7 +52,10 @@ class Component:
     def wrap_step(
         self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
     ) -> tuple[ForwardBackward, OptimizerStep]:
-        """Wrap both halves of a step. Who calls `forward_backward` again after an error resets the gradients first."""
+        """Wrap both halves of a step.
+
+        Who calls `forward_backward` again after an error resets the gradients first.
+        """
         return forward_backward, step
 
     def on_train_start(self, run: Run) -> None:
@@ -80,7 +87,11 @@ class Component:
 
 def only(components: Iterable[Component], build: Callable[[Component], T | None]) -> T | None:
     """Return what the one component builds that does; components that replace the same thing exclude each other."""
-    found = {component.name: value for component in components if (value := build(component)) is not None}
+    found = {
+        component.name: value for component in components if (value := build(component)) is not None
+    }
     if len(found) > 1:
-        raise UserError(f"{' and '.join(found)} replace the same thing: set enabled of one of them to false")
+        raise UserError(
+            f"{' and '.join(found)} replace the same thing: set enabled of one of them to false"
+        )
     return next(iter(found.values()), None)

@@ -1,6 +1,7 @@
 """The config of a run: one dataclass per section, a docstring under each field, ranges checked.
 
-The command line overrides YAML files, which override the defaults. Components add sections: see components/__init__.py.
+The command line overrides YAML files, which override the defaults. Components add sections: see
+components/__init__.py.
 """
 
 import re
@@ -32,7 +33,10 @@ class RunConfig(Section):
     seed: int = within("[0, 2147483647]", 0)
     """Seed of the initial weights, sample order, augmentation and dropout."""
     device: Literal["auto", "accelerator", "cpu", "cuda", "mps", "xpu"] = "auto"
-    """Device to train on. auto: the accelerator if there is one, else the CPU; accelerator: an error without one."""
+    """Device to train on.
+
+    auto: the accelerator if there is one, else the CPU; accelerator: an error without one.
+    """
     hours: float | None = within("(0, inf)", None)
     """Time limit in hours, after which the run saves a checkpoint and exits with status 75; null for none."""
     keep: int = within("[1, inf)", 2)
@@ -66,7 +70,10 @@ class LoaderConfig(Section):
     """Loading samples and copying them to the device."""
 
     workers: int | Literal["auto"] = within("[0, 256]", "auto")
-    """Loader processes per rank. auto: 0 for data in memory, else one per core of the rank, at most 32."""
+    """Loader processes per rank.
+
+    auto: 0 for data in memory, else one per core of the rank, at most 32.
+    """
     prefetch_factor: int = within("[1, 64]", 2)
     """Batches prefetched per worker."""
     pin_memory: bool = True
@@ -124,10 +131,15 @@ class SpeedConfig(Section):
     """Precision, kernels and compilation."""
 
     precision: Literal["auto", "bf16", "fp16", "tf32", "fp32"] = "auto"
-    """Precision of matrix products. auto: bf16 if the device supports it, fp16 on older Tensor Cores, else fp32."""
+    """Precision of matrix products.
+
+    auto: bf16 if the device supports it, fp16 on older Tensor Cores, else fp32.
+    """
     compile: Literal["off", "model"] = "off"
     """torch.compile: fused kernels, for a longer start."""
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    compile_mode: Literal[
+        "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
+    ] = "default"
     """Mode of torch.compile: reduce-overhead uses CUDA graphs, max-autotune benchmarks kernels at the start."""
     channels_last: bool | Literal["auto"] = "auto"
     """Keep convolution weights and activations in NHWC, which Tensor Cores prefer; auto: on CUDA."""
@@ -165,25 +177,41 @@ class BaseConfig:
         """Refuse CUDA graphs of torch.compile where gradients are kept for the next micro-batch."""
         if self.speed.has_cuda_graphs and (accumulate > 1 or not self.optim.set_to_none):
             other = "use default or max-autotune-no-cudagraphs, or train.accumulate=1 and optim.set_to_none=true"
-            self.speed.refuse("compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}")
+            self.speed.refuse(
+                "compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}"
+            )
 
 
 def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> C:
     """Read a config from the command line, or `argv`, and the YAML files that it names; or a saved run's config."""
-    described = any(option.startswith(("-h", "--help", "--print_config")) for option in argv or sys.argv)
-    set_parsing_settings(docstring_parse_attribute_docstrings=described)  # 0.1 s: not for a training
+    described = any(
+        option.startswith(("-h", "--help", "--print_config")) for option in argv or sys.argv
+    )
+    # 0.1 s: not for a training
+    set_parsing_settings(docstring_parse_attribute_docstrings=described)
     parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--config", action="config", help="A YAML file of options; later options override it.")
+    parser.add_argument(
+        "--config", action="config", help="A YAML file of options; later options override it."
+    )
     parser.add_class_arguments(kind, None)
     sections: dict[str, Any] = {section.name: section.type for section in fields(kind)}
-    keys = {f"{name}.{key.name}": key for name, section in sections.items() for key in fields(section)}
-    parser.set_defaults({name: key.default for name, key in keys.items()})  # not the values of the default size
+    keys = {
+        f"{name}.{key.name}": key for name, section in sections.items() for key in fields(section)
+    }
+    # not the values of the default size
+    parser.set_defaults({name: key.default for name, key in keys.items()})
     try:
         if saved is None:
             found = parser.parse_args(argv)
         else:  # a saved key that is unknown is of another version, or of a component that was removed
-            flat = {f"{section}.{key}": value for section, pairs in saved.items() for key, value in pairs.items()}
-            found = parser.parse_object({name: value for name, value in flat.items() if name in keys})
+            flat = {
+                f"{section}.{key}": value
+                for section, pairs in saved.items()
+                for key, value in pairs.items()
+            }
+            found = parser.parse_object(
+                {name: value for name, value in flat.items() if name in keys}
+            )
         return kind(**{name: section(**vars(found[name])) for name, section in sections.items()})
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
         raise UserError(_explain(" ".join(str(error).split()))) from None
@@ -191,9 +219,13 @@ def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | 
 
 def _explain(message: str) -> str:
     """Return jsonargparse's message; with the new name of an option of version 0.3, from configs/renamed.yaml."""
-    message = re.sub(r"Group '(\w+)' does not accept option '(\w+)'", r"unrecognized arguments: --\1.\2", message)
+    message = re.sub(
+        r"Group '(\w+)' does not accept option '(\w+)'", r"unrecognized arguments: --\1.\2", message
+    )
     renamed = Path(__file__).parents[2] / "configs/renamed.yaml"
-    for old, new in (safe_load(renamed.read_text(encoding="utf-8")) if renamed.exists() else {}).items():
+    for old, new in (
+        safe_load(renamed.read_text(encoding="utf-8")) if renamed.exists() else {}
+    ).items():
         if re.search(rf"(--|Option '){re.escape(old)}\b", message):
             return f"{old} is now {new}"
     return message

@@ -27,7 +27,10 @@ class World:
     device: torch.device
 
     def all_reduce(self, values: Tensor) -> Tensor:
-        """Sum a tensor over all ranks, in place. A CPU tensor goes through gloo and does not wait for the GPU."""
+        """Sum a tensor over all ranks, in place.
+
+        A CPU tensor goes through gloo and does not wait for the GPU.
+        """
         if self.size > 1:
             dist.all_reduce(values)
         return values
@@ -57,34 +60,43 @@ def find_device(wanted: str, local_rank: int = 0) -> torch.device:
     found = accelerator.type if accelerator else "cpu"
     kind = found if wanted == "auto" or (wanted == "accelerator" and accelerator) else wanted
     if kind not in ("cpu", found):
-        raise UserError(f"run.device is {wanted}, but torch finds no such device: install a build for it, or use cpu")
+        raise UserError(
+            f"run.device is {wanted}, but torch finds no such device: install a build for it, or use cpu"
+        )
     if kind in ("cpu", "mps"):
         return torch.device(kind)
     if local_rank >= torch.accelerator.device_count():
-        raise UserError(f"process {local_rank} of this machine has no GPU: start one process per GPU")
+        raise UserError(
+            f"process {local_rank} of this machine has no GPU: start one process per GPU"
+        )
     return torch.device(kind, local_rank)
 
 
 @contextmanager
 def init(wanted_device: str) -> Iterator[World]:
     """Choose the device, and join the process group if torchrun started several processes."""
-    rank, local_rank, size = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+    rank, local_rank, size = (
+        int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    )
     device = find_device(wanted_device, local_rank)
     if device.index is not None:
         torch.accelerator.set_device_index(device)
     if size > 1:
-        import_module("torch.distributed.nn.functional")  # first: its default arguments would keep the group's threads
+        # first: its default arguments would keep the group's threads
+        import_module("torch.distributed.nn.functional")
         dist.init_process_group(device_id=device if device.index is not None else None)
         dist.barrier()  # so that an error of one rank does not meet another one that still connects
     yield World(rank, max(size, 1), device)
     if size > 1:
-        dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
+        # not after an error: it would wait for ranks that wait for this one
+        dist.destroy_process_group()
 
 
 def seed_batch(world: World, seed: int, step: int, micro: int) -> torch.Generator:
     """Seed the device's default generator for one micro-batch, and return it.
 
-    So augmentation and dropout do not depend on the number of ranks, and a resumed run needs no RNG state.
+    So augmentation and dropout do not depend on the number of ranks, and a resumed run needs no RNG
+    state.
     """
     number = ((seed * 1_000_003 + step) * 65_537 + micro * world.size + world.rank) % 2**63
     if world.device.type == "cpu":
@@ -92,12 +104,17 @@ def seed_batch(world: World, seed: int, step: int, micro: int) -> torch.Generato
     if world.device.index is None:  # mps, whose default generator is not public
         torch.manual_seed(number)
         return torch.Generator(world.device).manual_seed(number)
-    default: torch.Generator = torch.get_device_module(world.device).default_generators[world.device.index]
+    default: torch.Generator = torch.get_device_module(world.device).default_generators[
+        world.device.index
+    ]
     return default.manual_seed(number)
 
 
 class StopRequests:
-    """Requests to stop, by Ctrl-C, SIGTERM, SIGUSR1 or a time limit. In the context, a signal only sets a flag."""
+    """Requests to stop, by Ctrl-C, SIGTERM, SIGUSR1 or a time limit.
+
+    In the context, a signal only sets a flag.
+    """
 
     def __init__(self, world: World, hours: float | None = None) -> None:
         self.world = world
@@ -113,7 +130,9 @@ class StopRequests:
         return bool(self.world.all_reduce(torch.tensor(float(asked))))
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # other threads cannot handle signals
+        if (
+            threading.current_thread() is threading.main_thread()
+        ):  # other threads cannot handle signals
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 self.handlers[number] = signal.signal(number, self._ask)
         return self

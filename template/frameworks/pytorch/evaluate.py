@@ -20,7 +20,9 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     try:
         saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
-        raise errors.UserError(f"{folder} is not the folder of a run: it has no config.json") from None
+        raise errors.UserError(
+            f"{folder} is not the folder of a run: it has no config.json"
+        ) from None
     cfg = parse(Config, saved=saved.get("config", saved))  # without "config": until version 0.3
     _, val_set, spec = data.load(cfg.data)
     net: torch.nn.Module = build(cfg.model, spec)
@@ -36,7 +38,9 @@ def evaluate_run(folder: Path, world: World) -> dict[str, float]:
     _, autocast, _ = precision.setup(cfg.speed, world.device)
     order, counted = loader.val_batches(len(val_set), cfg.train.micro_batch, world)
     batches = loader.Loader(val_set, order, cfg.loader, world)
-    return evaluate(net, batches, counted, data.Prepare(spec, cfg.data).to(world.device), autocast, world)
+    return evaluate(
+        net, batches, counted, data.Prepare(spec, cfg.data).to(world.device), autocast, world
+    )
 
 
 def main() -> None:

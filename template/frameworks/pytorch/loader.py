@@ -43,7 +43,15 @@ class BatchPlan:
             raise UserError(f"{too_large}: lower train.micro_batch")
         per_epoch = samples // global_batch
         steps = cfg.steps or math.ceil(cfg.epochs * per_epoch)
-        return cls(samples, cfg.micro_batch, accumulate, global_batch, per_epoch, steps, cfg.eval_every or per_epoch)
+        return cls(
+            samples,
+            cfg.micro_batch,
+            accumulate,
+            global_batch,
+            per_epoch,
+            steps,
+            cfg.eval_every or per_epoch,
+        )
 
     def validates(self, step: int) -> bool:
         """Whether a validation follows this step."""
@@ -67,11 +75,13 @@ def train_batches(plan: BatchPlan, world: World, seed: int, first_step: int) -> 
 def val_batches(samples: int, micro_batch: int, world: World) -> tuple[list[list[int]], int]:
     """Return the indices of each validation batch of this rank, and how many of the batches count.
 
-    The ranks share the samples. A rank with one batch less repeats a sample, which does not count, so that every rank
-    runs the same number of forward passes: those may communicate.
+    The ranks share the samples. A rank with one batch less repeats a sample, which does not count,
+    so that every rank runs the same number of forward passes: those may communicate.
     """
     if samples < world.size:
-        raise UserError(f"there are only {samples} validation samples for {world.size} ranks: use fewer ranks")
+        raise UserError(
+            f"there are only {samples} validation samples for {world.size} ranks: use fewer ranks"
+        )
     own = range(world.rank, samples, world.size)
     batches = [list(own[begin : begin + micro_batch]) for begin in range(0, len(own), micro_batch)]
     most = math.ceil(math.ceil(samples / world.size) / micro_batch)
@@ -81,15 +91,20 @@ def val_batches(samples: int, micro_batch: int, world: World) -> tuple[list[list
 class Loader:
     """Batches on the device; on a GPU the next one is copied on a side stream while the present one is in use.
 
-    The dataset is any map-style one, with its `collate_fn` if it has one; or its `__getitems__` returns a whole batch.
-    A batch is a tuple or a dict of tensors, at any depth. One with `batches`, such as a stream, has its own loader.
+    The dataset is any map-style one, with its `collate_fn` if it has one; or its `__getitems__`
+    returns a whole batch. A batch is a tuple or a dict of tensors, at any depth. One with
+    `batches`, such as a stream, has its own loader.
     """
 
-    def __init__(self, dataset: Any, order: Iterable[list[int]], cfg: LoaderConfig, world: World) -> None:
+    def __init__(
+        self, dataset: Any, order: Iterable[list[int]], cfg: LoaderConfig, world: World
+    ) -> None:
         self.dataset, self.order, self.device = dataset, order, world.device
         self.has_streams = world.device.type not in ("cpu", "mps")
         self.pin = cfg.pin_memory and self.has_streams and not getattr(dataset, "on_device", False)
-        self.workers = _auto_workers(dataset, world.device) if cfg.workers == "auto" else cfg.workers
+        self.workers = (
+            _auto_workers(dataset, world.device) if cfg.workers == "auto" else cfg.workers
+        )
         self.loader: Iterable[Any] | None = None
         if hasattr(dataset, "batches"):
             self.loader = dataset.batches(cfg, self.workers, self.pin)
@@ -103,7 +118,9 @@ class Loader:
                 prefetch_factor=cfg.prefetch_factor,
                 persistent_workers=True,
                 worker_init_fn=outlive_signals,
-                generator=torch.Generator().manual_seed(0),  # not the default one, which dropout draws from
+                generator=torch.Generator().manual_seed(
+                    0
+                ),  # not the default one, which dropout draws from
             )
 
     def __iter__(self) -> Generator[Any, None, None]:
@@ -125,7 +142,8 @@ class Loader:
                 yield ready
             main = torch.accelerator.current_stream(self.device)
             main.wait_stream(side)
-            map_tensors(partial(Tensor.record_stream, s=main), coming)  # keeps the memory until `main` has read it
+            # keeps the memory until `main` has read it
+            map_tensors(partial(Tensor.record_stream, s=main), coming)
             ready = coming
         if ready is not None:
             yield ready
@@ -144,7 +162,11 @@ def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
         return change(batch)
     if isinstance(batch, dict):
         return {name: map_tensors(change, part) for name, part in batch.items()}
-    return tuple(map_tensors(change, part) for part in batch) if isinstance(batch, tuple | list) else batch
+    return (
+        tuple(map_tensors(change, part) for part in batch)
+        if isinstance(batch, tuple | list)
+        else batch
+    )
 
 
 def outlive_signals(_: int) -> None:
@@ -156,7 +178,9 @@ def outlive_signals(_: int) -> None:
 
 def _auto_workers(dataset: Any, device: torch.device) -> int:
     """None for data in memory; none either where workers would take the only two cores from torch's own threads."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     cores //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     crowded = device.type == "cpu" and cores <= min(2, torch.get_num_threads())
     in_memory = getattr(dataset, "in_memory", isinstance(dataset, TensorDataset))
@@ -166,4 +190,10 @@ def _auto_workers(dataset: Any, device: torch.device) -> int:
 def collate(batch: Any) -> Any:
     """Stack a list of samples; what `__getitems__` returned as a tuple or a dict is a batch already."""
     found = default_collate(batch) if isinstance(batch, list) else batch
-    return found if isinstance(found, dict) else (found,) if isinstance(found, Tensor) else tuple(found)
+    return (
+        found
+        if isinstance(found, dict)
+        else (found,)
+        if isinstance(found, Tensor)
+        else tuple(found)
+    )

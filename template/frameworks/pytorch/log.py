@@ -40,7 +40,10 @@ class Run:
 
 
 class Log:
-    """The log of one run. A resumed run repeats the steps after its checkpoint, so their rows are dropped."""
+    """The log of one run.
+
+    A resumed run repeats the steps after its checkpoint, so their rows are dropped.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run, self.file = run, run.folder / "metrics.jsonl"
@@ -59,7 +62,11 @@ class Log:
 
     def first_lines(self, precision: str, peak_lr: float, samples: int, val_samples: int) -> None:
         """Print what is trained, on what, and for how long."""
-        run, plan, device = self.run, self.run.plan, f"{self.run.world.size} x {self.run.world.device.type}"
+        run, plan, device = (
+            self.run,
+            self.run.plan,
+            f"{self.run.world.size} x {self.run.world.device.type}",
+        )
         parameters = sum(parameter.numel() for parameter in run.model.parameters())
         self.print(
             f"{run.folder}: {type(run.model).__name__} with {parameters:,} parameters on {device}, {precision}",
@@ -84,11 +91,16 @@ class Log:
         """Return the speed since the last row, and the share of the time in which the loop waited for batches."""
         seconds = time.perf_counter() - self.interval_start
         samples = (self.run.step - self.interval_step) * self.run.plan.global_batch
-        return {"samples_per_second": round(samples / seconds, 1), "data_wait": round(self.waited / seconds, 4)}
+        return {
+            "samples_per_second": round(samples / seconds, 1),
+            "data_wait": round(self.waited / seconds, 4),
+        }
 
     def train(self, row: dict[str, float]) -> None:
         """Write a row of training metrics."""
-        self.bar.set_postfix_str(f"loss {row['loss']:.4g}, {row['samples_per_second']:,.0f} samples/s", refresh=False)
+        self.bar.set_postfix_str(
+            f"loss {row['loss']:.4g}, {row['samples_per_second']:,.0f} samples/s", refresh=False
+        )
         self.bar.update(self.run.step - self.bar.n)
         self.write("train", row, show=bool(self.bar.disable))
 
@@ -99,21 +111,44 @@ class Log:
 
     def _prepare(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        about = {"versions": {"python": platform.python_version(), "torch": torch.__version__}, "command": sys.argv}
-        record = {"config": asdict(self.run.cfg), "steps": self.run.plan.total_steps, **about, "commit": _commit()}
-        write_text(self.file.with_name("config.json"), json.dumps(record, indent=2, default=str) + "\n")
+        about = {
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "command": sys.argv,
+        }
+        record = {
+            "config": asdict(self.run.cfg),
+            "steps": self.run.plan.total_steps,
+            **about,
+            "commit": _commit(),
+        }
+        write_text(
+            self.file.with_name("config.json"), json.dumps(record, indent=2, default=str) + "\n"
+        )
         lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
-        write_text(self.file, "".join(f"{line}\n" for line in lines if _precedes(line, self.run.step)))
+        write_text(
+            self.file, "".join(f"{line}\n" for line in lines if _precedes(line, self.run.step))
+        )
 
     def write(self, split: str, values: dict[str, float], show: bool = True) -> None:
         """Write a row and start a new interval: the next row of training metrics does not count a validation's time."""
-        self.interval_start, self.interval_step, self.waited = time.perf_counter(), self.run.step, 0.0
+        self.interval_start, self.interval_step, self.waited = (
+            time.perf_counter(),
+            self.run.step,
+            0.0,
+        )
         if not self.stream:
             return
         since = {"seconds": round(self.interval_start - self.started, 3)}
-        print(json.dumps({"split": split, "step": self.run.step} | values | since), file=self.stream, flush=True)
+        print(
+            json.dumps({"split": split, "step": self.run.step} | values | since),
+            file=self.stream,
+            flush=True,
+        )
         if show:
-            self.print(f"{split:5} {self.run.step:7,}  " + "  ".join(f"{name} {it:.4g}" for name, it in values.items()))
+            self.print(
+                f"{split:5} {self.run.step:7,}  "
+                + "  ".join(f"{name} {it:.4g}" for name, it in values.items())
+            )
 
 
 def _precedes(line: str, step: int) -> bool:
@@ -126,7 +161,15 @@ def _precedes(line: str, step: int) -> bool:
 
 def _commit() -> str:
     """Return the commit of this code, with -dirty if files differ from it; empty without git."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
+    git = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--dirty",
+    ]
     with suppress(OSError):
         return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     return ""

@@ -11,7 +11,9 @@ from .distributed import World, seed_batch
 
 Autocast = Callable[[], AbstractContextManager[Any]]
 Metrics = Mapping[str, tuple[Any, ...]]
-"""By name: its sum over a batch, and the count to divide by. Must have "loss". Sums of shape (k,), such as one per
+"""By name: its sum over a batch, and the count to divide by. Must have "loss".
+
+Sums of shape (k,), such as one per
 class, give the mean over the entries that have a count."""
 
 
@@ -20,7 +22,8 @@ class Meter:
 
     def __init__(self, world: World) -> None:
         self.world, self.batches = world, list[Metrics]()
-        self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64  # some have no float64
+        # some have no float64
+        self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
 
     def add(self, metrics: Metrics) -> None:
         """Add copies of the metrics of one batch, as the next step of a CUDA graph overwrites them."""
@@ -37,11 +40,16 @@ class Meter:
         *sums, last = fetched.split([*map(len, pairs), len(own)])
         self.world.all_reduce(fetched[: len(fetched) - len(own)])
         self.batches = []
-        means = {name: _mean(*pair.view(2, -1).tolist()) for name, pair in zip(totals, sums, strict=True)}
+        means = {
+            name: _mean(*pair.view(2, -1).tolist()) for name, pair in zip(totals, sums, strict=True)
+        }
         return means | dict(zip(own, last.tolist(), strict=True))
 
     def _totals(self) -> dict[str, tuple[Tensor, ...]]:
-        columns = {name: zip(*(batch[name] for batch in self.batches), strict=True) for name in sorted(self.batches[0])}
+        columns = {
+            name: zip(*(batch[name] for batch in self.batches), strict=True)
+            for name in sorted(self.batches[0])
+        }
         return {name: tuple(map(self._sum, pair)) for name, pair in columns.items()}
 
     def _sum(self, values: tuple[Tensor | float, ...]) -> Tensor:
@@ -62,11 +70,17 @@ def _mean(sums: list[float], counts: list[float]) -> float:
 
 
 def evaluate(
-    net: nn.Module, batches: Iterable[Any], counted: int, prepare: nn.Module, autocast: Autocast, world: World
+    net: nn.Module,
+    batches: Iterable[Any],
+    counted: int,
+    prepare: nn.Module,
+    autocast: Autocast,
+    world: World,
 ) -> dict[str, float]:
     """Return the metrics over the validation samples of all ranks; only the first `counted` batches count.
 
-    A model whose validation needs gradients, such as a physics-informed loss, sets `needs_gradients_in_validation`.
+    A model whose validation needs gradients, such as a physics-informed loss, sets
+    `needs_gradients_in_validation`.
     """
     meter, generator = Meter(world), seed_batch(world, 0, 0, 0)
     needs_gradients = getattr(getattr(net, "module", net), "needs_gradients_in_validation", False)

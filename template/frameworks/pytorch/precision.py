@@ -17,14 +17,19 @@ def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, torch.
         torch.backends.cudnn.benchmark = cfg.cudnn_benchmark
         torch.set_float32_matmul_precision("highest" if name == "fp32" else "high")
         cudnn: Any = torch.backends.cudnn
-        cudnn.allow_tf32 = name != "fp32"  # of torch before 2.9; reading it fails if it contradicts the next two
+        # of torch before 2.9; reading it fails if it contradicts the next two
+        cudnn.allow_tf32 = name != "fp32"
         cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "ieee" if name == "fp32" else "tf32"
     elif name == "tf32":
         cfg.refuse("precision", f"the {device.type} has no TF32: use auto")
     scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
     if name in ("fp32", "tf32"):
         return name, nullcontext, scaler
-    return name, partial(torch.autocast, device.type, torch.float16 if name == "fp16" else torch.bfloat16), scaler
+    return (
+        name,
+        partial(torch.autocast, device.type, torch.float16 if name == "fp16" else torch.bfloat16),
+        scaler,
+    )
 
 
 def best(device: torch.device) -> str:

@@ -33,7 +33,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     precision_name, autocast, scaler = precision.setup(cfg.speed, world.device)
     components = build_components(cfg, world)
 
-    # Data. The ranks take micro-batches of one global order in turn, which depends on (seed, epoch) alone.
+    # Data. The ranks take micro-batches of one global order in turn, which depends on (seed, epoch)
+    # alone.
     train_set, val_set, spec = data.load(cfg.data)
     for component in components:
         train_set, val_set = component.wrap_dataset(train_set), component.wrap_dataset(val_set)
@@ -43,28 +44,38 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     val_order, val_counted = loader.val_batches(len(val_set), plan.micro_batch, world)
     val_batches = loader.Loader(val_set, val_order, cfg.loader, world)
 
-    # Model. `model` has the weights and names of a checkpoint; `net`, which is called, may be DDP around it.
+    # Model. `model` has the weights and names of a checkpoint; `net`, which is called, may be DDP
+    # around it.
     model: nn.Module = build(cfg.model, spec)
     for component in components:
         model = component.convert_model(model)
     net = only(components, lambda it: it.parallelize(model, cfg))
     if net is None:
-        if cfg.speed.channels_last is True or (cfg.speed.channels_last == "auto" and world.device.type == "cuda"):
+        if cfg.speed.channels_last is True or (
+            cfg.speed.channels_last == "auto" and world.device.type == "cuda"
+        ):
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         net = model = model.to(world.device)
         if world.size > 1:
             ids = None if world.device.index is None else [world.device.index]
             net = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
     if cfg.speed.compile == "model":
-        net.compile(dynamic=False, mode=cfg.speed.compile_mode)  # in place: the names of parameters stay the same
+        # in place: the names of parameters stay the same
+        net.compile(dynamic=False, mode=cfg.speed.compile_mode)
 
     # Optimizer and schedule.
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = only(components, lambda it: it.build_optimizer(model, cfg)) or optim.adamw(model, cfg.optim)
-    schedule = only(components, lambda it: it.build_schedule(plan, cfg)) or optim.OneCycle(cfg.optim, plan)
+    optimizer = only(components, lambda it: it.build_optimizer(model, cfg)) or optim.adamw(
+        model, cfg.optim
+    )
+    schedule = only(components, lambda it: it.build_schedule(plan, cfg)) or optim.OneCycle(
+        cfg.optim, plan
+    )
 
-    # Resume from the newest intact checkpoint of this run. Sample order and random numbers follow from the step.
-    step_generator = torch.Generator()  # for random numbers of a step that must be equal on all ranks
+    # Resume from the newest intact checkpoint of this run. Sample order and random numbers follow
+    # from the step.
+    # for random numbers of a step that must be equal on all ranks
+    step_generator = torch.Generator()
     folder = cfg.run.dir / (cfg.run.name or world.broadcast(time.strftime("%Y-%m-%d-%H-%M-%S")))
     run = Run(cfg, world, folder, plan, model, optimizer, step_generator)
     skipped = torch.zeros((), device=world.device)  # steps that fp16 skipped
@@ -72,7 +83,9 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     for component in components:
         component.on_train_start(run)
         on_train_end.callback(component.on_train_end, run)
-    checkpoints = only(components, lambda it: it.checkpointer(run)) or Checkpoints(folder, cfg.run.keep, world)
+    checkpoints = only(components, lambda it: it.checkpointer(run)) or Checkpoints(
+        folder, cfg.run.keep, world
+    )
 
     def state() -> dict[str, Any]:  # the content of a checkpoint
         return {
@@ -123,7 +136,13 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         micro_step, update = component.wrap_step(run, micro_step, update)
 
     stop_requests = distributed.StopRequests(world, cfg.run.hours)
-    with lock(folder, world), closing(Log(run)) as log, closing(batches), stop_requests, on_train_end:
+    with (
+        lock(folder, world),
+        closing(Log(run)) as log,
+        closing(batches),
+        stop_requests,
+        on_train_end,
+    ):
         log.first_lines(precision_name, schedule.peak, len(train_set), len(val_set))
 
         def validate() -> dict[str, float]:
@@ -138,7 +157,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             log.write("val", results)
             return results
 
-        # A resumed run validates again, as it may have ended between a checkpoint and its validation.
+        # A resumed run validates again, as it may have ended between a checkpoint and its
+        # validation.
         results = validate() if run.step > 0 and plan.validates(run.step) else {}
         meter, grad_norm = Meter(world), torch.tensor(math.nan)
         gc.freeze()  # the garbage collector skips what exists now
@@ -151,7 +171,8 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                     if world.size == 1 and grad_norm.isfinite():
                         checkpoints.save(state())
                     raise
-                generator = distributed.seed_batch(world, cfg.run.seed, run.step, micro)  # augmentation and dropout
+                # augmentation and dropout
+                generator = distributed.seed_batch(world, cfg.run.seed, run.step, micro)
                 batch = prepare(loaded, True, generator)
                 meter.add(micro_step(batch, 1 / plan.accumulate, micro == plan.accumulate - 1))
             lr = schedule.set(optimizer, run.step - run.known_skipped)
@@ -162,25 +183,36 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             logs, validates = run.step % cfg.log.every == 0, plan.validates(run.step)
             stop = stop_requests.agreed()
             if logs or validates or stop:
-                scalars = {"grad_norm": grad_norm} | ({"skipped": skipped} if scaler.is_enabled() else {})
+                scalars = {"grad_norm": grad_norm} | (
+                    {"skipped": skipped} if scaler.is_enabled() else {}
+                )
                 row = meter.read(scalars)  # the only synchronization with the device
-                if not math.isfinite(row["loss"]) or not (scaler.is_enabled() or math.isfinite(row["grad_norm"])):
+                if not math.isfinite(row["loss"]) or not (
+                    scaler.is_enabled() or math.isfinite(row["grad_norm"])
+                ):
                     found = f"the loss is {row['loss']:.4g} and the gradient norm {row['grad_norm']:.4g}"
                     raise UserError(f"{found} at step {run.step:,}: lower optim.lr")
-                if logs or validates:  # not at a stop, so that a resumed run repeats the uninterrupted one
+                if (
+                    logs or validates
+                ):  # not at a stop, so that a resumed run repeats the uninterrupted one
                     run.known_skipped = int(row.get("skipped", run.known_skipped))
                 row |= {"lr": lr, **log.speed()}
                 for component in components:
                     component.on_log(run, row)
                 log.train(row)
-            if validates or stop:  # saved before the validation, so that an error in it costs no training
+            if (
+                validates or stop
+            ):  # saved before the validation, so that an error in it costs no training
                 log.flush()
                 checkpoints.save(state())
             if validates:
                 results = validate()
             if stop and run.step < plan.total_steps and not run.finished:
                 raise Stopped(f"stopped at step {run.step:,}: resume with --run.name {folder.name}")
-        log.print(f"done after {run.step:,} steps: " + ", ".join(f"{name} {it:.4g}" for name, it in results.items()))
+        log.print(
+            f"done after {run.step:,} steps: "
+            + ", ".join(f"{name} {it:.4g}" for name, it in results.items())
+        )
     return results
 
 

@@ -1,4 +1,7 @@
-"""BERT (Devlin et al. 2019, arXiv:1810.04805) with a classifier on its first token. This file is yours to edit."""
+"""BERT (Devlin et al. 2019, arXiv:1810.04805) with a classifier on its first token.
+
+This file is yours to edit.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -40,7 +43,10 @@ class ModelConfig(Section):
         self.take(SIZES[self.size])
         super().__post_init__()
         if self.width % self.heads or self.width // self.heads % 8:
-            self.refuse("heads", f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores")
+            self.refuse(
+                "heads",
+                f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores",
+            )
 
 
 class Embeddings(nn.Module):
@@ -55,7 +61,10 @@ class Embeddings(nn.Module):
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = self.position_embeddings.weight[: tokens.shape[1]] + self.token_type_embeddings.weight[0]
+        places = (
+            self.position_embeddings.weight[: tokens.shape[1]]
+            + self.token_type_embeddings.weight[0]
+        )
         embedded: Tensor = self.drop(self.LayerNorm(self.word_embeddings(tokens) + places))
         return embedded
 
@@ -80,7 +89,9 @@ class Block(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.heads, self.dropout = cfg.heads, cfg.dropout
-        qkv = nn.ModuleDict({name: nn.Linear(cfg.width, cfg.width) for name in ("query", "key", "value")})
+        qkv = nn.ModuleDict(
+            {name: nn.Linear(cfg.width, cfg.width) for name in ("query", "key", "value")}
+        )
         self.attention = nn.ModuleDict({"self": qkv, "output": Residual(cfg, cfg.width)})
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(cfg.width, 4 * cfg.width)})
         self.output = Residual(cfg, 4 * cfg.width)
@@ -89,7 +100,9 @@ class Block(nn.Module):
         n, t, d = x.shape
         qkv = self.attention["self"].children()
         q, k, v = (part(x).view(n, t, self.heads, d // self.heads).transpose(1, 2) for part in qkv)
-        mixed = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, mask, self.dropout if self.training else 0.0
+        )
         x = self.attention["output"](mixed.transpose(1, 2).reshape(n, t, d), x)
         output: Tensor = self.output(F.gelu(self.intermediate["dense"](x)), x)
         return output
@@ -101,13 +114,17 @@ class BERT(nn.Module):
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
         self.smoothing = cfg.label_smoothing
-        # The names are those of transformers' BertForSequenceClassification, so that its checkpoints load as they are.
+        # The names are those of transformers' BertForSequenceClassification, so that its
+        # checkpoints load as they are.
         self.bert = nn.ModuleDict({"embeddings": Embeddings(cfg, spec)})
-        self.bert["encoder"] = nn.ModuleDict({"layer": nn.ModuleList(Block(cfg) for _ in range(cfg.depth))})
+        self.bert["encoder"] = nn.ModuleDict(
+            {"layer": nn.ModuleList(Block(cfg) for _ in range(cfg.depth))}
+        )
         self.bert["pooler"] = nn.ModuleDict({"dense": nn.Linear(cfg.width, cfg.width)})
         self.drop = nn.Dropout(cfg.dropout)
         self.classifier = nn.Linear(cfg.width, len(spec.classes))
-        std = (3 * cfg.width) ** -0.5  # that of BERT's code, 0.02 for width 768, scaled to this width
+        # that of BERT's code, 0.02 for width 768, scaled to this width
+        std = (3 * cfg.width) ** -0.5
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=std)
@@ -128,10 +145,14 @@ class BERT(nn.Module):
         logits: Tensor = self.classifier(self.drop(summary))
         return logits
 
-    def forward(self, tokens: Tensor, mask: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+    def forward(
+        self, tokens: Tensor, mask: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean loss, and for each metric its sum over the batch and the number of texts."""
         logits = self.predict(tokens, mask)
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.smoothing if self.training else 0.0)
+        loss = F.cross_entropy(
+            logits, labels, label_smoothing=self.smoothing if self.training else 0.0
+        )
         correct, count = (logits.argmax(1) == labels).sum(), len(labels)
         return loss, {"loss": (loss.detach() * count, count), "accuracy": (correct, count)}
 

@@ -22,8 +22,12 @@ def network(**values: Any) -> BERT:
     return net
 
 
-@pytest.mark.parametrize(("size", "published"), [("mini", 11_170_560), ("base", 109_482_240), ("large", 335_141_888)])
-def test_sizes_have_the_published_parameter_counts(size: Literal["mini", "base", "large"], published: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "published"), [("mini", 11_170_560), ("base", 109_482_240), ("large", 335_141_888)]
+)
+def test_sizes_have_the_published_parameter_counts(
+    size: Literal["mini", "base", "large"], published: int
+) -> None:
     """Those of BERT without a classifier, with its 30,522 tokens and 512 positions."""
     with torch.device("meta"):
         net = build(ModelConfig(size=size), spec_of(30522, 512))
@@ -65,7 +69,9 @@ def test_blocks_have_one_name_each_in_checkpoints() -> None:
 
 @pytest.mark.parametrize(("positions", "rows"), [(0, 16), (8, 16), (32, 32)])
 def test_there_is_a_position_for_each_token(positions: int, rows: int) -> None:
-    assert network(positions=positions).state_dict()["bert.embeddings.position_embeddings.weight"].shape == (rows, 64)
+    assert network(positions=positions).state_dict()[
+        "bert.embeddings.position_embeddings.weight"
+    ].shape == (rows, 64)
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

@@ -12,9 +12,14 @@ from torch.nn import functional as F
 from .config_base import Section
 from .data import Spec
 
-SIZES = {"small": ((16, 32), 1), "36M": ((128, 256, 256, 256), 2), "114M": ((128, 128, 256, 256, 512, 512), 2)}
+SIZES = {
+    "small": ((16, 32), 1),
+    "36M": ((128, 256, 256, 256), 2),
+    "114M": ((128, 128, 256, 256, 512, 512), 2),
+}
 """Channels of each resolution, from the full one by halves; and residual blocks of each in the contracting path."""
-DRAWS = 61  # fixed pairs of noise and time for validation; a prime, as levels may be multiples of a number
+# fixed pairs of noise and time for validation; a prime, as levels may be multiples of a number
+DRAWS = 61
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,15 @@ class Block(nn.Module):
         hidden = self.conv1(F.silu(self.norm1(x))) + self.shift(time)[:, :, None, None]
         x = self.skip(x) + self.conv2(F.silu(self.norm2(hidden)))
         if self.attention:  # of one head, between all pixels
-            q, k, v = self.attention["qkv"](self.attention["norm"](x)).flatten(2).transpose(1, 2)[:, None].chunk(3, 3)
-            mixed = F.scaled_dot_product_attention(q, k, v).squeeze(1).transpose(1, 2).reshape(x.shape)
+            q, k, v = (
+                self.attention["qkv"](self.attention["norm"](x))
+                .flatten(2)
+                .transpose(1, 2)[:, None]
+                .chunk(3, 3)
+            )
+            mixed = (
+                F.scaled_dot_product_attention(q, k, v).squeeze(1).transpose(1, 2).reshape(x.shape)
+            )
             x = x + self.attention["out"](mixed)
         return x
 
@@ -64,12 +76,20 @@ class UNet(nn.Module):
         self.shape = (spec.channels, spec.size, spec.size)
         widths, self.depth = SIZES[cfg.size]
         embedding = 4 * widths[0]
-        self.embed = nn.Sequential(nn.Linear(widths[0], embedding), nn.SiLU(), nn.Linear(embedding, embedding))
+        self.embed = nn.Sequential(
+            nn.Linear(widths[0], embedding), nn.SiLU(), nn.Linear(embedding, embedding)
+        )
         self.stem = nn.Conv2d(spec.channels, widths[0], 3, padding=1)
-        attends = [spec.size // 2**level == 16 for level in range(len(widths))]  # in pixels, as in the paper
-        blocks, skips = [], []  # skips: the channels of what the contracting path hands to the expanding one
+        # in pixels, as in the paper
+        attends = [spec.size // 2**level == 16 for level in range(len(widths))]
+        # skips: the channels of what the contracting path hands to the expanding one
+        blocks, skips = (
+            [],
+            [],
+        )
         for level, width in enumerate(widths):
-            skips.append(widths[max(level - 1, 0)])  # of the stem, or of the convolution that halves the resolution
+            # of the stem, or of the convolution that halves the resolution
+            skips.append(widths[max(level - 1, 0)])
             for _ in range(self.depth):
                 blocks.append(Block(skips[-1], width, embedding, attends[level]))
                 skips.append(width)
@@ -79,16 +99,22 @@ class UNet(nn.Module):
                 blocks.append(Block(width + skips.pop(), widths[level], embedding, attends[level]))
                 width = widths[level]
         self.blocks = nn.ModuleList(blocks)
-        self.downs = nn.ModuleList(nn.Conv2d(width, width, 3, stride=2, padding=1) for width in widths[:-1])
+        self.downs = nn.ModuleList(
+            nn.Conv2d(width, width, 3, stride=2, padding=1) for width in widths[:-1]
+        )
         self.ups = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for width in widths[:0:-1])
         self.norm = norm(widths[0])
         self.head = nn.Conv2d(widths[0], spec.channels, 3, padding=1)
-        for name, weight in self.named_parameters():  # as the paper's code: the last layer of each branch is zero
+        for (
+            name,
+            weight,
+        ) in self.named_parameters():  # as the paper's code: the last layer of each branch is zero
             if weight.ndim > 1:
                 nn.init.xavier_uniform_(weight)
             if name.endswith(("bias", "conv2.weight", "out.weight", "head.weight")):
                 nn.init.zeros_(weight)
-        slower = torch.exp(-math.log(10_000) * torch.arange(embedding // 8) / (embedding // 8))  # arXiv:1706.03762, 3.5
+        # arXiv:1706.03762, 3.5
+        slower = torch.exp(-math.log(10_000) * torch.arange(embedding // 8) / (embedding // 8))
         self.frequencies = nn.Buffer(1000 * slower, persistent=False)  # DDPM has 1,000 times
         fixed = np.random.default_rng(0).standard_normal(math.prod(self.shape) + DRAWS - 1)
         self.noise = nn.Buffer(torch.tensor(fixed, dtype=torch.float32), persistent=False)
@@ -115,15 +141,22 @@ class UNet(nn.Module):
         return velocities.to(points.dtype)
 
     def sample(self, count: int, generator: torch.Generator, steps: int = 16) -> Tensor:
-        """Sample new images, with values from 0 to 1, by Heun's method: Karras et al. 2022 (arXiv:2206.00364)."""
+        """Sample new images, with values from 0 to 1, by Heun's method: Karras et al.
+
+        2022 (arXiv:2206.00364).
+        """
         points = torch.randn(count, *self.shape, device=generator.device, generator=generator)
         for number in range(steps):
             times = points.new_full((count,), number / steps)
             velocity = self.predict(points, times)
-            points = points + (velocity + self.predict(points + velocity / steps, times + 1 / steps)) / (2 * steps)
+            points = points + (
+                velocity + self.predict(points + velocity / steps, times + 1 / steps)
+            ) / (2 * steps)
         return (points * self.std + self.mean).clamp(0, 1)
 
-    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+    def forward(
+        self, images: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean squared error of the velocities, and its sum over the batch; labels are unused."""
         if self.training:
             noise, times = torch.randn_like(images), torch.rand(len(images), device=images.device)

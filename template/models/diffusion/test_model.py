@@ -12,7 +12,9 @@ from ..model import ModelConfig, UNet, build
 def prepared(count: int) -> tuple[UNet, tuple[Tensor, ...]]:
     """Return a model without zero weights, and validation images with their labels."""
     _, val_set, spec = load(DataConfig())
-    batch = Prepare(spec, DataConfig())(val_set.__getitems__(list(range(count))), False, torch.Generator())
+    batch = Prepare(spec, DataConfig())(
+        val_set.__getitems__(list(range(count))), False, torch.Generator()
+    )
     torch.manual_seed(0)
     model = build(ModelConfig(), spec)
     for name, weight in model.named_parameters():
@@ -41,9 +43,8 @@ def test_sampler_follows_the_velocity_to_the_images(monkeypatch: pytest.MonkeyPa
 def test_validation_does_not_depend_on_the_batch() -> None:
     model, (images, labels) = prepared(6)
     parts = sum(model(images[part : part + 1], labels[:1])[1]["loss"][0] for part in range(6))
-    torch.testing.assert_close(
-        model(images, labels)[1]["loss"][0], parts, rtol=1e-4, atol=0
-    )  # fp32 adds in another order
+    # fp32 adds in another order
+    torch.testing.assert_close(model(images, labels)[1]["loss"][0], parts, rtol=1e-4, atol=0)
 
 
 @torch.no_grad()
@@ -68,7 +69,9 @@ def test_loss_is_fp32_under_autocast() -> None:
 @torch.no_grad()
 def test_new_images_depend_on_the_seed_and_velocities_on_the_time() -> None:
     model, (images, _) = prepared(3)
-    first, again, other = (model.sample(3, torch.Generator().manual_seed(seed), steps=2) for seed in (1, 1, 2))
+    first, again, other = (
+        model.sample(3, torch.Generator().manual_seed(seed), steps=2) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert 0 <= first.min() <= first.max() <= 1
@@ -77,5 +80,7 @@ def test_new_images_depend_on_the_seed_and_velocities_on_the_time() -> None:
 
 
 def test_image_size_that_cannot_be_halved_is_an_error() -> None:
-    with pytest.raises(UserError, match="model.size is 114M: the image size of 48 pixels must be a multiple of 32"):
+    with pytest.raises(
+        UserError, match="model.size is 114M: the image size of 48 pixels must be a multiple of 32"
+    ):
         build(ModelConfig(size="114M"), Spec(1, 48, ("a",), (0.5,), (0.1,)))

@@ -1,4 +1,7 @@
-"""A decoder-only transformer: Radford et al. 2019, GPT-2. This file is yours to edit; train.py uses `build`."""
+"""A decoder-only transformer: Radford et al. 2019, GPT-2.
+
+This file is yours to edit; train.py uses `build`.
+"""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +16,12 @@ from .data import Spec
 
 SIZES: dict[str, dict[str, object]] = {
     "tiny": {"depth": 2, "width": 80, "heads": 2, "positions": "rotary"},
-    "124M": {"depth": 12, "width": 768, "heads": 12, "positions": "learned"},  # GPT-2, table 2 of its paper
+    "124M": {
+        "depth": 12,
+        "width": 768,
+        "heads": 12,
+        "positions": "learned",
+    },  # GPT-2, table 2 of its paper
     "355M": {"depth": 24, "width": 1024, "heads": 16, "positions": "learned"},
 }
 
@@ -31,7 +39,10 @@ class ModelConfig(Section):
     heads: int = within("[0, inf)", 0)
     """Number of attention heads of width / heads dimensions each. 0: set by `size`."""
     positions: Literal["auto", "rotary", "learned"] = "auto"
-    """Position embedding: rotary (Su et al. 2021, arXiv:2104.09864), or learned as in GPT-2. auto: set by `size`."""
+    """Position embedding: rotary (Su et al. 2021, arXiv:2104.09864), or learned as in GPT-2.
+
+    auto: set by `size`.
+    """
     dropout: float = within("[0, 1)", 0.0)
     """Dropout probability; not needed for less than one epoch."""
 
@@ -39,7 +50,10 @@ class ModelConfig(Section):
         self.take(SIZES[self.size])
         super().__post_init__()
         if self.width % self.heads or self.width // self.heads % 8:
-            self.refuse("heads", f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores")
+            self.refuse(
+                "heads",
+                f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores",
+            )
 
 
 class Rotary(nn.Module):
@@ -55,8 +69,11 @@ class Rotary(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         cosine, sine = self.cosine[: x.shape[-2]], self.sine[: x.shape[-2]]
         left, right = x.chunk(2, dim=-1)
-        rotated: Tensor = torch.cat([left * cosine - right * sine, left * sine + right * cosine], dim=-1)
-        return rotated.to(x.dtype)  # the buffers are fp32, but queries and keys may not be, under autocast
+        rotated: Tensor = torch.cat(
+            [left * cosine - right * sine, left * sine + right * cosine], dim=-1
+        )
+        # the buffers are fp32, but queries and keys may not be, under autocast
+        return rotated.to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -74,7 +91,9 @@ class Attention(nn.Module):
         n, t, d = x.shape
         q, k, v = self.qkv(x).view(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
         dropped = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, dropout_p=dropped, is_causal=True)
+        y = F.scaled_dot_product_attention(
+            self.rotate(q), self.rotate(k), v, dropout_p=dropped, is_causal=True
+        )
         mixed: Tensor = self.out(y.transpose(1, 2).reshape(n, t, d))
         return mixed
 
@@ -104,19 +123,25 @@ class GPT(nn.Module):
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
         self.vocabulary, self.bytes_per_token = spec.vocabulary, spec.bytes_per_token
-        # Padded to a multiple of 64 for fast matrix products; the logits of the last rows are never used.
+        # Padded to a multiple of 64 for fast matrix products; the logits of the last rows are never
+        # used.
         rows = -(-spec.vocabulary // 64) * 64
         self.tokens = nn.Embedding(rows, cfg.width)
-        self.positions = nn.Embedding(spec.context, cfg.width) if cfg.positions == "learned" else None
+        self.positions = (
+            nn.Embedding(spec.context, cfg.width) if cfg.positions == "learned" else None
+        )
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg, spec.context) for _ in range(cfg.depth))
         self.norm = nn.LayerNorm(cfg.width)
         self.head = nn.Linear(cfg.width, rows, bias=False)
         self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
-        # As GPT-2 (section 2.3), with its standard deviation of 0.02 for width 768 scaled to this width.
+        # As GPT-2 (section 2.3), with its standard deviation of 0.02 for width 768 scaled to this
+        # width.
         std = (3 * cfg.width) ** -0.5
         for name, parameter in self.named_parameters():
-            if name.endswith(("out.weight", "narrow.weight")):  # keeps the residual stream's variance
+            if name.endswith(
+                ("out.weight", "narrow.weight")
+            ):  # keeps the residual stream's variance
                 nn.init.normal_(parameter, std=std / math.sqrt(2 * cfg.depth))
             elif parameter.ndim == 2:
                 nn.init.normal_(parameter, std=std)
@@ -134,12 +159,17 @@ class GPT(nn.Module):
         logits: Tensor = self.head(self.norm(x))
         return logits[..., : self.vocabulary]
 
-    def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
+    def forward(
+        self, tokens: Tensor, targets: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
         """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
         loss = F.cross_entropy(self.predict(tokens).flatten(0, 1), targets.flatten())
         count = targets.numel()
         nats = loss.detach() * count
-        return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count * self.bytes_per_token)}
+        return loss, {
+            "loss": (nats, count),
+            "bits_per_byte": (nats / math.log(2), count * self.bytes_per_token),
+        }
 
 
 def build(cfg: ModelConfig, spec: Spec) -> GPT:

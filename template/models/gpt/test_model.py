@@ -11,7 +11,9 @@ from ..model import ModelConfig, build
 
 
 @pytest.mark.parametrize(("size", "published"), [("124M", 124_439_808), ("355M", 354_823_168)])
-def test_sizes_have_the_published_parameter_counts(size: Literal["124M", "355M"], published: int) -> None:
+def test_sizes_have_the_published_parameter_counts(
+    size: Literal["124M", "355M"], published: int
+) -> None:
     """Those of GPT-2 small and medium, and our 47 rows of padding in the embedding."""
     cfg = ModelConfig(size=size)
     with torch.device("meta"):
@@ -56,7 +58,9 @@ def test_padding_of_the_vocabulary_is_neither_trained_nor_counted() -> None:
 
 
 def test_invalid_sizes_are_refused() -> None:
-    with pytest.raises(UserError, match=r"model\.heads is 2: it must divide model\.width=12 into multiples of 8"):
+    with pytest.raises(
+        UserError, match=r"model\.heads is 2: it must divide model\.width=12 into multiples of 8"
+    ):
         ModelConfig(width=12)
     with pytest.raises(UserError, match=r"model\.heads is 3"):
         ModelConfig(heads=3)

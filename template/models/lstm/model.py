@@ -1,4 +1,7 @@
-"""Residual LSTMs (Hochreiter and Schmidhuber 1997) for text and time series. This file is yours to edit."""
+"""Residual LSTMs (Hochreiter and Schmidhuber 1997) for text and time series.
+
+This file is yours to edit.
+"""
 
 import math
 from dataclasses import dataclass
@@ -44,12 +47,15 @@ class Block(nn.Module):
         self.lstm = nn.LSTM(cfg.width, cfg.width, batch_first=True)
         self.drop = nn.Dropout(cfg.dropout)
         weights = dict(self.lstm.named_parameters())
-        for inputs, recurrent in zip(weights["weight_ih_l0"].chunk(4), weights["weight_hh_l0"].chunk(4), strict=True):
+        for inputs, recurrent in zip(
+            weights["weight_ih_l0"].chunk(4), weights["weight_hh_l0"].chunk(4), strict=True
+        ):
             nn.init.xavier_uniform_(inputs)  # Glorot and Bengio 2010
             nn.init.orthogonal_(recurrent)  # Saxe et al. 2013, arXiv:1312.6120
         nn.init.zeros_(weights["bias_ih_l0"])
         nn.init.zeros_(weights["bias_hh_l0"])
-        nn.init.ones_(weights["bias_ih_l0"].chunk(4)[1])  # forget gates start open: Jozefowicz et al. 2015, section 3.2
+        # forget gates start open: Jozefowicz et al. 2015, section 3.2
+        nn.init.ones_(weights["bias_ih_l0"].chunk(4)[1])
 
     def forward(self, x: Tensor) -> Tensor:
         added: Tensor = self.drop(_hidden_states(self.lstm, self.norm(x)))
@@ -57,11 +63,22 @@ class Block(nn.Module):
 
 
 def _hidden_states(lstm: nn.LSTM, x: Tensor) -> Tensor:
-    """Run a layer in fp32, or on a GPU in autocast's format. In bf16 cuDNN's autocast would compute in fp16."""
+    """Run a layer in fp32, or on a GPU in autocast's format.
+
+    In bf16 cuDNN's autocast would compute in fp16.
+    """
     kind = x.device.type
-    amp = torch.get_autocast_dtype(kind) if kind == "cuda" and torch.is_autocast_enabled(kind) else None
+    amp = (
+        torch.get_autocast_dtype(kind)
+        if kind == "cuda" and torch.is_autocast_enabled(kind)
+        else None
+    )
     with torch.autocast(kind, torch.float16, enabled=amp == torch.float16):
-        hidden: Tensor = in_bf16(lstm, x) if amp == torch.bfloat16 else lstm(x.to(next(lstm.parameters()).dtype))[0]
+        hidden: Tensor = (
+            in_bf16(lstm, x)
+            if amp == torch.bfloat16
+            else lstm(x.to(next(lstm.parameters()).dtype))[0]
+        )
     return hidden
 
 
@@ -72,13 +89,17 @@ def in_bf16(lstm: nn.LSTM, x: Tensor) -> Tensor:
     copies = flat.split([weight.numel() for weight in weights])
     shaped = [copy.view_as(weight) for copy, weight in zip(copies, weights, strict=True)]
     start = x.new_zeros(1, len(x), lstm.hidden_size, dtype=torch.bfloat16)
-    return torch.lstm(x.to(torch.bfloat16), (start, start), shaped, True, 1, 0.0, lstm.training, False, True)[0]
+    return torch.lstm(
+        x.to(torch.bfloat16), (start, start), shaped, True, 1, 0.0, lstm.training, False, True
+    )[0]
 
 
 class LSTM(nn.Module):
     """Base of both models: LSTM blocks from (n, t, width) to normalized states (n, t, width)."""
 
-    no_compile_reason = "torch.compile does not trace nn.LSTM, whose fused cuDNN kernels are fast already"
+    no_compile_reason = (
+        "torch.compile does not trace nn.LSTM, whose fused cuDNN kernels are fast already"
+    )
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
@@ -100,14 +121,17 @@ class Language(LSTM):
         self.tokens = nn.Embedding(spec.vocabulary, cfg.width)
         self.head = nn.Linear(cfg.width, spec.vocabulary, bias=False)
         self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
-        nn.init.normal_(self.tokens.weight, std=(3 * cfg.width) ** -0.5)  # the first predictions are nearly uniform
+        # the first predictions are nearly uniform
+        nn.init.normal_(self.tokens.weight, std=(3 * cfg.width) ** -0.5)
 
     def predict(self, tokens: Tensor) -> Tensor:
         """Logits of the next byte at each of the (n, t) positions."""
         logits: Tensor = self.head(self._states(self.tokens(tokens)))
         return logits
 
-    def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+    def forward(
+        self, tokens: Tensor, targets: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean loss in nats, and for each metric its sum over the batch and the count of bytes."""
         loss = F.cross_entropy(self.predict(tokens).flatten(0, 1), targets.flatten())
         nats, count = loss.detach() * targets.numel(), targets.numel()
@@ -132,13 +156,23 @@ class Forecaster(LSTM):
         forecast: Tensor = rows[:, -1:] + correction.to(rows.dtype).view(-1, *self.shape)
         return forecast
 
-    def forward(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
+    def forward(
+        self, rows: Tensor, targets: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
         """Return the mean squared error and the metrics; `skill` is 1 - error / error of repeating the last value."""
         error = self.predict(rows) - targets
         loss = error.square().mean()
-        squared, naive, count = error.detach().square().sum(), (rows[:, -1:] - targets).square().sum(), targets.numel()
+        squared, naive, count = (
+            error.detach().square().sum(),
+            (rows[:, -1:] - targets).square().sum(),
+            targets.numel(),
+        )
         absolute = (error.detach().abs() * self.std).sum()
-        return loss, {"loss": (squared, count), "mae": (absolute, count), "skill": (naive - squared, naive)}
+        return loss, {
+            "loss": (squared, count),
+            "mae": (absolute, count),
+            "skill": (naive - squared, naive),
+        }
 
 
 def build(cfg: ModelConfig, spec: Spec) -> Language | Forecaster:

@@ -10,15 +10,23 @@ from ..data import Spec
 from ..model import Forecaster, Language, ModelConfig, build, in_bf16
 
 TEXT = Spec(vocabulary=256, context=32)
-SERIES = Spec(vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0, 0.0), std=(1.0, 5.0))
+SERIES = Spec(
+    vocabulary=0, context=20, horizon=5, columns=("a", "b"), mean=(0.0, 0.0), std=(1.0, 5.0)
+)
 
 
 @pytest.mark.parametrize(("size", "depth", "width"), [("small", 2, 96), ("base", 3, 640)])
-def test_parameter_counts_are_those_of_the_layers(size: Literal["small", "base"], depth: int, width: int) -> None:
+def test_parameter_counts_are_those_of_the_layers(
+    size: Literal["small", "base"], depth: int, width: int
+) -> None:
     with torch.device("meta"):
         net = build(ModelConfig(size=size), TEXT)
-    layer = 4 * width * (2 * width + 2) + 2 * width  # four gates with two matrices and two biases; a norm
-    assert sum(parameter.numel() for parameter in net.parameters()) == 256 * width + depth * layer + 2 * width
+    # four gates with two matrices and two biases; a norm
+    layer = 4 * width * (2 * width + 2) + 2 * width
+    assert (
+        sum(parameter.numel() for parameter in net.parameters())
+        == 256 * width + depth * layer + 2 * width
+    )
 
 
 def test_forget_gates_start_open_and_recurrent_weights_orthogonal() -> None:
@@ -50,7 +58,8 @@ def test_the_copy_of_the_weights_in_bf16_has_the_outputs_and_gradients_of_the_we
     direction = torch.randn_like(expected)
     torch.testing.assert_close(found.float(), expected, atol=0.02, rtol=0)
     gradients = [
-        torch.autograd.grad((states * direction).sum(), list(lstm.parameters())) for states in (found, expected)
+        torch.autograd.grad((states * direction).sum(), list(lstm.parameters()))
+        for states in (found, expected)
     ]
     for mine, its in zip(*gradients, strict=True):
         assert (mine - its).norm() < 0.02 * its.norm()
@@ -77,5 +86,9 @@ def test_forecast_metrics_have_their_definitions() -> None:
     error, naive = net.predict(rows).detach() - targets, rows[:, -1:] - targets
     assert found["loss"] == pytest.approx(float(error.square().mean()), rel=1e-5)
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert found["skill"] == pytest.approx(1 - float(error.square().sum() / naive.square().sum()), abs=1e-5)
-    assert found["mae"] == pytest.approx(float((error.abs() * torch.tensor([1.0, 5.0])).mean()), rel=1e-5)
+    assert found["skill"] == pytest.approx(
+        1 - float(error.square().sum() / naive.square().sum()), abs=1e-5
+    )
+    assert found["mae"] == pytest.approx(
+        float((error.abs() * torch.tensor([1.0, 5.0])).mean()), rel=1e-5
+    )

@@ -1,4 +1,7 @@
-"""A residual MLP for tables: Gorishniy et al. 2021 (arXiv:2106.11959), section 3.2. This file is yours to edit."""
+"""A residual MLP for tables: Gorishniy et al. 2021 (arXiv:2106.11959), section 3.2.
+
+This file is yours to edit.
+"""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,7 +27,10 @@ class ModelConfig(Section):
     size: Literal["small", "wide"] = "small"
     """Model size: sets the defaults of the fields below, which can be overridden one by one."""
     width: int = within("[0, inf)", 0)
-    """Width of the residual layers; the hidden layers inside are twice as wide. 0: set by `size`."""
+    """Width of the residual layers; the hidden layers inside are twice as wide.
+
+    0: set by `size`.
+    """
     depth: int = within("[0, 1000]", 0)
     """Number of blocks. 0: set by `size`."""
     embedding: int = within("[0, inf)", 0)
@@ -48,7 +54,8 @@ class Block(nn.Module):
         self.widen = nn.Linear(width, 2 * width)
         self.narrow = nn.Linear(2 * width, width, bias=False)  # BatchNorm follows in the next block
         self.drop = nn.Dropout(dropout)
-        # He et al. 2015, arXiv:1502.01852. Each block is initialized as the identity: arXiv:1706.02677, section 5.1.
+        # He et al. 2015, arXiv:1502.01852. Each block is initialized as the identity:
+        # arXiv:1706.02677, section 5.1.
         nn.init.kaiming_normal_(self.widen.weight, nonlinearity="relu")
         nn.init.zeros_(self.widen.bias)
         nn.init.zeros_(self.narrow.weight)
@@ -68,7 +75,8 @@ class MLP(nn.Module):
         self.mean, self.std, self.center = spec.target_mean, spec.target_std, spec.center
         starts = [0, *accumulate(1 + len(names) for names in spec.categories.values())]
         self.offsets = nn.Buffer(torch.tensor(starts[:-1], dtype=torch.int64), persistent=False)
-        # One embedding for all columns, with an offset per column: one kernel instead of one per column.
+        # One embedding for all columns, with an offset per column: one kernel instead of one per
+        # column.
         self.categories = nn.Embedding(starts[-1], cfg.embedding) if spec.categories else None
         inputs = len(spec.numeric) + len(spec.categories) * cfg.embedding
         self.padding = -inputs % 8
@@ -80,7 +88,8 @@ class MLP(nn.Module):
         nn.init.zeros_(self.head.weight)  # so that the first prediction is uniform, or the mean
         nn.init.zeros_(self.head.bias)
         if self.categories is not None:
-            nn.init.normal_(self.categories.weight)  # scale of the numbers; but zero for unknown categories
+            # scale of the numbers; but zero for unknown categories
+            nn.init.normal_(self.categories.weight)
             with torch.no_grad():
                 self.categories.weight[self.offsets] = 0.0
 
@@ -93,7 +102,9 @@ class MLP(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = F.relu(self.norm(x))
-        with torch.autocast(x.device.type, enabled=False):  # bf16 would round a predicted number to three digits
+        with torch.autocast(
+            x.device.type, enabled=False
+        ):  # bf16 would round a predicted number to three digits
             found: Tensor = self.head(x.to(self.head.weight.dtype))
         return found
 
@@ -108,7 +119,9 @@ class MLP(nn.Module):
         """Return the mean loss, and for each metric its sum over the batch and the count to divide by."""
         found, count = self.logits(numbers, codes), len(targets)
         if self.classifies:
-            loss = F.cross_entropy(found, targets, label_smoothing=self.smoothing if self.training else 0.0)
+            loss = F.cross_entropy(
+                found, targets, label_smoothing=self.smoothing if self.training else 0.0
+            )
             correct = (found.detach().argmax(1) == targets).sum()
             return loss, {"loss": (loss.detach() * count, count), "accuracy": (correct, count)}
         error = found.squeeze(1) - targets

@@ -1,4 +1,6 @@
-"""A residual network for images (He et al. 2015, arXiv:1512.03385): ResNet-18, ResNet-50, and one for small images.
+"""A residual network for images (He et al.
+
+2015, arXiv:1512.03385): ResNet-18, ResNet-50, and one for small images.
 
 This file is yours to edit. train.py uses `ModelConfig` and `build`.
 """
@@ -13,8 +15,18 @@ from .config_base import Section, within
 from .data import Spec
 
 SIZES: dict[str | int, dict[str, object]] = {
-    "small": {"width": 32, "depths": (1, 1, 1), "block": "basic", "stem": "3x3"},  # for images of 8 to 64 pixels
-    18: {"width": 64, "depths": (2, 2, 2, 2), "block": "basic", "stem": "7x7"},  # table 1 of the paper
+    "small": {
+        "width": 32,
+        "depths": (1, 1, 1),
+        "block": "basic",
+        "stem": "3x3",
+    },  # for images of 8 to 64 pixels
+    18: {
+        "width": 64,
+        "depths": (2, 2, 2, 2),
+        "block": "basic",
+        "stem": "7x7",
+    },  # table 1 of the paper
     50: {"width": 64, "depths": (3, 4, 6, 3), "block": "bottleneck", "stem": "7x7"},
 }
 
@@ -26,15 +38,23 @@ class ModelConfig(Section):
     size: Literal["small", 18, 50] = "small"
     """Model size: sets the defaults of the fields below, which can be overridden one by one."""
     width: int = within("[0, inf)", 0)
-    """Channels of the first stage; each further stage doubles them and halves the resolution. 0: set by `size`."""
+    """Channels of the first stage; each further stage doubles them and halves the resolution.
+
+    0: set by `size`.
+    """
     depths: tuple[int, ...] = ()
     """Number of residual blocks per stage; [9, 9, 9] with a width of 16 is the paper's ResNet-56 for
     CIFAR-10, with projections as shortcuts. Empty: set by `size`."""
     block: Literal["auto", "basic", "bottleneck"] = "auto"
-    """basic: two 3 x 3 convolutions; bottleneck: 1 x 1, 3 x 3, and 1 x 1 to four times the width. auto: set by
+    """basic: two 3 x 3 convolutions; bottleneck: 1 x 1, 3 x 3, and 1 x 1 to four times the width.
+
+    auto: set by
     `size`."""
     stem: Literal["auto", "3x3", "7x7"] = "auto"
-    """First layer; 7x7 also halves the resolution twice, for images of 128 pixels and more. auto: set by `size`."""
+    """First layer; 7x7 also halves the resolution twice, for images of 128 pixels and more.
+
+    auto: set by `size`.
+    """
     label_smoothing: float = within("[0, 1)", 0.0)
     """Label smoothing in training: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
 
@@ -60,14 +80,21 @@ class Block(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
         super().__init__()
         outputs = 4 * width if bottleneck else width
-        if bottleneck:  # the 3 x 3 has the stride, as in torchvision and in Goyal et al. 2017, section 5.1
-            layers = [conv_norm(inputs, width, 1), conv_norm(width, width, 3, stride), conv_norm(width, outputs, 1)]
+        if (
+            bottleneck
+        ):  # the 3 x 3 has the stride, as in torchvision and in Goyal et al. 2017, section 5.1
+            layers = [
+                conv_norm(inputs, width, 1),
+                conv_norm(width, width, 3, stride),
+                conv_norm(width, outputs, 1),
+            ]
         else:
             layers = [conv_norm(inputs, width, 3, stride), conv_norm(width, outputs, 3)]
         self.layers = nn.ModuleList(layers)
         same = inputs == outputs and stride == 1
         self.shortcut = nn.Identity() if same else conv_norm(inputs, outputs, 1, stride)
-        # The block is initialized as the identity: Goyal et al. 2017, arXiv:1706.02677, section 5.1.
+        # The block is initialized as the identity: Goyal et al. 2017, arXiv:1706.02677, section
+        # 5.1.
         nn.init.zeros_(layers[-1][1].get_parameter("weight"))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,7 +118,9 @@ class ResNet(nn.Module):
         for stage, depth in enumerate(cfg.depths):
             width = cfg.width * 2**stage
             for position in range(depth):
-                self.blocks.append(Block(inputs, width, 2 if stage > 0 and position == 0 else 1, bottleneck))
+                self.blocks.append(
+                    Block(inputs, width, 2 if stage > 0 and position == 0 else 1, bottleneck)
+                )
                 inputs = 4 * width if bottleneck else width
         self.head = nn.Linear(inputs, len(spec.classes))
 
@@ -103,10 +132,14 @@ class ResNet(nn.Module):
         logits: Tensor = self.head(x.mean((2, 3)))
         return logits
 
-    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+    def forward(
+        self, images: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean loss, and for each metric its sum over the batch and the number of samples."""
         logits = self.predict(images)
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.smoothing if self.training else 0.0)
+        loss = F.cross_entropy(
+            logits, labels, label_smoothing=self.smoothing if self.training else 0.0
+        )
         correct = (logits.detach().argmax(1) == labels).sum()
         count = len(labels)
         return loss, {"loss": (loss.detach() * count, count), "accuracy": (correct, count)}

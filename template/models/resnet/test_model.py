@@ -32,7 +32,9 @@ def test_block_is_initialized_as_the_identity() -> None:
 
 
 def test_labels_are_smoothed_in_training_only() -> None:
-    model = build(ModelConfig(label_smoothing=0.2, width=8), Spec(1, 8, ("a", "b"), (0.5,), (0.2,))).eval()
+    model = build(
+        ModelConfig(label_smoothing=0.2, width=8), Spec(1, 8, ("a", "b"), (0.5,), (0.2,))
+    ).eval()
     torch.nn.init.constant_(model.head.weight, 1.0)
     batch = (torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]))
     plain = torch.nn.functional.cross_entropy(model.predict(batch[0]), batch[1])
@@ -40,11 +42,15 @@ def test_labels_are_smoothed_in_training_only() -> None:
     for module in model.modules():
         module.training = not isinstance(module, torch.nn.BatchNorm2d)
     torch.nn.init.normal_(model.head.bias)
-    smooth = torch.nn.functional.cross_entropy(model.predict(batch[0]), batch[1], label_smoothing=0.2)
+    smooth = torch.nn.functional.cross_entropy(
+        model.predict(batch[0]), batch[1], label_smoothing=0.2
+    )
     torch.testing.assert_close(model(*batch)[0], smooth)
 
 
-@pytest.mark.parametrize(("values", "key"), [({"width": 12}, "width"), ({"depths": (2, 0)}, "depths")])
+@pytest.mark.parametrize(
+    ("values", "key"), [({"width": 12}, "width"), ({"depths": (2, 0)}, "depths")]
+)
 def test_invalid_sizes_are_an_error(values: dict[str, Any], key: str) -> None:
     with pytest.raises(UserError, match=f"model.{key}"):
         ModelConfig(**values)

@@ -1,4 +1,7 @@
-"""A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) with BatchNorm and padding. This file is yours to edit."""
+"""A U-Net (Ronneberger et al. 2015, arXiv:1505.04597) with BatchNorm and padding.
+
+This file is yours to edit.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -24,9 +27,15 @@ class ModelConfig(Section):
     size: Literal["small", "base"] = "small"
     """Model size (base: the paper's): sets the defaults of the fields below, which can be overridden one by one."""
     width: int = within("[0, inf)", 0)
-    """Channels at full resolution; each level doubles them and halves the resolution. 0: set by `size`."""
+    """Channels at full resolution; each level doubles them and halves the resolution.
+
+    0: set by `size`.
+    """
     depth: int = within("[0, 10]", 0)
-    """Number of times the resolution is halved; 2 ** depth must divide `data.size`. 0: set by `size`."""
+    """Number of times the resolution is halved; 2 ** depth must divide `data.size`.
+
+    0: set by `size`.
+    """
     dropout: float = within("[0, 1)", 0.0)
     """Dropout probability at the end of the contracting path, as in section 3.1 of the paper."""
 
@@ -43,7 +52,9 @@ class DoubleConv(nn.Sequential):
     def __init__(self, inputs: int, outputs: int) -> None:
         first = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
         second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        super().__init__(first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs), nn.ReLU())
+        super().__init__(
+            first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs), nn.ReLU()
+        )
 
 
 class UNet(nn.Module):
@@ -54,17 +65,24 @@ class UNet(nn.Module):
         self.classes = len(spec.classes)
         self.ignored = spec.ignored
         widths = [cfg.width * 2**level for level in range(cfg.depth + 1)]
-        down = [DoubleConv(inputs, outputs) for inputs, outputs in zip([spec.channels, *widths], widths, strict=False)]
+        down = [
+            DoubleConv(inputs, outputs)
+            for inputs, outputs in zip([spec.channels, *widths], widths, strict=False)
+        ]
         up = [DoubleConv(2 * width, width) for width in reversed(widths[:-1])]
         self.blocks = nn.ModuleList([*down, *up])
         """The contracting path, including the bottleneck, and then the expanding path."""
         self.depth = cfg.depth
         self.pool = nn.MaxPool2d(2)
         self.drop = nn.Dropout(cfg.dropout)
-        self.ups = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, stride=2) for width in reversed(widths[:-1]))
+        self.ups = nn.ModuleList(
+            nn.ConvTranspose2d(2 * width, width, 2, stride=2) for width in reversed(widths[:-1])
+        )
         self.head = nn.Conv2d(cfg.width, self.classes, 1)
         for layer in self.modules():
-            if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):  # section 3 of the paper, after He et al. 2015
+            if isinstance(
+                layer, nn.Conv2d | nn.ConvTranspose2d
+            ):  # section 3 of the paper, after He et al. 2015
                 nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="relu")
 
     def predict(self, images: Tensor) -> Tensor:
@@ -83,15 +101,20 @@ class UNet(nn.Module):
         logits: Tensor = self.head(x)
         return logits
 
-    def forward(self, images: Tensor, masks: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
+    def forward(
+        self, images: Tensor, masks: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
         """Return the mean loss, and for each metric its sum over the batch and the number of pixels.
 
-        An ignored pixel has no loss but counts in the mean. So other pixels have the same weight in every batch, and
-        k micro-batches give the same gradient as one batch that is k times as large.
+        An ignored pixel has no loss but counts in the mean. So other pixels have the same weight in
+        every batch, and k micro-batches give the same gradient as one batch that is k times as
+        large.
         """
         logits = self.predict(images)
         rows = logits.permute(0, 2, 3, 1).reshape(-1, self.classes)
-        total = F.cross_entropy(rows, masks.flatten(), ignore_index=self.ignored, reduction="none").sum()
+        total = F.cross_entropy(
+            rows, masks.flatten(), ignore_index=self.ignored, reduction="none"
+        ).sum()
         with torch.no_grad():
             found = confusion(logits.argmax(1), masks, self.classes, self.ignored)
             hits = found.diagonal()
@@ -100,7 +123,10 @@ class UNet(nn.Module):
         return total / count, {
             "loss": (total.detach(), count),
             "accuracy": (hits.sum(), found.sum()),
-            "iou": (hits, unions),  # one entry per class; the mean is over classes that occur or were predicted
+            "iou": (
+                hits,
+                unions,
+            ),  # one entry per class; the mean is over classes that occur or were predicted
         }
 
 

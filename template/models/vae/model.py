@@ -45,7 +45,8 @@ class Block(nn.Module):
         self.enter = conv(inputs, outputs, stride=2 if down else 1)
         self.norm1, self.norm2 = nn.GroupNorm(8, outputs), nn.GroupNorm(8, outputs)
         self.conv1, self.conv2 = conv(outputs, outputs), conv(outputs, outputs)
-        nn.init.zeros_(self.conv2.weight)  # initialized as the identity: Goyal et al. 2017, arXiv:1706.02677, 5.1
+        # initialized as the identity: Goyal et al. 2017, arXiv:1706.02677, 5.1
+        nn.init.zeros_(self.conv2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.enter(self.grow(x))
@@ -70,7 +71,8 @@ class VAE(nn.Module):
         self.from_latent = nn.Linear(self.latent, math.prod(self.inner))
         self.norm = nn.GroupNorm(8, width)
         self.head = conv(width, 2 * spec.channels)
-        nn.init.zeros_(self.head.weight)  # each pixel starts with the mean and standard deviation of the data
+        # each pixel starts with the mean and standard deviation of the data
+        nn.init.zeros_(self.head.weight)
         noise = np.random.default_rng(0).standard_normal((DRAWS, self.latent))
         self.mean = nn.Buffer(torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
         self.std = nn.Buffer(torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
@@ -90,7 +92,8 @@ class VAE(nn.Module):
         for block in self.blocks[self.stages :]:
             x = block(x)
         location, log_scale = self.head(F.silu(self.norm(x))).to(latents.dtype).chunk(2, dim=1)
-        # A logistic of scale sqrt(3) / pi has standard deviation 1. The minimum is that of Salimans et al.
+        # A logistic of scale sqrt(3) / pi has standard deviation 1. The minimum is that of Salimans
+        # et al.
         return location, (log_scale + math.log(math.sqrt(3) / math.pi)).clamp(min=-7)
 
     def decode(self, latents: Tensor) -> Tensor:
@@ -103,12 +106,17 @@ class VAE(nn.Module):
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """Sample new images, with values from 0 to 1."""
-        return self.decode(torch.randn(count, self.latent, device=generator.device, generator=generator))
+        return self.decode(
+            torch.randn(count, self.latent, device=generator.device, generator=generator)
+        )
 
-    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+    def forward(
+        self, images: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the loss in nats per dimension, and for each metric its sum over the batch; labels are unused.
 
-        `bits_per_dim` is the negative ELBO. In validation, the image selects the noise: the same in any batch.
+        `bits_per_dim` is the negative ELBO. In validation, the image selects the noise: the same in
+        any batch.
         """
         mean, log_variance = self.encode(images)
         levels = ((images * self.std + self.mean) * 255).round()
@@ -117,21 +125,33 @@ class VAE(nn.Module):
         location, log_scale = self.pixels(mean + (log_variance / 2).exp() * noise)
         half = 0.5 / (255 * self.std)  # half the width of a level
         nats = -log_probability(images, levels, location, log_scale, half).flatten(1).sum(1)
-        kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum(1)  # to N(0, 1): the paper's appendix B
+        # to N(0, 1): the paper's appendix B
+        kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum(1)
         count, size = len(images), images[0].numel()
         loss = (nats + self.kl_weight * kl).mean() / size
         parts = {"bits_per_dim": nats + kl, "reconstruction": nats, "kl": kl}
-        bits = {name: (part.detach().sum() / (size * math.log(2)), count) for name, part in parts.items()}
+        bits = {
+            name: (part.detach().sum() / (size * math.log(2)), count)
+            for name, part in parts.items()
+        }
         return loss, {"loss": (loss.detach() * count, count), **bits}
 
 
-def log_probability(x: Tensor, levels: Tensor, location: Tensor, log_scale: Tensor, half: Tensor) -> Tensor:
-    """Log-probability of levels from 0 to 255: Salimans et al. 2017 (arXiv:1701.05517, section 2.1).
+def log_probability(
+    x: Tensor, levels: Tensor, location: Tensor, log_scale: Tensor, half: Tensor
+) -> Tensor:
+    """Log-probability of levels from 0 to 255: Salimans et al.
 
-    A level has the logistic mass within half a level of it; s(a) - s(b) = s(a) s(-b) (1 - exp(b - a)) for sigmoids.
+    2017 (arXiv:1701.05517, section 2.1).
+
+    A level has the logistic mass within half a level of it; s(a) - s(b) = s(a) s(-b) (1 - exp(b -
+    a)) for sigmoids.
     """
     scale = log_scale.exp()
-    above, below = F.logsigmoid((x + half - location) / scale), F.logsigmoid((location - x + half) / scale)
+    above, below = (
+        F.logsigmoid((x + half - location) / scale),
+        F.logsigmoid((location - x + half) / scale),
+    )
     inner = above + below + torch.log(-torch.expm1(-2 * half / scale))
     return torch.where(levels < 0.5, above, torch.where(levels > 254.5, below, inner))
 

@@ -1,4 +1,6 @@
-"""A vision transformer (Dosovitskiy et al. 2021, arXiv:2010.11929): Ti/16, S/16 and B/16, and one for small images.
+"""A vision transformer (Dosovitskiy et al.
+
+2021, arXiv:2010.11929): Ti/16, S/16 and B/16, and one for small images.
 
 This file is yours to edit. train.py uses `ModelConfig` and `build`.
 """
@@ -15,7 +17,12 @@ from .data import Spec
 
 SIZES: dict[str, dict[str, object]] = {
     "tiny": {"patch": 2, "depth": 3, "width": 64, "heads": 2},  # for images of 8 to 32 pixels
-    "Ti/16": {"patch": 16, "depth": 12, "width": 192, "heads": 3},  # Touvron et al. 2021, arXiv:2012.12877, table 1
+    "Ti/16": {
+        "patch": 16,
+        "depth": 12,
+        "width": 192,
+        "heads": 3,
+    },  # Touvron et al. 2021, arXiv:2012.12877, table 1
     "S/16": {"patch": 16, "depth": 12, "width": 384, "heads": 6},
     "B/16": {"patch": 16, "depth": 12, "width": 768, "heads": 12},  # table 1 of the paper
 }
@@ -56,7 +63,8 @@ class Block(nn.Module):
         super().__init__()
         self.heads = cfg.heads
         self.norm1 = nn.LayerNorm(cfg.width, eps=1e-6)
-        self.qkv = nn.Linear(cfg.width, 3 * cfg.width)  # queries, keys and values in one matrix product
+        # queries, keys and values in one matrix product
+        self.qkv = nn.Linear(cfg.width, 3 * cfg.width)
         self.out = nn.Linear(cfg.width, cfg.width)
         self.norm2 = nn.LayerNorm(cfg.width, eps=1e-6)
         self.widen = nn.Linear(cfg.width, 4 * cfg.width)
@@ -65,7 +73,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         n, t, d = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm1(x))
+            .view(n, t, 3, self.heads, d // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, d)
         x = x + self.drop(self.out(mixed))
         hidden = self.drop(F.gelu(self.widen(self.norm2(x))))
@@ -82,7 +94,8 @@ class ViT(nn.Module):
         super().__init__()
         self.smoothing = cfg.label_smoothing
         self.cut = nn.Conv2d(spec.channels, cfg.width, cfg.patch, stride=cfg.patch)
-        self.summary = nn.Parameter(torch.zeros(1, 1, cfg.width))  # the class token, which the head reads
+        # the class token, which the head reads
+        self.summary = nn.Parameter(torch.zeros(1, 1, cfg.width))
         self.positions = nn.Parameter(torch.empty(1, (spec.size // cfg.patch) ** 2 + 1, cfg.width))
         self.drop = nn.Dropout(cfg.dropout)
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.depth))
@@ -93,8 +106,9 @@ class ViT(nn.Module):
     def _init(self) -> None:
         """Initialize as the code of the paper, google-research/vision_transformer, except for the positions.
 
-        With its standard deviation of 0.02 for these, small next to the patch embeddings, a small model took epochs to
-        distinguish positions. The sine and cosine embeddings of Beyer et al. 2022 (arXiv:2205.01580) have this scale.
+        With its standard deviation of 0.02 for these, small next to the patch embeddings, a small
+        model took epochs to distinguish positions. The sine and cosine embeddings of Beyer et al.
+        2022 (arXiv:2205.01580) have this scale.
         """
         nn.init.normal_(self.positions, std=0.5)
         nn.init.normal_(self.cut.weight, std=self.cut.weight[0].numel() ** -0.5)
@@ -110,17 +124,23 @@ class ViT(nn.Module):
     def predict(self, images: Tensor) -> Tensor:
         """Class logits of prepared images."""
         patches = self.cut(images).flatten(2).transpose(1, 2)
-        x = torch.cat([self.summary.expand(images.shape[0], -1, -1).to(patches.dtype), patches], dim=1)
+        x = torch.cat(
+            [self.summary.expand(images.shape[0], -1, -1).to(patches.dtype), patches], dim=1
+        )
         x = self.drop(x + self.positions)
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x[:, 0]))
         return logits
 
-    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+    def forward(
+        self, images: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean loss, and for each metric its sum over the batch and the number of samples."""
         logits = self.predict(images)
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.smoothing if self.training else 0.0)
+        loss = F.cross_entropy(
+            logits, labels, label_smoothing=self.smoothing if self.training else 0.0
+        )
         correct = (logits.detach().argmax(1) == labels).sum()
         count = len(labels)
         return loss, {"loss": (loss.detach() * count, count), "accuracy": (correct, count)}

@@ -1,6 +1,7 @@
 """Train a package with Accelerate's FSDP2 on CPUs, which Accelerate itself has on accelerators only.
 
-Accelerate's choice of the backend is the only part that is replaced: gloo, as if each rank had a GPU.
+Accelerate's choice of the backend is the only part that is replaced: gloo, as if each rank had a
+GPU.
 """
 
 import importlib

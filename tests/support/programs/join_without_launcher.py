@@ -1,6 +1,7 @@
 """Train the package PACKAGE with OPTIONS, as a rank that joins the others when the file FOLDER/gone exists.
 
-Each rank writes its process ID to FOLDER before. Rank 1 ignores requests to stop, and rank 0 waits for it.
+Each rank writes its process ID to FOLDER before. Rank 1 ignores requests to stop, and rank 0 waits
+for it.
 """
 
 import importlib
@@ -21,12 +22,14 @@ def wait_and_join(*given: Any, **options: Any) -> Any:
     """Join the process group, which may last for half an hour."""
     if rank == "1":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        package.errors.time = SimpleNamespace(sleep=lambda seconds: sleep(seconds / 10))  # a faster clock
+        # a faster clock
+        package.errors.time = SimpleNamespace(sleep=lambda seconds: sleep(seconds / 10))
     (folder / f"rank-{rank}").write_text(str(os.getpid()))
     while not (folder / "gone").exists():
         sleep(0.01)
     if rank == "1" and dist.is_torchelastic_launched():
-        sleep(1000)  # so that rank 0 cannot join; without torchrun, rank 0 is the launcher, and gone
+        # so that rank 0 cannot join; without torchrun, rank 0 is the launcher, and gone
+        sleep(1000)
     return join(*given, **options)
 
 

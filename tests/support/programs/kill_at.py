@@ -17,7 +17,11 @@ def main() -> None:
 
     def hook(event: str, values: tuple[Any, ...]) -> None:
         nonlocal seen
-        if event in COUNTED and isinstance(values[0], str | os.PathLike) and os.fspath(values[0]).startswith(folder):
+        if (
+            event in COUNTED
+            and isinstance(values[0], str | os.PathLike)
+            and os.fspath(values[0]).startswith(folder)
+        ):
             seen += 1
             if seen == int(number):
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Train a package, and end the process by SIGKILL at the start of a step: kill_at_step.py STEP PACKAGE RUNS.
 
-RUNS is a JSON list of lists of options. Each run is a fork of this process, which imports what all of them need.
+RUNS is a JSON list of lists of options. Each run is a fork of this process, which imports what all
+of them need.
 """
 
 import importlib

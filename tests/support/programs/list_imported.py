@@ -6,4 +6,6 @@ import sys
 
 importlib.import_module(sys.argv[1])
 package = sys.argv[2]
-print(json.dumps([name for name in sys.modules if name == package or name.startswith(f"{package}.")]))
+print(
+    json.dumps([name for name in sys.modules if name == package or name.startswith(f"{package}.")])
+)

@@ -1,6 +1,7 @@
 """Run `fastproj` in forks of this process, which has imported it and copier.
 
-Each line of stdin is a request, the arguments of `run` and `timeout_s`; the answer is the exit status or `null`.
+Each line of stdin is a request, the arguments of `run` and `timeout_s`; the answer is the exit
+status or `null`.
 """
 
 import contextlib
@@ -17,18 +18,29 @@ from typing import Any, NoReturn
 
 from fastproj.__main__ import main
 
-MODULES = ["cli", "show", "creating.hardware", "creating.project", "shared.template", "updating.components"]
+MODULES = [
+    "cli",
+    "show",
+    "creating.hardware",
+    "creating.project",
+    "shared.template",
+    "updating.components",
+]
 MODULES += ["updating.apply", "updating.update"]
 FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
-def run(arguments: list[str], cwd: str, environment: dict[str, str], outputs: list[str], memory: int) -> NoReturn:
+def run(
+    arguments: list[str], cwd: str, environment: dict[str, str], outputs: list[str], memory: int
+) -> NoReturn:
     """Do what a new process would, and exit; a first argument that ends in `.py` is a program to run instead."""
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    for number, file in enumerate([os.open(os.devnull, os.O_RDONLY), *(os.open(path, FLAGS) for path in outputs)]):
+    for number, file in enumerate(
+        [os.open(os.devnull, os.O_RDONLY), *(os.open(path, FLAGS) for path in outputs)]
+    ):
         os.dup2(file, number)
         os.close(file)
     sys.stdin, sys.stdout, sys.stderr = (open(number, mode) for number, mode in enumerate("rww"))  # noqa: SIM115

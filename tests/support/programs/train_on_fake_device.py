@@ -1,8 +1,11 @@
-"""Train a rendered project on an accelerator without a kernel: RUNS [FAULT]. RUNS is a JSON list of lists of options.
+"""Train a rendered project on an accelerator without a kernel: RUNS [FAULT].
 
-torch lets Python register a device, and fake tensors have a device, a shape and a dtype but no values. So every tensor
-of a step that stays on the host, and every value that the host reads from the device, ends the program with an error
-of torch. What would need values is replaced: rows of metrics and checkpoints.
+RUNS is a JSON list of lists of options.
+
+torch lets Python register a device, and fake tensors have a device, a shape and a dtype but no
+values. So every tensor of a step that stays on the host, and every value that the host reads from
+the device, ends the program with an error of torch. What would need values is replaced: rows of
+metrics and checkpoints.
 
 FAULT is planted in each step: `item` reads a value, `host` uses a tensor of the host.
 """
@@ -128,7 +131,11 @@ def check_and_forget(meter: Any, own: dict[str, Tensor] | None = None) -> dict[s
 
 def item(tensor: Tensor) -> Any:
     """Read a value, which only the content of a checkpoint and a row of metrics may do."""
-    frames = [sys._getframe(1), sys._getframe(2)]  # a comprehension has a frame of its own until Python 3.12
+    # a comprehension has a frame of its own until Python 3.12
+    frames = [
+        sys._getframe(1),
+        sys._getframe(2),
+    ]
     may_read = {frame.f_code.co_name for frame in frames} & {"state", "state_dict", "on_log"}
     return 0.0 if may_read else ITEM(tensor)
 
@@ -160,14 +167,26 @@ def train_each(runs: Iterable[list[str]], fault: str) -> None:
         return loader.map_tensors(mode.from_tensor, batch)
 
     def load_fake(dataset: Any, indices: list[int]) -> Any:
-        return load(dataset, indices) if getattr(dataset, "on_device", False) else fake(really(load)(dataset, indices))
+        return (
+            load(dataset, indices)
+            if getattr(dataset, "on_device", False)
+            else fake(really(load)(dataset, indices))
+        )
 
     replaced: list[tuple[Any, str, Any]] = [
         (loader, "load_batch", load_fake),
         (loader, "train_batches", really_iterate(loader.train_batches)),
-        (loader, "val_batches", lambda samples, micro, world: whole(min(samples, 2 * micro), micro, world)),
+        (
+            loader,
+            "val_batches",
+            lambda samples, micro, world: whole(min(samples, 2 * micro), micro, world),
+        ),
         (modules["metrics"].Meter, "read", check_and_forget),
-        (modules["checkpoint"].Checkpoints, "save", lambda self, state: self.folder.mkdir(parents=True)),
+        (
+            modules["checkpoint"].Checkpoints,
+            "save",
+            lambda self, state: self.folder.mkdir(parents=True),
+        ),
         (nn.Module, "_apply", move),
         (torch, "Event", Event),
         (Tensor, "item", item),
@@ -190,11 +209,18 @@ def train_each(runs: Iterable[list[str]], fault: str) -> None:
             load_chosen = load_streamed if "--streams.enabled=true" in options else load_sets
             world = modules["distributed"].World(0, 1, DEVICE)
             with mock.patch.object(modules["data"], "load", load_chosen):
-                modules["train"].train(modules["config"].parse(modules["components"].Config, options), world)
+                modules["train"].train(
+                    modules["config"].parse(modules["components"].Config, options), world
+                )
 
 
 if __name__ == "__main__":
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):  # one process, of no launcher
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+    ):  # one process, of no launcher
         os.environ.pop(name, None)
     backend_registration._setup_privateuseone_for_python_backend("fake", Module())
     DEVICE = torch.device("fake", 0)

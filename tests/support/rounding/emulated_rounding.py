@@ -1,8 +1,9 @@
 """Rounding of another CPU: the last digits of sums and products depend on the shapes and on the number of threads.
 
-On an Intel CPU with AMX, oneDNN chooses other kernels for other batch sizes. With the variable EMULATED_ROUNDING,
-every process that imports torch computes as such a machine does. The variable's value chooses the machine.
-A program that runs twice has equal results; numbers that are exact in fp32, such as counts, stay exact.
+On an Intel CPU with AMX, oneDNN chooses other kernels for other batch sizes. With the variable
+EMULATED_ROUNDING, every process that imports torch computes as such a machine does. The variable's
+value chooses the machine. A program that runs twice has equal results; numbers that are exact in
+fp32, such as counts, stay exact.
 """
 
 import importlib.util
@@ -16,9 +17,30 @@ from types import ModuleType
 from typing import Any
 
 VARIABLE = "EMULATED_ROUNDING"
-OPERATIONS = ["mm", "addmm", "bmm", "baddbmm", "addmv", "dot", "convolution", "convolution_backward"]
-OPERATIONS += ["_addmm_activation", "_foreach_norm.Scalar", "linalg_vector_norm", "sum.dim_IntList", "mean.dim"]
-OPERATIONS += ["_softmax", "_log_softmax", "native_layer_norm", "native_layer_norm_backward", "native_group_norm"]
+OPERATIONS = [
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "addmv",
+    "dot",
+    "convolution",
+    "convolution_backward",
+]
+OPERATIONS += [
+    "_addmm_activation",
+    "_foreach_norm.Scalar",
+    "linalg_vector_norm",
+    "sum.dim_IntList",
+    "mean.dim",
+]
+OPERATIONS += [
+    "_softmax",
+    "_log_softmax",
+    "native_layer_norm",
+    "native_layer_norm_backward",
+    "native_group_norm",
+]
 OPERATIONS += [f"_scaled_dot_product_flash_attention_for_cpu{part}" for part in ("", "_backward")]
 """Operations that add products or numbers, in an order that depends on the kernel."""
 kept: list[Any] = []
@@ -28,7 +50,9 @@ kept: list[Any] = []
 class AfterTorch:
     """Replaces the operations as soon as torch is imported."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """Return torch's own spec, with a loader that replaces the operations afterwards."""
         if name != "torch":
             return None
@@ -67,7 +91,9 @@ def rounded(name: str, kernel: Any) -> Callable[..., Any]:
     narrow = {torch.float32, torch.bfloat16, torch.float16}
 
     def exact(value: Any) -> Any:
-        return value.double() if isinstance(value, torch.Tensor) and value.dtype in narrow else value
+        return (
+            value.double() if isinstance(value, torch.Tensor) and value.dtype in narrow else value
+        )
 
     def operation(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         found = kernel.call_boxed(keyset, *args, **kwargs)

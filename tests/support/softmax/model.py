@@ -25,12 +25,17 @@ class Linear(nn.Module):
         self.scale = cfg.scale
         self.layer = nn.Linear(spec.channels * spec.size**2, len(spec.classes))
 
-    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
+    def forward(
+        self, images: Tensor, labels: Tensor
+    ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean loss, and sums with counts."""
         scores = self.layer(images.flatten(1)) * self.scale
         loss = F.cross_entropy(scores, labels)
         correct = (scores.argmax(1) == labels).sum()
-        return loss, {"loss": (loss.detach() * len(labels), len(labels)), "accuracy": (correct, len(labels))}
+        return loss, {
+            "loss": (loss.detach() * len(labels), len(labels)),
+            "accuracy": (correct, len(labels)),
+        }
 
 
 def build(cfg: ModelConfig, spec: Spec) -> Linear:

@@ -15,7 +15,9 @@ from .errors import UserError
 class DataConfig(Section):
     """The samples."""
 
-    kind: Literal["batches", "samples", "dicts", "nested", "collated", "tensors", "unreadable"] = "batches"
+    kind: Literal["batches", "samples", "dicts", "nested", "collated", "tensors", "unreadable"] = (
+        "batches"
+    )
     """What the dataset returns."""
     samples: int = 53
     """Training samples."""
@@ -75,7 +77,9 @@ class Collated(Samples):
 
     def collate_fn(self, samples: list[Any]) -> tuple[Tensor, Tensor]:
         """Cut the inputs to one length."""
-        return torch.stack([inputs[:4] for inputs, _ in samples]), torch.stack([target for _, target in samples])
+        return torch.stack([inputs[:4] for inputs, _ in samples]), torch.stack(
+            [target for _, target in samples]
+        )
 
 
 class Unreadable(Samples):
@@ -93,11 +97,17 @@ KINDS |= {"collated": Collated, "tensors": TensorDataset, "unreadable": Unreadab
 
 def load(cfg: DataConfig) -> tuple[Dataset[Any], Dataset[Any], Spec]:
     """Make the samples."""
-    inputs = torch.randn(cfg.samples + cfg.val_samples, 4, generator=torch.Generator().manual_seed(1))
+    inputs = torch.randn(
+        cfg.samples + cfg.val_samples, 4, generator=torch.Generator().manual_seed(1)
+    )
     targets = inputs.sum(1).sin()
     split = cfg.samples
     val_kind = Samples if cfg.kind == "unreadable" else KINDS[cfg.kind]
-    return KINDS[cfg.kind](inputs[:split], targets[:split]), val_kind(inputs[split:], targets[split:]), Spec()
+    return (
+        KINDS[cfg.kind](inputs[:split], targets[:split]),
+        val_kind(inputs[split:], targets[split:]),
+        Spec(),
+    )
 
 
 class Prepare(nn.Module):

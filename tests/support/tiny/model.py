@@ -15,7 +15,9 @@ from .data import Spec
 class ModelConfig(Section):
     """The network."""
 
-    kind: Literal["plain", "batch_norm", "collective", "physics", "physics_unsaid", "nan", "teacher"] = "plain"
+    kind: Literal[
+        "plain", "batch_norm", "collective", "physics", "physics_unsaid", "nan", "teacher"
+    ] = "plain"
     """What is particular to the network."""
     teacher: str = ""
     """Run folder of the teacher."""
@@ -32,7 +34,13 @@ class Net(nn.Module):
         super().__init__()
         self.cfg = cfg
         norm = nn.BatchNorm1d(8) if cfg.kind == "batch_norm" else nn.Identity()
-        layers = (nn.Linear(spec.inputs, 8, bias=False), norm, nn.Tanh(), nn.Dropout(cfg.dropout), nn.Linear(8, 1))
+        layers = (
+            nn.Linear(spec.inputs, 8, bias=False),
+            norm,
+            nn.Tanh(),
+            nn.Dropout(cfg.dropout),
+            nn.Linear(8, 1),
+        )
         self.layers = nn.Sequential(*layers)
         self.needs_gradients_in_validation = cfg.kind == "physics"
         self.calls = 0

@@ -27,7 +27,9 @@ from ..train import train
 CPU = World(0, 1, torch.device("cpu"))
 SMALL = ["--run.name=first", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
 SMALL += ["--train.micro_batch=4", "--train.steps=12", "--train.eval_every=4", "--log.every=2"]
-if os.environ.setdefault("OMP_NUM_THREADS", "1") == "1":  # for the programs that tests start as well
+if (
+    os.environ.setdefault("OMP_NUM_THREADS", "1") == "1"
+):  # for the programs that tests start as well
     torch.set_num_threads(1)  # sums depend on the number of threads
 
 
@@ -62,9 +64,26 @@ def train_here(folder: Path, *options: str, world: World = CPU) -> dict[str, flo
 def run_program(module: str, *arguments: object, ranks: int = 1) -> None:
     """Run the `__main__` part of a test module, started by `accelerate launch` if there are several ranks."""
     root, package = Path(__file__).parents[2], Path(__file__).parents[1].name
-    launch = ["accelerate.commands.launch", "--multi_gpu", f"--num_processes={ranks}", "--num_machines=1"]
-    launch += ["--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0", "-m"]  # 0: a free port
-    command = [sys.executable, "-m", *(launch if ranks > 1 else []), f"{package}.tests.{module}", *map(str, arguments)]
+    launch = [
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        f"--num_processes={ranks}",
+        "--num_machines=1",
+    ]
+    # 0: a free port
+    launch += [
+        "--mixed_precision=no",
+        "--dynamo_backend=no",
+        "--main_process_port=0",
+        "-m",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        *(launch if ranks > 1 else []),
+        f"{package}.tests.{module}",
+        *map(str, arguments),
+    ]
     variables = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,7 +112,9 @@ def state(folder: Path) -> dict[str, Any]:
     """Return the newest checkpoint of a run: its counters, weights and the optimizer's state."""
     found = checkpoint.newest(folder / "first" / "checkpoints")
     assert found is not None
-    counters, optimizer = (torch.load(found / name, weights_only=True) for name in ("state.pt", "optimizer.bin"))
+    counters, optimizer = (
+        torch.load(found / name, weights_only=True) for name in ("state.pt", "optimizer.bin")
+    )
     return {**counters, "model": load_file(found / "model.safetensors"), "optimizer": optimizer}
 
 
@@ -101,7 +122,9 @@ def rows(folder: Path, split: str) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl without times."""
     found = [json.loads(line) for line in (folder / "first/metrics.jsonl").read_text().splitlines()]
     times = {"seconds", "samples_per_second", "data_wait"}
-    return [{key: row[key] for key in row if key not in times} for row in found if row["split"] == split]
+    return [
+        {key: row[key] for key in row if key not in times} for row in found if row["split"] == split
+    ]
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -118,8 +141,12 @@ def check_close(folder: Path, other: Path, *splits: str) -> None:
     counted = ("running_mean", "running_var", "num_batches_tracked")
     ours, theirs = (state(it)["model"] for it in (folder, other))
     names = [name for name in theirs if not name.endswith(counted)]
-    torch.testing.assert_close([ours[it] for it in names], [theirs[it] for it in names], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        [ours[it] for it in names], [theirs[it] for it in names], rtol=1e-3, atol=1e-5
+    )
     found, wanted = ([row for split in splits for row in rows(it, split)] for it in (folder, other))
     for key in ("loss", "grad_norm"):
-        values, expected = (torch.tensor([row[key] for row in these if key in row]) for these in (found, wanted))
+        values, expected = (
+            torch.tensor([row[key] for row in these if key in row]) for these in (found, wanted)
+        )
         torch.testing.assert_close(values, expected, rtol=1e-3, atol=1e-4)

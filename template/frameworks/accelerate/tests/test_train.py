@@ -19,7 +19,18 @@ from ..errors import Stopped, UserError
 from ..evaluate import evaluate_run
 from ..model import build
 from . import support
-from .support import CPU, SMALL, ask_to_stop, at_step, check_close, equal, few_samples, rows, state, train_here
+from .support import (
+    CPU,
+    SMALL,
+    ask_to_stop,
+    at_step,
+    check_close,
+    equal,
+    few_samples,
+    rows,
+    state,
+    train_here,
+)
 
 RANKS = ("--train.global_batch=8", "--optim.eps=1e-4", "--log.every=1")
 
@@ -39,7 +50,9 @@ def check_end(folder: Path, whole: Path) -> None:
 
 
 def test_loss_falls_and_evaluate_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = train_here(tmp_path, "--train.steps=40", "--train.eval_every=40", "--optim.lr=0.003", "--log.every=1")
+    results = train_here(
+        tmp_path, "--train.steps=40", "--train.eval_every=40", "--optim.lr=0.003", "--log.every=1"
+    )
     losses = [row["loss"] for row in rows(tmp_path, "train")]
     assert sum(losses[-10:]) < sum(losses[:10])
     assert rows(tmp_path, "val") == [{"split": "val", "step": 40, **results}]
@@ -50,12 +63,18 @@ def test_loss_falls_and_evaluate_agrees(tmp_path: Path, capsys: pytest.CaptureFi
     assert max(row["lr"] for row in rows(tmp_path, "train")) == pytest.approx(0.003)
 
 
-def test_accumulated_micro_batches_equal_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accumulated_micro_batches_equal_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In evaluation mode: BatchNorm, dropout, noise and augmentation differ from micro-batch to micro-batch."""
     prepare, set_mode = data.Prepare.forward, nn.Module.train
     monkeypatch.setattr(nn.Module, "train", lambda net, mode=True: set_mode(net, False))
     monkeypatch.setattr(program, "build", lambda *sections: build(*sections).train())
-    monkeypatch.setattr(data.Prepare, "forward", lambda own, batch, _, generator: prepare(own, batch, False, generator))
+    monkeypatch.setattr(
+        data.Prepare,
+        "forward",
+        lambda own, batch, _, generator: prepare(own, batch, False, generator),
+    )
     for name, micro_batch, accumulate in (("small", 3, 3), ("large", 9, 1)):
         sizes = (f"--train.micro_batch={micro_batch}", f"--train.accumulate={accumulate}")
         train_here(tmp_path / name, *sizes, "--optim.eps=1e-4")
@@ -109,7 +128,10 @@ def test_loss_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
         for group in optimizer.param_groups:
             group["params"][0].detach().fill_(torch.nan)
 
-    with at_step(5, spoil), pytest.raises(UserError, match="the loss is nan .* at step 8: lower optim.lr"):
+    with (
+        at_step(5, spoil),
+        pytest.raises(UserError, match="the loss is nan .* at step 8: lower optim.lr"),
+    ):
         train_here(tmp_path, "--log.every=4")
     assert state(tmp_path)["step"] == rows(tmp_path, "train")[-1]["step"] == 4
 
@@ -119,8 +141,12 @@ def test_two_ranks_that_stop_together_and_resume_equal_one_that_accumulates(tmp_
     train_here(tmp_path / "one", *RANKS)
     support.run_program("test_train", tmp_path, ranks=2)
     has_batch_norm = any(name.endswith("running_mean") for name in state(tmp_path / "one")["model"])
-    check_close(tmp_path / "two", tmp_path / "one", *(["train"] if has_batch_norm else ["train", "val"]))
-    assert [(tmp_path / f"stopped-{rank}").read_text() for rank in (0, 1)] == ["stopped at step 5"] * 2
+    check_close(
+        tmp_path / "two", tmp_path / "one", *(["train"] if has_batch_norm else ["train", "val"])
+    )
+    assert [(tmp_path / f"stopped-{rank}").read_text() for rank in (0, 1)] == [
+        "stopped at step 5"
+    ] * 2
     assert equal(state(tmp_path / "two"), state(tmp_path / "uninterrupted"))
 
 

@@ -20,10 +20,23 @@ from ..data import DataConfig
 from ..train import main
 
 ROOT, PACKAGE = Path(__file__).parents[3], Path(__file__).parents[1].name
-SMALL: dict[str, Any] = {"max_epochs": None, "max_steps": 12, "val_check_interval": 4, "check_val_every_n_epoch": None}
-SMALL |= {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true"}
+SMALL: dict[str, Any] = {
+    "max_epochs": None,
+    "max_steps": 12,
+    "val_check_interval": 4,
+    "check_val_every_n_epoch": None,
+}
+SMALL |= {
+    "accelerator": "cpu",
+    "devices": 1,
+    "num_nodes": 1,
+    "strategy": "auto",
+    "precision": "32-true",
+}
 SMALL |= {"log_every_n_steps": 2, "enable_progress_bar": False, "enable_model_summary": False}
-if os.environ.setdefault("OMP_NUM_THREADS", "1") == "1":  # for the programs that tests start as well
+if (
+    os.environ.setdefault("OMP_NUM_THREADS", "1") == "1"
+):  # for the programs that tests start as well
     torch.set_num_threads(1)  # sums depend on the number of threads
 
 
@@ -70,7 +83,13 @@ def train_here(folder: Path, *options: str, command: str = "fit") -> None:
 
 def run_ranks(module: str, *arguments: object, ranks: int, expect: int = 0) -> None:
     """Run the `__main__` part of a test module under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={ranks}",
+        "--standalone",
+    ]
     command += ["-m", f"{PACKAGE}.tests.{module}", *map(str, arguments)]
     path = f"{ROOT}/src{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     variables = os.environ | {"PYTHONPATH": path}
@@ -82,13 +101,18 @@ def rows(folder: Path, split: str) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl without times."""
     found = [json.loads(line) for line in (folder / "first/metrics.jsonl").read_text().splitlines()]
     times = {"seconds", "samples_per_second", "data_wait"}
-    return [{key: row[key] for key in row if key not in times} for row in found if row["split"] == split]
+    return [
+        {key: row[key] for key in row if key not in times} for row in found if row["split"] == split
+    ]
 
 
 def newest(folder: Path) -> dict[str, Any]:
     """Return the newest checkpoint of a run."""
     found = torch.load(folder / "first/checkpoints/last-steps.ckpt", weights_only=True)
-    return {key: found[key] for key in ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")}
+    return {
+        key: found[key]
+        for key in ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")
+    }
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -37,7 +37,9 @@ def check_end(folder: Path, whole: Path) -> None:
 
 
 def test_loss_falls_and_validate_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train_here(tmp_path, "--trainer.max_steps=40", "--trainer.val_check_interval=40", "--model.lr=0.003")
+    train_here(
+        tmp_path, "--trainer.max_steps=40", "--trainer.val_check_interval=40", "--model.lr=0.003"
+    )
     losses = [row["loss"] for row in rows(tmp_path, "train")]
     assert sum(losses[-5:]) < sum(losses[:5])
     (last,) = rows(tmp_path, "val")
@@ -45,22 +47,32 @@ def test_loss_falls_and_validate_agrees(tmp_path: Path, capsys: pytest.CaptureFi
     train_here(tmp_path, best, "--trainer.logger=false", command="validate")
     printed = map(float, re.findall(r"\d+\.\d+", capsys.readouterr().out))
     assert any(number == pytest.approx(last["loss"], rel=1e-4) for number in printed)
-    assert json.loads((tmp_path / "first/config.json").read_text())["config"]["model"]["lr"] == 0.003
+    assert (
+        json.loads((tmp_path / "first/config.json").read_text())["config"]["model"]["lr"] == 0.003
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Found .* in eval mode")
-def test_accumulated_micro_batches_equal_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accumulated_micro_batches_equal_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In evaluation mode: BatchNorm, dropout, noise and augmentation differ from micro-batch to micro-batch."""
     prepare, set_mode = data.Prepare.forward, nn.Module.train
     monkeypatch.setattr(nn.Module, "train", lambda net, mode=True: set_mode(net, False))
     monkeypatch.setattr(module, "build", lambda *sections: build(*sections).train())
-    monkeypatch.setattr(data.Prepare, "forward", lambda own, batch, _, generator: prepare(own, batch, False, generator))
+    monkeypatch.setattr(
+        data.Prepare,
+        "forward",
+        lambda own, batch, _, generator: prepare(own, batch, False, generator),
+    )
     for name, size, accumulate in (("small", 3, 3), ("large", 9, 1)):
         sizes = (f"--data.batch_size={size}", f"--trainer.accumulate_grad_batches={accumulate}")
         train_here(tmp_path / name, *sizes, "--trainer.val_check_interval=36")
     found, expected = (rows(tmp_path / name, "train") for name in ("small", "large"))
     for key in ("loss", "lr", "grad_norm"):
-        assert [row[key] for row in found] == pytest.approx([row[key] for row in expected], rel=1e-3, abs=1e-4)
+        assert [row[key] for row in found] == pytest.approx(
+            [row[key] for row in expected], rel=1e-3, abs=1e-4
+        )
 
 
 def test_killed_run_resumes_to_the_same_end(tmp_path: Path, whole: Path) -> None:

@@ -26,7 +26,9 @@ from ..train import train
 CPU = World(0, 1, torch.device("cpu"))
 SMALL = ["--run.name=first", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
 SMALL += ["--train.micro_batch=4", "--train.steps=12", "--train.eval_every=4", "--log.every=2"]
-if os.environ.setdefault("OMP_NUM_THREADS", "1") == "1":  # for the programs that tests start as well
+if (
+    os.environ.setdefault("OMP_NUM_THREADS", "1") == "1"
+):  # for the programs that tests start as well
     torch.set_num_threads(1)  # sums depend on the number of threads
 
 
@@ -65,7 +67,11 @@ def train_here(folder: Path, *options: str, world: World = CPU) -> dict[str, flo
 
 def run_program(module: str, *arguments: object, ranks: int = 1) -> None:
     """Run the `__main__` part of a test module, under torchrun if there are several ranks."""
-    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"] if ranks > 1 else []
+    torchrun = (
+        ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
+        if ranks > 1
+        else []
+    )
     root, package = Path(__file__).parents[2], Path(__file__).parents[1].name
     command = [sys.executable, *torchrun, "-m", f"{package}.tests.{module}", *map(str, arguments)]
     variables = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
@@ -103,7 +109,9 @@ def rows(folder: Path, split: str) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl without times."""
     found = [json.loads(line) for line in (folder / "first/metrics.jsonl").read_text().splitlines()]
     times = {"seconds", "samples_per_second", "data_wait"}
-    return [{key: row[key] for key in row if key not in times} for row in found if row["split"] == split]
+    return [
+        {key: row[key] for key in row if key not in times} for row in found if row["split"] == split
+    ]
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -49,7 +49,9 @@ def test_ordinary_datasets_become_batches(dataset: Any, expected: Any, workers: 
 def test_epochs_have_no_sample_twice_and_differ_and_a_resumed_order_continues() -> None:
     plan = BatchPlan.make(TrainConfig(epochs=2, micro_batch=5, accumulate=2), 105, 1)
     order = list(train_batches(plan, CPU, 0, 0))
-    first, second = ([index for batch in half for index in batch] for half in (order[:20], order[20:]))
+    first, second = (
+        [index for batch in half for index in batch] for half in (order[:20], order[20:])
+    )
     assert len(set(first)) == len(set(second)) == 100
     assert first != second
     assert list(train_batches(plan, CPU, 0, 13)) == order[26:]

@@ -33,11 +33,21 @@ def test_wrong_option_is_one_line(option: str, message: str) -> None:
 @pytest.mark.parametrize("three_phase", [False, True])
 @pytest.mark.parametrize("strategy", ["cos", "linear"])
 @pytest.mark.parametrize("steps", [7, 10, 100])
-def test_one_cycle_equals_torch(steps: int, strategy: Literal["cos", "linear"], three_phase: bool) -> None:
-    cfg = OptimConfig(lr=0.1, pct_start=0.35, div_factor=20, three_phase=three_phase, anneal_strategy=strategy)
+def test_one_cycle_equals_torch(
+    steps: int, strategy: Literal["cos", "linear"], three_phase: bool
+) -> None:
+    cfg = OptimConfig(
+        lr=0.1, pct_start=0.35, div_factor=20, three_phase=three_phase, anneal_strategy=strategy
+    )
     ours, theirs = (adamw(nn.Linear(2, 2), cfg) for _ in range(2))
     reference = torch.optim.lr_scheduler.OneCycleLR(
-        theirs, 0.1, steps, pct_start=0.35, div_factor=20, three_phase=three_phase, anneal_strategy=strategy
+        theirs,
+        0.1,
+        steps,
+        pct_start=0.35,
+        div_factor=20,
+        three_phase=three_phase,
+        anneal_strategy=strategy,
     )
     schedule = OneCycle(cfg, BatchPlan(1000, 8, 1, 8, 125, steps, 10))
     for step in range(steps):

@@ -28,14 +28,18 @@ META = torch.device("meta")
 class NoHostTensors(TorchFunctionMode):
     """Refuses operations on tensors of the device and of the host, such as copies, for which a GPU waits."""
 
-    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
         found = function(*arguments, **(options or {}))
         values = [found, *arguments, *(options or {}).values()]
         values += [part for value in values if isinstance(value, list | tuple) for part in value]
         tensors = [value for value in values if isinstance(value, Tensor)]
         on_host = [value for value in tensors if value.device != META and value.ndim > 0]
         copies = on_host or function in (torch.tensor, torch.as_tensor)
-        assert not (copies and any(value.device == META for value in tensors)), f"{function} of a tensor of the host"
+        assert not (copies and any(value.device == META for value in tensors)), (
+            f"{function} of a tensor of the host"
+        )
         return found
 
 
@@ -45,8 +49,12 @@ def train_on_meta(folder: Path, fault: Callable[[Tensor], object] = lambda _: No
     model, prepare = build(ModelConfig(), spec).to(META), data.Prepare(spec, DataConfig()).to(META)
     optimizer, meter = adamw(model, cfg.optim), Meter(World(0, 1, META))
     schedule = OneCycle(cfg.optim, BatchPlan.make(cfg.train, len(train_set), 1))
-    loaded = [map_tensors(lambda part: part.to(META), it) for it in Loader(train_set, [[0, 1]] * 3, cfg.loader, CPU)]
-    no_autocast = mock.patch.object(torch, "autocast", return_value=nullcontext())  # it does not know this device
+    loaded = [
+        map_tensors(lambda part: part.to(META), it)
+        for it in Loader(train_set, [[0, 1]] * 3, cfg.loader, CPU)
+    ]
+    # it does not know this device
+    no_autocast = mock.patch.object(torch, "autocast", return_value=nullcontext())
     with no_autocast, NoHostTensors():
         for step in range(3):
             loss, metrics = call(model, prepare(loaded[step], True, torch.default_generator))
@@ -74,12 +82,16 @@ FAULTS: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_synchronization_is_found(tmp_path: Path, fault: str) -> None:
-    with pytest.raises((RuntimeError, AssertionError), match=r"called on meta|expected device|tensor of the host"):
+    with pytest.raises(
+        (RuntimeError, AssertionError), match=r"called on meta|expected device|tensor of the host"
+    ):
         train_on_meta(tmp_path, FAULTS[fault])
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not (torch.accelerator.is_available() or os.environ.get("REQUIRE_GPU")), reason="needs a GPU")
+@pytest.mark.skipif(
+    not (torch.accelerator.is_available() or os.environ.get("REQUIRE_GPU")), reason="needs a GPU"
+)
 def test_training_on_a_gpu_synchronizes_for_rows_only(tmp_path: Path) -> None:
     world = World(0, 1, find_device("accelerator"))
 
@@ -94,5 +106,11 @@ def test_training_on_a_gpu_synchronizes_for_rows_only(tmp_path: Path) -> None:
         return mock.patch.object(owner, name, set_mode_and_call)
 
     with in_mode(Log, "wait_for", "error"), in_mode(Meter, "read", "default"):
-        train_here(tmp_path, "--run.device=accelerator", "--speed.precision=auto", "--log.every=3", world=world)
+        train_here(
+            tmp_path,
+            "--run.device=accelerator",
+            "--speed.precision=auto",
+            "--log.every=3",
+            world=world,
+        )
     assert [row["step"] for row in rows(tmp_path, "train")] == [3, 4, 6, 8, 9, 12]

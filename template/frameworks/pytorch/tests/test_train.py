@@ -40,7 +40,9 @@ def check_end(folder: Path, whole: Path) -> None:
 
 
 def test_loss_falls_and_evaluate_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = train_here(tmp_path, "--train.steps=40", "--train.eval_every=40", "--optim.lr=0.003", "--log.every=1")
+    results = train_here(
+        tmp_path, "--train.steps=40", "--train.eval_every=40", "--optim.lr=0.003", "--log.every=1"
+    )
     losses = [row["loss"] for row in rows(tmp_path, "train")]
     assert sum(losses[-10:]) < sum(losses[:10])
     assert rows(tmp_path, "val") == [{"split": "val", "step": 40, **results}]
@@ -51,12 +53,18 @@ def test_loss_falls_and_evaluate_agrees(tmp_path: Path, capsys: pytest.CaptureFi
     assert max(row["lr"] for row in rows(tmp_path, "train")) == pytest.approx(0.003)
 
 
-def test_accumulated_micro_batches_equal_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accumulated_micro_batches_equal_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In evaluation mode: BatchNorm, dropout, noise and augmentation differ from micro-batch to micro-batch."""
     prepare, set_mode = data.Prepare.forward, nn.Module.train
     monkeypatch.setattr(nn.Module, "train", lambda net, mode=True: set_mode(net, False))
     monkeypatch.setattr(program, "build", lambda *sections: build(*sections).train())
-    monkeypatch.setattr(data.Prepare, "forward", lambda own, batch, _, generator: prepare(own, batch, False, generator))
+    monkeypatch.setattr(
+        data.Prepare,
+        "forward",
+        lambda own, batch, _, generator: prepare(own, batch, False, generator),
+    )
     for name, micro_batch, accumulate in (("small", 3, 3), ("large", 9, 1)):
         sizes = (f"--train.micro_batch={micro_batch}", f"--train.accumulate={accumulate}")
         train_here(tmp_path / name, *sizes, "--optim.eps=1e-4")
@@ -120,7 +128,10 @@ def test_sigterm_saves_and_exits_75_with_the_handlers_of_before(
 
 
 def test_error_in_validation_costs_no_training(tmp_path: Path, whole: Path) -> None:
-    with mock.patch.object(program, "evaluate", side_effect=ZeroDivisionError), pytest.raises(ZeroDivisionError):
+    with (
+        mock.patch.object(program, "evaluate", side_effect=ZeroDivisionError),
+        pytest.raises(ZeroDivisionError),
+    ):
         train_here(tmp_path)
     assert state(tmp_path)["step"] == 4
     check_end(tmp_path, whole)
@@ -131,7 +142,10 @@ def test_loss_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
         for group in optimizer.param_groups:
             group["params"][0].detach().fill_(torch.nan)
 
-    with at_step(5, spoil), pytest.raises(UserError, match="the loss is nan .* at step 8: lower optim.lr"):
+    with (
+        at_step(5, spoil),
+        pytest.raises(UserError, match="the loss is nan .* at step 8: lower optim.lr"),
+    ):
         train_here(tmp_path, "--log.every=4")
     assert state(tmp_path)["step"] == rows(tmp_path, "train")[-1]["step"] == 4
 
@@ -142,8 +156,12 @@ def test_two_ranks_that_stop_together_and_resume_equal_one_that_accumulates(tmp_
     support.run_program("test_train", tmp_path, ranks=2)
     weights = state(tmp_path / "one")["model"]
     has_batch_norm = len(support.parameters(weights)) < len(weights)
-    check_close(tmp_path / "two", tmp_path / "one", *(["train"] if has_batch_norm else ["train", "val"]))
-    assert [(tmp_path / f"stopped-{rank}").read_text() for rank in (0, 1)] == ["stopped at step 5"] * 2
+    check_close(
+        tmp_path / "two", tmp_path / "one", *(["train"] if has_batch_norm else ["train", "val"])
+    )
+    assert [(tmp_path / f"stopped-{rank}").read_text() for rank in (0, 1)] == [
+        "stopped at step 5"
+    ] * 2
 
 
 def train_on_ranks(folder: Path, world: distributed.World) -> None:

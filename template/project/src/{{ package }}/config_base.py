@@ -17,7 +17,10 @@ def within(interval: str, default: T) -> T:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the config, `XConfig` with the keys `x.*`. Refuses numbers outside their interval."""
+    """A section of the config, `XConfig` with the keys `x.*`.
+
+    Refuses numbers outside their interval.
+    """
 
     def __post_init__(self) -> None:
         for item in fields(self):

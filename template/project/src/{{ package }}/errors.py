@@ -15,7 +15,10 @@ class UserError(Exception):
 
 
 class Stopped(Exception):  # noqa: N818
-    """The run was asked to stop, and saved a checkpoint. Exit status 75 is EX_TEMPFAIL of sysexits.h: try again."""
+    """The run was asked to stop, and saved a checkpoint.
+
+    Exit status 75 is EX_TEMPFAIL of sysexits.h: try again.
+    """
 
 
 @contextmanager
@@ -25,10 +28,13 @@ def one_line() -> Iterator[None]:
         yield
     except (UserError, OSError) as error:
         if int(os.environ.get("RANK", "0")) > 0:
-            time.sleep(2)  # if rank 0 has the same error, torchrun ends this process before it prints
-        last = str(error).strip().splitlines()[-1]  # an error in a loader worker begins with its traceback
+            # if rank 0 has the same error, torchrun ends this process before it prints
+            time.sleep(2)
+        # an error in a loader worker begins with its traceback
+        last = str(error).strip().splitlines()[-1]
         print(f"error: {last.split('UserError: ')[-1]}", file=sys.stderr, flush=True)
-        clear_frames(error.__traceback__)  # frees the loader, so that its workers end before this process
+        # frees the loader, so that its workers end before this process
+        clear_frames(error.__traceback__)
         raise SystemExit(1) from None
     except Stopped as stopped:
         if int(os.environ.get("RANK", "0")) == 0:
@@ -42,7 +48,9 @@ def end_with_launcher() -> None:
 
     Else a rank could wait for the others for half an hour, and keep its GPU.
     """
-    if "LOCAL_RANK" in os.environ:  # set by torchrun, `accelerate launch`, Lightning and other launchers
+    if (
+        "LOCAL_RANK" in os.environ
+    ):  # set by torchrun, `accelerate launch`, Lightning and other launchers
         threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
 
 

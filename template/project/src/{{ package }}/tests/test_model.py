@@ -20,7 +20,9 @@ Built = tuple[nn.Module, Any]
 def built() -> Built:
     train_set, _, spec = load_all(DataConfig())
     torch.manual_seed(0)
-    batch = Prepare(spec, DataConfig())(load_batch(train_set, list(range(8))), False, torch.default_generator)
+    batch = Prepare(spec, DataConfig())(
+        load_batch(train_set, list(range(8))), False, torch.default_generator
+    )
     return build(ModelConfig(), spec), batch
 
 
@@ -42,14 +44,20 @@ def test_loss_is_a_finite_scalar_and_the_mean_of_its_metric(built: Built, traini
     total, count = metrics["loss"]
     assert count >= 8
     assert float(total) / float(count) == pytest.approx(loss.item(), rel=1e-4)
-    assert not any(isinstance(part, Tensor) and part.requires_grad for pair in metrics.values() for part in pair)
+    assert not any(
+        isinstance(part, Tensor) and part.requires_grad
+        for pair in metrics.values()
+        for part in pair
+    )
 
 
 def test_gradients_reach_every_parameter(built: Built) -> None:
     optimizer = torch.optim.AdamW(built[0].parameters(), lr=1e-2)
     for _ in range(3):  # layers that start with zeros pass gradients on after their first update
         train_step(built, optimizer)
-    assert [name for name, it in built[0].named_parameters() if it.grad is None or not it.grad.any()] == []
+    assert [
+        name for name, it in built[0].named_parameters() if it.grad is None or not it.grad.any()
+    ] == []
 
 
 def test_one_batch_is_learned_by_heart(built: Built) -> None:
@@ -64,7 +72,10 @@ def test_no_bias_before_batch_norm(built: Built) -> None:
 
     def remember(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         producer, _ = producers.get(id(arguments[0]), (None, None))
-        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and getattr(producer, "bias", None) is not None:
+        if (
+            isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+            and getattr(producer, "bias", None) is not None
+        ):
             found.append(layer)
         producers[id(output)] = layer, output  # the reference keeps the id unique
 
