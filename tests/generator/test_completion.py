@@ -34,7 +34,7 @@ def complete(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 def require(shell: str) -> None:
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        pytest.skip(f"needs {shell}: install it, then make test")
 
 
 @pytest.mark.parametrize(
