@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import template_bundle
 from history import Repository
-from matrix import ROOT, answers
+from matrix import EVERY, ROOT, answers
 from program import PROGRAMS, Fastproj, Project, run_fastproj
 from updating import VERSIONS, MakeProject, build, commit, git
 from warm import RUNNING
@@ -35,12 +35,16 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a GPU, skip its tests; with REQUIRE_GPU=1 they run, and so fail.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make test-all` runs; without a GPU, skip its tests, which fail with REQUIRE_GPU=1.
 
     Each worker of pytest-xdist starts with an equal part of the list, so each part starts with long
     tests.
     """
+    if not EVERY:
+        left_out = [item for item in items if item.get_closest_marker("test_all")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     slow = [item for item in items if item.get_closest_marker("slow")]
     others = [item for item in items if item not in slow]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -197,7 +197,7 @@ def test_launcher_for_one_process_keeps_one_line_of_an_error(mlp: Package, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="trains with FSDP2 for a minute: make test-all")
+@pytest.mark.test_all
 def test_fsdp2_trains_and_resumes_as_ddp(project: Project, tmp_path: Path) -> None:
     """With shared weights, which Accelerate's loading without RAM would separate; validated first after the resume."""
     (tmp_path / "fsdp.yaml").write_text(yaml.safe_dump(FSDP))
@@ -371,7 +371,7 @@ def test_option_does_not_change_the_losses(
     assert losses(tmp_path) == pytest.approx(plain, rel=1e-5)
 
 
-@pytest.mark.skipif(not EVERY, reason="torch.compile takes half a minute: make test-all")
+@pytest.mark.test_all
 def test_compiled_model_has_the_same_losses(tiny: Package, tmp_path: Path) -> None:
     tiny.finish(tmp_path / "plain", *SHORT, "--model.dropout=0")
     done = tiny.start(

@@ -178,8 +178,6 @@ def test_one_logit_is_of_the_second_class(package: MakePackage) -> None:
     ("model", "message"),
     [
         ("gpt", "metrics.names has auroc, but GPT predicts no classes"),
-        ("lstm", "metrics.names has auroc, but Language predicts no classes"),
-        ("vae", "metrics.names has auroc, but VAE predicts no classes"),
         (
             "diffusion",
             "metrics.enabled needs a model whose `predict` takes the inputs of `forward`: not UNet",

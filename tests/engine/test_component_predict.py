@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from engine import MakePackage, Package
+from matrix import tiers
 from PIL import Image
 from tokenizers import Tokenizer
 
@@ -47,7 +48,7 @@ def assert_likeliest(classes: torch.Tensor, logits: torch.Tensor) -> None:
     torch.testing.assert_close(chosen, logits.amax(1), **CLOSE)
 
 
-@pytest.mark.parametrize("model", ["resnet", "bert", "mlp"])
+@pytest.mark.parametrize("model", tiers(["mlp"], ["resnet", "bert"]))
 def test_table_has_the_probabilities(package: MakePackage, tmp_path: Path, model: str) -> None:
     p = trained(package, tmp_path, model)
     table = start(p, tmp_path)
@@ -139,7 +140,7 @@ def test_masks_have_the_values_of_the_training_and_the_size_of_own_images(
         assert image.size == (50, 20)
 
 
-@pytest.mark.parametrize("model", ["resnet", "vit"])
+@pytest.mark.parametrize("model", tiers(["resnet"], ["vit"]))
 def test_own_images_have_the_predictions_of_the_same_samples(
     package: MakePackage, tmp_path: Path, model: str
 ) -> None:
@@ -175,7 +176,7 @@ def test_own_texts_have_the_predictions_of_the_same_samples(
     assert found == pytest.approx([shares[text.strip()] for text in texts], rel=1e-4)
 
 
-@pytest.mark.parametrize("model", ["vae", "diffusion"])
+@pytest.mark.parametrize("model", tiers(["vae"], ["diffusion"]))
 def test_samples_are_a_grid(package: MakePackage, tmp_path: Path, model: str) -> None:
     p = trained(package, tmp_path, model)
     start(p, tmp_path, "--count=5")
@@ -186,7 +187,7 @@ def test_samples_are_a_grid(package: MakePackage, tmp_path: Path, model: str) ->
         start(p, tmp_path, "photo.png")
 
 
-@pytest.mark.parametrize("model", ["gpt", "lstm"])
+@pytest.mark.parametrize("model", tiers(["gpt"], ["lstm"]))
 def test_text_continues_the_prompt(
     package: MakePackage, tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from engine import MakePackage, equal, rows, saved
-from matrix import EVERY
 from program import LIMIT_S
 
 PYTHON = os.environ.get("FASTPROJ_RAY_PYTHON")
@@ -23,7 +22,7 @@ OPTIONS = [
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="starts a Ray cluster: make test-all")
+@pytest.mark.test_all
 @pytest.mark.skipif(
     not PYTHON, reason="needs FASTPROJ_RAY_PYTHON, a Python with ray[train]: make test-all"
 )

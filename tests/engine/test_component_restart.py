@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from engine import MakePackage, Package, equal, rows, saved
-from matrix import EVERY
 from program import finish
 
 OPTIONS = [
@@ -59,7 +58,7 @@ supervisor.command = [sys.executable, __file__, "rank", str(folder), fault, *opt
 raise SystemExit(supervisor.run(1))
 """
 KILL, HANG = "os.kill(os.getpid(), signal.SIGKILL) # once", "hang(*armed) # once"
-every = pytest.mark.skipif(not EVERY, reason="starts ranks again and again: make test-all")
+every = pytest.mark.test_all
 
 
 def supervise(
@@ -244,6 +243,7 @@ def test_run_without_a_name_is_refused(
     )
 
 
+@pytest.mark.test_all
 @pytest.mark.slow
 def test_program_trains_without_a_warning(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("restart")

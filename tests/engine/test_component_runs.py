@@ -120,6 +120,7 @@ def traced() -> Iterator[None]:
         yield
 
 
+@pytest.mark.test_all
 @pytest.mark.slow
 @pytest.mark.usefixtures(*([] if EVERY else ["traced"]))
 @pytest.mark.parametrize("chosen", COVER, ids=lambda chosen: str(len(chosen)))

@@ -34,9 +34,10 @@ def wait_for_end(ids: list[Path]) -> None:
     ("framework", "launcher"),
     [
         ("pytorch", ["-m", *TORCHRUN]),
-        ("accelerate", ["-m", *ACCELERATE]),
-        ("lightning", ["-m", *TORCHRUN]),
-        ("lightning", []),  # the first process starts the second one
+        pytest.param("accelerate", ["-m", *ACCELERATE], marks=pytest.mark.test_all),
+        pytest.param("lightning", ["-m", *TORCHRUN], marks=pytest.mark.test_all),
+        # the first process starts the second one
+        pytest.param("lightning", [], marks=pytest.mark.test_all),
     ],
     ids=["torchrun", "accelerate-launch", "lightning-torchrun", "lightning"],
 )

@@ -13,7 +13,7 @@ import torch
 import yaml
 from engine import equal
 from lightning_runs import IGNORED, LightningProject, Project, column, rows, saved
-from matrix import ROOT
+from matrix import ROOT, tiers
 
 pytestmark = [pytest.mark.filterwarnings(found) for found in IGNORED]
 ADD, OF = "--trainer.callbacks+", "--trainer.callbacks"
@@ -62,6 +62,7 @@ def test_average_of_the_weights_is_validated_and_saved(p: Project, tmp_path: Pat
     assert all(torch.equal(trained[name], current["state_dict"][name]) for name in names)
 
 
+@pytest.mark.test_all
 def test_uniform_average_of_the_weights(p: Project, tmp_path: Path) -> None:
     """WeightAveraging averages all steps equally."""
     seen = list[torch.Tensor]()
@@ -78,6 +79,7 @@ def test_uniform_average_of_the_weights(p: Project, tmp_path: Path) -> None:
     assert torch.allclose(mean, torch.stack(seen).mean(0), atol=1e-6)
 
 
+@pytest.mark.test_all
 def test_monitors_write_columns_of_metrics_csv(p: Project, tmp_path: Path) -> None:
     p.run(
         tmp_path,
@@ -93,6 +95,7 @@ def test_monitors_write_columns_of_metrics_csv(p: Project, tmp_path: Path) -> No
     assert len(found["DeviceStatsMonitor.on_train_batch_end/cpu_percent"]) == 6
 
 
+@pytest.mark.test_all
 def test_accumulation_may_change_with_the_epoch(p: Project, tmp_path: Path) -> None:
     schedule = [f"{ADD}=GradientAccumulationScheduler", f"{OF}.scheduling={{0: 1, 1: 2}}"]
     cli = p.run(tmp_path, *schedule, "--data.batch_size=100", "--trainer.max_steps=8")
@@ -103,6 +106,7 @@ def test_accumulation_may_change_with_the_epoch(p: Project, tmp_path: Path) -> N
     assert cli.trainer.accumulate_grad_batches == 2
 
 
+@pytest.mark.test_all
 @pytest.mark.filterwarnings(
     "ignore:.*fit.ckpt_path="
 )  # OnExceptionCheckpoint resumes from the newest checkpoint
@@ -133,6 +137,7 @@ def test_timer_and_checkpoint_on_exception(p: Project, tmp_path: Path) -> None:
     assert found["global_step"] == 4
 
 
+@pytest.mark.test_all
 def test_finder_prints_a_rate_and_a_batch_size(
     p: Project, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,7 +180,7 @@ def test_tuner_in_python(p: Project, tmp_path: Path, caplog: pytest.LogCaptureFi
     assert len(finder.results["loss"]) == 20
 
 
-@pytest.mark.parametrize("logger", ["TensorBoardLogger", "CSVLogger"])
+@pytest.mark.parametrize("logger", tiers(["CSVLogger"], ["TensorBoardLogger"]))
 def test_every_logger_has_metrics_jsonl_in_its_folder(
     p: Project, tmp_path: Path, logger: str
 ) -> None:

@@ -128,6 +128,7 @@ def lowest(shared_folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.test_all
 @pytest.mark.slow
 def test_lowest_version_trains_resumes_and_validates(project: Project, lowest: Path) -> None:
     """With warnings as errors, as in all rendered tests.

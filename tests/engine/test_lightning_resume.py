@@ -16,7 +16,7 @@ import pytest
 import torch
 from engine import equal
 from lightning_runs import IGNORED, LightningProject, Project, rows, saved
-from matrix import EVERY
+from matrix import EVERY, tiers
 from warm import run_python
 
 pytestmark = [pytest.mark.filterwarnings(found) for found in IGNORED]
@@ -92,6 +92,7 @@ def slurm(tmp_path: Path) -> dict[str, Any]:
     return {"SLURM_JOB_ID": "17", "SLURM_NTASKS": "1", "PATH": path} | ids
 
 
+@pytest.mark.test_all
 @pytest.mark.slow
 def test_requeued_job_of_slurm_continues(
     p: Project, tmp_path: Path, whole: Path, slurm: dict[str, Any]
@@ -149,7 +150,7 @@ class Code:
         return (Path.touch, (self.file,))
 
 
-@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
+@pytest.mark.parametrize("command", tiers(["fit"], ["validate", "test", "predict"]))
 def test_checkpoint_with_code_is_refused(p: Project, tmp_path: Path, command: str) -> None:
     torch.save({"state_dict": Code(tmp_path / "executed")}, tmp_path / "hostile.ckpt")
     with pytest.raises(Exception, match="Weights only load failed"):
@@ -157,6 +158,7 @@ def test_checkpoint_with_code_is_refused(p: Project, tmp_path: Path, command: st
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.test_all
 def test_checkpoint_with_code_at_a_url_is_refused(
     p: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ def check_added(components: list[str], new: set[str], output: str) -> None:
     assert re.search(f"git commit -m 'Add .*{components[-1]}", output)
 
 
-@pytest.mark.skipif(not EVERY, reason="adds each component alone: make test-all-generator")
+@pytest.mark.test_all
 @pytest.mark.parametrize("component", COMPONENTS if EVERY else ["each"])
 def test_add_then_remove_restores_the_project_to_the_byte(
     component: str, make_new: MakeNew, fastproj: Fastproj

@@ -99,6 +99,7 @@ def test_plain_copier_update_from_the_own_bundle(
     assert not (folder / "LICENSE").exists()
 
 
+@pytest.mark.test_all
 def test_copier_renders_and_updates_every_entry(
     origin: tuple[Repository, dict[str, str]], tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -151,6 +151,7 @@ def test_edited_files_without_a_successor_are_kept_and_named(
     assert read_files(folder).keys() - fresh("mlp").keys() == kept | {"src/proj/own.py"}
 
 
+@pytest.mark.test_all
 def test_plain_copier_update_reads_launchers_and_workflow_as_components(
     released: Callable[[str, str], Path], fastproj: Fastproj, environment: dict[str, str]
 ) -> None:
@@ -196,6 +197,7 @@ def test_project_of_another_framework_keeps_its_edits(
     assert f"{framework}>=" in (folder / "pyproject.toml").read_text()
 
 
+@pytest.mark.test_all
 def test_workflow_of_0_2_0_waits_for_a_source(
     released: Callable[[str, str], Path], fastproj: Fastproj
 ) -> None:

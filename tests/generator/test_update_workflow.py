@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from jinja2.sandbox import SandboxedEnvironment
-from matrix import QUESTIONS, UPDATE_SOURCE
+from matrix import QUESTIONS, UPDATE_SOURCE, tiers
 from program import Fastproj
 from updating import MakeProject, commit, edit, git
 
@@ -160,7 +160,7 @@ def project_on_github(github: GitHub, folder: Path) -> None:
     git(github.folder, "clone", "-q", "--bare", str(folder), "origin.git")
 
 
-@pytest.mark.parametrize("conflict", [False, True])
+@pytest.mark.parametrize("conflict", tiers([False], [True]))
 def test_workflow_opens_one_pull_request(
     conflict: bool, github: GitHub, make_project: MakeProject
 ) -> None:

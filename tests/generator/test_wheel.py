@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fastproj.shared.embedded import entries
 from history import Repository
-from matrix import EVERY, ROOT
+from matrix import ROOT
 
 PAST = ("0.0.1", "0.0.2")
 
@@ -194,7 +194,7 @@ AS_USERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="takes a minute, and needs the package index: make test-all")
+@pytest.mark.test_all
 @pytest.mark.parametrize("tool", AS_USERS)
 def test_wheel_is_installed_as_users_do(
     built: dict[str, Path], uv: str, environment: dict[str, str], tmp_path: Path, tool: str

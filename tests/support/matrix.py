@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,8 @@ EVERY = os.environ.get("EVERY_TEST") == "1"
 """Whether to check everything, as `make test-all` does, and not each fact once."""
 ENGINE_MODEL = next(name for name, entry in ENTRIES.items() if entry["data"] == "table")
 """The model that trains fastest: tests of the engine use it."""
+ONE_PER_KIND = list({entry["data"]: name for name, entry in reversed(ENTRIES.items())}.values())
+"""The first model of each kind of data."""
 COVER = [(FRAMEWORKS[0], model) for model in MODELS] + [
     (framework, ENGINE_MODEL) for framework in FRAMEWORKS[1:]
 ]
@@ -49,6 +52,12 @@ HARDWARE: dict[str, list[str]] = {
     ],
 }
 """Machines; `answers` adds the components: none, the default, one, all."""
+
+
+def tiers(usual: Iterable[Any], further: Iterable[Any]) -> list[Any]:
+    """Return parameters of a test: the usual ones, and those that only `make test-all` runs."""
+    values = [value if isinstance(value, tuple) else (value,) for value in further]
+    return [*usual, *(pytest.param(*value, marks=pytest.mark.test_all) for value in values)]
 
 
 def offered(framework: str, components: Iterable[str] = COMPONENTS) -> list[str]:

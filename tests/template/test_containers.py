@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from matrix import ENGINE_MODEL, EVERY, FRAMEWORKS, ROOT
+from matrix import ENGINE_MODEL, FRAMEWORKS, ROOT
 from program import Fastproj, Project, run_in
 
 COMPONENTS = ["--components", "docker,devcontainer"]
@@ -91,7 +91,7 @@ def test_hadolint_finds_nothing(project: Project, without_gpu: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="installs torch: make test-all")
+@pytest.mark.test_all
 def test_steps_of_the_dockerfile_run_in_order(without_gpu: Path, uv: str, tmp_path: Path) -> None:
     """In folders of their own, as no container engine runs here; torch is the one that the tests have."""
     app, environment, folder = tmp_path / "app", tmp_path / "venv", tmp_path

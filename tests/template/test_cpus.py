@@ -38,6 +38,7 @@ def output(python: Path, program: str, **variables: str) -> list[str]:
     ).stdout.splitlines()
 
 
+@pytest.mark.test_all
 def test_last_digits_depend_on_the_batch_and_are_equal_if_a_program_runs_again(
     python: Path,
 ) -> None:
@@ -76,6 +77,7 @@ def test_setting_that_the_machine_lacks_is_named() -> None:
     assert cpus.reason_not_to_run(by_name["two-threads"], set(), 1) == "this machine has 1 core"
 
 
+@pytest.mark.test_all
 def test_table_has_a_row_for_each_setting_and_a_failure_is_the_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from matrix import ENGINE_MODEL, EVERY, FRAMEWORKS
+from matrix import ENGINE_MODEL, FRAMEWORKS
 from program import Project
 
 PYTHON = os.environ.get("FASTPROJ_CUDA_PYTHON")
@@ -15,7 +15,7 @@ int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
 """
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not EVERY, reason="needs an environment of 5 GB: make test-all"),
+    pytest.mark.test_all,
     pytest.mark.skipif(
         not PYTHON,
         reason="needs FASTPROJ_CUDA_PYTHON, a Python with the oldest torch that projects accept, from PyPI, and their "

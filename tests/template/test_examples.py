@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from matrix import EVERY, ROOT
+from matrix import ROOT
 from program import run_in
 from warm import run_python
 
@@ -55,7 +55,7 @@ def test_patch_applies_and_the_project_trains(
     assert "done after 4 steps" in done.stdout
 
 
-@pytest.mark.skipif(not EVERY, reason="trains each example for a minute or two: make test-all")
+@pytest.mark.test_all
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("example", EXAMPLES)

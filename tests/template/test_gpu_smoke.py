@@ -136,6 +136,7 @@ def test_compiling_questions_start_first(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert asked[len(kinds) :] == ROWS
 
 
+@pytest.mark.test_all
 def test_rows_of_peers_are_taken_over(folder: Path, tmp_path: Path) -> None:
     peers = ["core:gpt", "bare:gpt"]
     command = [

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 from engine import equal, rows, saved
 from hosts import missing, render_for_two, two_hosts
-from matrix import EVERY
 from program import LIMIT_S, Fastproj, finish
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not EVERY, reason="trains on two hosts: make test-all"),
+    pytest.mark.test_all,
 ]
 namespaces = pytest.mark.skipif(bool(missing()), reason=missing())
 OPTIONS = [

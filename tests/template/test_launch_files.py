@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-from matrix import COMPONENTS, ENGINE_MODEL, EVERY, FRAMEWORKS, QUESTIONS, TEMPLATE
+from matrix import COMPONENTS, ENGINE_MODEL, FRAMEWORKS, QUESTIONS, TEMPLATE
 from program import LIMIT_S, Fastproj, Project, end, finish, run_in
 
 FILES = {
@@ -340,7 +340,7 @@ def nodes_of(engine: str, folder: Path, runs: Path) -> list[subprocess.Popen[str
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="two machines train: make test-all")
+@pytest.mark.test_all
 @pytest.mark.parametrize("engine", OF_PACKAGES)
 def test_machines_of_a_task_train_together(engine: str, fastproj: Fastproj, tmp_path: Path) -> None:
     options = [
@@ -432,7 +432,7 @@ def statuses(pods: list[subprocess.Popen[str]]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not EVERY, reason="two pods train twice: make test-all")
+@pytest.mark.test_all
 def test_pods_of_a_jobset_resume_after_one_was_killed(fastproj: Fastproj, tmp_path: Path) -> None:
     options = [
         "--model",

@@ -11,7 +11,18 @@ from pathlib import Path
 
 import pytest
 from covering import covering
-from matrix import COMPONENTS, ENGINE_MODEL, EVERY, FRAMEWORKS, MODELS, MODULES, PAIRS, module_of
+from matrix import (
+    COMPONENTS,
+    ENGINE_MODEL,
+    EVERY,
+    FRAMEWORKS,
+    MODELS,
+    MODULES,
+    ONE_PER_KIND,
+    PAIRS,
+    module_of,
+    tiers,
+)
 from program import AT_EXIT, Fastproj, Project, finish, run_in, started
 from warm import FORKED, run_python
 
@@ -82,9 +93,7 @@ def test_rendered_tests_pass_with_all_components(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.skipif(
-    not EVERY, reason="the tests of components, with each pair of them: make test-all"
-)
+@pytest.mark.test_all
 @pytest.mark.parametrize(
     "chosen", covering(COMPONENTS, MODULES) if EVERY else [MODULES], ids=lambda it: str(len(it))
 )
@@ -127,11 +136,12 @@ SHORTER = {
 `make demo` trains resnet's recipe to its end.
 """
 
+USUAL = [(FRAMEWORKS[0], model) for model in ONE_PER_KIND]
+RECIPES = tiers(USUAL, [pair for pair in PAIRS if pair not in USUAL])
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("framework", "model"), PAIRS if EVERY else [(FRAMEWORKS[0], model) for model in MODELS]
-)
+@pytest.mark.parametrize(("framework", "model"), RECIPES)
 def test_recipe_reaches_expected_metric(
     project: Project, tmp_path: Path, framework: str, model: str
 ) -> None:

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 from engine import equal, rows, saved
 from hosts import render_for_two
-from matrix import EVERY
 from program import Fastproj
 from slurm_cluster import Cluster, missing, wait_for
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not EVERY, reason="trains in a SLURM cluster for minutes: make test-all"),
+    pytest.mark.test_all,
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 OPTIONS = [

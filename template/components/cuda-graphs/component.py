@@ -87,9 +87,9 @@ class StepGraphs:
         self.momentum = torch.zeros((), device=device)
         adamw, zero_grad = optimizer.step, optimizer.zero_grad
         if run.cfg.optim.cycle_momentum:  # torch's own step creates the optimizer's state
-            optimizer.step = lambda: (
+            optimizer.step = lambda: (  # type: ignore[method-assign, assignment]
                 adamw_step(optimizer, self.momentum) if optimizer.state else adamw()
-            )  # type: ignore[method-assign, assignment]
+            )
         optimizer.zero_grad = lambda set_to_none=False: zero_grad(set_to_none=False)  # type: ignore[method-assign]
 
     def forward_backward(self, batch: Any, share: float, last: bool) -> Metrics:

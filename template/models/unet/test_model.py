@@ -37,9 +37,8 @@ def test_iou_is_per_class_and_leaves_out_ignored_pixels() -> None:
     net = build(ModelConfig(), spec_of(3)).eval()
     masks = torch.tensor([0, 0, 1, 255]).view(1, 2, 2)
     predicted = torch.tensor([0, 1, 1, 2]).view(1, 2, 2)
-    net.predict = lambda images: (
-        torch.nn.functional.one_hot(predicted, 3).permute(0, 3, 1, 2).float()
-    )  # type: ignore[method-assign]
+    scores = torch.nn.functional.one_hot(predicted, 3).permute(0, 3, 1, 2).float()
+    net.predict = lambda images: scores  # type: ignore[method-assign]
     _, metrics = net(torch.empty(1, 1, 2, 2), masks)
     hits, unions = metrics["iou"]
     assert (hits.tolist(), unions.tolist()) == ([1, 1, 0], [2, 2, 0])
