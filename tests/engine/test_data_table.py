@@ -32,7 +32,7 @@ def test_breast_cancer_is_that_of_scikit_learn(package: Callable[[str], Any]) ->
     p = package("mlp")
     known = datasets.load_breast_cancer()
     train, val, spec = p.data.load(p.data.DataConfig())
-    assert (len(train), len(val), len(spec.numeric), spec.categories) == (455, 114, 30, {})
+    assert (len(train), len(val), len(spec.numeric), spec.categories) == (456, 113, 30, {})
     rows = {tuple(row) for row in joined((train, val))[0].tolist()}
     assert rows == {tuple(row) for row in known.data.astype(np.float32).tolist()}
     assert val.tensors[2].double().mean().item() == pytest.approx(known.target.mean(), abs=0.01), (
