@@ -124,7 +124,7 @@ def _windows(split: str, tokens: Tokens, cfg: DataConfig) -> Windows:
 
 def _read(cfg: DataConfig) -> tuple[list[Tokens], Spec]:
     """Return the tokens for training, for validation and for the test, and the `Spec`."""
-    files = _library() if cfg.path is None else _own_files(cfg, cfg.path)
+    files = library() if cfg.path is None else _own_files(cfg, cfg.path)
     encode, vocabulary = _tokenizer(cfg.tokenizer)
     train, val, test = (_tokens(part, encode) for part in files)
     has_val = len(val) > 0
@@ -148,7 +148,7 @@ def _tokens(files: list[Path], encode: Encode) -> Tokens:
     return np.concatenate(parts)
 
 
-def _library() -> list[list[Path]]:
+def library() -> list[list[Path]]:
     """Return the modules of the standard library: for training, for validation, and no others."""
     train = []
     val = []
