@@ -1,4 +1,4 @@
-"""Image data: the digits, your own folders, augmentation, and errors."""
+"""Image data: the digits, your own folders, and augmentation."""
 
 from pathlib import Path
 
@@ -7,7 +7,6 @@ import torch
 from PIL import Image
 
 from .. import data
-from ..errors import UserError
 
 
 def make_folder(root: Path, names: list[str], images: int) -> Path:
@@ -43,29 +42,6 @@ def test_the_digits_are_split() -> None:
     assert labels.shape == (2,)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["2", "10"],
-        ["-1.5", "1e1"],
-        ["10", "2", "inf"],
-        ["1", "2", "nan"],
-        ["B", "b"],
-    ],
-)
-def test_subfolders_are_classes_and_sort_as_numbers_if_all_are_finite(
-    tmp_path: Path,
-    names: list[str],
-) -> None:
-    path = make_folder(tmp_path, names, 10)
-    train, val, spec = data.load(data.DataConfig(path=path, size=8))
-    assert spec.classes == tuple(names)
-    assert len(train) == 8 * len(names)
-    assert len(val) == 2 * len(names)
-    assert set(brightness(train)) == {0.0}
-    assert set(brightness(val)) == {0.0}
-
-
 def test_folders_may_be_the_splits(tmp_path: Path) -> None:
     make_folder(tmp_path / "train", ["a", "b", "c"], 4)
     make_folder(tmp_path / "val", ["a", "b"], 1)
@@ -99,18 +75,6 @@ def test_without_labels_no_subfolders_are_needed(tmp_path: Path) -> None:
     assert len(train) == 4
     assert len(spec.classes) == 1
     assert spec.channels == 1
-
-
-def test_unsuitable_files_are_named(tmp_path: Path) -> None:
-    file = tmp_path / "a" / "a.tif"
-    path = make_folder(tmp_path, ["a"], 2)
-    file.write_bytes(b"not an image")
-    with pytest.raises(UserError, match=r"^cannot read the image .*/a.tif \("):
-        data.decode(file, data.DataConfig())
-    with pytest.raises(UserError, match="has 1 classes"):
-        data.load(data.DataConfig(path=path))
-    with pytest.raises(UserError, match="data.path=.*nowhere has 0 classes: give"):
-        data.load(data.DataConfig(path=path / "nowhere"))
 
 
 def test_augmentation_moves_pixels_in_training_only() -> None:

@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 
 from .. import data
-from ..errors import UserError
 
 
 def make_folder(root: Path, values: tuple[int, ...] = (0, 3, 7)) -> Path:
@@ -84,19 +83,3 @@ def test_the_test_split_has_samples_of_its_own(tmp_path: Path) -> None:
     images = torch.cat([split.tensors[0] for split in splits])
     assert len(images.unique(dim=0)) == 10
     assert data.load_test(data.DataConfig()) is None
-
-
-def test_unusable_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.path=.* has no image in its folder images"):
-        data.load(data.DataConfig(path=tmp_path))
-    cfg = data.DataConfig(path=make_folder(tmp_path / "own"))
-    file = tmp_path / "own" / "masks" / "3.png"
-    Image.new("L", (40, 30)).save(file)
-    with pytest.raises(UserError, match=r"has \(40, 40\) pixels, the mask \(40, 30\)"):
-        data.load(cfg)
-    Image.new("RGB", (40, 40)).save(file)
-    with pytest.raises(UserError, match="modes RGB and RGB; .*masks in L or P mode"):
-        data.load(cfg)
-    file.unlink()
-    with pytest.raises(UserError, match="cannot use .*No such file .*masks/3.png"):
-        data.load(cfg)

@@ -1,4 +1,4 @@
-"""Sequences: text and series, built-in and your own, and errors."""
+"""Sequences: text and series, built-in and your own."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from .. import data
-from ..errors import UserError
 
 
 def write(file: Path, rows: int = 200, **others: Any) -> Path:
@@ -103,27 +102,3 @@ def test_a_series_is_split_by_time(tmp_path: Path, suffix: str) -> None:
     assert prices(test, spec) == [[180, 181, 182, 183], [196, 197, 198, 199]]
     assert spec.mean[0] == pytest.approx(np.arange(130).mean())
     assert spec.std[0] == pytest.approx(np.arange(130).std())
-
-
-def test_missing_values_repeat_the_last_one_and_constants_are_zero(tmp_path: Path) -> None:
-    holes = [np.nan, 5.0, np.nan, *range(197)]
-    file = write(tmp_path / "a.csv", a=holes, flat=0.1)
-    train, _, spec = data.load(series(file, columns=("a", "flat")))
-    rows = train.tensors[0][0]
-    values = rows[:3, 0] * spec.std[0] + spec.mean[0]
-    torch.testing.assert_close(values, torch.tensor([5.0, 5.0, 0.0]))
-    assert rows[:, 1].abs().max() < 1e-6
-
-
-def test_wrong_files_and_columns_are_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "a.csv"
-    with pytest.raises(UserError, match="cannot read data.path=.*a.csv"):
-        data.load(series(file))
-    write(file, rows=12)
-    with pytest.raises(UserError, match="10 values in a split, but a window has 16"):
-        data.load(series(file))
-    write(file, big="1,234")
-    with pytest.raises(UserError, match=r"'big'\] are not all numbers: set data.columns, or"):
-        data.load(series(file))
-    with pytest.raises(UserError, match=r"\['wind'\] are not all numbers"):
-        data.load(series(file, columns=("wind",)))

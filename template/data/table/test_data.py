@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from .. import data
-from ..errors import UserError
 
 
 def make_table() -> pd.DataFrame:
@@ -104,23 +103,3 @@ def test_regression_targets_are_standardized() -> None:
     assert targets.mean().item() == pytest.approx(0, abs=1e-6)
     assert targets.std(correction=0).item() == pytest.approx(1, abs=1e-5)
     assert spec.center == pytest.approx(val.tensors[2].mean().item(), abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "cannot read the table .*a.csv .No columns"),
-        ("a,label\n1,x,y\n1,x,y,z\n", "cannot read the table .*Expected 3 fields in line 3"),
-        ("a,lable\n1,x\n", "no column 'label' .*it has a, lable"),
-        ("a,label\n1,x\n2,x\n", "column label of .*: each row needs a value, which varies"),
-        ("a,label\n1,x\n2,\n3,y\n", "column label of .*: each row needs a value"),
-        ("a,label\n" + '"1,234",x\n"2,500",y\n' * 9, "'1,234', which can be 1234 or 1.234"),
-    ],
-)
-def test_unusable_file_is_one_line(tmp_path: Path, content: str, message: str) -> None:
-    file = tmp_path / "a.csv"
-    file.write_text(content)
-    cfg = data.DataConfig(path=file, target="label")
-    with pytest.raises(UserError, match=message) as caught:
-        data.load(cfg)
-    assert "\n" not in str(caught.value)

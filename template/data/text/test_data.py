@@ -1,4 +1,4 @@
-"""Text: the built-in split, windows, your own files, tokenizers, and errors."""
+"""Text: the built-in split, windows, your own files, tokenizers."""
 
 from pathlib import Path
 
@@ -7,7 +7,6 @@ import tokenizers
 import torch
 
 from .. import data
-from ..errors import UserError
 
 
 def test_the_standard_library_is_split_by_module() -> None:
@@ -96,17 +95,3 @@ def test_a_tokenizer_gives_tokens_and_their_bytes(tmp_path: Path) -> None:
     assert spec.vocabulary == 300
     assert spec.bytes_per_token == pytest.approx(4.6, abs=0.1)
     assert train.tensors[0][3].tolist() == list(range(24, 33))
-
-
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    nowhere = data.DataConfig(path=tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"data.path=.*nowhere is neither a file nor a folder"):
-        data.load(nowhere)
-    with pytest.raises(UserError, match=r"files that match \*.md"):
-        data.load(data.DataConfig(path=tmp_path, pattern="*.md"))
-    with pytest.raises(UserError, match=r"data.tokenizer=none.json does not exist"):
-        data.load(data.DataConfig(tokenizer="none.json"))
-    (tmp_path / "a.txt").write_text("short")
-    message = "the text for training has 5 tokens, but data.context=8 needs more"
-    with pytest.raises(UserError, match=message):
-        data.load(data.DataConfig(path=tmp_path, context=8))

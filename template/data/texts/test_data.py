@@ -1,15 +1,13 @@
-"""Texts with labels: built-in statements, padding, classes, your own files, and errors."""
+"""Texts with labels: built-in statements, padding, classes, your own files."""
 
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 import torch
 from tokenizers import Tokenizer
 
 from .. import data
-from ..errors import UserError
 
 WORDS = ("good", "fine", "lovely", "bad", "awful", "dull")
 """The first three are in texts with the label `pos`, the others in those with `neg`."""
@@ -70,14 +68,6 @@ def test_the_mask_covers_the_tokens_of_a_text(tmp_path: Path) -> None:
     assert tokens[range(3), ends].tolist() == [2, 2, 2]
 
 
-def test_long_texts_are_cut_between_the_marks_of_their_ends(tmp_path: Path) -> None:
-    cfg = config(tmp_path / "a.csv", make_texts(), length=5)
-    train, _, _ = data.load(cfg)
-    tokens, lengths, _ = train.tensors
-    assert lengths.unique().tolist() == [5]
-    assert tokens[:, -1].unique().tolist() == [2]
-
-
 def test_each_class_has_its_fraction_and_equal_texts_are_not_divided(tmp_path: Path) -> None:
     cfg = config(
         tmp_path / "a.parquet",
@@ -93,18 +83,3 @@ def test_each_class_has_its_fraction_and_equal_texts_are_not_divided(tmp_path: P
     assert counts == [[45, 45], [27, 27], [18, 18]]
     texts = [decode(split, spec) for split in splits]
     assert len(set.union(*texts)) == sum(map(len, texts))
-
-
-def test_wrong_files_and_columns_are_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "a.csv"
-    with pytest.raises(UserError, match="cannot read columns text and label of data.path=.*a.csv"):
-        data.load(data.DataConfig(path=file))
-    texts = make_texts()
-    with pytest.raises(UserError, match="cannot read columns text and class of .*class"):
-        data.load(config(file, texts, label="class"))
-    with pytest.raises(UserError, match="data.tokenizer=none.json does not exist"):
-        data.load(config(file, texts, tokenizer="none.json"))
-    with pytest.raises(UserError, match="has a row without text or without label"):
-        data.load(config(file, texts.replace("pos", "")))
-    with pytest.raises(UserError, match="needs two classes or more"):
-        data.load(config(file, texts.replace("pos", "neg")))
