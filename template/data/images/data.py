@@ -193,7 +193,10 @@ def _digits() -> list[Sample]:
     return list(zip(images, names, strict=True))
 
 
-def _find(folder: Path, cfg: DataConfig) -> list[Sample]:
+def _find(
+    folder: Path,
+    cfg: DataConfig,
+) -> list[Sample]:
     """Return the images below a folder, without hidden ones."""
     formats = Image.registered_extensions()
     names = glob("**", root_dir=folder, recursive=True)
@@ -208,7 +211,10 @@ def _find(folder: Path, cfg: DataConfig) -> list[Sample]:
     return samples
 
 
-def _divide(samples: list[Sample], cfg: DataConfig) -> list[list[Sample]]:
+def _divide(
+    samples: list[Sample],
+    cfg: DataConfig,
+) -> list[list[Sample]]:
     """Divide the samples at random, always in the same way."""
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(samples), generator=generator)
@@ -242,7 +248,10 @@ def _classes(
     return names
 
 
-def _describe(train: Images, classes: list[str]) -> Spec:
+def _describe(
+    train: Images,
+    classes: list[str],
+) -> Spec:
     """Return the `Spec`, with the statistics of all digits, or of 4 million pixels of files."""
     every = 1
     if not train.in_memory:
@@ -250,7 +259,11 @@ def _describe(train: Images, classes: list[str]) -> Spec:
     indices = range(0, len(train), every)
     images, _ = train.__getitems__(list(indices))
     pixels = images.double() / 255
-    std, mean = torch.std_mean(pixels, (0, 2, 3), correction=0)
+    std, mean = torch.std_mean(
+        pixels,
+        (0, 2, 3),
+        correction=0,
+    )
     std = std.clamp(min=1e-3)
     return Spec(
         channels=images.shape[1],
@@ -278,5 +291,9 @@ def decode(file: Path, cfg: DataConfig) -> Tensor:
             f"cannot read the image {file} ({error}): convert it to 8 bits, or remove it"
         ) from error
     pixels = torch.from_numpy(np.array(image))
-    pixels = pixels.view(cfg.size, cfg.size, cfg.channels)
+    pixels = pixels.view(
+        cfg.size,
+        cfg.size,
+        cfg.channels,
+    )
     return pixels.permute(2, 0, 1)

@@ -9,7 +9,11 @@ from PIL import Image
 from .. import data
 
 
-def make_folder(root: Path, names: list[str], images: int) -> Path:
+def make_folder(
+    root: Path,
+    names: list[str],
+    images: int,
+) -> Path:
     """Make one subfolder of images per name, each image of another color."""
     for number, name in enumerate(names):
         folder = root / name
@@ -50,7 +54,9 @@ def test_folders_may_be_the_splits(tmp_path: Path) -> None:
     train, val, spec = data.load(cfg)
     test = data.load_test(cfg)
     assert test
-    assert [len(split) for split in (train, val, test)] == [12, 2, 6]
+    assert len(train) == 12
+    assert len(val) == 2
+    assert len(test) == 6
     assert {file.parts[-3] for file in test.images} == {"test"}
     assert set(brightness(test)) == {0.0}
     assert spec.classes == ("a", "b", "c")
@@ -59,18 +65,38 @@ def test_folders_may_be_the_splits(tmp_path: Path) -> None:
 
 def test_a_fraction_may_be_the_test_split(tmp_path: Path) -> None:
     path = make_folder(tmp_path, ["a", "b"], 10)
-    cfg = data.DataConfig(path=path, size=8, test_fraction=0.25)
+    cfg = data.DataConfig(
+        path=path,
+        size=8,
+        test_fraction=0.25,
+    )
     train, val, _ = data.load(cfg)
     test = data.load_test(cfg)
     assert test
-    assert [len(split) for split in (train, val, test)] == [11, 4, 5]
-    assert len({*train.images, *val.images, *test.images}) == 20
+    assert len(train) == 11
+    assert len(val) == 4
+    assert len(test) == 5
+    assert (
+        len(
+            {
+                *train.images,
+                *val.images,
+                *test.images,
+            }
+        )
+        == 20
+    )
     assert data.load_test(data.DataConfig()) is None
 
 
 def test_without_labels_no_subfolders_are_needed(tmp_path: Path) -> None:
     path = make_folder(tmp_path, ["."], 5)
-    cfg = data.DataConfig(path=path, size=8, labels=False, channels=1)
+    cfg = data.DataConfig(
+        path=path,
+        size=8,
+        labels=False,
+        channels=1,
+    )
     train, _, spec = data.load(cfg)
     assert len(train) == 4
     assert len(spec.classes) == 1
@@ -78,10 +104,22 @@ def test_without_labels_no_subfolders_are_needed(tmp_path: Path) -> None:
 
 
 def test_augmentation_moves_pixels_in_training_only() -> None:
-    images = torch.zeros(256, 1, 8, 8, dtype=torch.uint8)
+    images = torch.zeros(
+        256,
+        1,
+        8,
+        8,
+        dtype=torch.uint8,
+    )
     images[:, :, 3, 2] = 255
     batch = (images, images)
-    spec = data.Spec(1, 8, ("a",), (0.0,), (1.0,))
+    spec = data.Spec(
+        1,
+        8,
+        ("a",),
+        (0.0,),
+        (1.0,),
+    )
     prepare = data.Prepare(spec, data.DataConfig(shift=1, flip=True))
     unmoved, _ = prepare(batch, False, torch.Generator())
     assert torch.equal(unmoved, images / 255)

@@ -60,9 +60,17 @@ class Samples(TensorDataset):
 
     in_memory = True
 
-    def __init__(self, pairs: Pair, values: list[int]) -> None:
+    def __init__(
+        self,
+        pairs: Pair,
+        values: list[int],
+    ) -> None:
         images, masks = pairs
-        classes = torch.full((256,), Spec.ignored, dtype=torch.uint8)
+        classes = torch.full(
+            (256,),
+            Spec.ignored,
+            dtype=torch.uint8,
+        )
         classes[values] = torch.arange(len(values), dtype=torch.uint8)
         super().__init__(images, classes[masks.long()])
 
@@ -111,9 +119,17 @@ def random_flip(
         generator=generator,
     )
     flipped = random < 0.5
-    masks = torch.where(flipped, masks.flip(-1), masks)
+    masks = torch.where(
+        flipped,
+        masks.flip(-1),
+        masks,
+    )
     flipped = flipped.unsqueeze(1)
-    images = torch.where(flipped, images.flip(-1), images)
+    images = torch.where(
+        flipped,
+        images.flip(-1),
+        images,
+    )
     return images, masks
 
 
@@ -203,7 +219,10 @@ def _own_pairs(path: Path, size: int) -> Pair:
     return torch.stack(images), torch.stack(masks)
 
 
-def _divide(count: int, cfg: DataConfig) -> list[Tensor]:
+def _divide(
+    count: int,
+    cfg: DataConfig,
+) -> list[Tensor]:
     """Return random indices for training, validation and the test, always the same ones."""
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(count, generator=generator)
@@ -220,14 +239,20 @@ def _divide(count: int, cfg: DataConfig) -> list[Tensor]:
     return [train, val, test]
 
 
-def _values(splits: list[Pair], cfg: DataConfig) -> list[int]:
+def _values(
+    splits: list[Pair],
+    cfg: DataConfig,
+) -> list[int]:
     """Return the values in masks, which are the classes."""
     masks = torch.cat([masks for _, masks in splits])
     values = masks.unique().tolist()
     return [value for value in values if value != cfg.ignore]
 
 
-def _describe(train: Pair, values: list[int]) -> Spec:
+def _describe(
+    train: Pair,
+    values: list[int],
+) -> Spec:
     """Compute the statistics from a histogram: images as floats would need 8 times the memory."""
     images, _ = train
     channels = images.transpose(0, 1).flatten(1)
@@ -246,7 +271,11 @@ def _describe(train: Pair, values: list[int]) -> Spec:
     )
 
 
-def read_pair(file: Path, mask_file: Path, size: int) -> Pair:
+def read_pair(
+    file: Path,
+    mask_file: Path,
+    size: int,
+) -> Pair:
     """Return an image (3, size, size) and its mask (size, size), uint8, resized but not cropped."""
     try:
         with Image.open(file) as opened, Image.open(mask_file) as mask:
@@ -264,7 +293,10 @@ def read_pair(file: Path, mask_file: Path, size: int) -> Pair:
     return pixels.permute(2, 0, 1), values
 
 
-def _check(image: Image.Image, mask: Image.Image) -> None:
+def _check(
+    image: Image.Image,
+    mask: Image.Image,
+) -> None:
     if image.size != mask.size:
         raise ValueError(f"the image has {image.size} pixels, the mask {mask.size}")
     if image.mode[0] in "IF" or mask.mode not in ("1", "L", "P"):
@@ -273,7 +305,11 @@ def _check(image: Image.Image, mask: Image.Image) -> None:
         )
 
 
-def place(digits: Tensor, labels: Tensor, seed: int) -> Pair:
+def place(
+    digits: Tensor,
+    labels: Tensor,
+    seed: int,
+) -> Pair:
     """Place digits on noisy canvases of 3 x 3 cells of 10 pixels.
 
     A canvas has 4 digits and, as background, 2 with shuffled pixels. A digit is on 3 canvases; its
@@ -297,7 +333,12 @@ def place(digits: Tensor, labels: Tensor, seed: int) -> Pair:
     cells = random.argsort(dim=-1, stable=True)
     cells = cells[:, :6]
     corners = torch.stack([cells // 3, cells % 3])
-    shift = torch.randint(0, 3, (2, n, 6), generator=generator)
+    shift = torch.randint(
+        0,
+        3,
+        (2, n, 6),
+        generator=generator,
+    )
     corners = 10 * corners + 1 + shift
     rows, columns = corners.unsqueeze(-1) + torch.arange(8)
     target = (

@@ -10,13 +10,21 @@ from PIL import Image
 from .. import data
 
 
-def make_folder(root: Path, values: tuple[int, ...] = (0, 3, 7)) -> Path:
+def make_folder(
+    root: Path,
+    values: tuple[int, ...] = (0, 3, 7),
+) -> Path:
     """Make ten 40 x 40 images, whose pixels are 20 times their class, with their masks."""
     rng = np.random.default_rng(0)
     for kind in ("images", "masks"):
         (root / kind).mkdir(parents=True)
     for number in range(10):
-        classes = rng.integers(0, len(values), (8, 8), np.uint8)
+        classes = rng.integers(
+            0,
+            len(values),
+            (8, 8),
+            np.uint8,
+        )
         classes = classes.repeat(5, 0).repeat(5, 1)
         image = Image.fromarray(classes * 20).convert("RGB")
         mask = Image.fromarray(np.array(values, np.uint8)[classes])
@@ -48,8 +56,19 @@ def test_canvases_have_noise_digits_and_their_masks() -> None:
     ],
 )
 def test_image_and_mask_are_augmented_alike(shift: int, flip: bool) -> None:
-    spec = data.Spec(1, 16, ("a", "b"), (0.0,), (1.0,))
-    masks = torch.randint(0, 200, (64, 16, 16), dtype=torch.uint8)
+    spec = data.Spec(
+        1,
+        16,
+        ("a", "b"),
+        (0.0,),
+        (1.0,),
+    )
+    masks = torch.randint(
+        0,
+        200,
+        (64, 16, 16),
+        dtype=torch.uint8,
+    )
     batch = (masks.unsqueeze(1), masks)
     prepare = data.Prepare(spec, data.DataConfig(shift=shift, flip=flip))
     images, moved = prepare(batch, True, torch.Generator())
@@ -62,23 +81,44 @@ def test_image_and_mask_are_augmented_alike(shift: int, flip: bool) -> None:
 
 def test_own_images_and_masks_are_loaded(tmp_path: Path) -> None:
     path = make_folder(tmp_path / "own")
-    train, val, spec = data.load(data.DataConfig(path=path, size=40, ignore=7))
-    assert (len(train), len(val)) == (8, 2)
+    train, val, spec = data.load(
+        data.DataConfig(
+            path=path,
+            size=40,
+            ignore=7,
+        )
+    )
+    assert len(train) == 8
+    assert len(val) == 2
     assert spec.classes == ("0", "3")
     images, masks = train.__getitems__([5, 0, 3])
     assert images.shape == (3, 3, 40, 40)
-    assert masks.unique().tolist() == [0, 1, spec.ignored]
-    expected = torch.where(masks == spec.ignored, 40, masks * 20)
+    assert masks.unique().tolist() == [
+        0,
+        1,
+        spec.ignored,
+    ]
+    expected = torch.where(
+        masks == spec.ignored,
+        40,
+        masks * 20,
+    )
     assert torch.equal(images[:, 0], expected)
 
 
 def test_the_test_split_has_samples_of_its_own(tmp_path: Path) -> None:
     path = make_folder(tmp_path / "own")
-    cfg = data.DataConfig(path=path, size=8, test_fraction=0.3)
+    cfg = data.DataConfig(
+        path=path,
+        size=8,
+        test_fraction=0.3,
+    )
     train, val, _ = data.load(cfg)
     test = data.load_test(cfg)
     assert test
-    assert [len(split) for split in (train, val, test)] == [5, 2, 3]
+    assert len(train) == 5
+    assert len(val) == 2
+    assert len(test) == 3
     splits = (train, val, test)
     images = torch.cat([split.tensors[0] for split in splits])
     assert len(images.unique(dim=0)) == 10

@@ -78,7 +78,12 @@ class Windows(TensorDataset):
 
     in_memory = True
 
-    def __init__(self, values: Tensor, length: int, stride: int) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        length: int,
+        stride: int,
+    ) -> None:
         if len(values) < length:
             raise UserError(
                 f"data.path has {len(values)} values in a split, but a window has {length}: "
@@ -145,8 +150,16 @@ def _read(cfg: DataConfig) -> tuple[list[Tensor], Spec]:
 
 def _windows(values: Tensor, cfg: DataConfig) -> Windows:
     if cfg.kind == "series":
-        return Windows(values, cfg.window + cfg.horizon, stride=1)
-    return Windows(values, cfg.context + 1, stride=cfg.context)
+        return Windows(
+            values,
+            cfg.window + cfg.horizon,
+            stride=1,
+        )
+    return Windows(
+        values,
+        cfg.context + 1,
+        stride=cfg.context,
+    )
 
 
 def _library() -> list[bytearray]:
@@ -164,17 +177,32 @@ def _library() -> list[bytearray]:
     return [train, val, bytearray()]
 
 
-def _own_text(cfg: DataConfig, path: Path) -> list[bytearray]:
+def _own_text(
+    cfg: DataConfig,
+    path: Path,
+) -> list[bytearray]:
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     text = bytearray()
     for file in files:
         if file.is_file():
             text.extend(file.read_bytes())
-    train_end, val_end = _ends(len(text), cfg.val_fraction or 0.02, cfg)
-    return [text[:train_end], text[train_end:val_end], text[val_end:]]
+    train_end, val_end = _ends(
+        len(text),
+        cfg.val_fraction or 0.02,
+        cfg,
+    )
+    return [
+        text[:train_end],
+        text[train_end:val_end],
+        text[val_end:],
+    ]
 
 
-def _ends(count: int, val_fraction: float, cfg: DataConfig) -> tuple[int, int]:
+def _ends(
+    count: int,
+    val_fraction: float,
+    cfg: DataConfig,
+) -> tuple[int, int]:
     """Return where the training and the validation split end; the rest is the test split."""
     val_end = count - round(count * cfg.test_fraction)
     train_end = val_end - round(count * val_fraction)
@@ -184,7 +212,11 @@ def _ends(count: int, val_fraction: float, cfg: DataConfig) -> tuple[int, int]:
 def _series(cfg: DataConfig) -> tuple[list[Tensor], Spec]:
     """Return the rows of a series, standardized in float64, and the `Spec`."""
     frame = _membrane() if cfg.path is None else _own_series(cfg, cfg.path)
-    train_end, val_end = _ends(len(frame), cfg.val_fraction or 0.2, cfg)
+    train_end, val_end = _ends(
+        len(frame),
+        cfg.val_fraction or 0.2,
+        cfg,
+    )
     train = frame[:train_end]
     mean = train.mean()
     std = train.std(ddof=0).where(train.nunique() > 1, 1.0)
@@ -201,7 +233,12 @@ def _series(cfg: DataConfig) -> tuple[list[Tensor], Spec]:
         mean=tuple(mean),
         std=tuple(std),
     )
-    return [rows[:train_end], rows[val_begin:val_end], rows[test_begin:]], spec
+    splits = [
+        rows[:train_end],
+        rows[val_begin:val_end],
+        rows[test_begin:],
+    ]
+    return splits, spec
 
 
 def _membrane() -> pd.DataFrame:

@@ -38,7 +38,10 @@ def series(path: Path, **values: Any) -> data.DataConfig:
     )
 
 
-def prices(windows: data.Windows, spec: data.Spec) -> list[list[int]]:
+def prices(
+    windows: data.Windows,
+    spec: data.Spec,
+) -> list[list[int]]:
     """Return the first and the last forecast of the first column, in its unit."""
     batch = windows.__getitems__([0, len(windows) - 1])
     targets = batch[0][:, spec.context :, 0]
@@ -73,7 +76,11 @@ def test_the_end_of_your_own_text_is_for_validation_and_the_test(tmp_path: Path)
     test = data.load_test(cfg)
     assert test
     splits = [split.tensors[0].unique().tolist() for split in (train, val, test)]
-    assert splits == [[0, 1], [2], [3]]
+    assert splits == [
+        [0, 1],
+        [2],
+        [3],
+    ]
     assert data.load_test(data.DataConfig()) is None
 
 

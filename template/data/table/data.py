@@ -176,14 +176,21 @@ def _read(file: Path, cfg: DataConfig) -> pd.DataFrame:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot read the table {file} ({reason}): fix data.path") from error
-    for name in (cfg.target, *cfg.categorical, *cfg.ignore):
+    for name in (
+        cfg.target,
+        *cfg.categorical,
+        *cfg.ignore,
+    ):
         if name not in table:
             columns = ", ".join(map(str, table))
             raise UserError(f"{file} has no column {name!r} (data.target, ...); it has {columns}")
     return table
 
 
-def _convert(table: pd.DataFrame, cfg: DataConfig) -> pd.DataFrame:
+def _convert(
+    table: pd.DataFrame,
+    cfg: DataConfig,
+) -> pd.DataFrame:
     """Return the columns that are not ignored, as numbers or as text."""
     columns = {}
     for name in table:
@@ -264,14 +271,28 @@ def _describe(
     targets = pd.concat([train[cfg.target], val[cfg.target]])
     if _has_classes(targets, cfg):
         classes = pd.Series(sorted(targets.unique())).convert_dtypes()
-        return Spec(numeric, categories, tuple(map(str, classes)))
+        return Spec(
+            numeric,
+            categories,
+            tuple(map(str, classes)),
+        )
     mean = train[cfg.target].mean()
     std = train[cfg.target].std(ddof=0)
     center = (val[cfg.target].mean() - mean) / std
-    return Spec(numeric, categories, (), float(mean), float(std), float(center))
+    return Spec(
+        numeric,
+        categories,
+        classes=(),
+        target_mean=float(mean),
+        target_std=float(std),
+        center=float(center),
+    )
 
 
-def _numbers(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+def _numbers(
+    table: pd.DataFrame,
+    names: list[str],
+) -> pd.DataFrame:
     """Return the numeric columns, and those that mark the missing values of others."""
     columns = {}
     for name in names:
@@ -289,12 +310,20 @@ def _encode(
 ) -> Rows:
     """Turn rows into numbers, codes of categories, and targets."""
     numbers = _numbers(table, list(spec.numeric))
-    codes = torch.zeros(len(table), len(spec.categories), dtype=torch.int64)
+    codes = torch.zeros(
+        len(table),
+        len(spec.categories),
+        dtype=torch.int64,
+    )
     for index, (name, known) in enumerate(spec.categories.items()):
         places = pd.Index(known).get_indexer(table[name])
         codes[:, index] = torch.from_numpy(places) + 1
     targets = _targets(table[cfg.target], spec)
-    return Rows(torch.tensor(numbers.to_numpy()), codes, targets)
+    return Rows(
+        torch.tensor(numbers.to_numpy()),
+        codes,
+        targets,
+    )
 
 
 def _targets(column: "pd.Series[Any]", spec: Spec) -> Tensor:

@@ -42,7 +42,8 @@ def heights(rows: data.Rows) -> set[float]:
 def test_own_file_is_loaded(tmp_path: Path, suffix: str) -> None:
     cfg = config(tmp_path / f"a{suffix}", make_table())
     train, val, spec = data.load(cfg)
-    assert (len(train), len(val)) == (48, 12)
+    assert len(train) == 48
+    assert len(val) == 12
     assert spec.classes == ("no", "yes")
     assert list(spec.numeric) == ["age", "height", "age is missing"]
     assert spec.categories == {"city": ("Bonn", "Oslo", "Rome")}, "Lima is in one row only"
@@ -57,7 +58,11 @@ def test_missing_numbers_become_the_mean_and_are_marked(tmp_path: Path) -> None:
     cfg = config(tmp_path / "a.csv", make_table())
     train, _, spec = data.load(cfg)
     prepare = data.Prepare(spec, cfg)
-    numbers, _, _ = prepare(train.tensors, False, torch.Generator())
+    numbers, _, _ = prepare(
+        train.tensors,
+        False,
+        torch.Generator(),
+    )
     missing = train.tensors[0][:, 0].isnan()
     assert missing.any()
     assert (numbers[missing, 0] == 0).all()
@@ -77,7 +82,9 @@ def test_splits_may_have_their_own_files(tmp_path: Path) -> None:
     train, val, _ = data.load(cfg)
     test = data.load_test(cfg)
     assert test
-    assert [len(split) for split in (train, val, test)] == [60, 9, 7]
+    assert len(train) == 60
+    assert len(val) == 9
+    assert len(test) == 7
     assert heights(val) == {3}
     assert heights(test) == {4}
 
@@ -87,7 +94,9 @@ def test_a_fraction_may_be_the_test_split(tmp_path: Path) -> None:
     train, val, _ = data.load(cfg)
     test = data.load_test(cfg)
     assert test
-    assert [len(split) for split in (train, val, test)] == [30, 12, 18]
+    assert len(train) == 30
+    assert len(val) == 12
+    assert len(test) == 18
     assert test.tensors[2].bincount().tolist() == [9, 9], "stratified"
     assert len(heights(train) | heights(val) | heights(test)) == 60
     assert data.load_test(data.DataConfig()) is None
@@ -95,7 +104,8 @@ def test_a_fraction_may_be_the_test_split(tmp_path: Path) -> None:
 
 def test_regression_targets_are_standardized() -> None:
     train, val, spec = data.load(data.DataConfig(builtin="diabetes"))
-    assert (len(train), len(val)) == (354, 88)
+    assert len(train) == 354
+    assert len(val) == 88
     assert spec.classes == ()
     assert spec.categories == {"sex": ("1", "2")}
     targets = train.tensors[2]

@@ -72,8 +72,8 @@ class Windows(TensorDataset):
     in_memory = True
 
     def __init__(self, tokens: Tensor, context: int) -> None:
-        # a view, so that a batch copies whole rows
-        super().__init__(tokens.unfold(0, context + 1, context))
+        windows = tokens.unfold(0, context + 1, context)  # a view: a batch copies whole rows
+        super().__init__(windows)
 
     def __getitems__(self, indices: list[int]) -> Batch:
         windows = self.tensors[0]
@@ -112,7 +112,11 @@ def load_test(cfg: DataConfig) -> Windows | None:
     return _windows("the test", test, cfg) if len(test) else None
 
 
-def _windows(split: str, tokens: Tokens, cfg: DataConfig) -> Windows:
+def _windows(
+    split: str,
+    tokens: Tokens,
+    cfg: DataConfig,
+) -> Windows:
     if len(tokens) <= cfg.context:
         raise UserError(
             f"the text for {split} has {len(tokens)} tokens, "
@@ -141,7 +145,10 @@ def _read(cfg: DataConfig) -> tuple[list[Tokens], Spec]:
     return np.split(train, [val_begin, test_begin]), spec
 
 
-def _tokens(files: list[Path], encode: Encode) -> Tokens:
+def _tokens(
+    files: list[Path],
+    encode: Encode,
+) -> Tokens:
     parts = [np.empty(0, np.uint8)]
     for file in files:
         parts.append(encode(file.read_bytes()))
@@ -163,7 +170,10 @@ def library() -> list[list[Path]]:
     return [train, val, []]
 
 
-def _own_files(cfg: DataConfig, path: Path) -> list[list[Path]]:
+def _own_files(
+    cfg: DataConfig,
+    path: Path,
+) -> list[list[Path]]:
     """Return your files for training, for validation and for the test, without hidden ones.
 
     A hash of its relative name decides for each. If there are too few, all are for training.
@@ -180,7 +190,8 @@ def _own_files(cfg: DataConfig, path: Path) -> list[list[Path]]:
         )
     for file in files:
         name = file.relative_to(path).as_posix()
-        place = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        place = int(digest[:8], 16) / 2**32
         if place < cfg.val_fraction:
             val.append(file)
         elif place < cfg.val_fraction + cfg.test_fraction:

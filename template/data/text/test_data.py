@@ -12,7 +12,11 @@ from .. import data
 def test_the_standard_library_is_split_by_module() -> None:
     cfg = data.DataConfig()
     train, val, spec = data.load(cfg)
-    assert spec == data.Spec(vocabulary=256, context=128, bytes_per_token=1.0)
+    assert spec == data.Spec(
+        vocabulary=256,
+        context=128,
+        bytes_per_token=1.0,
+    )
     assert 0.005 < len(val) / len(train) < 0.06
     assert data.load_test(cfg) is None
 
@@ -20,7 +24,11 @@ def test_the_standard_library_is_split_by_module() -> None:
 def test_targets_are_the_inputs_shifted_by_one(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(bytes(range(200)) * 20)
-    cfg = data.DataConfig(path=file, context=16, val_fraction=0.1)
+    cfg = data.DataConfig(
+        path=file,
+        context=16,
+        val_fraction=0.1,
+    )
     train, val, spec = data.load(cfg)
     assert len(train) == 3599 // 16
     assert len(val) == 399 // 16

@@ -82,7 +82,11 @@ class Spec:
 class Texts(TensorDataset):
     """Token ids (n, length), int32, 0 after the end of a text; lengths (n,) and labels (n,)."""
 
-    def __init__(self, frame: pd.DataFrame, spec: Spec) -> None:
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        spec: Spec,
+    ) -> None:
         texts = frame["text"].tolist()
         encoded = Tokenizer.from_str(spec.tokenizer).encode_batch_fast(texts)
         ids = [text.ids for text in encoded]
@@ -165,7 +169,10 @@ def statements() -> tuple[pd.DataFrame, pd.DataFrame]:
     return train.head(4000), val.head(444)
 
 
-def _own_texts(cfg: DataConfig, path: Path) -> list[pd.DataFrame]:
+def _own_texts(
+    cfg: DataConfig,
+    path: Path,
+) -> list[pd.DataFrame]:
     frame = _own_table(cfg, path)
     if "" in frame.to_numpy():
         raise UserError(
@@ -180,7 +187,11 @@ def _own_texts(cfg: DataConfig, path: Path) -> list[pd.DataFrame]:
             f"data.label={cfg.label} of {path} needs two classes or more, "
             "with several texts of each"
         )
-    return [frame[~out], frame[in_val], frame[out & ~in_val]]
+    return [
+        frame[~out],
+        frame[in_val],
+        frame[out & ~in_val],
+    ]
 
 
 def _own_table(cfg: DataConfig, path: Path) -> pd.DataFrame:
@@ -226,7 +237,10 @@ def _describe(train: pd.DataFrame, cfg: DataConfig) -> Spec:
     )
 
 
-def _tokenizer(texts: list[str], cfg: DataConfig) -> Tokenizer:
+def _tokenizer(
+    texts: list[str],
+    cfg: DataConfig,
+) -> Tokenizer:
     if cfg.tokenizer == "train":
         return _byte_pairs(texts, cfg.vocabulary)
     if not Path(cfg.tokenizer).is_file():
@@ -236,7 +250,10 @@ def _tokenizer(texts: list[str], cfg: DataConfig) -> Tokenizer:
     return Tokenizer.from_file(cfg.tokenizer)
 
 
-def _byte_pairs(texts: list[str], size: int) -> Tokenizer:
+def _byte_pairs(
+    texts: list[str],
+    size: int,
+) -> Tokenizer:
     """Train BPE of bytes: Radford et al. 2019 (GPT-2), section 2.2."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

@@ -34,7 +34,10 @@ def config(file: Path, frame: pd.DataFrame, **keys: Any) -> data.DataConfig:
     return data.DataConfig(path=file, **options)
 
 
-def decode(split: data.Texts, spec: data.Spec) -> set[str]:
+def decode(
+    split: data.Texts,
+    spec: data.Spec,
+) -> set[str]:
     """Return the texts of a split, from its tokens."""
     tokenizer = Tokenizer.from_str(spec.tokenizer)
     tokens = split.tensors[0].tolist()
@@ -58,7 +61,11 @@ def test_the_mask_covers_the_tokens_of_a_text(tmp_path: Path) -> None:
     train, _, spec = data.load(cfg)
     prepare = data.Prepare(spec, cfg)
     batch = train.__getitems__([3, 0, 17])
-    tokens, mask, labels = prepare(batch, True, torch.Generator())
+    tokens, mask, labels = prepare(
+        batch,
+        True,
+        torch.Generator(),
+    )
     assert tokens.shape == mask.shape == (3, 32)
     assert labels.shape == (3,)
     assert tokens.dtype == torch.int64
@@ -80,6 +87,10 @@ def test_each_class_has_its_fraction_and_equal_texts_are_not_divided(tmp_path: P
     assert test
     splits = [train, val, test]
     counts = [split.tensors[2].bincount().tolist() for split in splits]
-    assert counts == [[45, 45], [27, 27], [18, 18]]
+    assert counts == [
+        [45, 45],
+        [27, 27],
+        [18, 18],
+    ]
     texts = [decode(split, spec) for split in splits]
     assert len(set.union(*texts)) == sum(map(len, texts))
