@@ -103,7 +103,8 @@ def test_a_fraction_may_be_the_test_split(tmp_path: Path) -> None:
 
 
 def test_regression_targets_are_standardized() -> None:
-    train, val, spec = data.load(data.DataConfig(builtin="diabetes"))
+    cfg = data.DataConfig(builtin="diabetes")
+    train, val, spec = data.load(cfg)
     assert len(train) == 354
     assert len(val) == 88
     assert spec.classes == ()
@@ -112,4 +113,5 @@ def test_regression_targets_are_standardized() -> None:
     assert targets.dtype == torch.float32
     assert targets.mean().item() == pytest.approx(0, abs=1e-6)
     assert targets.std(correction=0).item() == pytest.approx(1, abs=1e-5)
-    assert spec.center == pytest.approx(val.tensors[2].mean().item(), abs=1e-6)
+    center = val.tensors[2].mean().item()
+    assert spec.center == pytest.approx(center, abs=1e-6)
