@@ -69,11 +69,8 @@ def main() -> None:
 
 def read_library(package: str) -> tuple[list[bytes], list[bytes]]:
     """The files of the standard library for training and for validation."""
-    files: dict[Path, bool] = import_module(f"{package}.data")._library()
-    train, val = (
-        [file.read_bytes() for file in files if files[file] == in_val] for in_val in (False, True)
-    )
-    return train, val
+    train, val, _ = import_module(f"{package}.data").library()
+    return [file.read_bytes() for file in train], [file.read_bytes() for file in val]
 
 
 def read_digits(package: str) -> tuple[list[bytes], list[bytes]]:
@@ -90,8 +87,7 @@ def read_statements(package: str) -> tuple[Texts, Texts]:
     data = import_module(f"{package}.data")
     numbers = {keyword: number for number, keyword in enumerate(data.KEYWORDS)}
     train, val = (
-        (list(frame["text"]), [numbers[it] for it in frame["label"]])
-        for frame in data._statements()
+        (list(frame["text"]), [numbers[it] for it in frame["label"]]) for frame in data.statements()
     )
     return train, val
 

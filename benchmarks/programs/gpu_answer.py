@@ -188,11 +188,13 @@ def _synthetic(model: str, cfg: Any, load: Callable[[Any], Any], size: int) -> A
         count = 1024 if size > 200 else 12
         images = torch.randint(256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
         labels = torch.randint(1000, (count,), generator=generator)
-        train, val = (
-            data.Images(images, labels, part, cfg)
-            for part in torch.arange(count).split(count * 3 // 4)
-        )
-        return train, val, data.Spec(3, size, tuple(map(str, range(1000))), (0.5,) * 3, (0.25,) * 3)
+        classes = [str(number) for number in range(1000)]
+        samples = [
+            (image, str(label)) for image, label in zip(images, labels.tolist(), strict=True)
+        ]
+        train = data.Images(samples[: count * 3 // 4], classes, cfg)
+        val = data.Images(samples[count * 3 // 4 :], classes, cfg)
+        return train, val, data.Spec(3, size, tuple(classes), (0.5,) * 3, (0.25,) * 3)
     if model == "gpt":
         context, vocabulary = (cfg.context, 50304) if size > 200 else (32, 256)
         tokens = torch.randint(

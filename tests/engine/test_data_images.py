@@ -51,6 +51,10 @@ def test_classes_are_sorted_as_numbers_or_text(
             (["10", "9"], ("9", "10")),
             (["1", "01", "0.5"], ("0.5", "01", "1")),
             (["9", "10", "x"], ("10", "9", "x")),
+            (["-1.5", "1e1"], ("-1.5", "1e1")),
+            (["10", "2", "inf"], ("10", "2", "inf")),
+            (["1", "2", "nan"], ("1", "2", "nan")),
+            (["b", "B"], ("B", "b")),
         ]
     ):
         path = make_folder(tmp_path / str(number), names, 4)
@@ -150,3 +154,49 @@ def test_statistics_of_large_images_are_of_four_million_pixels(
     monkeypatch.setattr(p.data, "decode", decode)
     p.data.load(p.data.DataConfig(path=root, size=1024))
     assert decode.call_count == 4  # of 16, with one million pixels each
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", np.float32, np.int32, np.uint16])
+def test_unreadable_image_is_named(
+    package: Callable[[str], Any], tmp_path: Path, content: Any
+) -> None:
+    p = package("resnet")
+    file = tmp_path / "a.tif"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        Image.fromarray(np.full((8, 8), 200, content)).save(file)
+    with pytest.raises(p.errors.UserError, match=r"^cannot read the image .*/a.tif \("):
+        p.data.decode(file, p.data.DataConfig())
+
+
+def test_unsuitable_folder_is_an_error(package: Callable[[str], Any], tmp_path: Path) -> None:
+    p = package("resnet")
+    with pytest.raises(p.errors.UserError, match="data.path=.*nowhere has 0 classes: give"):
+        p.data.load(p.data.DataConfig(path=tmp_path / "nowhere"))
+    with pytest.raises(p.errors.UserError, match="has 1 classes"):
+        p.data.load(p.data.DataConfig(path=make_folder(tmp_path, ["a"], 2)))
+
+
+def test_exif_orientation_is_applied(package: Callable[[str], Any], tmp_path: Path) -> None:
+    p = package("resnet")
+    white_above = np.full((8, 8), [[255]] * 4 + [[0]] * 4, np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 90 degrees clockwise
+    Image.fromarray(white_above).save(tmp_path / "a.png", exif=exif)
+    pixels = p.data.decode(tmp_path / "a.png", p.data.DataConfig(size=8, channels=1))
+    assert pixels[0, :, 6:].min() == 255
+
+
+def test_a_test_folder_may_have_no_class_of_its_own(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    """Training ignores the folder; only a request for the test split fails."""
+    p = package("resnet")
+    make_folder(tmp_path / "train", ["a", "b"], 2)
+    make_folder(tmp_path / "val", ["a"], 1)
+    make_folder(tmp_path / "test", ["unknown"], 1)
+    cfg = p.data.DataConfig(path=tmp_path, size=8)
+    assert p.data.load(cfg)[2].classes == ("a", "b")
+    with pytest.raises(p.errors.UserError, match="class unknown, which has no training images"):
+        p.data.load_test(cfg)

@@ -145,3 +145,38 @@ def test_empty_split_is_an_error(package: Callable[[str], Any], fraction: float)
     p = package("unet")
     with pytest.raises(p.errors.UserError, match="is too small a split: add images"):
         p.data.load(p.data.DataConfig(val_fraction=fraction))
+
+
+def test_unusable_file_is_named(package: Callable[[str], Any], tmp_path: Path) -> None:
+    p = package("unet")
+    with pytest.raises(
+        p.errors.UserError, match=r"data\.path=.* has no image in its folder images"
+    ):
+        p.data.load(p.data.DataConfig(path=tmp_path))
+    images = [Image.fromarray(pixels) for pixels in noise(size=(40, 40))]
+    cfg = p.data.DataConfig(path=make_folder(tmp_path / "own", images, images), size=16)
+    image = tmp_path / "own/images/part/3.png"
+    mask = tmp_path / "own/masks/part/3.png"
+
+    def expect(message: str) -> None:
+        with pytest.raises(p.errors.UserError, match=message) as caught:
+            p.data.load(cfg)
+        assert "\n" not in str(caught.value)
+
+    Image.new("L", (40, 30)).save(mask)
+    expect(r"has \(40, 40\) pixels, the mask \(40, 30\)")
+    Image.new("RGB", (40, 40)).save(mask)
+    expect("3.png .*modes L and RGB; .*masks in L or P mode")
+    mask.unlink()
+    expect("cannot use .*No such file .*masks/part/3.png")
+    Image.new("L", (40, 40)).save(mask)
+    content = image.read_bytes()
+    image.write_bytes(content[:90])
+    expect("cannot use .*3.png .*truncated")
+    image.write_bytes(b"nonsense")
+    expect("cannot use .*3.png .*cannot identify")
+    for dtype, mode in ((np.float32, "F"), (np.int32, "I")):
+        other = tmp_path / "own/images/part/3.tif"
+        image.unlink(missing_ok=True)
+        Image.fromarray(np.zeros((40, 40), dtype)).save(other)
+        expect(f"cannot use .*3.tif .*modes {mode} and L; save .* 8 bits")

@@ -62,3 +62,47 @@ def test_a_decimal_comma_is_read_with_the_option_and_large_numbers_keep_their_di
     assert spec.columns == ("load",)
     assert spec.mean[0] == pytest.approx(1e9 + 80, abs=0.01)
     assert train.__getitems__([0])[0][0, :, 0].unique().numel() == 16
+
+
+def write(file: Path, rows: int = 200, **others: Any) -> Path:
+    """Write a table with two numeric columns and one of words."""
+    columns = {"load": range(10, 10 + rows), "price": range(rows), "note": "dry", **others}
+    pd.DataFrame(columns).to_csv(file, index=False)
+    return file
+
+
+def test_missing_values_repeat_the_last_one_and_constants_are_zero(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    data = package("lstm").data
+    holes = [None, 5.0, None, *range(197)]
+    file = write(tmp_path / "a.csv", a=holes, flat=0.1)
+    cfg = data.DataConfig(kind="series", path=file, window=12, horizon=4, columns=("a", "flat"))
+    train, _, spec = data.load(cfg)
+    rows = train.__getitems__([0])[0][0]
+    values = rows[:3, 0] * spec.std[0] + spec.mean[0]
+    assert values.tolist() == pytest.approx([5.0, 5.0, 0.0], abs=1e-4)
+    assert rows[:, 1].abs().max() < 1e-6
+
+
+def test_wrong_columns_are_one_line(package: Callable[[str], Any], tmp_path: Path) -> None:
+    p = package("lstm")
+
+    def load(file: Path, **keys: Any) -> None:
+        cfg = p.data.DataConfig(kind="series", path=file, window=12, horizon=4, **keys)
+        p.data.load(cfg)
+
+    file = tmp_path / "a.csv"
+    with pytest.raises(p.errors.UserError, match="cannot read data.path=.*a.csv"):
+        load(file)
+    with pytest.raises(
+        p.errors.UserError,
+        match=r"\['wind'\] are not all numbers: set data.columns, or data.decimal",
+    ):
+        load(write(file), columns=("wind",))
+    with pytest.raises(
+        p.errors.UserError, match=r"'big'\] are not all numbers: set data.columns, or data.decimal"
+    ):
+        load(write(file, big="1,234"))
+    with pytest.raises(p.errors.UserError, match="10 values in a split, but a window has 16"):
+        load(write(file, rows=12))

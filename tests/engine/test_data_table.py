@@ -32,7 +32,7 @@ def test_breast_cancer_is_that_of_scikit_learn(package: Callable[[str], Any]) ->
     p = package("mlp")
     known = datasets.load_breast_cancer()
     train, val, spec = p.data.load(p.data.DataConfig())
-    assert (len(train), len(val), len(spec.numeric), spec.categories) == (455, 114, 30, {})
+    assert (len(train), len(val), len(spec.numeric), spec.categories) == (456, 113, 30, {})
     rows = {tuple(row) for row in joined((train, val))[0].tolist()}
     assert rows == {tuple(row) for row in known.data.astype(np.float32).tolist()}
     assert val.tensors[2].double().mean().item() == pytest.approx(known.target.mean(), abs=0.01), (
@@ -177,3 +177,46 @@ def test_corrupt_parquet_is_one_line(package: Callable[[str], Any], tmp_path: Pa
         with pytest.raises(p.errors.UserError, match="cannot read the table") as caught:
             p.data.load(p.data.DataConfig(path=path, target="label"))
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "keys", "message"),
+    [
+        ("", {}, "cannot read the table .*table.csv .No columns"),
+        (
+            "a,label\n1,x,y\n1,x,y,z\n",
+            {},
+            "cannot read the table .*Expected 3 fields in line 3, saw 4",
+        ),
+        ("a,label\n1,x\n", {"target": "lable"}, "no column 'lable' .*it has a, label"),
+        ("a,label\n1,x\n2,x\n", {}, "column label of .*: each row needs a value, which varies"),
+        ("a,label\n1,x\n2,\n3,y\n", {}, "column label of .*: each row needs a value"),
+    ],
+)
+def test_unusable_file_is_one_line(
+    package: Callable[[str], Any], tmp_path: Path, content: str, keys: dict[str, Any], message: str
+) -> None:
+    p, file = package("mlp"), tmp_path / "table.csv"
+    file.write_text(content)
+    with pytest.raises(p.errors.UserError, match=message) as caught:
+        p.data.load(p.data.DataConfig(path=file, **{"target": "label", **keys}))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_test_file_with_another_class_is_one_line(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    p = package("mlp")
+    test = tmp_path / "test.csv"
+    test.write_text("a,label\n1,x\n2,z\n")
+    splits = load(p, tmp_path, {"a": range(ROWS)}, test_path=test)
+    assert splits[2].classes == ("x", "y")
+    cfg = p.data.DataConfig(path=tmp_path / "table.csv", target="label", test_path=test)
+    with pytest.raises(p.errors.UserError, match="the test has a class that the training lacks"):
+        p.data.load_test(cfg)
+
+
+def test_a_class_of_one_row_is_no_error(package: Callable[[str], Any], tmp_path: Path) -> None:
+    labels = ["rare", *LABELS[1:]]
+    train, val, spec = load(package("mlp"), tmp_path, {"a": range(ROWS), "label": labels})
+    assert (len(train) + len(val), spec.classes) == (ROWS, ("rare", "x", "y"))

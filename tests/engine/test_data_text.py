@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tokenizers
 
 
@@ -65,3 +66,24 @@ def test_a_tokenizer_reads_bytes_that_are_not_utf_8(
     )
     train, _, _ = data.load(data.DataConfig(**{**vars(cfg), "val_fraction": 0.3}))
     assert "größer" in pairs.decode(train.tensors[0][:, :-1].flatten().tolist())
+
+
+def test_what_is_missing_is_named(package: Callable[[str], Any], tmp_path: Path) -> None:
+    p = package("gpt")
+
+    def expect(message: str, **keys: Any) -> None:
+        with pytest.raises(p.errors.UserError, match=message):
+            p.data.load(p.data.DataConfig(**keys))
+
+    (tmp_path / "a.txt").write_text("short")
+    expect(
+        r"data.path=.*nowhere is neither a file nor a folder",
+        path=tmp_path / "nowhere",
+    )
+    expect(r"files that match \*.md", path=tmp_path, pattern="*.md")
+    expect(
+        r"the text for training has 5 tokens, but data.context=8 needs more",
+        path=tmp_path,
+        context=8,
+    )
+    expect(r"data.tokenizer=none.json does not exist", tokenizer="none.json")

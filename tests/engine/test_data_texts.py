@@ -84,3 +84,30 @@ def test_classes_are_sorted_as_text(package: Callable[[str], Any], tmp_path: Pat
         path=tmp_path / "a.csv", text="review", label="stars", vocabulary=300
     )
     assert project.data.load(cfg)[2].classes == ("10", "2", "nan")
+
+
+def test_long_texts_are_cut_between_the_marks_of_their_ends(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    texts = [f"it was text number {index}" for index in range(20)]
+    train, _, _ = load(package("bert"), tmp_path, texts, length=5)
+    assert train.tensors[1].unique().tolist() == [5]
+    assert train.tensors[0][:, -1].unique().tolist() == [2]
+
+
+def test_wrong_files_and_columns_are_one_line(
+    package: Callable[[str], Any], tmp_path: Path
+) -> None:
+    p = package("bert")
+    texts = [f"it was text number {index}" for index in range(20)]
+    message = "cannot read columns text and label of data.path=.*nowhere.csv"
+    with pytest.raises(p.errors.UserError, match=message):
+        p.data.load(p.data.DataConfig(path=tmp_path / "nowhere.csv"))
+    with pytest.raises(p.errors.UserError, match="cannot read columns text and class of .*class"):
+        load(p, tmp_path, texts, label="class")
+    with pytest.raises(p.errors.UserError, match="has a row without text or without label"):
+        load(p, tmp_path, ["", *texts])
+    with pytest.raises(p.errors.UserError, match="needs two classes or more"):
+        load(p, tmp_path, texts[:1])
+    with pytest.raises(p.errors.UserError, match="data.tokenizer=none.json does not exist"):
+        load(p, tmp_path, texts, tokenizer="none.json")

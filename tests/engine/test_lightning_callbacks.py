@@ -196,17 +196,21 @@ def test_every_logger_has_metrics_jsonl_in_its_folder(
 
 def test_commands_on_a_run(p: Project, tmp_path: Path) -> None:
     """With the run's own config: the metrics are those of the run, whose record stays."""
-    p.run(tmp_path)
+    p.run(tmp_path, "--data.source.test_fraction=0.2")
     last, record = rows(tmp_path, "val")[-1], (tmp_path / "a/metrics.jsonl").read_text()
     (tmp_path / "a/config.yaml").rename(tmp_path / "saved.yaml")
     options = [f"--config={tmp_path}/saved.yaml", f"--ckpt_path={tmp_path}/a/checkpoints/last.ckpt"]
     options += ["--trainer.logger=false"]
-    for command, split in (("validate", "val"), ("test", "test")):
-        found = p.run(tmp_path, *options, command=command).trainer.callback_metrics
-        names = ("loss", "accuracy")
-        assert [found[f"{split}/{name}"].item() for name in names] == pytest.approx(
-            [last[name] for name in names]
-        )
+    names = ("loss", "accuracy")
+    found = p.run(tmp_path, *options, command="validate").trainer.callback_metrics
+    assert [found[f"val/{name}"].item() for name in names] == pytest.approx(
+        [last[name] for name in names]
+    )
+    cli = p.run(tmp_path, *options, command="test")
+    test_set = cli.datamodule.test_dataloader().dataset
+    batch = cli.model.prepare(p.loader.load_batch(test_set, [*range(len(test_set))]), False, None)
+    loss, _ = cli.model.net.eval()(*batch)
+    assert cli.trainer.callback_metrics["test/loss"].item() == pytest.approx(loss.item(), rel=1e-4)
     predicted, predict_step = list[torch.Tensor](), p.module.Model.predict_step
 
     def observe(*given: Any) -> torch.Tensor:

@@ -153,7 +153,7 @@ def test_short_runs(p: Project, tmp_path: Path, caplog: pytest.LogCaptureFixture
     cli = p.run(tmp_path / "limits", *limits)
     assert cli.trainer.current_epoch == 3
     found = [row["accuracy"] * 14 for row in rows(tmp_path / "limits", "val")]
-    assert found == pytest.approx([round(value) for value in found]), "14 of the 114 rows"
+    assert found == pytest.approx([round(value) for value in found]), "14 of the 113 rows"
     p.run(tmp_path / "time", f"{TRAINER}.max_time=00:00:00:01", f"{TRAINER}.max_steps=100000")
     assert "Time limit reached" in caplog.text
 

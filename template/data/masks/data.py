@@ -1,11 +1,10 @@
 """Images and masks: handwritten digits placed on canvases, or your own folders.
 
-This file is yours to edit.
+This file is yours to edit; train.py uses `load`.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +16,27 @@ from torch.utils.data import TensorDataset
 from .config_base import Section, within
 from .errors import UserError
 
+Batch = tuple[Tensor, ...]
+Pair = tuple[Tensor, Tensor]
+"""Images (n, channels, size, size) and masks (n, size, size), uint8; or one of each."""
+
 
 @dataclass(frozen=True)
 class DataConfig(Section):
     """Which images and masks to load, and how to augment them."""
 
     path: Path | None = None
-    """Folder with `images` and, as PNG of the same names, `masks` of class values; null: digits on 32 x 32 canvases."""
+    """Folder with `images` and, as PNG of the same names, `masks` of class values; null: digits on
+    32 x 32 canvases."""
     size: int = within("[8, 4096]", 128)
     """Height and width in pixels to which your own images and masks are resized."""
     val_fraction: float = within("(0, 1)", 0.2)
     """Fraction of the images for validation; for the canvases, of the digits."""
+    test_fraction: float = within("[0, 1)", 0.0)
+    """Fraction of the images for the test split; for the canvases, of the digits."""
     ignore: int | None = within("[0, 255]", None)
-    """Mask value whose pixels are ignored in the loss and the metrics: 255 in PASCAL VOC and Cityscapes."""
+    """Mask value whose pixels are ignored in the loss and the metrics: 255 in PASCAL VOC and
+    Cityscapes."""
     shift: int = within("[0, 512]", 2)
     """Augmentation: maximum random shift of image and mask in pixels, in each direction; 0: off."""
     flip: bool = False
@@ -49,146 +56,307 @@ class Spec:
 
 
 class Samples(TensorDataset):
-    """Images (n, channels, size, size) and masks (n, size, size) of class indices, uint8, in memory."""
+    """Images (n, channels, size, size) and masks (n, size, size) of class indices, in memory."""
 
     in_memory = True
 
-    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
-        return tuple(tensor.index_select(0, torch.as_tensor(indices)) for tensor in self.tensors)
+    def __init__(
+        self,
+        pairs: Pair,
+        values: list[int],
+    ) -> None:
+        images, masks = pairs
+        classes = torch.full(
+            (256,),
+            Spec.ignored,
+            dtype=torch.uint8,
+        )
+        classes[values] = torch.arange(len(values), dtype=torch.uint8)
+        super().__init__(images, classes[masks.long()])
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        images, masks = self.tensors
+        return images[indices], masks[indices]
 
 
 class Prepare(nn.Module):
-    """Prepares a batch on the device: augmentation of images and masks in training, conversion, normalization."""
+    """Prepares a batch on the device: augments in training, converts, and normalizes."""
 
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
         self.cfg = cfg
-        self.mean = nn.Buffer(torch.tensor(spec.mean).view(1, -1, 1, 1), persistent=False)
-        self.std = nn.Buffer(torch.tensor(spec.std).view(1, -1, 1, 1), persistent=False)
+        mean = torch.tensor(spec.mean).view(1, -1, 1, 1)
+        std = torch.tensor(spec.std).view(1, -1, 1, 1)
+        self.mean = nn.Buffer(mean, persistent=False)
+        self.std = nn.Buffer(std, persistent=False)
 
     def forward(
-        self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator
-    ) -> tuple[Tensor, ...]:
-        """Turn a batch as loaded into model inputs and targets."""
+        self,
+        batch: Batch,
+        training: bool,
+        generator: torch.Generator,
+    ) -> Batch:
+        """Return images (n, channels, size, size), float32, and masks (n, size, size), int64."""
         images, masks = batch
         if training and self.cfg.flip:
-            flipped = torch.rand(len(images), 1, 1, device=images.device, generator=generator) < 0.5
-            images = torch.where(flipped.unsqueeze(1), images.flip(-1), images)
-            masks = torch.where(flipped, masks.flip(-1), masks)
+            images, masks = random_flip(images, masks, generator)
         if training and self.cfg.shift:
-            most, pixels = self.cfg.shift, torch.arange(images.shape[-1], device=images.device)
-            offsets = torch.randint(
-                -most, most + 1, (2, len(images), 1), device=images.device, generator=generator
-            )
-            rows, columns = (offsets + pixels).clamp(0, len(pixels) - 1)  # replicates the edges
-            sample = torch.arange(len(images), device=images.device).view(-1, 1, 1)
-            moved = sample, rows.unsqueeze(2), columns.unsqueeze(1)
-            images, masks = images.permute(0, 2, 3, 1)[moved].permute(0, 3, 1, 2), masks[moved]
-        return (images.float() / 255 - self.mean) / self.std, masks.long()
+            most = self.cfg.shift
+            images, masks = random_shift(images, masks, most, generator)
+        images = images.float() / 255
+        return (images - self.mean) / self.std, masks.long()
+
+
+def random_flip(
+    images: Tensor,
+    masks: Tensor,
+    generator: torch.Generator,
+) -> Pair:
+    """Flip each image and its mask horizontally with probability 0.5."""
+    random = torch.rand(
+        (len(images), 1, 1),
+        device=images.device,
+        generator=generator,
+    )
+    flipped = random < 0.5
+    masks = torch.where(
+        flipped,
+        masks.flip(-1),
+        masks,
+    )
+    flipped = flipped.unsqueeze(1)
+    images = torch.where(
+        flipped,
+        images.flip(-1),
+        images,
+    )
+    return images, masks
+
+
+def random_shift(
+    images: Tensor,
+    masks: Tensor,
+    most: int,
+    generator: torch.Generator,
+) -> Pair:
+    """Move each image and its mask by up to `most` pixels; the edges are repeated."""
+    device = images.device
+    count, _, _, size = images.shape
+    offsets = torch.randint(
+        -most,
+        most + 1,
+        (2, count, 1),
+        device=device,
+        generator=generator,
+    )
+    positions = offsets + torch.arange(size, device=device)
+    rows, columns = positions.clamp(0, size - 1)
+    samples = torch.arange(count, device=device)
+    source = (
+        samples.view(-1, 1, 1),
+        rows.unsqueeze(2),
+        columns.unsqueeze(1),
+    )
+    images = images.permute(0, 2, 3, 1)
+    images = images[source].permute(0, 3, 1, 2)
+    return images, masks[source]
 
 
 def load(cfg: DataConfig) -> tuple[Samples, Samples, Spec]:
-    """Return the training set, the validation set and their `Spec`; the split depends only on the order of names."""
-    if (
-        cfg.path is None
-    ):  # from scikit-learn's file, because importing scikit-learn takes about a second
-        file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-        rows = torch.from_numpy(np.loadtxt(str(file), delimiter=","))
-        images, masks = (
-            (rows[:, :-1].view(-1, 8, 8) * (255 / 16)).round().byte(),
-            rows[:, -1].byte(),
-        )
-    else:
-        folder, masks_folder = cfg.path / "images", cfg.path / "masks"
-        files = sorted(
-            file.relative_to(folder) for file in folder.rglob("*.*") if file.name[0] != "."
-        )
-        if not files:
-            raise UserError(
-                f"data.path={cfg.path} has no image in its folder images: give another folder"
-            )
-        pairs = (
-            (folder / file, masks_folder / file.with_suffix(".png"), cfg.size) for file in files
-        )
-        with ThreadPoolExecutor() as pool:
-            images, masks = map(
-                torch.stack, zip(*pool.map(lambda pair: read_pair(*pair), pairs), strict=True)
-            )
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    count = round(len(order) * cfg.val_fraction)
-    parts = [(images[part], masks[part]) for part in (order[count:], order[:count])]
-    if min(count, len(order) - count) < 2:
-        raise UserError(
-            f"data.val_fraction={cfg.val_fraction} of {len(order)} images is too small a split: add images"
-        )
+    """Return the training set, the validation set and their `Spec`."""
+    train, val, test = _read(cfg)
+    values = _values([train, val, test], cfg)
+    spec = _describe(train, values)
+    return Samples(train, values), Samples(val, values), spec
+
+
+def load_test(cfg: DataConfig) -> Samples | None:
+    """Return the test split, if there is one. Only `evaluate --split test` calls this."""
+    splits = _read(cfg)
+    images, masks = splits[2]
+    values = _values(splits, cfg)
+    return Samples((images, masks), values) if len(images) else None
+
+
+def _read(cfg: DataConfig) -> list[Pair]:
+    """Return the images and masks for training, for validation and for the test."""
     if cfg.path is None:
-        parts = [place(*part, seed) for seed, part in enumerate(parts)]
-    values = sorted(
-        {value for _, masks in parts for value in masks.unique().tolist()} - {cfg.ignore}
-    )
-    class_of = torch.full((256,), Spec.ignored, dtype=torch.uint8)
-    class_of[values] = torch.arange(len(values), dtype=torch.uint8)
-    train, val = (Samples(images, class_of[masks.long()]) for images, masks in parts)
-    channels = parts[0][0].transpose(0, 1).flatten(1)
-    shares = (
-        torch.stack([channel.bincount(minlength=256) for channel in channels]).double()
-        / channels.shape[1]
-    )
+        return _canvases(cfg)
+    images, masks = _own_pairs(cfg.path, cfg.size)
+    parts = _divide(len(images), cfg)
+    return [(images[part], masks[part]) for part in parts]
+
+
+def _canvases(cfg: DataConfig) -> list[Pair]:
+    from sklearn.datasets import load_digits  # here, because this takes a second
+
+    digits = load_digits()
+    pixels = torch.from_numpy(digits.images) * (255 / 16)
+    images = pixels.round().byte()
+    labels = torch.from_numpy(digits.target).byte()
+    splits = []
+    for seed, part in enumerate(_divide(len(images), cfg)):
+        pair = place(images[part], labels[part], seed)
+        splits.append(pair)
+    return splits
+
+
+def _own_pairs(path: Path, size: int) -> Pair:
+    folder = path / "images"
+    files = sorted(folder.rglob("*.*"))
+    files = [file for file in files if file.name[0] != "."]
+    if not files:
+        raise UserError(f"data.path={path} has no image in its folder images: give another folder")
+
+    def read(file: Path) -> Pair:
+        mask = path / "masks" / file.relative_to(folder)
+        return read_pair(file, mask.with_suffix(".png"), size)
+
+    with ThreadPoolExecutor() as pool:
+        pairs = list(pool.map(read, files))
+    images = [image for image, _ in pairs]
+    masks = [mask for _, mask in pairs]
+    return torch.stack(images), torch.stack(masks)
+
+
+def _divide(
+    count: int,
+    cfg: DataConfig,
+) -> list[Tensor]:
+    """Return random indices for training, validation and the test, always the same ones."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(count, generator=generator)
+    val_end = round(count * cfg.val_fraction)
+    test_end = val_end + round(count * cfg.test_fraction)
+    if min(val_end, count - test_end) < 2:
+        raise UserError(
+            f"data.val_fraction={cfg.val_fraction} of {count} images is too small a split: "
+            "add images"
+        )
+    train = order[test_end:]
+    val = order[:val_end]
+    test = order[val_end:test_end]
+    return [train, val, test]
+
+
+def _values(
+    splits: list[Pair],
+    cfg: DataConfig,
+) -> list[int]:
+    """Return the values in masks, which are the classes."""
+    masks = torch.cat([masks for _, masks in splits])
+    values = masks.unique().tolist()
+    return [value for value in values if value != cfg.ignore]
+
+
+def _describe(
+    train: Pair,
+    values: list[int],
+) -> Spec:
+    """Compute the statistics from a histogram: images as floats would need 8 times the memory."""
+    images, _ = train
+    channels = images.transpose(0, 1).flatten(1)
+    counts = [channel.bincount(minlength=256) for channel in channels]
+    shares = torch.stack(counts).double() / channels.shape[1]
     levels = torch.arange(256).double() / 255
-    mean, std = (
-        shares @ levels,
-        (shares @ levels**2 - (shares @ levels) ** 2).sqrt().clamp(min=1 / 255),
-    )
-    shape = len(channels), parts[0][0].shape[-1]
-    return (
-        train,
-        val,
-        Spec(*shape, tuple(map(str, values)), tuple(mean.tolist()), tuple(std.tolist())),
+    mean = shares @ levels
+    variance = shares @ levels**2 - mean**2
+    std = variance.sqrt().clamp(min=1 / 255)
+    return Spec(
+        channels=len(channels),
+        size=images.shape[-1],
+        classes=tuple(map(str, values)),
+        mean=tuple(mean.tolist()),
+        std=tuple(std.tolist()),
     )
 
 
-def read_pair(file: Path, mask_file: Path, size: int) -> tuple[Tensor, ...]:
+def read_pair(
+    file: Path,
+    mask_file: Path,
+    size: int,
+) -> Pair:
     """Return an image (3, size, size) and its mask (size, size), uint8, resized but not cropped."""
     try:
         with Image.open(file) as opened, Image.open(mask_file) as mask:
             image = ImageOps.exif_transpose(opened)
-            if image.size != mask.size:
-                raise ValueError(f"the image has {image.size} pixels, the mask {mask.size}")
-            if image.mode[0] in "IF" or mask.mode not in ("1", "L", "P"):
-                raise ValueError(
-                    f"modes {image.mode} and {mask.mode}; save images with 8 bits, masks in L or P mode"
-                )
-            pixels = np.array(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
-            values = np.array(mask.resize((size, size), Image.Resampling.NEAREST), np.uint8)
+            _check(image, mask)
+            image = image.convert("RGB")
+            image = image.resize((size, size), Image.Resampling.BILINEAR)
+            resized = mask.resize((size, size), Image.Resampling.NEAREST)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(
             f"cannot use {file} with {mask_file} ({error}): fix or remove them"
         ) from error
-    return torch.from_numpy(pixels).permute(2, 0, 1), torch.from_numpy(values)
+    pixels = torch.from_numpy(np.array(image))
+    values = torch.from_numpy(np.array(resized, np.uint8))
+    return pixels.permute(2, 0, 1), values
 
 
-def place(digits: Tensor, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Place 4 digits, and 2 with shuffled pixels as background, on noisy canvases of 3 x 3 cells of 10 pixels."""
+def _check(
+    image: Image.Image,
+    mask: Image.Image,
+) -> None:
+    if image.size != mask.size:
+        raise ValueError(f"the image has {image.size} pixels, the mask {mask.size}")
+    if image.mode[0] in "IF" or mask.mode not in ("1", "L", "P"):
+        raise ValueError(
+            f"modes {image.mode} and {mask.mode}; save images with 8 bits, masks in L or P mode"
+        )
+
+
+def place(
+    digits: Tensor,
+    labels: Tensor,
+    seed: int,
+) -> Pair:
+    """Place digits on noisy canvases of 3 x 3 cells of 10 pixels.
+
+    A canvas has 4 digits and, as background, 2 with shuffled pixels. A digit is on 3 canvases; its
+    pixels from 96 on belong to its mask, and the noise is darker.
+    """
     generator = torch.Generator().manual_seed(seed)
     n = len(digits) * 3 // 4
-    # A digit is on 3 canvases; its pixels from 96 on belong to its mask, and the noise is darker.
-    order = torch.cat([torch.randperm(len(digits), generator=generator) for _ in range(3)])[
-        : n * 4
-    ].view(n, 4)
+    orders = [torch.randperm(len(digits), generator=generator) for _ in range(3)]
+    order = torch.cat(orders)[: n * 4]
+    order = order.view(n, 4)
+
     placed = digits[order].view(n, 4, 64)
-    shuffled = torch.rand(n, 2, 64, generator=generator).argsort(dim=-1, stable=True)
-    patches = torch.cat([placed, placed.roll(1, 0)[:, :2].gather(-1, shuffled)], 1).view(n, 6, 8, 8)
-    cells = torch.rand(n, 9, generator=generator).argsort(dim=-1, stable=True)[:, :6]
-    corners = (
-        torch.stack([cells // 3, cells % 3]) * 10
-        + 1
-        + torch.randint(0, 3, (2, n, 6), generator=generator)
+    random = torch.rand(n, 2, 64, generator=generator)
+    pixels = random.argsort(dim=-1, stable=True)
+    others = placed.roll(1, 0)[:, :2]
+    background = others.gather(-1, pixels)
+    patches = torch.cat([placed, background], 1)
+    patches = patches.view(n, 6, 8, 8)
+
+    random = torch.rand(n, 9, generator=generator)
+    cells = random.argsort(dim=-1, stable=True)
+    cells = cells[:, :6]
+    corners = torch.stack([cells // 3, cells % 3])
+    shift = torch.randint(
+        0,
+        3,
+        (2, n, 6),
+        generator=generator,
     )
+    corners = 10 * corners + 1 + shift
     rows, columns = corners.unsqueeze(-1) + torch.arange(8)
-    where = torch.arange(n).view(n, 1, 1, 1), rows.unsqueeze(-1), columns.unsqueeze(-2)
-    images = torch.randint(0, 96, (n, 32, 32), generator=generator, dtype=torch.uint8)
-    images[where] = torch.maximum(images[where], patches)
-    classes = torch.cat([labels[order] + 1, torch.zeros(n, 2, dtype=torch.uint8)], dim=1)
+    target = (
+        torch.arange(n).view(n, 1, 1, 1),
+        rows.unsqueeze(-1),
+        columns.unsqueeze(-2),
+    )
+
+    images = torch.randint(
+        0,
+        96,
+        (n, 32, 32),
+        generator=generator,
+        dtype=torch.uint8,
+    )
+    images[target] = torch.maximum(images[target], patches)
+    classes = nn.functional.pad(labels[order] + 1, (0, 2))  # class 0 for the background
+    classes = classes.view(n, 6, 1, 1)
     masks = torch.zeros_like(images)
-    masks[where] = (patches >= 96) * classes.view(n, 6, 1, 1)
+    masks[target] = (patches >= 96) * classes
     return images.unsqueeze(1), masks

@@ -1,13 +1,13 @@
 """Sequences: text as bytes, or time series; built-in ones, or your own files.
 
-This file is yours to edit.
+This file is yours to edit; train.py uses `load`.
 """
 
 import sysconfig
 from dataclasses import dataclass
 from importlib.resources import files as files_of
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,14 @@ from torch.utils.data import TensorDataset
 from .config_base import Section, within
 from .errors import UserError
 
-VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd contextvars dis ensurepip
-json modulefinder operator secrets shlex sqlite3 struct this token tty warnings"""
-"""Modules of the standard library for validation, 2% of its bytes; they share no code with the others."""
+VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd
+contextvars dis ensurepip json modulefinder operator secrets shlex sqlite3 struct this token tty
+warnings"""
+"""Modules of the standard library for validation, 2% of its bytes; they share no code with the
+others."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
+
+Batch = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -31,21 +35,23 @@ class DataConfig(Section):
     kind: Literal["text", "series"] = "text"
     """text: predict the next byte; series: forecast the next rows."""
     path: Path | None = None
-    """Text file, or folder of them; or CSV or Parquet file with a row per time step, where a missing value repeats the
-    last one. null: the source code of Python's standard library, or the membrane voltage of a nerve
-    cell.
-    """
+    """Text file, or folder of them; or CSV or Parquet file with a row per time step, where a
+    missing value repeats the last one. null: the source code of Python's standard library, or the
+    membrane voltage of a nerve cell."""
     val_fraction: float | None = within("(0, 1)", None)
     """Fraction for validation, the end of your own text or of a series; null: 0.02 or 0.2.
 
     Built-in text ignores it.
     """
+    test_fraction: float = within("[0, 1)", 0.0)
+    """Fraction for the test split, the end after that for validation; built-in text ignores it."""
     context: int = within("[8, 1048576]", 128)
     """Text: context length, in bytes."""
     columns: tuple[str, ...] = ()
     """Series: input columns, which are also forecast; empty: all numeric columns."""
     decimal: Literal["point", "comma"] = "point"
-    """Series: how numbers in CSV are written, 1.5 or 1,5; with comma, a semicolon separates the columns."""
+    """Series: how numbers in CSV are written, 1.5 or 1,5; with comma, a semicolon separates the
+    columns."""
     window: int = within("[2, 1048576]", 64)
     """Series: number of input rows."""
     horizon: int = within("[1, 65536]", 16)
@@ -65,107 +71,209 @@ class Spec:
 
 
 class Windows(TensorDataset):
-    """Windows of consecutive values: a batch is one tensor, (n, length), uint8; or (n, length, columns), fp32."""
+    """Windows of consecutive values.
+
+    A batch is one tensor: (n, length), uint8; or (n, length, columns), float32.
+    """
 
     in_memory = True
 
-    def __init__(self, values: Tensor, length: int, stride: int) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        length: int,
+        stride: int,
+    ) -> None:
         if len(values) < length:
             raise UserError(
-                f"data.path has {len(values)} values in a split, but a window has {length}: add data"
+                f"data.path has {len(values)} values in a split, but a window has {length}: "
+                "add data"
             )
-        # a view: a batch copies whole windows
-        super().__init__(values.unfold(0, length, stride).movedim(-1, 1))
+        windows = values.unfold(0, length, stride)  # a view
+        super().__init__(windows.movedim(-1, 1))
 
-    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
-        return (self.tensors[0].index_select(0, torch.as_tensor(indices)),)
-
-
-def load(cfg: DataConfig) -> tuple[Windows, Windows, Spec]:
-    """Return the training set, the validation set and their `Spec`; a series is standardized in float64."""
-    if cfg.kind == "text":
-        train, val = (Windows(part, cfg.context + 1, cfg.context) for part in _text(cfg))
-        return train, val, Spec(256, cfg.context)
-    frame = _series(cfg)
-    cut = len(frame) - round(len(frame) * (cfg.val_fraction or 0.2))
-    mean, std = frame[:cut].mean(), frame[:cut].std(ddof=0).where(frame[:cut].nunique() > 1, 1.0)
-    rows = torch.tensor(((frame - mean) / std).to_numpy(), dtype=torch.float32)
-    # the first row to forecast in validation is new
-    parts = (
-        rows[:cut],
-        rows[max(cut - cfg.window, 0) :],
-    )
-    train, val = (Windows(part, cfg.window + cfg.horizon, 1) for part in parts)
-    return (
-        train,
-        val,
-        Spec(0, cfg.window, cfg.horizon, tuple(frame.columns), tuple(mean), tuple(std)),
-    )
+    def __getitems__(self, indices: list[int]) -> Batch:
+        windows = self.tensors[0]
+        chosen = torch.as_tensor(indices)
+        return (windows.index_select(0, chosen),)
 
 
 class Prepare(nn.Module):
-    """Prepares a batch on the device: splits inputs from targets, both contiguous; nothing is augmented."""
+    """Prepares a batch on the device: splits inputs from targets; nothing is augmented."""
 
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
         self.spec = spec
 
     def forward(
-        self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator
-    ) -> tuple[Tensor, ...]:
-        """Return tokens and the next ones, (n, context); or rows, (n, window, columns), and (n, horizon, columns)."""
-        values, context = batch[0], self.spec.context
+        self,
+        batch: Batch,
+        training: bool,
+        generator: torch.Generator,
+    ) -> Batch:
+        """Return inputs and targets.
+
+        Tokens and the next ones, (n, context), int64; or rows (n, window, columns) and the ones to
+        forecast (n, horizon, columns). Both are contiguous.
+        """
+        values = batch[0]
+        context = self.spec.context
         if self.spec.vocabulary:
             return values[:, :-1].long(), values[:, 1:].long()
-        return values[:, :context].contiguous(), values[:, context:].contiguous()
+        inputs = values[:, :context]
+        targets = values[:, context:]
+        return inputs.contiguous(), targets.contiguous()
 
 
-def _text(cfg: DataConfig) -> list[Tensor]:
-    """Return the bytes for training and for validation."""
-    if cfg.path is None:
-        parts = bytearray(), bytearray()
-        root = Path(sysconfig.get_paths()["stdlib"])
-        for file in sorted(root.rglob("*.py")):
-            names = file.relative_to(root).parts
-            if not EXCLUDED.intersection(names):
-                parts[names[0].removesuffix(".py") in VALIDATION.split()].extend(file.read_bytes())
-    else:
-        files = [cfg.path] if cfg.path.is_file() else sorted(cfg.path.rglob("*"))
-        text = bytearray().join(file.read_bytes() for file in files if file.is_file())
-        cut = round(len(text) * (1 - (cfg.val_fraction or 0.02)))
-        parts = text[:cut], text[cut:]
-    return [torch.tensor(np.frombuffer(part, np.uint8)) for part in parts]
+def load(cfg: DataConfig) -> tuple[Windows, Windows, Spec]:
+    """Return the training set, the validation set and their `Spec`."""
+    (train, val, _), spec = _read(cfg)
+    return _windows(train, cfg), _windows(val, cfg), spec
 
 
-def _series(cfg: DataConfig) -> pd.DataFrame:
-    """Return the columns of a series, without missing values."""
-    if cfg.path is None:
-        file = files_of("matplotlib") / "mpl-data/sample_data/membrane.dat"
-        # while it fires, every 2 ms
-        measured = np.frombuffer(file.read_bytes(), np.float32)[1000:11000:4]
-        return pd.DataFrame({"millivolts": 100 * measured.astype(np.float64)})
-    separator, mark = (";", ",") if cfg.decimal == "comma" else (",", ".")
-    try:
-        parquet = cfg.path.suffix == ".parquet"
-        frame = (
-            pd.read_parquet(cfg.path)
-            if parquet
-            else pd.read_csv(cfg.path, sep=separator, decimal=mark)
+def load_test(cfg: DataConfig) -> Windows | None:
+    """Return the test split, if there is one. Only `evaluate --split test` calls this."""
+    (_, _, test), _ = _read(cfg)
+    if not cfg.test_fraction or not len(test):
+        return None
+    return _windows(test, cfg)
+
+
+def _read(cfg: DataConfig) -> tuple[list[Tensor], Spec]:
+    """Return the values for training, for validation and for the test, and the `Spec`."""
+    if cfg.kind == "series":
+        return _series(cfg)
+    splits = _library() if cfg.path is None else _own_text(cfg, cfg.path)
+    values = [torch.tensor(np.frombuffer(text, np.uint8)) for text in splits]
+    return values, Spec(vocabulary=256, context=cfg.context)
+
+
+def _windows(values: Tensor, cfg: DataConfig) -> Windows:
+    if cfg.kind == "series":
+        return Windows(
+            values,
+            cfg.window + cfg.horizon,
+            stride=1,
         )
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read data.path={cfg.path} as a table: {str(error).splitlines()[0]}"
-        ) from error
-    numeric = list(frame.select_dtypes("number"))
-    numbers = r"[-+]?\d+([.,]\d{3})*([.,]\d+)?"
-    texts = [
-        name
-        for name in frame
-        if name not in numeric and frame[name].astype(str).str.fullmatch(numbers).any()
+    return Windows(
+        values,
+        cfg.context + 1,
+        stride=cfg.context,
+    )
+
+
+def _library() -> list[bytearray]:
+    """Return the source code of the standard library, without a test split."""
+    train = bytearray()
+    val = bytearray()
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for file in sorted(root.rglob("*.py")):
+        names = file.relative_to(root).parts
+        if EXCLUDED.intersection(names):
+            continue
+        module = names[0].removesuffix(".py")
+        split = val if module in VALIDATION.split() else train
+        split.extend(file.read_bytes())
+    return [train, val, bytearray()]
+
+
+def _own_text(
+    cfg: DataConfig,
+    path: Path,
+) -> list[bytearray]:
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    text = bytearray()
+    for file in files:
+        if file.is_file():
+            text.extend(file.read_bytes())
+    train_end, val_end = _ends(
+        len(text),
+        cfg.val_fraction or 0.02,
+        cfg,
+    )
+    return [
+        text[:train_end],
+        text[train_end:val_end],
+        text[val_end:],
     ]
-    chosen = list(cfg.columns) or numeric + texts
-    if not chosen or not set(numeric).issuperset(chosen):
+
+
+def _ends(
+    count: int,
+    val_fraction: float,
+    cfg: DataConfig,
+) -> tuple[int, int]:
+    """Return where the training and the validation split end; the rest is the test split."""
+    val_end = count - round(count * cfg.test_fraction)
+    train_end = val_end - round(count * val_fraction)
+    return train_end, val_end
+
+
+def _series(cfg: DataConfig) -> tuple[list[Tensor], Spec]:
+    """Return the rows of a series, standardized in float64, and the `Spec`."""
+    frame = _membrane() if cfg.path is None else _own_series(cfg, cfg.path)
+    train_end, val_end = _ends(
+        len(frame),
+        cfg.val_fraction or 0.2,
+        cfg,
+    )
+    train = frame[:train_end]
+    mean = train.mean()
+    std = train.std(ddof=0).where(train.nunique() > 1, 1.0)
+    standardized = (frame - mean) / std
+    rows = torch.tensor(standardized.to_numpy(), dtype=torch.float32)
+    # the first row that a split forecasts is its own; the inputs before it may not be
+    val_begin = max(train_end - cfg.window, 0)
+    test_begin = max(val_end - cfg.window, 0)
+    spec = Spec(
+        vocabulary=0,
+        context=cfg.window,
+        horizon=cfg.horizon,
+        columns=tuple(frame.columns),
+        mean=tuple(mean),
+        std=tuple(std),
+    )
+    splits = [
+        rows[:train_end],
+        rows[val_begin:val_end],
+        rows[test_begin:],
+    ]
+    return splits, spec
+
+
+def _membrane() -> pd.DataFrame:
+    """Return the voltage of a nerve cell while it fires, every 2 ms."""
+    file = files_of("matplotlib") / "mpl-data/sample_data/membrane.dat"
+    measured = np.frombuffer(file.read_bytes(), np.float32)
+    volts = measured[1000:11000:4].astype(np.float64)
+    return pd.DataFrame({"millivolts": 100 * volts})
+
+
+def _own_series(cfg: DataConfig, path: Path) -> pd.DataFrame:
+    """Return the numeric columns of a file, without missing values."""
+    try:
+        if path.suffix == ".parquet":
+            frame = pd.read_parquet(path)
+        elif cfg.decimal == "comma":
+            frame = pd.read_csv(path, sep=";", decimal=",")
+        else:
+            frame = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"cannot read data.path={path} as a table: {reason}") from error
+    numeric = set(frame.select_dtypes("number"))
+    columns = list(cfg.columns)
+    if not columns:
+        columns = [name for name in frame if name in numeric or _has_numbers(frame[name])]
+    if not columns or not numeric.issuperset(columns):
         raise UserError(
-            f"in {cfg.path}, {chosen} are not all numbers: set data.columns, or data.decimal (is 1,5 1.5?)"
+            f"in {path}, {columns} are not all numbers: "
+            "set data.columns, or data.decimal (is 1,5 1.5?)"
         )
-    return frame[chosen].astype(np.float64).ffill().dropna()
+    return frame[columns].astype(np.float64).ffill().dropna()
+
+
+def _has_numbers(column: "pd.Series[Any]") -> bool:
+    """Whether a column of text has a number, such as 1,234."""
+    texts = column.astype(str)
+    return bool(texts.str.fullmatch(r"[-+]?\d+([.,]\d{3})*([.,]\d+)?").any())

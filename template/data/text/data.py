@@ -19,13 +19,18 @@ from torch.utils.data import TensorDataset
 from .config_base import Section, within
 from .errors import UserError
 
-VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd contextvars dis ensurepip
-json modulefinder operator secrets shlex sqlite3 struct this token tty warnings"""
+VALIDATION = """__future__ __hello__ __phello__ _markupbase _py_warnings antigravity cgitb cmd
+contextvars dis ensurepip json modulefinder operator secrets shlex sqlite3 struct this token tty
+warnings"""
 """Modules of the standard library for validation, 2% of its bytes.
 
-They share no code with others; if files were chosen
-at random, a fifth of their text would also be in the training text."""
+They share no code with others; if files were chosen at random, a fifth of their text would also be
+in the training text."""
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
+
+Batch = tuple[Tensor, ...]
+Tokens = NDArray[Any]  # of uint8 or int32
+Encode = Callable[[bytes], Tokens]
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,8 @@ class DataConfig(Section):
     """Which text to load, how to tokenize it, and the context length."""
 
     path: Path | None = None
-    """Text file, or folder whose files match `pattern`; null: the source code of Python's standard library."""
+    """Text file, or folder whose files match `pattern`; null: the source code of Python's standard
+    library."""
     pattern: str = "*"
     """Files to read from a folder, at any depth, such as `*.md`."""
     tokenizer: str = "bytes"
@@ -41,8 +47,11 @@ class DataConfig(Section):
     context: int = within("[8, 1048576]", 128)
     """Context length, in tokens."""
     val_fraction: float = within("(0, 1)", 0.02)
-    """Fraction of your own files for validation, or of the text, its end, if there are too few files. No effect on the
-    built-in text, which is split by module."""
+    """Fraction of your own files for validation, or of the text, its end, if there are too few
+    files. No effect on the built-in text, which is split by module."""
+    test_fraction: float = within("[0, 1)", 0.0)
+    """Fraction for the test split, as for validation; with too few files, the end after that for
+    validation. No effect on the built-in text."""
 
 
 @dataclass(frozen=True)
@@ -51,111 +60,172 @@ class Spec:
 
     vocabulary: int  # number of token ids
     context: int  # number of input tokens
-    bytes_per_token: float = (
-        1.0  # of the validation text; makes bits per byte comparable between tokenizers
-    )
+    bytes_per_token: float = 1.0  # of the validation text, to compare tokenizers by bits per byte
 
 
 class Windows(TensorDataset):
-    """Windows of `context` tokens and the next one; a batch is one tensor (n, context + 1), uint8 or int32."""
+    """Windows of `context` tokens and the next one.
+
+    A batch is one tensor (n, context + 1), uint8 or int32.
+    """
 
     in_memory = True
 
     def __init__(self, tokens: Tensor, context: int) -> None:
-        # a view, so that a batch copies whole rows
-        super().__init__(tokens.unfold(0, context + 1, context))
+        windows = tokens.unfold(0, context + 1, context)  # a view: a batch copies whole rows
+        super().__init__(windows)
 
-    def __getitems__(self, indices: list[int]) -> tuple[Tensor, ...]:
-        return (self.tensors[0].index_select(0, torch.as_tensor(indices)),)
-
-
-def load(cfg: DataConfig) -> tuple[Windows, Windows, Spec]:
-    """Return the training set, the validation set and their `Spec`."""
-    files = _library() if cfg.path is None else _own_files(cfg, cfg.path)
-    encode, vocabulary = _tokenizer(cfg.tokenizer)
-    tokens = {file: encode(file.read_bytes()) for file in files}
-    train, val = (
-        [tokens[file] for file in files if files[file] == in_val] for in_val in (False, True)
-    )
-    if train and val:
-        parts = [np.concatenate(train), np.concatenate(val)]
-    else:  # too few files: the end of the text is for validation
-        text = np.concatenate(train + val)
-        parts = np.split(text, [round(len(text) * (1 - cfg.val_fraction))])
-    for name, part in zip(("training", "validation"), parts, strict=True):
-        if len(part) <= cfg.context:
-            raise UserError(
-                f"the text for {name} has {len(part)} tokens, but data.context={cfg.context} needs more: "
-                "add text to data.path, or change data.val_fraction"
-            )
-    measured = [file for file in files if files[file]] or list(files)
-    size = sum(file.stat().st_size for file in measured)
-    spec = Spec(vocabulary, cfg.context, size / sum(len(tokens[file]) for file in measured))
-    train_set, val_set = (Windows(torch.from_numpy(part), cfg.context) for part in parts)
-    return train_set, val_set, spec
+    def __getitems__(self, indices: list[int]) -> Batch:
+        windows = self.tensors[0]
+        chosen = torch.as_tensor(indices)
+        return (windows.index_select(0, chosen),)
 
 
 class Prepare(nn.Module):
-    """Prepares a batch on the device: tokens become indices, and targets are the inputs shifted by one."""
+    """Prepares a batch on the device; text is not augmented."""
 
     def __init__(self, spec: Spec, cfg: DataConfig) -> None:
         super().__init__()
 
     def forward(
-        self, batch: tuple[Tensor, ...], training: bool, generator: torch.Generator
-    ) -> tuple[Tensor, ...]:
-        """Turn a batch as loaded into inputs and targets (n, context), int64; text is not augmented."""
-        return batch[0][:, :-1].long(), batch[0][:, 1:].long()
+        self,
+        batch: Batch,
+        training: bool,
+        generator: torch.Generator,
+    ) -> Batch:
+        """Return the tokens and, as targets, the next ones: both (n, context), int64."""
+        tokens = batch[0]
+        return tokens[:, :-1].long(), tokens[:, 1:].long()
 
 
-def _library() -> dict[Path, bool]:
-    """Return the modules of the standard library, and whether each is for validation."""
+def load(cfg: DataConfig) -> tuple[Windows, Windows, Spec]:
+    """Return the training set, the validation set and their `Spec`."""
+    (train, val, _), spec = _read(cfg)
+    train_set = _windows("training", train, cfg)
+    val_set = _windows("validation", val, cfg)
+    return train_set, val_set, spec
+
+
+def load_test(cfg: DataConfig) -> Windows | None:
+    """Return the test split, if there is one. Only `evaluate --split test` calls this."""
+    (_, _, test), _ = _read(cfg)
+    return _windows("the test", test, cfg) if len(test) else None
+
+
+def _windows(
+    split: str,
+    tokens: Tokens,
+    cfg: DataConfig,
+) -> Windows:
+    if len(tokens) <= cfg.context:
+        raise UserError(
+            f"the text for {split} has {len(tokens)} tokens, "
+            f"but data.context={cfg.context} needs more: "
+            "add text to data.path, or change data.val_fraction"
+        )
+    return Windows(torch.from_numpy(tokens), cfg.context)
+
+
+def _read(cfg: DataConfig) -> tuple[list[Tokens], Spec]:
+    """Return the tokens for training, for validation and for the test, and the `Spec`."""
+    files = library() if cfg.path is None else _own_files(cfg, cfg.path)
+    encode, vocabulary = _tokenizer(cfg.tokenizer)
+    train, val, test = (_tokens(part, encode) for part in files)
+    has_val = len(val) > 0
+    size = sum(file.stat().st_size for file in files[1 if has_val else 0])
+    spec = Spec(
+        vocabulary=vocabulary,
+        context=cfg.context,
+        bytes_per_token=size / len(val if has_val else train),
+    )
+    if has_val:
+        return [train, val, test], spec
+    test_begin = round(len(train) * (1 - cfg.test_fraction))
+    val_begin = round(len(train) * (1 - cfg.test_fraction - cfg.val_fraction))
+    return np.split(train, [val_begin, test_begin]), spec
+
+
+def _tokens(
+    files: list[Path],
+    encode: Encode,
+) -> Tokens:
+    parts = [np.empty(0, np.uint8)]
+    for file in files:
+        parts.append(encode(file.read_bytes()))
+    return np.concatenate(parts)
+
+
+def library() -> list[list[Path]]:
+    """Return the modules of the standard library: for training, for validation, and no others."""
+    train = []
+    val = []
     root = Path(sysconfig.get_paths()["stdlib"])
-    names = {file: file.relative_to(root).parts for file in sorted(root.rglob("*.py"))}
-    kept = {file: parts for file, parts in names.items() if not EXCLUDED.intersection(parts)}
-    return {
-        file: parts[0].removesuffix(".py") in VALIDATION.split() for file, parts in kept.items()
-    }
+    for file in sorted(root.rglob("*.py")):
+        names = file.relative_to(root).parts
+        if EXCLUDED.intersection(names):
+            continue
+        module = names[0].removesuffix(".py")
+        split = val if module in VALIDATION.split() else train
+        split.append(file)
+    return [train, val, []]
 
 
-def _own_files(cfg: DataConfig, path: Path) -> dict[Path, bool]:
-    """Return your own files without hidden ones, and whether each is for validation, by a hash of its relative name."""
+def _own_files(
+    cfg: DataConfig,
+    path: Path,
+) -> list[list[Path]]:
+    """Return your files for training, for validation and for the test, without hidden ones.
+
+    A hash of its relative name decides for each. If there are too few, all are for training.
+    """
     if path.is_file():
-        return {path: False}
-    names = {
-        file: file.relative_to(path).as_posix()
-        for file in sorted(path.rglob(cfg.pattern))
-        if file.is_file()
-    }
-    hashes = {
-        file: hashlib.sha256(name.encode())
-        for file, name in names.items()
-        if "/." not in f"/{name}"
-    }
-    if not hashes:
+        return [[path], [], []]
+    train = []
+    val = []
+    test = []
+    files = [file for file in sorted(path.rglob(cfg.pattern)) if _is_visible(file, path)]
+    if not files:
         raise UserError(
             f"data.path={path} is neither a file nor a folder with files that match {cfg.pattern}"
         )
-    return {
-        file: int(found.hexdigest()[:8], 16) < cfg.val_fraction * 2**32
-        for file, found in hashes.items()
-    }
+    for file in files:
+        name = file.relative_to(path).as_posix()
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        place = int(digest[:8], 16) / 2**32
+        if place < cfg.val_fraction:
+            val.append(file)
+        elif place < cfg.val_fraction + cfg.test_fraction:
+            test.append(file)
+        else:
+            train.append(file)
+    if not train or not val or (cfg.test_fraction and not test):
+        return [files, [], []]
+    return [train, val, test]
 
 
-def _tokenizer(name: str) -> tuple[Callable[[bytes], NDArray[Any]], int]:
+def _is_visible(file: Path, folder: Path) -> bool:
+    names = file.relative_to(folder).parts
+    return file.is_file() and not any(name.startswith(".") for name in names)
+
+
+def _tokenizer(name: str) -> tuple[Encode, int]:
     """Return the function that encodes a text, and the number of token ids."""
     if name == "bytes":
-        return lambda text: np.frombuffer(text, np.uint8), 256
-    from tokenizers import Tokenizer
+        return _encode_bytes, 256
+    from tokenizers import Tokenizer  # only those who use it need this package
 
     if not Path(name).is_file():
         raise UserError(f"data.tokenizer={name} does not exist: give bytes, or a tokenizer.json")
-    found = Tokenizer.from_file(name)
-    found.no_truncation()
+    tokenizer = Tokenizer.from_file(name)
+    tokenizer.no_truncation()
 
-    def encode(text: bytes) -> NDArray[Any]:
-        return np.array(
-            found.encode(text.decode(errors="replace"), add_special_tokens=False).ids, np.int32
-        )
+    def encode(content: bytes) -> Tokens:
+        text = content.decode(errors="replace")
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+        return np.array(encoded.ids, np.int32)
 
-    return encode, max(found.get_vocab().values()) + 1
+    return encode, max(tokenizer.get_vocab().values()) + 1
+
+
+def _encode_bytes(content: bytes) -> Tokens:
+    return np.frombuffer(content, np.uint8)

@@ -1,95 +1,96 @@
-"""Texts with labels: built-in statements, padding, classes, your own files, and errors."""
+"""Texts with labels: built-in statements, padding, classes, your own files."""
 
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 import torch
 from tokenizers import Tokenizer
 
 from .. import data
-from ..errors import UserError
 
 WORDS = ("good", "fine", "lovely", "bad", "awful", "dull")
+"""The first three are in texts with the label `pos`, the others in those with `neg`."""
 
 
-def rows(count: int = 60) -> dict[str, list[Any]]:
-    """Return texts whose label says of which kind their last word is; no two are equal."""
-    texts = [
-        " ".join(["it", "was", *["very"] * (index % 6), f"n{index}", WORDS[index % 6]])
-        for index in range(count)
-    ]
-    return {"text": texts, "label": [("pos", "neg")[index % 6 // 3] for index in range(count)]}
+def make_texts(copies: int = 1) -> pd.DataFrame:
+    """Return 60 different texts with labels, each several times."""
+    rows = []
+    for number in range(60):
+        word = WORDS[number % 6]
+        label = "pos" if number % 6 < 3 else "neg"
+        very = "very " * (number % 6)
+        rows.append((f"it was {very}n{number} {word}", label))
+    return pd.DataFrame(rows * copies, columns=["text", "label"])
 
 
-def write_and_load(
-    folder: Path, content: dict[str, list[Any]], suffix: str = ".csv", **keys: Any
-) -> Any:
-    """Write a file of texts, and load it."""
-    file = folder / f"texts{suffix}"
-    frame = pd.DataFrame(content)
-    if suffix == ".csv":
+def config(file: Path, frame: pd.DataFrame, **keys: Any) -> data.DataConfig:
+    """Write a file of texts, and return a config that reads it."""
+    if file.suffix == ".csv":
         frame.to_csv(file, index=False)
     else:
         frame.to_parquet(file)
-    return data.load(data.DataConfig(path=file, vocabulary=300, **{"length": 32, **keys}))
+    options = {"vocabulary": 300, "length": 32, **keys}
+    return data.DataConfig(path=file, **options)
 
 
-def decoded(part: data.Texts, spec: data.Spec) -> list[str]:
+def decode(
+    split: data.Texts,
+    spec: data.Spec,
+) -> set[str]:
     """Return the texts of a split, from its tokens."""
     tokenizer = Tokenizer.from_str(spec.tokenizer)
-    return [tokenizer.decode(tokens).strip() for tokens in part.tensors[0].tolist()]
+    tokens = split.tensors[0].tolist()
+    return {tokenizer.decode(row).strip() for row in tokens}
 
 
 def test_statements_lack_the_keyword_and_are_in_one_split() -> None:
-    train, val, spec = data.load(data.DataConfig(length=32, vocabulary=1000))
-    assert (spec.vocabulary, len(spec.classes), spec.classes[4]) == (1000, 11, "if")
+    cfg = data.DataConfig(length=32, vocabulary=1000)
+    train, val, spec = data.load(cfg)
+    assert spec.vocabulary == 1000
+    assert spec.classes == data.KEYWORDS
     assert train.tensors[2].bincount().max() == 4000
-    texts = [set(decoded(part, spec)) for part in (train, val)]
-    assert len(texts[0] & texts[1]) < 30  # those that were cut to 32 tokens
-    assert sum(text.startswith("if ") for text in texts[0]) < 20
+    texts = decode(train, spec)
+    assert len(texts & decode(val, spec)) < 30  # those that were cut to 32 tokens
+    assert sum(text.startswith("if ") for text in texts) < 20
+    assert data.load_test(cfg) is None
 
 
 def test_the_mask_covers_the_tokens_of_a_text(tmp_path: Path) -> None:
-    train, _, spec = write_and_load(tmp_path, rows())
-    cfg = data.DataConfig()
-    tokens, mask, labels = data.Prepare(spec, cfg)(
-        train.__getitems__([3, 0, 17]), True, torch.Generator()
+    cfg = config(tmp_path / "a.csv", make_texts())
+    train, _, spec = data.load(cfg)
+    prepare = data.Prepare(spec, cfg)
+    batch = train.__getitems__([3, 0, 17])
+    tokens, mask, labels = prepare(
+        batch,
+        True,
+        torch.Generator(),
     )
-    assert (tokens.shape, mask.shape, labels.shape) == ((3, 32), (3, 32), (3,))
-    assert (tokens.dtype, mask.dtype) == (torch.int64, torch.bool)
+    assert tokens.shape == mask.shape == (3, 32)
+    assert labels.shape == (3,)
+    assert tokens.dtype == torch.int64
     assert torch.equal(mask, tokens != 0)
+    ends = mask.sum(1) - 1
     assert tokens[:, 0].tolist() == [1, 1, 1]
-    assert [row[keep][-1].item() for row, keep in zip(tokens, mask, strict=True)] == [2, 2, 2]
-
-
-def test_long_texts_are_cut_between_the_marks_of_their_ends(tmp_path: Path) -> None:
-    train, _, _ = write_and_load(tmp_path, rows(), length=5)
-    assert train.tensors[1].unique().tolist() == [5]
-    assert train.tensors[0][:, -1].unique().tolist() == [2]
+    assert tokens[range(3), ends].tolist() == [2, 2, 2]
 
 
 def test_each_class_has_its_fraction_and_equal_texts_are_not_divided(tmp_path: Path) -> None:
-    content = {name: values * 3 for name, values in rows().items()}
-    train, val, spec = write_and_load(tmp_path, content, ".parquet", val_fraction=0.3)
-    assert len(train) + len(val) == 180
-    assert val.tensors[2].bincount().tolist() == [27, 27]
-    assert set(decoded(train, spec)).isdisjoint(decoded(val, spec))
-
-
-def test_wrong_files_and_columns_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match="cannot read columns text and label of data.path=.*nowhere.csv"
-    ):
-        data.load(data.DataConfig(path=tmp_path / "nowhere.csv"))
-    with pytest.raises(UserError, match="cannot read columns text and class of .*class"):
-        write_and_load(tmp_path, rows(), label="class")
-    content = rows()
-    content["text"][7] = ""
-    with pytest.raises(UserError, match="has a row without text or without label"):
-        write_and_load(tmp_path, content)
-    with pytest.raises(UserError, match="needs two classes or more"):
-        write_and_load(tmp_path, rows() | {"label": ["x"] * 60})
-    with pytest.raises(UserError, match="data.tokenizer=none.json does not exist"):
-        write_and_load(tmp_path, rows(), tokenizer="none.json")
+    cfg = config(
+        tmp_path / "a.parquet",
+        make_texts(copies=3),
+        val_fraction=0.3,
+        test_fraction=0.2,
+    )
+    train, val, spec = data.load(cfg)
+    test = data.load_test(cfg)
+    assert test
+    splits = [train, val, test]
+    counts = [split.tensors[2].bincount().tolist() for split in splits]
+    assert counts == [
+        [45, 45],
+        [27, 27],
+        [18, 18],
+    ]
+    texts = [decode(split, spec) for split in splits]
+    assert len(set.union(*texts)) == sum(map(len, texts))

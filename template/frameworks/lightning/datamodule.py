@@ -85,11 +85,25 @@ class Data(LightningDataModule):
         self.first = state["batches"]
 
     def val_dataloader(self) -> DataLoader[Any]:
-        samples, trainer = self.splits[1], cast("Trainer", self.trainer)
+        return self.even_loader(self.splits[1])
+
+    def even_loader(self, samples: Any) -> DataLoader[Any]:
+        """Return a loader of each sample once, with equally many batches per rank."""
+        trainer = cast("Trainer", self.trainer)
         order = even_batches(len(samples), self.batch_size, trainer.world_size, trainer.global_rank)
         return DataLoader(samples, batch_sampler=order, **self.options(samples))
 
-    test_dataloader = predict_dataloader = val_dataloader  # replace them by a test set of your own
+    predict_dataloader = val_dataloader
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        load_test = getattr(data, "load_test", None)  # your own data.py may have none
+        samples = load_test(self.source) if load_test else None
+        if samples is None:
+            raise UserError(
+                "there is no test split: "
+                "train with data.source.test_fraction, or see load_test in data.py"
+            )
+        return self.even_loader(samples)
 
     def options(self, samples: Any) -> dict[str, Any]:
         """Return the options of every loader."""

@@ -32,12 +32,25 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     return cfg, net.to(device), val_set, spec
 
 
-def evaluate_run(folder: Path, world: World) -> dict[str, float]:
-    """Return the validation metrics of a run's best weights."""
-    cfg, net, val_set, spec = load_run(folder, world.device)
+def load_test(cfg: data.DataConfig) -> Any:
+    """Return the test split, which `load` of data.py leaves out."""
+    own = getattr(data, "load_test", None)  # your own data.py may have none
+    test_set = own(cfg) if own else None
+    if test_set is None:
+        raise errors.UserError(
+            "there is no test split: train with data.test_fraction, or see load_test in data.py"
+        )
+    return test_set
+
+
+def evaluate_run(folder: Path, world: World, split: str = "val") -> dict[str, float]:
+    """Return the metrics of a run's best weights on the validation or the test split."""
+    cfg, net, samples, spec = load_run(folder, world.device)
+    if split == "test":
+        samples = load_test(cfg.data)
     _, autocast, _ = precision.setup(cfg.speed, world.device)
-    order, counted = loader.val_batches(len(val_set), cfg.train.micro_batch, world)
-    batches = loader.Loader(val_set, order, cfg.loader, world)
+    order, counted = loader.val_batches(len(samples), cfg.train.micro_batch, world)
+    batches = loader.Loader(samples, order, cfg.loader, world)
     return evaluate(
         net, batches, counted, data.Prepare(spec, cfg.data).to(world.device), autocast, world
     )
@@ -47,10 +60,11 @@ def main() -> None:
     """Print the metrics as one line of JSON."""
     parser = argparse.ArgumentParser(description="Evaluate a run with its best weights.")
     parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
+    parser.add_argument("--split", choices=["val", "test"], default="val", help="val or test")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps or xpu")
     options = parser.parse_args()
     with errors.one_line(), distributed.init(options.device) as world:
-        results = evaluate_run(options.run, world)
+        results = evaluate_run(options.run, world, options.split)
         if world.rank == 0:
             print(json.dumps(results))
 
