@@ -10,7 +10,12 @@ from ..model import BERT, ModelConfig, build
 @pytest.fixture
 def net() -> BERT:
     torch.manual_seed(0)
-    spec = Spec(300, 16, ("a", "b", "c"), "")
+    spec = Spec(
+        vocabulary=300,
+        length=16,
+        classes=("a", "b", "c"),
+        tokenizer="",
+    )
     net = build(ModelConfig(), spec).eval()
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
@@ -25,7 +30,10 @@ def test_padding_changes_nothing(net: BERT) -> None:
     padded = net.predict(tokens, mask)
     for row, length in enumerate(lengths):
         text = tokens[row : row + 1, :length]
-        alone = net.predict(text, torch.ones_like(text).bool())
+        alone = net.predict(
+            text,
+            torch.ones_like(text).bool(),
+        )
         torch.testing.assert_close(
             padded[row],
             alone[0],

@@ -41,13 +41,15 @@ class ModelConfig(Section):
     widths: tuple[int, ...] = (16, 32)
     """Channels of each resolution, from the full one by halves."""
     depth: int = within("[1, 1000]", 1)
-    """Residual blocks of each resolution in the contracting path; the expanding one has one more."""
+    """Residual blocks of each resolution in the contracting path; the expanding one has 1 more."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        multiples = [width > 0 and width % 8 == 0 for width in self.widths]
-        if not multiples or not all(multiples):
-            self.refuse("widths", "it must be multiples of 8, as Tensor Cores require")
+        if not self.widths:
+            self.refuse("widths", "it must have at least one value")
+        for width in self.widths:
+            if width < 8 or width % 8:
+                self.refuse("widths", "it must be multiples of 8, as Tensor Cores require")
 
 
 def norm(channels: int) -> nn.GroupNorm:
@@ -56,37 +58,68 @@ def norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(groups, channels, eps=1e-6)
 
 
-class Block(nn.Module):
-    """Residual block: two convolutions, shifted by the embedded time, and self-attention if wanted."""
+def conv(
+    inputs: int,
+    outputs: int,
+    stride: int = 1,
+) -> nn.Conv2d:
+    """Return a 3 x 3 convolution."""
+    return nn.Conv2d(
+        inputs,
+        outputs,
+        3,
+        stride,
+        padding=1,
+    )
 
-    def __init__(self, inputs: int, outputs: int, embedding: int, attends: bool) -> None:
+
+class Block(nn.Module):
+    """Residual block: two convolutions, shifted by the embedded time, and, if wanted, attention."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        embedding: int,
+        attends: bool,
+    ) -> None:
         super().__init__()
         self.norm1 = norm(inputs)
         self.norm2 = norm(outputs)
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.conv1 = conv(inputs, outputs)
         self.shift = nn.Linear(embedding, outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.conv2 = conv(outputs, outputs)
         self.skip: nn.Module = nn.Identity()
         if inputs != outputs:
             self.skip = nn.Conv2d(inputs, outputs, 1)
         self.attention = nn.ModuleDict()
         if attends:
             self.attention["norm"] = norm(outputs)
-            self.attention["qkv"] = nn.Conv2d(outputs, 3 * outputs, 1)
-            self.attention["out"] = nn.Conv2d(outputs, outputs, 1)
+            self.attention["qkv"] = nn.Conv2d(
+                outputs,
+                3 * outputs,
+                1,
+            )
+            self.attention["out"] = nn.Conv2d(
+                outputs,
+                outputs,
+                1,
+            )
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         shift = self.shift(time)[:, :, None, None]
-        hidden = self.conv1(F.silu(self.norm1(x))) + shift
-        hidden = self.conv2(F.silu(self.norm2(hidden)))
-        x = self.skip(x) + hidden
+        hidden = F.silu(self.norm1(x))
+        hidden = self.conv1(hidden) + shift
+        hidden = F.silu(self.norm2(hidden))
+        x = self.skip(x) + self.conv2(hidden)
         if self.attention:
             x = x + self.attend(x)
         return x
 
     def attend(self, x: Tensor) -> Tensor:
         """Return what one head reads from all pixels for each pixel."""
-        qkv = self.attention["qkv"](self.attention["norm"](x))
+        normalized = self.attention["norm"](x)
+        qkv = self.attention["qkv"](normalized)
         pixels = qkv.flatten(2).transpose(1, 2)
         q, k, v = pixels.unsqueeze(1).chunk(3, dim=3)
         mixed = F.scaled_dot_product_attention(q, k, v)
@@ -108,16 +141,16 @@ class UNet(nn.Module):
             nn.SiLU(),
             nn.Linear(4 * width, 4 * width),
         )
-        self.stem = nn.Conv2d(spec.channels, width, 3, padding=1)
+        self.stem = conv(spec.channels, width)
         self.blocks = make_blocks(cfg, spec.size)
         self.downs = nn.ModuleList()
         for outputs in cfg.widths[:-1]:
-            self.downs.append(nn.Conv2d(outputs, outputs, 3, stride=2, padding=1))
+            self.downs.append(conv(outputs, outputs, stride=2))
         self.ups = nn.ModuleList()
         for inputs in cfg.widths[:0:-1]:
-            self.ups.append(nn.Conv2d(inputs, inputs, 3, padding=1))
+            self.ups.append(conv(inputs, inputs))
         self.norm = norm(width)
-        self.head = nn.Conv2d(width, spec.channels, 3, padding=1)
+        self.head = conv(width, spec.channels)
         self.initialize()
 
         # Vaswani et al. 2017, arXiv:1706.03762, section 3.5; DDPM has 1,000 times
@@ -126,7 +159,10 @@ class UNet(nn.Module):
         self.frequencies = nn.Buffer(1000 * slower, persistent=False)
         values = math.prod(self.shape) + DRAWS - 1
         noise = np.random.default_rng(0).standard_normal(values)
-        self.noise = nn.Buffer(torch.tensor(noise).float(), persistent=False)
+        self.noise = nn.Buffer(
+            torch.tensor(noise).float(),
+            persistent=False,
+        )
         mean = torch.tensor(spec.mean).view(1, -1, 1, 1)
         std = torch.tensor(spec.std).view(1, -1, 1, 1)
         self.mean = nn.Buffer(mean, persistent=False)
@@ -167,7 +203,12 @@ class UNet(nn.Module):
         velocities: Tensor = self.head(F.silu(self.norm(x)))
         return velocities.to(points.dtype)
 
-    def sample(self, count: int, generator: torch.Generator, steps: int = 16) -> Tensor:
+    def sample(
+        self,
+        count: int,
+        generator: torch.Generator,
+        steps: int = 16,
+    ) -> Tensor:
         """Sample new images, with values from 0 to 1, by Heun's method.
 
         Karras et al. 2022 (arXiv:2206.00364).
@@ -193,7 +234,11 @@ class UNet(nn.Module):
             return noise, torch.rand(count, device=images.device)
         levels = ((images * self.std + self.mean) * 255).round()
         draws = levels.long().sum((1, 2, 3)) % DRAWS
-        windows = self.noise.unfold(0, images[0].numel(), 1)
+        windows = self.noise.unfold(
+            0,
+            images[0].numel(),
+            1,
+        )
         noise = windows.index_select(0, draws).view_as(images)
         return noise, (draws + 0.5) / DRAWS
 
@@ -204,10 +249,15 @@ class UNet(nn.Module):
     ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
         """Return the mean squared error of the velocities, and its sum; labels are unused."""
         noise, times = self.draw(images)
-        points = torch.lerp(noise, images, times.view(-1, 1, 1, 1))
+        points = torch.lerp(
+            noise,
+            images,
+            times.view(-1, 1, 1, 1),
+        )
         error = self.predict(points, times) - (images - noise)
         losses = error.square().flatten(1).mean(1)
-        return losses.mean(), {"loss": (losses.detach().sum(), len(images))}
+        total = losses.detach().sum()
+        return losses.mean(), {"loss": (total, len(images))}
 
 
 def make_blocks(cfg: ModelConfig, size: int) -> nn.ModuleList:
@@ -223,7 +273,13 @@ def make_blocks(cfg: ModelConfig, size: int) -> nn.ModuleList:
             skips.append(skips[-1])
         for _ in range(cfg.depth):
             attends = size // 2**level == 16
-            blocks.append(Block(skips[-1], width, embedding, attends))
+            block = Block(
+                skips[-1],
+                width,
+                embedding,
+                attends,
+            )
+            blocks.append(block)
             skips.append(width)
 
     width = widths[-1]
@@ -235,7 +291,8 @@ def make_blocks(cfg: ModelConfig, size: int) -> nn.ModuleList:
             inputs = width + skips.pop()
             width = widths[level]
             attends = size // 2**level == 16
-            blocks.append(Block(inputs, width, embedding, attends))
+            block = Block(inputs, width, embedding, attends)
+            blocks.append(block)
     return blocks
 
 

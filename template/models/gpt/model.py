@@ -155,7 +155,11 @@ class GPT(nn.Module):
         for _ in range(cfg.depth):
             self.blocks.append(Block(cfg, context))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, rows, bias=False)
+        self.head = nn.Linear(
+            width,
+            rows,
+            bias=False,
+        )
         self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
         self.initialize(cfg)
 

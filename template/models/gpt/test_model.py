@@ -19,13 +19,19 @@ def test_predictions_do_not_depend_on_later_tokens(net: GPT) -> None:
     changed[:, 20:] = 64 - tokens[:, 20:]
     logits = net.predict(tokens)
     others = net.predict(changed)
-    torch.testing.assert_close(logits[:, :20], others[:, :20])
+    torch.testing.assert_close(
+        logits[:, :20],
+        others[:, :20],
+    )
     assert not torch.allclose(logits[:, 20:], others[:, 20:])
 
 
 def test_untrained_loss_is_that_of_a_uniform_prediction(net: GPT) -> None:
     tokens = torch.randint(0, 65, (8, 33))
-    _, metrics = net(tokens[:, :-1], tokens[:, 1:])
+    _, metrics = net(
+        tokens[:, :-1],
+        tokens[:, 1:],
+    )
     total, count = metrics["bits_per_byte"]
     uniform = torch.tensor(65.0).log2()
     assert total / count == pytest.approx(uniform, abs=0.3)

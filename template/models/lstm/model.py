@@ -45,7 +45,11 @@ class Block(nn.Module):
         super().__init__()
         width = cfg.width
         self.norm = nn.LayerNorm(width)
-        self.lstm = nn.LSTM(width, width, batch_first=True)
+        self.lstm = nn.LSTM(
+            width,
+            width,
+            batch_first=True,
+        )
         self.drop = nn.Dropout(cfg.dropout)
         self.initialize()
 
@@ -94,7 +98,8 @@ def in_bf16(lstm: nn.LSTM, x: Tensor) -> Tensor:
     So cuDNN (9.13 or newer) wants them.
     """
     weights = list(lstm.parameters())
-    memory = torch.cat([weight.flatten() for weight in weights]).to(torch.bfloat16)
+    memory = torch.cat([weight.flatten() for weight in weights])
+    memory = memory.to(torch.bfloat16)
     copies = []
     start = 0
     for weight in weights:
@@ -103,7 +108,11 @@ def in_bf16(lstm: nn.LSTM, x: Tensor) -> Tensor:
         start = end
 
     x = x.to(torch.bfloat16)
-    zeros = x.new_zeros(1, len(x), lstm.hidden_size)
+    zeros = x.new_zeros(
+        1,
+        len(x),
+        lstm.hidden_size,
+    )
     states, _, _ = torch.lstm(
         x,
         (zeros, zeros),
@@ -149,7 +158,11 @@ class Language(LSTM):
         super().__init__(cfg)
         width = cfg.width
         self.tokens = nn.Embedding(spec.vocabulary, width)
-        self.head = nn.Linear(width, spec.vocabulary, bias=False)
+        self.head = nn.Linear(
+            width,
+            spec.vocabulary,
+            bias=False,
+        )
         self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
         # the first predictions are nearly uniform
         std = (3 * width) ** -0.5
@@ -193,13 +206,19 @@ class Forecaster(LSTM):
         # starts as the naive forecast, and learns a correction
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.std = nn.Buffer(torch.tensor(spec.std), persistent=False)
+        self.std = nn.Buffer(
+            torch.tensor(spec.std),
+            persistent=False,
+        )
 
     def predict(self, rows: Tensor) -> Tensor:
         """Return the forecast in fp32: the last value, plus a correction from the last state."""
         states = self.states(self.stem(rows))
         correction = self.head(states[:, -1])
-        correction = correction.to(rows.dtype).unflatten(1, self.shape)
+        correction = correction.to(rows.dtype).unflatten(
+            1,
+            self.shape,
+        )
         forecast: Tensor = rows[:, -1:] + correction
         return forecast
 

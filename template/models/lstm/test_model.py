@@ -33,7 +33,10 @@ def test_predictions_do_not_depend_on_later_tokens() -> None:
     changed[:, 20] = 255 - tokens[:, 20]
     logits = net.predict(tokens)
     others = net.predict(changed)
-    torch.testing.assert_close(logits[:, :20], others[:, :20])
+    torch.testing.assert_close(
+        logits[:, :20],
+        others[:, :20],
+    )
     assert not torch.equal(logits[:, -1], others[:, -1])
 
 
@@ -41,7 +44,10 @@ def test_untrained_loss_is_that_of_a_uniform_prediction() -> None:
     torch.manual_seed(0)
     net = build(ModelConfig(), TEXT)
     tokens = torch.randint(0, 256, (8, 33))
-    _, metrics = net(tokens[:, :-1], tokens[:, 1:])
+    _, metrics = net(
+        tokens[:, :-1],
+        tokens[:, 1:],
+    )
     total, count = metrics["bits_per_byte"]
     assert total.item() / count == pytest.approx(8, abs=0.5)
 
@@ -57,4 +63,5 @@ def test_mean_error_has_the_columns_units(forecaster: Forecaster) -> None:
     targets = forecaster.predict(rows).detach() + 2
     _, metrics = forecaster(rows, targets)
     total, count = metrics["mae"]
-    assert total.item() / count == pytest.approx(2 * (1 + 5) / 2)
+    mean_std = (1 + 5) / 2
+    assert total.item() / count == pytest.approx(2 * mean_std)

@@ -21,6 +21,8 @@ SIZES: dict[str, dict[str, int]] = {
         "embedding": 32,
     },
 }
+Metrics = dict[str, tuple[Tensor, Tensor | int]]
+"""For each metric, its sum over the batch and the count to divide it by."""
 
 
 @sized(SIZES)
@@ -50,7 +52,11 @@ class Block(nn.Module):
         self.norm = nn.BatchNorm1d(width)
         self.widen = nn.Linear(width, 2 * width)
         # without a bias, as the BatchNorm of the next block subtracts it
-        self.narrow = nn.Linear(2 * width, width, bias=False)
+        self.narrow = nn.Linear(
+            2 * width,
+            width,
+            bias=False,
+        )
         self.drop = nn.Dropout(dropout)
         # He et al. 2015, arXiv:1502.01852
         nn.init.kaiming_normal_(self.widen.weight, nonlinearity="relu")
@@ -91,12 +97,19 @@ class MLP(nn.Module):
 
         inputs = len(spec.numeric) + len(offsets) * cfg.embedding
         self.padding = -inputs % 8  # for Tensor Cores
-        self.stem = nn.Linear(inputs + self.padding, width, bias=False)
+        self.stem = nn.Linear(
+            inputs + self.padding,
+            width,
+            bias=False,
+        )
         self.blocks = nn.ModuleList()
         for _ in range(cfg.depth):
             self.blocks.append(Block(width, cfg.dropout))
         self.norm = nn.BatchNorm1d(width)
-        self.head = nn.Linear(width, len(spec.classes) or 1)
+        self.head = nn.Linear(
+            width,
+            len(spec.classes) or 1,
+        )
         self.initialize()
 
     def initialize(self) -> None:
@@ -138,8 +151,8 @@ class MLP(nn.Module):
         numbers: Tensor,
         codes: Tensor,
         targets: Tensor,
-    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
-        """Return the mean loss, and each metric's sum over the batch with the count to divide by."""
+    ) -> tuple[Tensor, Metrics]:
+        """Return the mean loss, and each metric's sum over the batch with its count."""
         logits = self.logits(numbers, codes)
         if self.classifies:
             return self.classification(logits, targets)
@@ -149,7 +162,7 @@ class MLP(nn.Module):
         self,
         logits: Tensor,
         labels: Tensor,
-    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
+    ) -> tuple[Tensor, Metrics]:
         """Return the cross-entropy, and metrics."""
         loss = F.cross_entropy(
             logits,
@@ -168,7 +181,7 @@ class MLP(nn.Module):
         self,
         predicted: Tensor,
         targets: Tensor,
-    ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
+    ) -> tuple[Tensor, Metrics]:
         """Return the mean squared error, and metrics; `r2` is 1 - error / error of the mean."""
         error = predicted - targets
         loss = error.square().mean()

@@ -9,14 +9,25 @@ from ..data import Spec
 from ..model import MLP, ModelConfig, build
 
 LABELS = Spec(
-    numeric={"a": (0.0, 1.0), "b": (0.0, 1.0)},
-    categories={"c": ("x", "y", ""), "d": ("0", "1")},
+    numeric={
+        "a": (0.0, 1.0),
+        "b": (0.0, 1.0),
+    },
+    categories={
+        "c": ("x", "y", ""),
+        "d": ("0", "1"),
+    },
     classes=("no", "yes", "perhaps"),
     target_mean=0.0,
     target_std=1.0,
     center=0.0,
 )
-NUMBER = replace(LABELS, classes=(), target_mean=50.0, target_std=4.0)
+NUMBER = replace(
+    LABELS,
+    classes=(),
+    target_mean=50.0,
+    target_std=4.0,
+)
 
 
 def random_model(spec: Spec) -> MLP:
@@ -59,7 +70,11 @@ def test_r2_is_1_for_the_target_and_0_for_the_mean() -> None:
 def test_predictions_have_the_targets_unit_and_fp32() -> None:
     net = random_model(NUMBER)
     numbers = torch.randn(8, 2)
-    codes = torch.zeros(8, 2, dtype=torch.int64)
+    codes = torch.zeros(
+        8,
+        2,
+        dtype=torch.int64,
+    )
     with torch.autocast("cpu", torch.bfloat16):
         predicted = net.predict(numbers, codes)
         standardized = net.logits(numbers, codes).squeeze(1)

@@ -45,7 +45,7 @@ class ModelConfig(Section):
     shortcuts.
     """
     block: Literal["basic", "bottleneck"] = "basic"
-    """basic: two 3 x 3 convolutions; bottleneck: 1 x 1, 3 x 3 and 1 x 1, to four times the width."""
+    """Convolutions: 3 x 3 and 3 x 3, or 1 x 1, 3 x 3 and 1 x 1 to four times the width."""
     stem: Literal["3x3", "7x7"] = "3x3"
     """First layer; 7x7 also halves the resolution twice, for images of 128 pixels and more."""
     label_smoothing: float = within("[0, 1)", 0.0)
@@ -55,11 +55,17 @@ class ModelConfig(Section):
         super().__post_init__()
         if self.width % 8:
             self.refuse("width", "it must be a multiple of 8, as Tensor Cores require")
-        if not 1 <= len(self.depths) <= 6 or min(self.depths) < 1:
+        stages = len(self.depths)
+        if not 1 <= stages <= 6 or min(self.depths) < 1:
             self.refuse("depths", "it must be one to six positive numbers")
 
 
-def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
+def conv_norm(
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+) -> nn.Sequential:
     """Convolution and BatchNorm; a bias before the norm would have no effect."""
     conv = nn.Conv2d(
         inputs,
@@ -69,14 +75,24 @@ def conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Seq
         padding=kernel // 2,
         bias=False,
     )
-    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    nn.init.kaiming_normal_(
+        conv.weight,
+        mode="fan_out",
+        nonlinearity="relu",
+    )
     return nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
 
 class Block(nn.Module):
     """Residual block: convolutions, and a shortcut, a projection where the shape changes."""
 
-    def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        stride: int,
+        bottleneck: bool,
+    ) -> None:
         super().__init__()
         if bottleneck:
             # the 3 x 3 has the stride, as in torchvision and in Goyal et al. 2017, section 5.1
@@ -95,7 +111,12 @@ class Block(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or inputs != self.outputs:
-            self.shortcut = conv_norm(inputs, self.outputs, 1, stride)
+            self.shortcut = conv_norm(
+                inputs,
+                self.outputs,
+                1,
+                stride,
+            )
         # The block starts as the identity: Goyal et al. 2017, arXiv:1706.02677, section 5.1.
         last_norm = layers[-1][1]
         nn.init.zeros_(last_norm.get_parameter("weight"))
@@ -116,10 +137,19 @@ class ResNet(nn.Module):
         self.smoothing = cfg.label_smoothing
         self.pool: nn.Module
         if cfg.stem == "7x7":
-            self.stem = conv_norm(spec.channels, cfg.width, 7, stride=2)
+            self.stem = conv_norm(
+                spec.channels,
+                cfg.width,
+                7,
+                stride=2,
+            )
             self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         else:
-            self.stem = conv_norm(spec.channels, cfg.width, 3)
+            self.stem = conv_norm(
+                spec.channels,
+                cfg.width,
+                3,
+            )
             self.pool = nn.Identity()
 
         self.blocks = nn.ModuleList()

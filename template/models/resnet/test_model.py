@@ -12,7 +12,13 @@ from ..model import ModelConfig, ResNet, build
 def net() -> ResNet:
     torch.manual_seed(0)
     cfg = ModelConfig(label_smoothing=0.2)
-    spec = Spec(1, 8, ("a", "b"), (0.5,), (0.2,))
+    spec = Spec(
+        channels=1,
+        size=8,
+        classes=("a", "b"),
+        mean=(0.5,),
+        std=(0.2,),
+    )
     return build(cfg, spec)
 
 

@@ -83,9 +83,18 @@ class UNet(nn.Module):
         self.ups = nn.ModuleList()
         for level in reversed(levels):
             width = cfg.width * 2**level
-            up = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
+            up = nn.ConvTranspose2d(
+                2 * width,
+                width,
+                2,
+                stride=2,
+            )
             self.ups.append(up)
-        self.head = nn.Conv2d(cfg.width, self.classes, 1)
+        self.head = nn.Conv2d(
+            cfg.width,
+            self.classes,
+            1,
+        )
         self.initialize()
 
     def initialize(self) -> None:

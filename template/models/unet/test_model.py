@@ -11,7 +11,13 @@ from ..model import ModelConfig, UNet, build
 @pytest.fixture
 def net() -> UNet:
     torch.manual_seed(0)
-    spec = Spec(1, 32, ("a", "b", "c"), (0.5,), (0.25,))
+    spec = Spec(
+        channels=1,
+        size=32,
+        classes=("a", "b", "c"),
+        mean=(0.5,),
+        std=(0.25,),
+    )
     return build(ModelConfig(), spec).eval()
 
 

@@ -6,6 +6,7 @@ The likelihood is a discretized logistic distribution. This file is yours to edi
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -50,9 +51,19 @@ class ModelConfig(Section):
             self.refuse("width", "it must be a multiple of 8, as Tensor Cores require")
 
 
-def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
+def conv(
+    inputs: int,
+    outputs: int,
+    stride: int = 1,
+) -> nn.Conv2d:
     """A 3 x 3 convolution, initialized as in He et al. 2015 (arXiv:1502.01852, section 2.2)."""
-    layer = nn.Conv2d(inputs, outputs, 3, stride, padding=1)
+    layer = nn.Conv2d(
+        inputs,
+        outputs,
+        3,
+        stride,
+        padding=1,
+    )
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     nn.init.zeros_(layer.get_parameter("bias"))
     return layer
@@ -61,10 +72,20 @@ def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 class Block(nn.Module):
     """Halves or doubles the resolution, then applies a residual block of two convolutions."""
 
-    def __init__(self, inputs: int, outputs: int, down: bool) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        down: bool,
+    ) -> None:
         super().__init__()
-        self.grow = nn.Identity() if down else nn.Upsample(scale_factor=2)
-        self.enter = conv(inputs, outputs, stride=2 if down else 1)
+        self.grow: nn.Module
+        if down:
+            self.grow = nn.Identity()
+            self.enter = conv(inputs, outputs, stride=2)
+        else:
+            self.grow = nn.Upsample(scale_factor=2)
+            self.enter = conv(inputs, outputs)
         self.norm1 = nn.GroupNorm(8, outputs)
         self.norm2 = nn.GroupNorm(8, outputs)
         self.conv1 = conv(outputs, outputs)
@@ -74,8 +95,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.enter(self.grow(x))
-        hidden = self.conv1(F.silu(self.norm1(x)))
-        y: Tensor = self.conv2(F.silu(self.norm2(hidden)))
+        hidden = F.silu(self.norm1(x))
+        hidden = self.conv1(hidden)
+        hidden = F.silu(self.norm2(hidden))
+        y: Tensor = self.conv2(hidden)
         return x + y
 
 
@@ -94,13 +117,13 @@ class VAE(nn.Module):
 
         self.stem = conv(spec.channels, cfg.width)
         encoder = []
+        for inputs, outputs in pairwise(widths):
+            encoder.append(Block(inputs, outputs, down=True))
         decoder = []
-        for stage in range(cfg.stages):
-            encoder.append(Block(widths[stage], widths[stage + 1], down=True))
-        for stage in range(cfg.stages):
-            decoder.append(Block(widths[stage + 1], widths[stage], down=False))
+        for outputs, inputs in pairwise(widths):
+            decoder.append(Block(inputs, outputs, down=False))
         decoder.reverse()
-        self.blocks = nn.ModuleList([*encoder, *decoder])
+        self.blocks = nn.ModuleList(encoder + decoder)
         self.to_latent = nn.Linear(features, 2 * cfg.latent)
         self.from_latent = nn.Linear(cfg.latent, features)
         self.norm = nn.GroupNorm(8, cfg.width)
@@ -113,7 +136,10 @@ class VAE(nn.Module):
         self.mean = nn.Buffer(mean, persistent=False)
         self.std = nn.Buffer(std, persistent=False)
         draws = np.random.default_rng(0).standard_normal((DRAWS, cfg.latent))
-        self.draws = nn.Buffer(torch.tensor(draws).float(), persistent=False)
+        self.draws = nn.Buffer(
+            torch.tensor(draws).float(),
+            persistent=False,
+        )
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log-variance of the latents of prepared images, each (n, latent)."""
@@ -145,7 +171,11 @@ class VAE(nn.Module):
         mean, _ = self.encode(images)
         return self.decode(mean)
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+    def sample(
+        self,
+        count: int,
+        generator: torch.Generator,
+    ) -> Tensor:
         """Sample new images, with values from 0 to 1."""
         latents = torch.randn(
             count,
@@ -187,13 +217,16 @@ class VAE(nn.Module):
 
         count = len(images)
         unit = dimensions * math.log(2)
-        elbo = (nats + kl).detach().sum()
-        return loss, {
-            "loss": (loss.detach() * count, count),
-            "bits_per_dim": (elbo / unit, count),
-            "reconstruction": (nats.detach().sum() / unit, count),
-            "kl": (kl.detach().sum() / unit, count),
+        metrics = {"loss": (loss.detach() * count, count)}
+        parts = {
+            "bits_per_dim": nats + kl,
+            "reconstruction": nats,
+            "kl": kl,
         }
+        for name, part in parts.items():
+            bits = part.detach().sum() / unit
+            metrics[name] = (bits, count)
+        return loss, metrics
 
 
 def log_probability(

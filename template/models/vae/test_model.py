@@ -14,7 +14,13 @@ STD = 0.38
 @pytest.fixture
 def net() -> VAE:
     torch.manual_seed(0)
-    spec = Spec(1, 8, ("a", "b"), (MEAN,), (STD,))
+    spec = Spec(
+        channels=1,
+        size=8,
+        classes=("a", "b"),
+        mean=(MEAN,),
+        std=(STD,),
+    )
     net = build(ModelConfig(), spec).eval()
     torch.nn.init.normal_(net.head.weight, std=0.05)
     return net
@@ -48,13 +54,20 @@ def test_validation_does_not_depend_on_the_batch(net: VAE, images: Tensor) -> No
     for image in images.split(1):
         _, alone = net(image, labels[:1])
         total += alone["loss"][0].item()
-    assert metrics["loss"][0].item() == pytest.approx(total, rel=1e-4)
+    together = metrics["loss"][0].item()
+    assert together == pytest.approx(total, rel=1e-4)
 
 
 @torch.no_grad()
 def test_new_images_follow_the_generator(net: VAE) -> None:
-    first = net.sample(5, torch.Generator().manual_seed(1))
-    again = net.sample(5, torch.Generator().manual_seed(1))
+    first = net.sample(
+        5,
+        torch.Generator().manual_seed(1),
+    )
+    again = net.sample(
+        5,
+        torch.Generator().manual_seed(1),
+    )
     assert first.shape == (5, 1, 8, 8)
     assert torch.equal(first, again)
     assert 0 <= first.min() <= first.max() <= 1

@@ -133,7 +133,10 @@ class ViT(nn.Module):
         """
         nn.init.normal_(self.positions, std=0.5)
         pixels = self.cut.weight[0].numel()
-        nn.init.normal_(self.cut.weight, std=pixels**-0.5)
+        nn.init.normal_(
+            self.cut.weight,
+            std=pixels**-0.5,
+        )
         for name, parameter in self.blocks.named_parameters():
             if name.endswith("qkv.weight"):  # queries, keys and values one by one
                 for part in parameter.chunk(3):

@@ -12,8 +12,13 @@ from ..optim import adamw
 @pytest.fixture
 def net() -> ViT:
     torch.manual_seed(0)
-    classes = tuple("0123456789")
-    spec = Spec(1, 8, classes, (0.3,), (0.38,))
+    spec = Spec(
+        channels=1,
+        size=8,
+        classes=tuple("0123456789"),
+        mean=(0.3,),
+        std=(0.38,),
+    )
     return build(ModelConfig(), spec).eval()
 
 
