@@ -55,6 +55,31 @@ def test_size_sets_what_is_at_its_default(package: MakePackage, tmp_path: Path, 
             )
 
 
+def test_explicit_values_win_over_those_of_the_size(tmp_path: Path, package: MakePackage) -> None:
+    """Also where they are the default's, and wherever they are given."""
+    p, file = package("mlp"), tmp_path / "size.yaml"
+    file.write_text("model: {size: wide, width: 64}")
+    explicit = p.model.ModelConfig(size="wide", width=64)
+    assert (explicit.width, explicit.depth) == (64, 4)
+    for options in (
+        ["--model.size=wide", "--model.width=64"],
+        ["--model.width=64", "--model.size=wide"],
+        [f"--config={file}"],
+        ["--model.width=64", f"--config={file}", "--model.size=wide"],
+    ):
+        assert p.config.parse(p.components.Config, options).model == explicit
+
+
+def test_help_and_printed_config_show_the_values_of_the_size(
+    package: MakePackage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    p = package("mlp")
+    for option, shown in (("--help", "default: 512"), ("--print_config", "width: 512")):
+        with pytest.raises(SystemExit):
+            p.config.parse(p.components.Config, ["--model.size=wide", option])
+        assert shown in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     "text", ["train: [", "train: 1", "nothing: {a: 1}", "train: {steps: x}", "\x00", "- a"]
 )

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -36,3 +37,16 @@ def test_outputs_and_gradients_are_those_of_transformers(package: Callable[[str]
     theirs = {name: parameter.grad for name, parameter in reference.named_parameters()}
     for name, parameter in net.named_parameters():
         torch.testing.assert_close(parameter.grad, theirs[name])
+
+
+@pytest.mark.parametrize(("positions", "rows"), [(0, 16), (8, 16), (32, 32)])
+def test_there_is_a_position_for_each_token(
+    package: Callable[[str], Any], positions: int, rows: int
+) -> None:
+    project = package("bert")
+    cfg = project.model.ModelConfig(positions=positions)
+    net = project.model.build(cfg, project.data.Spec(300, 16, ("a", "b"), ""))
+    state = net.state_dict()
+    assert len(state["bert.embeddings.position_embeddings.weight"]) == rows
+    assert not any(name.startswith("blocks") for name in state)
+    assert len(list(net.blocks.children())) == 2

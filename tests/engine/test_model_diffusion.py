@@ -111,13 +111,11 @@ def test_parameters_are_those_of_the_paper(
 
 
 def test_attention_is_at_16_pixels_and_at_the_lowest_resolution(
-    package: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+    package: Callable[[str], Any],
 ) -> None:
     p = package("diffusion")
-    monkeypatch.setitem(p.model.SIZES, "small", ((8, 16, 16), 2))
-    net = p.model.build(
-        p.model.ModelConfig(), p.data.Spec(3, 32, ("a",), (0.5,) * 3, (0.25,) * 3)
-    ).eval()
+    cfg = p.model.ModelConfig(widths=(8, 16, 16), depth=2)
+    net = p.model.build(cfg, p.data.Spec(3, 32, ("a",), (0.5,) * 3, (0.25,) * 3)).eval()
     seen = []
     for block in net.blocks:
         kind = "Attention" if block.attention else "Identity"
@@ -136,3 +134,19 @@ def test_attention_is_at_16_pixels_and_at_the_lowest_resolution(
     ]
     up = [(8, "Identity")] * 3 + [(16, "Attention")] * 3 + [(32, "Identity")] * 3
     assert seen == [*down, (8, "Attention"), (8, "Identity"), *up]
+
+
+def test_loss_is_fp32_under_autocast(package: Callable[[str], Any]) -> None:
+    p = package("diffusion")
+    torch.manual_seed(0)
+    spec = p.data.Spec(1, 8, ("a",), (0.3,), (0.38,))
+    net = p.model.build(p.model.ModelConfig(), spec).eval()
+    torch.nn.init.normal_(net.head.weight, std=0.05)
+    images = (torch.randint(0, 256, (4, 1, 8, 8)) / 255 - 0.3) / 0.38
+    with torch.no_grad():
+        expected, _ = net(images, torch.zeros(4))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, metrics = net(images, torch.zeros(4))
+    assert loss.dtype == torch.float32
+    assert all(total.dtype == torch.float32 for total, _ in metrics.values())
+    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0.02)

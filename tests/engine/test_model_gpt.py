@@ -58,3 +58,14 @@ def test_outputs_and_gradients_are_those_of_transformers(package: Callable[[str]
     theirs = {name: parameter.grad for name, parameter in reference.named_parameters()}
     for name, gradient in translated(gradients).items():
         torch.testing.assert_close(gradient, theirs[name])
+
+
+def test_learned_positions_and_causality(package: Callable[[str], Any]) -> None:
+    project = package("gpt")
+    torch.manual_seed(0)
+    cfg = project.model.ModelConfig(positions="learned")
+    net = project.model.build(cfg, project.data.Spec(vocabulary=256, context=32)).eval()
+    tokens = torch.randint(0, 256, (2, 32))
+    changed = tokens.clone()
+    changed[:, 20:] = 255 - tokens[:, 20:]
+    torch.testing.assert_close(net.predict(tokens)[:, :20], net.predict(changed)[:, :20])

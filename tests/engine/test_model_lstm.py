@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -38,3 +39,33 @@ def test_the_reason_not_to_compile_is_a_text(package: Callable[[str], Any]) -> N
         project.model.ModelConfig(), project.data.Spec(vocabulary=256, context=32)
     )
     assert net.no_compile_reason.startswith("torch.compile does not trace nn.LSTM")
+
+
+def test_forget_gates_start_open_and_recurrent_weights_orthogonal(
+    package: Callable[[str], Any],
+) -> None:
+    p = package("lstm")
+    spec = p.data.Spec(vocabulary=256, context=32)
+    lstm = p.model.build(p.model.ModelConfig(width=32), spec).blocks[0].lstm
+    biases = lstm.bias_ih_l0 + lstm.bias_hh_l0
+    assert biases.view(4, 32).unique(dim=1).flatten().tolist() == [0, 1, 0, 0]
+    for gate in lstm.weight_hh_l0.split(32):
+        torch.testing.assert_close(gate @ gate.T, torch.eye(32))
+
+
+def test_the_copy_of_the_weights_in_bf16_has_the_outputs_and_gradients_of_the_weights(
+    package: Callable[[str], Any],
+) -> None:
+    """The path of GPUs in bf16, shown on the CPU, where torch has such a layer as well."""
+    torch.manual_seed(0)
+    lstm = nn.LSTM(32, 16, batch_first=True)
+    x = torch.randn(3, 20, 32)
+    states, expected = package("lstm").model.in_bf16(lstm, x), lstm(x)[0]
+    direction = torch.randn_like(expected)
+    torch.testing.assert_close(states.float(), expected, atol=0.02, rtol=0)
+    gradients = [
+        torch.autograd.grad((output * direction).sum(), list(lstm.parameters()))
+        for output in (states, expected)
+    ]
+    for mine, its in zip(*gradients, strict=True):
+        assert (mine - its).norm() < 0.02 * its.norm()

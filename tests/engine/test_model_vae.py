@@ -107,3 +107,19 @@ def test_noise_of_a_large_image_is_selected_by_each_level(
     with torch.no_grad():
         net((levels / 255 - 0.5) / 0.25, torch.zeros(1))
     assert torch.equal(pixels.call_args.args[0][0], net.draws[(3 * 160 * 160 * 255 - 1) % 64])
+
+
+def test_loss_is_fp32_under_autocast(package: Callable[[str], Any]) -> None:
+    p = package("vae")
+    torch.manual_seed(0)
+    spec = p.data.Spec(1, 8, ("a",), (0.3,), (0.38,))
+    net = p.model.build(p.model.ModelConfig(), spec).eval()
+    torch.nn.init.normal_(net.head.weight, std=0.05)
+    images = (torch.randint(0, 256, (4, 1, 8, 8)) / 255 - 0.3) / 0.38
+    with torch.no_grad():
+        expected, _ = net(images, torch.zeros(4))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, metrics = net(images, torch.zeros(4))
+    assert loss.dtype == torch.float32
+    assert all(total.dtype == torch.float32 for total, _ in metrics.values())
+    torch.testing.assert_close(loss, expected, rtol=0.02, atol=0.02)

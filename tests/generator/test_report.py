@@ -154,7 +154,7 @@ def test_metric_that_waits_for_the_gpu_is_named(
     assert [it for it in diagnose(run) if "wait for the GPU" in it] == []
     model = folder / "src/proj/model.py"
     text = model.read_text().replace(
-        '"accuracy": (correct, count)}', '"accuracy": (correct.item(), count)}'
+        '"accuracy": (correct, count)', '"accuracy": (correct.item(), count)'
     )
     model.write_text(text)
     line = next(number for number, it in enumerate(text.splitlines(), 1) if ".item()" in it)

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch.distributed as dist
 from jsonargparse import set_parsing_settings
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from torch.optim import Optimizer
 
 from .datamodule import Data
 from .errors import UserError, one_line
 from .log import SaveConfig
+from .model import ModelConfig
 from .module import Model
 
 
@@ -31,6 +32,16 @@ class CLI(LightningCLI):
         parser.link_arguments("data.source", "model.source", apply_on="instantiate")
         parser.link_arguments("seed_everything", "data.seed")
         parser.link_arguments("seed_everything", "model.seed")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse twice: first for the network's size, whose values are then the defaults."""
+        words: Any = sys.argv[1:] if args is None else args
+        words = [word for word in words if not word.startswith("--print_config")]
+        given = parser.parse_args(words, defaults=False)
+        section = f"{given.subcommand}.model.net" if "subcommand" in given else "model.net"
+        network = ModelConfig(**given.get(section, {}))
+        parser.set_defaults({f"{section}.{name}": value for name, value in vars(network).items()})
+        super().parse_arguments(parser, args)
 
     def before_instantiate_classes(self) -> None:
         options = self.config[self.subcommand] if self.subcommand else self.config

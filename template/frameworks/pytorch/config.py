@@ -7,7 +7,7 @@ components/__init__.py.
 import re
 import sys
 from argparse import ArgumentError
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -184,37 +184,40 @@ class BaseConfig:
 
 def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> C:
     """Read a config from the command line, or `argv`, and the YAML files that it names; or a saved run's config."""
-    described = any(
-        option.startswith(("-h", "--help", "--print_config")) for option in argv or sys.argv
-    )
+    options = sys.argv[1:] if argv is None else argv
+    shows = [word for word in options if word.startswith(("-h", "--help", "--print_config"))]
     # 0.1 s: not for a training
-    set_parsing_settings(docstring_parse_attribute_docstrings=described)
+    set_parsing_settings(docstring_parse_attribute_docstrings=bool(shows))
     parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
     parser.add_argument(
         "--config", action="config", help="A YAML file of options; later options override it."
     )
     parser.add_class_arguments(kind, None)
     sections: dict[str, Any] = {section.name: section.type for section in fields(kind)}
-    keys = {
-        f"{name}.{key.name}": key for name, section in sections.items() for key in fields(section)
-    }
-    # not the values of the default size
-    parser.set_defaults({name: key.default for name, key in keys.items()})
-    try:
+    try:  # without defaults, as they follow from the model's size
         if saved is None:
-            found = parser.parse_args(argv)
+            words = [word for word in options if word not in shows]
+            given = parser.parse_args(words, defaults=False)
         else:  # a saved key that is unknown is of another version, or of a component that was removed
-            flat = {
-                f"{section}.{key}": value
-                for section, pairs in saved.items()
-                for key, value in pairs.items()
-            }
-            found = parser.parse_object(
-                {name: value for name, value in flat.items() if name in keys}
-            )
-        return kind(**{name: section(**vars(found[name])) for name, section in sections.items()})
+            keys = _flat(asdict(kind()))
+            known = {key: value for key, value in _flat(saved).items() if key in keys}
+            given = parser.parse_object(known, defaults=False)
+        cfg = kind(**{name: section(**given.get(name, {})) for name, section in sections.items()})
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
         raise UserError(_explain(" ".join(str(error).split()))) from None
+    if shows:  # with the values of this command, and exit
+        parser.set_defaults(_flat(asdict(cfg)))
+        parser.parse_args(shows)
+    return cfg
+
+
+def _flat(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the values of all sections by their keys `section.name`."""
+    flat = {}
+    for section, values in sections.items():
+        for name, value in values.items():
+            flat[f"{section}.{name}"] = value
+    return flat
 
 
 def _explain(message: str) -> str:

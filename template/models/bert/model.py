@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2019, arXiv:1810.04805) with a classifier on its first token.
 
-This file is yours to edit.
+This file is yours to edit; train.py uses `ModelConfig` and `build`.
 """
 
 from dataclasses import dataclass
@@ -9,68 +9,80 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .config_base import Section, within
+from .config_base import Section, sized, within
 from .data import Spec
 
-SIZES: dict[str, dict[str, object]] = {
-    "tiny": {"depth": 2, "width": 64, "heads": 2},
-    "mini": {"depth": 4, "width": 256, "heads": 4},  # Turc et al. 2019, arXiv:1908.08962, table 1
-    "base": {"depth": 12, "width": 768, "heads": 12},  # section 3 of the paper
-    "large": {"depth": 24, "width": 1024, "heads": 16},
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {},  # the defaults of ModelConfig
+    "mini": {  # Turc et al. 2019, arXiv:1908.08962, table 1
+        "depth": 4,
+        "width": 256,
+        "heads": 4,
+    },
+    "base": {  # section 3 of the paper
+        "depth": 12,
+        "width": 768,
+        "heads": 12,
+    },
+    "large": {
+        "depth": 24,
+        "width": 1024,
+        "heads": 16,
+    },
 }
 
 
+@sized(SIZES)
 @dataclass(frozen=True)
 class ModelConfig(Section):
     """Architecture, regularization and loss."""
 
     size: Literal["tiny", "mini", "base", "large"] = "tiny"
     """Size of the network, published ones except tiny; the options below override it."""
-    depth: int = within("[0, 1000]", 0)
-    """Number of blocks. 0: set by `size`."""
-    width: int = within("[0, inf)", 0)
-    """Embedding dimension. 0: set by `size`."""
-    heads: int = within("[0, inf)", 0)
-    """Number of attention heads of width / heads dimensions each. 0: set by `size`."""
+    depth: int = within("[1, 1000]", 2)
+    """Number of blocks."""
+    width: int = within("[1, inf)", 64)
+    """Embedding dimension."""
+    heads: int = within("[1, inf)", 2)
+    """Number of attention heads of width / heads dimensions each."""
     positions: int = within("[0, inf)", 0)
     """Number of position embeddings, if more than data.length; 512 in published models."""
     dropout: float = within("[0, 1)", 0.1)
-    """Dropout probability, of embeddings, attention weights, each sublayer's output and the classifier's input."""
+    """Dropout probability, of embeddings, each sublayer's output, attention weights and summary."""
     label_smoothing: float = within("[0, 1)", 0.0)
     """Label smoothing in training: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
 
     def __post_init__(self) -> None:
-        self.take(SIZES[self.size])
         super().__post_init__()
-        if self.width % self.heads or self.width // self.heads % 8:
-            self.refuse(
-                "heads",
-                f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores",
-            )
+        if self.width % (8 * self.heads):
+            why = f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores"
+            self.refuse("heads", why)
 
 
 class Embeddings(nn.Module):
-    """The sum of a token's, its position's and its segment's embedding; all tokens are of the first segment."""
+    """The sum of a token's, its position's and the first segment's embedding, normalized."""
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
-        self.word_embeddings = nn.Embedding(spec.vocabulary, cfg.width)
-        self.position_embeddings = nn.Embedding(max(cfg.positions, spec.length), cfg.width)
-        self.token_type_embeddings = nn.Embedding(2, cfg.width)
-        self.LayerNorm = nn.LayerNorm(cfg.width, eps=1e-12)
+        width = cfg.width
+        positions = max(cfg.positions, spec.length)
+        self.word_embeddings = nn.Embedding(spec.vocabulary, width)
+        self.position_embeddings = nn.Embedding(positions, width)
+        self.token_type_embeddings = nn.Embedding(2, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=1e-12)
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = (
-            self.position_embeddings.weight[: tokens.shape[1]]
-            + self.token_type_embeddings.weight[0]
-        )
-        embedded: Tensor = self.drop(self.LayerNorm(self.word_embeddings(tokens) + places))
-        return embedded
+        t = tokens.shape[1]
+        positions = self.position_embeddings.weight[:t]
+        segment = self.token_type_embeddings.weight[0]
+        x = self.word_embeddings(tokens) + (positions + segment)
+        y: Tensor = self.drop(self.LayerNorm(x))
+        return y
 
 
 class Residual(nn.Module):
-    """A linear layer whose output is added to the residual stream, and the sum normalized (post-norm)."""
+    """A linear layer whose output is added to the residual stream, which is then normalized."""
 
     def __init__(self, cfg: ModelConfig, inputs: int) -> None:
         super().__init__()
@@ -79,52 +91,76 @@ class Residual(nn.Module):
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
-        normalized: Tensor = self.LayerNorm(self.drop(self.dense(hidden)) + x)
-        return normalized
+        added = self.drop(self.dense(hidden))
+        y: Tensor = self.LayerNorm(added + x)
+        return y
 
 
 class Block(nn.Module):
-    """Transformer block: self-attention among the tokens of a text, then an MLP."""
+    """Post-norm transformer block: self-attention among the tokens of a text, then an MLP."""
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.dropout = cfg.heads, cfg.dropout
-        qkv = nn.ModuleDict(
-            {name: nn.Linear(cfg.width, cfg.width) for name in ("query", "key", "value")}
+        width = cfg.width
+        self.heads = cfg.heads
+        self.dropout = cfg.dropout
+        qkv = nn.ModuleDict()
+        for name in ("query", "key", "value"):
+            qkv[name] = nn.Linear(width, width)
+        self.attention = nn.ModuleDict({"self": qkv})
+        self.attention["output"] = Residual(cfg, width)
+        self.intermediate = nn.ModuleDict()
+        self.intermediate["dense"] = nn.Linear(width, 4 * width)
+        self.output = Residual(cfg, 4 * width)
+
+    def attend(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Return what the heads read for each token, side by side."""
+        parts = []
+        for layer in self.attention["self"].children():
+            part = layer(x).unflatten(2, (self.heads, -1))
+            parts.append(part.transpose(1, 2))
+        mixed = F.scaled_dot_product_attention(
+            *parts,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
         )
-        self.attention = nn.ModuleDict({"self": qkv, "output": Residual(cfg, cfg.width)})
-        self.intermediate = nn.ModuleDict({"dense": nn.Linear(cfg.width, 4 * cfg.width)})
-        self.output = Residual(cfg, 4 * cfg.width)
+        return mixed.transpose(1, 2).flatten(2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        n, t, d = x.shape
-        qkv = self.attention["self"].children()
-        q, k, v = (part(x).view(n, t, self.heads, d // self.heads).transpose(1, 2) for part in qkv)
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, mask, self.dropout if self.training else 0.0
-        )
-        x = self.attention["output"](mixed.transpose(1, 2).reshape(n, t, d), x)
-        output: Tensor = self.output(F.gelu(self.intermediate["dense"](x)), x)
-        return output
+        mixed = self.attend(x, mask)
+        x = self.attention["output"](mixed, x)
+
+        hidden = self.intermediate["dense"](x)
+        y: Tensor = self.output(F.gelu(hidden), x)
+        return y
 
 
 class BERT(nn.Module):
-    """Tokens (n, t), of which those with a true mask (n, t) are a text, to class logits (n, classes)."""
+    """Tokens (n, t) and a mask (n, t), which is true in the text, to class logits (n, classes).
+
+    The names are those of transformers' BertForSequenceClassification, so that its checkpoints load
+    as they are.
+    """
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
+        width = cfg.width
         self.smoothing = cfg.label_smoothing
-        # The names are those of transformers' BertForSequenceClassification, so that its
-        # checkpoints load as they are.
-        self.bert = nn.ModuleDict({"embeddings": Embeddings(cfg, spec)})
-        self.bert["encoder"] = nn.ModuleDict(
-            {"layer": nn.ModuleList(Block(cfg) for _ in range(cfg.depth))}
-        )
-        self.bert["pooler"] = nn.ModuleDict({"dense": nn.Linear(cfg.width, cfg.width)})
+        self.bert = nn.ModuleDict()
+        self.bert["embeddings"] = Embeddings(cfg, spec)
+        layers = nn.ModuleList()
+        for _ in range(cfg.depth):
+            layers.append(Block(cfg))
+        self.bert["encoder"] = nn.ModuleDict({"layer": layers})
+        summary = nn.Linear(width, width)
+        self.bert["pooler"] = nn.ModuleDict({"dense": summary})
         self.drop = nn.Dropout(cfg.dropout)
-        self.classifier = nn.Linear(cfg.width, len(spec.classes))
-        # that of BERT's code, 0.02 for width 768, scaled to this width
-        std = (3 * cfg.width) ** -0.5
+        self.classifier = nn.Linear(width, len(spec.classes))
+        self.initialize(width)
+
+    def initialize(self, width: int) -> None:
+        """Initialize as BERT's code, whose 0.02 for width 768 is scaled to this width."""
+        std = (3 * width) ** -0.5
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=std)
@@ -137,24 +173,35 @@ class BERT(nn.Module):
         return self.bert.get_submodule("encoder.layer")
 
     def predict(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Class logits of texts; t is at most the number of positions."""
+        """Return the class logits of texts; t is at most the number of positions."""
         x = self.bert["embeddings"](tokens)
         for block in self.blocks.children():
             x = block(x, mask[:, None, None])
-        summary = self.bert.get_submodule("pooler.dense")(x[:, 0]).tanh()
+        pooler = self.bert.get_submodule("pooler.dense")
+        summary = pooler(x[:, 0]).tanh()
         logits: Tensor = self.classifier(self.drop(summary))
         return logits
 
     def forward(
-        self, tokens: Tensor, mask: Tensor, labels: Tensor
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        labels: Tensor,
     ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
-        """Return the mean loss, and for each metric its sum over the batch and the number of texts."""
+        """Return the mean loss, and each metric's sum over the batch with the number of texts."""
         logits = self.predict(tokens, mask)
         loss = F.cross_entropy(
-            logits, labels, label_smoothing=self.smoothing if self.training else 0.0
+            logits,
+            labels,
+            label_smoothing=self.smoothing if self.training else 0.0,
         )
-        correct, count = (logits.argmax(1) == labels).sum(), len(labels)
-        return loss, {"loss": (loss.detach() * count, count), "accuracy": (correct, count)}
+
+        count = len(labels)
+        correct = (logits.argmax(1) == labels).sum()
+        return loss, {
+            "loss": (loss.detach() * count, count),
+            "accuracy": (correct, count),
+        }
 
 
 def build(cfg: ModelConfig, spec: Spec) -> BERT:

@@ -1,59 +1,59 @@
-"""A decoder-only transformer: Radford et al. 2019, GPT-2.
+"""A decoder-only transformer: GPT-2 (Radford et al. 2019).
 
-This file is yours to edit; train.py uses `build`.
+This file is yours to edit; train.py uses `ModelConfig` and `build`.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .config_base import Section, within
+from .config_base import Section, sized, within
 from .data import Spec
 
-SIZES: dict[str, dict[str, object]] = {
-    "tiny": {"depth": 2, "width": 80, "heads": 2, "positions": "rotary"},
-    "124M": {
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {},  # the defaults of ModelConfig
+    "124M": {  # these are GPT-2's: table 2 of the paper
         "depth": 12,
         "width": 768,
         "heads": 12,
         "positions": "learned",
-    },  # GPT-2, table 2 of its paper
-    "355M": {"depth": 24, "width": 1024, "heads": 16, "positions": "learned"},
+    },
+    "355M": {
+        "depth": 24,
+        "width": 1024,
+        "heads": 16,
+        "positions": "learned",
+    },
 }
 
 
+@sized(SIZES)
 @dataclass(frozen=True)
 class ModelConfig(Section):
     """Architecture and regularization."""
 
     size: Literal["tiny", "124M", "355M"] = "tiny"
     """Size of the network, the larger ones GPT-2's; the options below override it."""
-    depth: int = within("[0, 1000]", 0)
-    """Number of blocks. 0: set by `size`."""
-    width: int = within("[0, inf)", 0)
-    """Embedding dimension. 0: set by `size`."""
-    heads: int = within("[0, inf)", 0)
-    """Number of attention heads of width / heads dimensions each. 0: set by `size`."""
-    positions: Literal["auto", "rotary", "learned"] = "auto"
-    """Position embedding: rotary (Su et al. 2021, arXiv:2104.09864), or learned as in GPT-2.
-
-    auto: set by `size`.
-    """
+    depth: int = within("[1, 1000]", 2)
+    """Number of blocks."""
+    width: int = within("[1, inf)", 80)
+    """Embedding dimension."""
+    heads: int = within("[1, inf)", 2)
+    """Number of attention heads of width / heads dimensions each."""
+    positions: Literal["rotary", "learned"] = "rotary"
+    """Position embedding: rotary (Su et al. 2021, arXiv:2104.09864), or learned as in GPT-2."""
     dropout: float = within("[0, 1)", 0.0)
     """Dropout probability; not needed for less than one epoch."""
 
     def __post_init__(self) -> None:
-        self.take(SIZES[self.size])
         super().__post_init__()
-        if self.width % self.heads or self.width // self.heads % 8:
-            self.refuse(
-                "heads",
-                f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores",
-            )
+        if self.width % (8 * self.heads):
+            why = f"it must divide model.width={self.width} into multiples of 8, for Tensor Cores"
+            self.refuse("heads", why)
 
 
 class Rotary(nn.Module):
@@ -67,10 +67,16 @@ class Rotary(nn.Module):
         self.sine = nn.Buffer(angles.sin(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        cosine, sine = self.cosine[: x.shape[-2]], self.sine[: x.shape[-2]]
+        length = x.shape[-2]
+        cosine = self.cosine[:length]
+        sine = self.sine[:length]
         left, right = x.chunk(2, dim=-1)
-        rotated: Tensor = torch.cat(
-            [left * cosine - right * sine, left * sine + right * cosine], dim=-1
+        rotated = torch.cat(
+            [
+                left * cosine - right * sine,
+                left * sine + right * cosine,
+            ],
+            dim=-1,
         )
         # the buffers are fp32, but queries and keys may not be, under autocast
         return rotated.to(x.dtype)
@@ -81,21 +87,28 @@ class Attention(nn.Module):
 
     def __init__(self, cfg: ModelConfig, context: int) -> None:
         super().__init__()
-        self.heads, self.dropout = cfg.heads, cfg.dropout
-        rotary = cfg.positions == "rotary"
-        self.rotate = Rotary(cfg.width // cfg.heads, context) if rotary else nn.Identity()
-        self.qkv = nn.Linear(cfg.width, 3 * cfg.width)
-        self.out = nn.Linear(cfg.width, cfg.width)
+        width = cfg.width
+        self.heads = cfg.heads
+        self.dropout = cfg.dropout
+        self.rotate: nn.Module = nn.Identity()
+        if cfg.positions == "rotary":
+            self.rotate = Rotary(width // cfg.heads, context)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        n, t, d = x.shape
-        q, k, v = self.qkv(x).view(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        dropped = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(
-            self.rotate(q), self.rotate(k), v, dropout_p=dropped, is_causal=True
+        qkv = self.qkv(x).unflatten(2, (3, self.heads, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(
+            self.rotate(q),
+            self.rotate(k),
+            v,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=True,
         )
-        mixed: Tensor = self.out(y.transpose(1, 2).reshape(n, t, d))
-        return mixed
+        heads = mixed.transpose(1, 2)
+        y: Tensor = self.out(heads.flatten(2))
+        return y
 
 
 class Block(nn.Module):
@@ -103,18 +116,22 @@ class Block(nn.Module):
 
     def __init__(self, cfg: ModelConfig, context: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(cfg.width)
+        width = cfg.width
+        self.norm1 = nn.LayerNorm(width)
         self.attention = Attention(cfg, context)
-        self.norm2 = nn.LayerNorm(cfg.width)
-        self.widen = nn.Linear(cfg.width, 4 * cfg.width)
-        self.narrow = nn.Linear(4 * cfg.width, cfg.width)
+        self.norm2 = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
         self.drop = nn.Dropout(cfg.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop(self.attention(self.norm1(x)))
-        hidden = F.gelu(self.widen(self.norm2(x)), approximate="tanh")
-        added: Tensor = self.drop(self.narrow(hidden))
-        return x + added
+        mixed = self.attention(self.norm1(x))
+        x = x + self.drop(mixed)
+
+        hidden = self.widen(self.norm2(x))
+        hidden = F.gelu(hidden, approximate="tanh")
+        y: Tensor = self.drop(self.narrow(hidden))
+        return x + y
 
 
 class GPT(nn.Module):
@@ -122,37 +139,50 @@ class GPT(nn.Module):
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__()
-        self.vocabulary, self.bytes_per_token = spec.vocabulary, spec.bytes_per_token
-        # Padded to a multiple of 64 for fast matrix products; the logits of the last rows are never
-        # used.
-        rows = -(-spec.vocabulary // 64) * 64
-        self.tokens = nn.Embedding(rows, cfg.width)
-        self.positions = (
-            nn.Embedding(spec.context, cfg.width) if cfg.positions == "learned" else None
-        )
+        self.vocabulary = spec.vocabulary
+        self.bytes_per_token = spec.bytes_per_token
+        width = cfg.width
+        context = spec.context
+        # A multiple of 64 makes the matrix products fast; the logits of the last rows are not used.
+        rows = 64 * math.ceil(spec.vocabulary / 64)
+
+        self.tokens = nn.Embedding(rows, width)
+        self.positions = None
+        if cfg.positions == "learned":
+            self.positions = nn.Embedding(context, width)
         self.drop = nn.Dropout(cfg.dropout)
-        self.blocks = nn.ModuleList(Block(cfg, spec.context) for _ in range(cfg.depth))
-        self.norm = nn.LayerNorm(cfg.width)
-        self.head = nn.Linear(cfg.width, rows, bias=False)
+        self.blocks = nn.ModuleList()
+        for _ in range(cfg.depth):
+            self.blocks.append(Block(cfg, context))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(
+            width,
+            rows,
+            bias=False,
+        )
         self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
-        # As GPT-2 (section 2.3), with its standard deviation of 0.02 for width 768 scaled to this
-        # width.
+        self.initialize(cfg)
+
+    def initialize(self, cfg: ModelConfig) -> None:
+        """Initialize as GPT-2 (section 2.3), whose 0.02 for width 768 is scaled to this width."""
         std = (3 * cfg.width) ** -0.5
+        # keeps the variance of the residual stream, which is the sum of all layers' outputs
+        residual_std = std / math.sqrt(2 * cfg.depth)
         for name, parameter in self.named_parameters():
-            if name.endswith(
-                ("out.weight", "narrow.weight")
-            ):  # keeps the residual stream's variance
-                nn.init.normal_(parameter, std=std / math.sqrt(2 * cfg.depth))
+            if name.endswith(("out.weight", "narrow.weight")):
+                nn.init.normal_(parameter, std=residual_std)
             elif parameter.ndim == 2:
                 nn.init.normal_(parameter, std=std)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
     def predict(self, tokens: Tensor) -> Tensor:
-        """Logits of the next token at each of the (n, t) positions; t is at most the context length."""
+        """Return the logits of the next token at each position; t is at most the context length."""
         x = self.tokens(tokens)
         if self.positions is not None:
-            x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+            t = tokens.shape[1]
+            numbers = torch.arange(t, device=tokens.device)
+            x = x + self.positions(numbers)
         x = self.drop(x)
         for block in self.blocks:
             x = block(x)
@@ -160,15 +190,23 @@ class GPT(nn.Module):
         return logits[..., : self.vocabulary]
 
     def forward(
-        self, tokens: Tensor, targets: Tensor
+        self,
+        tokens: Tensor,
+        targets: Tensor,
     ) -> tuple[Tensor, dict[str, tuple[Tensor, float]]]:
-        """Return the mean loss in nats, and for each metric its sum over the batch and the count of tokens or bytes."""
-        loss = F.cross_entropy(self.predict(tokens).flatten(0, 1), targets.flatten())
+        """Return the mean loss in nats, and each metric's sum with its count of tokens or bytes."""
+        logits = self.predict(tokens)
+        loss = F.cross_entropy(
+            logits.flatten(0, 1),
+            targets.flatten(),
+        )
+
         count = targets.numel()
         nats = loss.detach() * count
+        bits = nats / math.log(2)
         return loss, {
             "loss": (nats, count),
-            "bits_per_byte": (nats / math.log(2), count * self.bytes_per_token),
+            "bits_per_byte": (bits, count * self.bytes_per_token),
         }
 
 

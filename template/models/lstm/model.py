@@ -1,6 +1,6 @@
 """Residual LSTMs (Hochreiter and Schmidhuber 1997) for text and time series.
 
-This file is yours to edit.
+This file is yours to edit; train.py uses `ModelConfig` and `build`.
 """
 
 import math
@@ -11,31 +11,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .config_base import Section, within
+from .config_base import Section, sized, within
 from .data import Spec
 
-SIZES: dict[str, dict[str, object]] = {
-    "small": {"depth": 2, "width": 96},
-    "base": {"depth": 3, "width": 640},
+SIZES: dict[str, dict[str, int]] = {
+    "small": {},  # the defaults of ModelConfig
+    "base": {
+        "depth": 3,
+        "width": 640,
+    },
 }
 
 
+@sized(SIZES)
 @dataclass(frozen=True)
 class ModelConfig(Section):
     """Architecture and regularization."""
 
     size: Literal["small", "base"] = "small"
-    """Model size: sets the defaults of the fields below, which can be overridden one by one."""
-    depth: int = within("[0, 1000]", 0)
-    """Number of blocks of one LSTM layer each. 0: set by `size`."""
-    width: int = within("[0, inf)", 0)
-    """Embedding dimension and LSTM state size. 0: set by `size`."""
+    """Size of the network; the options below override it."""
+    depth: int = within("[1, 1000]", 2)
+    """Number of blocks of one LSTM layer each."""
+    width: int = within("[1, inf)", 96)
+    """Embedding dimension and LSTM state size."""
     dropout: float = within("[0, 1)", 0.0)
     """Dropout probability between layers: Zaremba et al. 2014, arXiv:1409.2329."""
-
-    def __post_init__(self) -> None:
-        self.take(SIZES[self.size])
-        super().__post_init__()
 
 
 class Block(nn.Module):
@@ -43,55 +43,88 @@ class Block(nn.Module):
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(cfg.width)
-        self.lstm = nn.LSTM(cfg.width, cfg.width, batch_first=True)
+        width = cfg.width
+        self.norm = nn.LayerNorm(width)
+        self.lstm = nn.LSTM(
+            width,
+            width,
+            batch_first=True,
+        )
         self.drop = nn.Dropout(cfg.dropout)
-        weights = dict(self.lstm.named_parameters())
-        for inputs, recurrent in zip(
-            weights["weight_ih_l0"].chunk(4), weights["weight_hh_l0"].chunk(4), strict=True
-        ):
-            nn.init.xavier_uniform_(inputs)  # Glorot and Bengio 2010
-            nn.init.orthogonal_(recurrent)  # Saxe et al. 2013, arXiv:1312.6120
-        nn.init.zeros_(weights["bias_ih_l0"])
-        nn.init.zeros_(weights["bias_hh_l0"])
+        self.initialize()
+
+    def initialize(self) -> None:
+        """Initialize the matrices of the four gates one by one."""
+        inputs = self.lstm.get_parameter("weight_ih_l0").chunk(4)
+        recurrent = self.lstm.get_parameter("weight_hh_l0").chunk(4)
+        for gate in range(4):
+            nn.init.xavier_uniform_(inputs[gate])  # Glorot and Bengio 2010
+            nn.init.orthogonal_(recurrent[gate])  # Saxe et al. 2013, arXiv:1312.6120
+
+        bias = self.lstm.get_parameter("bias_ih_l0")
+        nn.init.zeros_(bias)
+        nn.init.zeros_(self.lstm.get_parameter("bias_hh_l0"))
         # forget gates start open: Jozefowicz et al. 2015, section 3.2
-        nn.init.ones_(weights["bias_ih_l0"].chunk(4)[1])
+        forget = bias.chunk(4)[1]
+        nn.init.ones_(forget)
 
     def forward(self, x: Tensor) -> Tensor:
-        added: Tensor = self.drop(_hidden_states(self.lstm, self.norm(x)))
-        return x + added
+        states = run_lstm(self.lstm, self.norm(x))
+        y: Tensor = self.drop(states)
+        return x + y
 
 
-def _hidden_states(lstm: nn.LSTM, x: Tensor) -> Tensor:
-    """Run a layer in fp32, or on a GPU in autocast's format.
+def run_lstm(lstm: nn.LSTM, x: Tensor) -> Tensor:
+    """Return the states of a layer, in fp32, or on a GPU in autocast's format.
 
-    In bf16 cuDNN's autocast would compute in fp16.
+    Left to itself, cuDNN's autocast would compute in fp16 instead of bf16.
     """
-    kind = x.device.type
-    amp = (
-        torch.get_autocast_dtype(kind)
-        if kind == "cuda" and torch.is_autocast_enabled(kind)
-        else None
-    )
-    with torch.autocast(kind, torch.float16, enabled=amp == torch.float16):
-        hidden: Tensor = (
-            in_bf16(lstm, x)
-            if amp == torch.bfloat16
-            else lstm(x.to(next(lstm.parameters()).dtype))[0]
-        )
-    return hidden
+    device = x.device.type
+    dtype = None
+    if device == "cuda" and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+
+    with torch.autocast(device, torch.float16, enabled=dtype == torch.float16):
+        if dtype == torch.bfloat16:
+            return in_bf16(lstm, x)
+        weight = next(lstm.parameters())
+        states: Tensor = lstm(x.to(weight.dtype))[0]
+        return states
 
 
 def in_bf16(lstm: nn.LSTM, x: Tensor) -> Tensor:
-    """Run a layer on a copy of its weights in bf16, in one piece of memory, as cuDNN (9.13 or newer) wants them."""
+    """Run a layer on a copy of its weights in bf16, in one piece of memory.
+
+    So cuDNN (9.13 or newer) wants them.
+    """
     weights = list(lstm.parameters())
-    flat = torch.cat([weight.flatten() for weight in weights]).to(torch.bfloat16)
-    copies = flat.split([weight.numel() for weight in weights])
-    shaped = [copy.view_as(weight) for copy, weight in zip(copies, weights, strict=True)]
-    start = x.new_zeros(1, len(x), lstm.hidden_size, dtype=torch.bfloat16)
-    return torch.lstm(
-        x.to(torch.bfloat16), (start, start), shaped, True, 1, 0.0, lstm.training, False, True
-    )[0]
+    memory = torch.cat([weight.flatten() for weight in weights])
+    memory = memory.to(torch.bfloat16)
+    copies = []
+    start = 0
+    for weight in weights:
+        end = start + weight.numel()
+        copies.append(memory[start:end].view_as(weight))
+        start = end
+
+    x = x.to(torch.bfloat16)
+    zeros = x.new_zeros(
+        1,
+        len(x),
+        lstm.hidden_size,
+    )
+    states, _, _ = torch.lstm(
+        x,
+        (zeros, zeros),
+        copies,
+        has_biases=True,
+        num_layers=1,
+        dropout=0.0,
+        train=lstm.training,
+        bidirectional=False,
+        batch_first=True,
+    )
+    return states
 
 
 class LSTM(nn.Module):
@@ -104,13 +137,18 @@ class LSTM(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.drop = nn.Dropout(cfg.dropout)
-        self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.depth))
+        self.blocks = nn.ModuleList()
+        for _ in range(cfg.depth):
+            self.blocks.append(Block(cfg))
         self.norm = nn.LayerNorm(cfg.width)
 
-    def _states(self, x: Tensor) -> Tensor:
-        for layer in (self.drop, *self.blocks, self.norm):
-            x = layer(x)
-        return x
+    def states(self, x: Tensor) -> Tensor:
+        """Return the states of the last block."""
+        x = self.drop(x)
+        for block in self.blocks:
+            x = block(x)
+        y: Tensor = self.norm(x)
+        return y
 
 
 class Language(LSTM):
@@ -118,56 +156,89 @@ class Language(LSTM):
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__(cfg)
-        self.tokens = nn.Embedding(spec.vocabulary, cfg.width)
-        self.head = nn.Linear(cfg.width, spec.vocabulary, bias=False)
+        width = cfg.width
+        self.tokens = nn.Embedding(spec.vocabulary, width)
+        self.head = nn.Linear(
+            width,
+            spec.vocabulary,
+            bias=False,
+        )
         self.head.weight = self.tokens.weight  # tied: Press and Wolf 2016, arXiv:1608.05859
         # the first predictions are nearly uniform
-        nn.init.normal_(self.tokens.weight, std=(3 * cfg.width) ** -0.5)
+        std = (3 * width) ** -0.5
+        nn.init.normal_(self.tokens.weight, std=std)
 
     def predict(self, tokens: Tensor) -> Tensor:
-        """Logits of the next byte at each of the (n, t) positions."""
-        logits: Tensor = self.head(self._states(self.tokens(tokens)))
+        """Return the logits of the next byte at each of the (n, t) positions."""
+        x = self.tokens(tokens)
+        logits: Tensor = self.head(self.states(x))
         return logits
 
     def forward(
-        self, tokens: Tensor, targets: Tensor
+        self,
+        tokens: Tensor,
+        targets: Tensor,
     ) -> tuple[Tensor, dict[str, tuple[Tensor, int]]]:
-        """Return the mean loss in nats, and for each metric its sum over the batch and the count of bytes."""
-        loss = F.cross_entropy(self.predict(tokens).flatten(0, 1), targets.flatten())
-        nats, count = loss.detach() * targets.numel(), targets.numel()
-        return loss, {"loss": (nats, count), "bits_per_byte": (nats / math.log(2), count)}
+        """Return the mean loss in nats, and each metric's sum with the count of bytes."""
+        logits = self.predict(tokens)
+        loss = F.cross_entropy(
+            logits.flatten(0, 1),
+            targets.flatten(),
+        )
+
+        count = targets.numel()
+        nats = loss.detach() * count
+        return loss, {
+            "loss": (nats, count),
+            "bits_per_byte": (nats / math.log(2), count),
+        }
 
 
 class Forecaster(LSTM):
-    """Normalized rows (n, window, columns) to a forecast (n, horizon, columns), from the last state."""
+    """Normalized rows (n, window, columns) to a forecast (n, horizon, columns)."""
 
     def __init__(self, cfg: ModelConfig, spec: Spec) -> None:
         super().__init__(cfg)
-        self.shape = (spec.horizon, len(spec.columns))
-        self.stem = nn.Linear(len(spec.columns), cfg.width)
-        self.head = nn.Linear(cfg.width, math.prod(self.shape))
-        nn.init.zeros_(self.head.weight)  # starts as the naive forecast, and learns a correction
+        columns = len(spec.columns)
+        self.shape = (spec.horizon, columns)
+        self.stem = nn.Linear(columns, cfg.width)
+        self.head = nn.Linear(cfg.width, spec.horizon * columns)
+        # starts as the naive forecast, and learns a correction
+        nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.std = nn.Buffer(torch.tensor(spec.std), persistent=False)
+        self.std = nn.Buffer(
+            torch.tensor(spec.std),
+            persistent=False,
+        )
 
     def predict(self, rows: Tensor) -> Tensor:
-        """The forecast, fp32: the last value plus a correction."""
-        correction: Tensor = self.head(self._states(self.stem(rows))[:, -1])
-        forecast: Tensor = rows[:, -1:] + correction.to(rows.dtype).view(-1, *self.shape)
+        """Return the forecast in fp32: the last value, plus a correction from the last state."""
+        states = self.states(self.stem(rows))
+        correction = self.head(states[:, -1])
+        correction = correction.to(rows.dtype).unflatten(
+            1,
+            self.shape,
+        )
+        forecast: Tensor = rows[:, -1:] + correction
         return forecast
 
     def forward(
-        self, rows: Tensor, targets: Tensor
+        self,
+        rows: Tensor,
+        targets: Tensor,
     ) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor | int]]]:
-        """Return the mean squared error and the metrics; `skill` is 1 - error / error of repeating the last value."""
+        """Return the mean squared error, and each metric's sum with the count to divide by.
+
+        `skill` is 1 - error / error of the naive forecast, which repeats the last value.
+        """
         error = self.predict(rows) - targets
         loss = error.square().mean()
-        squared, naive, count = (
-            error.detach().square().sum(),
-            (rows[:, -1:] - targets).square().sum(),
-            targets.numel(),
-        )
-        absolute = (error.detach().abs() * self.std).sum()
+
+        count = targets.numel()
+        error = error.detach()
+        squared = error.square().sum()
+        absolute = (error.abs() * self.std).sum()
+        naive = (rows[:, -1:] - targets).square().sum()
         return loss, {
             "loss": (squared, count),
             "mae": (absolute, count),
@@ -177,4 +248,6 @@ class Forecaster(LSTM):
 
 def build(cfg: ModelConfig, spec: Spec) -> Language | Forecaster:
     """Build the model for this data, with initialized weights."""
-    return Language(cfg, spec) if spec.vocabulary else Forecaster(cfg, spec)
+    if spec.vocabulary:
+        return Language(cfg, spec)
+    return Forecaster(cfg, spec)

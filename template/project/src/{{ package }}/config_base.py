@@ -1,9 +1,10 @@
 """Base class of the config's sections, whose fields declare the range of their numbers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import NoReturn, TypeVar
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
 
 from .errors import UserError
 
@@ -13,6 +14,29 @@ T = TypeVar("T")
 def within(interval: str, default: T) -> T:
     """Return a field with an interval in mathematical notation: "[0, 1)" contains 0 and not 1."""
     return field(default=default, metadata={"interval": interval})
+
+
+def sized(sizes: Mapping[Any, Mapping[str, Any]]) -> Callable[[type[T]], type[T]]:
+    """Let a section's key `size` choose the values of the keys that are not given: a decorator.
+
+    Raises:
+        UserError: there is no such size.
+    """
+
+    def decorate(section: type[T]) -> type[T]:
+        init: Any = section.__init__
+
+        @wraps(init)
+        def init_of_size(self: T, **given: Any) -> None:
+            size = given.get("size")
+            if size is not None and size not in sizes:
+                raise UserError(f"model.size is {size}: it must be {', '.join(map(str, sizes))}")
+            init(self, **{**sizes.get(size, {}), **given})
+
+        section.__init__ = init_of_size  # type: ignore[assignment]
+        return section
+
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -27,12 +51,6 @@ class Section:
             value, interval = getattr(self, item.name), item.metadata.get("interval")
             if interval and isinstance(value, int | float) and not _contains(interval, value):
                 self.refuse(item.name, f"it must be in {interval}")
-
-    def take(self, size: Mapping[str, object]) -> None:
-        """Set the fields that are at their default to the values of a named size."""
-        for item in fields(self):
-            if item.name in size and getattr(self, item.name) == item.default:
-                object.__setattr__(self, item.name, size[item.name])
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """Raise a UserError about the value of a field."""
