@@ -264,7 +264,7 @@ def _own_series(cfg: DataConfig, path: Path) -> pd.DataFrame:
     numeric = set(frame.select_dtypes("number"))
     columns = list(cfg.columns)
     if not columns:
-        columns = [name for name in frame if name in numeric or _has_numbers(frame[name])]
+        columns = [str(name) for name in frame if name in numeric or _has_numbers(frame[name])]
     if not columns or not numeric.issuperset(columns):
         raise UserError(
             f"in {path}, {columns} are not all numbers: "

@@ -256,18 +256,18 @@ def _describe(
 ) -> Spec:
     """Return the `Spec`: statistics of the training rows, and the names of the classes."""
     columns = train.drop(columns=cfg.target)
-    names = list(columns.select_dtypes("number"))
+    names = [str(name) for name in columns.select_dtypes("number")]
     gaps = [name + MISSING for name in names if train[name].isna().any()]
     numbers = _numbers(train, names + gaps).astype(np.float64)
     means = numbers.mean().fillna(0.0)
     stds = numbers.std(ddof=0).replace(0.0, 1.0).fillna(1.0)
     categories = {}
-    for name in columns.columns.drop(names):
+    for name in map(str, columns.columns.drop(names)):
         counts = train[name].value_counts()
         frequent = counts.index[counts >= 3]
         categories[name] = tuple(sorted(frequent))
     moments = zip(means, stds, strict=True)
-    numeric = dict(zip(numbers, moments, strict=True))
+    numeric = dict(zip(map(str, numbers), moments, strict=True))
     targets = pd.concat([train[cfg.target], val[cfg.target]])
     if _has_classes(targets, cfg):
         classes = pd.Series(sorted(targets.unique())).convert_dtypes()
@@ -316,7 +316,7 @@ def _encode(
         dtype=torch.int64,
     )
     for index, (name, known) in enumerate(spec.categories.items()):
-        places = pd.Index(known).get_indexer(table[name])
+        places = pd.Index(known).get_indexer(pd.Index(table[name]))
         codes[:, index] = torch.from_numpy(places) + 1
     targets = _targets(table[cfg.target], spec)
     return Rows(
@@ -331,10 +331,10 @@ def _targets(column: "pd.Series[Any]", spec: Spec) -> Tensor:
     if not spec.classes:
         values = (column - spec.target_mean) / spec.target_std
         return torch.tensor(values.to_numpy(np.float32))
-    classes = pd.Index(spec.classes)
+    classes: pd.Index[Any] = pd.Index(spec.classes)
     if is_numeric_dtype(column):
         classes = classes.astype(float)
-    numbers = classes.get_indexer(column)
+    numbers = classes.get_indexer(pd.Index(column))
     if -1 in numbers:
         raise UserError(f"column {column.name}: the test has a class that the training lacks")
     return torch.from_numpy(numbers)

@@ -157,8 +157,8 @@ def _tokens(
 
 def library() -> list[list[Path]]:
     """Return the modules of the standard library: for training, for validation, and no others."""
-    train = []
-    val = []
+    train: list[Path] = []
+    val: list[Path] = []
     root = Path(sysconfig.get_paths()["stdlib"])
     for file in sorted(root.rglob("*.py")):
         names = file.relative_to(root).parts

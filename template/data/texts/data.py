@@ -91,7 +91,7 @@ class Texts(TensorDataset):
         encoded = Tokenizer.from_str(spec.tokenizer).encode_batch_fast(texts)
         ids = [text.ids for text in encoded]
         lengths = [sum(text.attention_mask) for text in encoded]
-        labels = pd.Index(spec.classes).get_indexer(frame["label"])
+        labels = pd.Index(spec.classes).get_indexer(pd.Index(frame["label"]))
         super().__init__(
             torch.tensor(ids, dtype=torch.int32),
             torch.tensor(lengths),

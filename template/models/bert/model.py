@@ -119,8 +119,11 @@ class Block(nn.Module):
         for layer in self.attention["self"].children():
             part = layer(x).unflatten(2, (self.heads, -1))
             parts.append(part.transpose(1, 2))
+        query, key, value = parts
         mixed = F.scaled_dot_product_attention(
-            *parts,
+            query,
+            key,
+            value,
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
         )
