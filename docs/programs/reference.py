@@ -119,7 +119,7 @@ def modules_table() -> list[str]:
 def components() -> list[str]:
     """Return the table of components."""
     entries = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
-    folders = {"launch": "launch", "workflow": ".github/workflows", "config": "configs", "file": ""}
+    folders = {"launch": "launch", "workflow": ".github/workflows", "file": ""}
     rows = ["| name | what it adds | frameworks | file |", "|---|---|---|---|"]
     for name, entry in entries.items():
         files = [

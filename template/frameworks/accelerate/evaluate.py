@@ -24,7 +24,7 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
         raise errors.UserError(
             f"{folder} is not the folder of a run: it has no config.json"
         ) from None
-    cfg = parse(Config, saved=saved.get("config", saved))  # without "config": until version 0.3
+    cfg = parse(Config, saved=saved["config"])
     _, val_set, spec = data.load(cfg.data)
     net: torch.nn.Module = build(cfg.model, spec)
     if (found := checkpoint.newest(folder / "checkpoints", best_first=True)) is None:

@@ -40,7 +40,7 @@ class ModelConfig(Section):
     """Label smoothing in training: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
 
     def __post_init__(self) -> None:
-        self.take(SIZES[self.size])
+        self.apply_size(SIZES[self.size])
         super().__post_init__()
         if self.width % self.heads or self.width // self.heads % 8:
             self.refuse(

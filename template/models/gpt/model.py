@@ -47,7 +47,7 @@ class ModelConfig(Section):
     """Dropout probability; not needed for less than one epoch."""
 
     def __post_init__(self) -> None:
-        self.take(SIZES[self.size])
+        self.apply_size(SIZES[self.size])
         super().__post_init__()
         if self.width % self.heads or self.width // self.heads % 8:
             self.refuse(

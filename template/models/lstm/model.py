@@ -34,7 +34,7 @@ class ModelConfig(Section):
     """Dropout probability between layers: Zaremba et al. 2014, arXiv:1409.2329."""
 
     def __post_init__(self) -> None:
-        self.take(SIZES[self.size])
+        self.apply_size(SIZES[self.size])
         super().__post_init__()
 
 

@@ -40,7 +40,7 @@ class ModelConfig(Section):
     """Dropout probability at the end of the contracting path, as in section 3.1 of the paper."""
 
     def __post_init__(self) -> None:
-        self.take(SIZES[self.size])
+        self.apply_size(SIZES[self.size])
         super().__post_init__()
         if self.width % 8:
             self.refuse("width", "it must be a multiple of 8, as Tensor Cores require")

@@ -48,7 +48,7 @@ class ModelConfig(Section):
     """Label smoothing in training: Szegedy et al. 2015, arXiv:1512.00567, section 7."""
 
     def __post_init__(self) -> None:
-        self.take(SIZES[self.size])
+        self.apply_size(SIZES[self.size])
         super().__post_init__()
         if self.width % 8:
             self.refuse("width", "it must be a multiple of 8, as Tensor Cores require")

@@ -24,11 +24,12 @@ class Section:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value, interval = getattr(self, item.name), item.metadata.get("interval")
+            value = getattr(self, item.name)
+            interval = item.metadata.get("interval")
             if interval and isinstance(value, int | float) and not _contains(interval, value):
                 self.refuse(item.name, f"it must be in {interval}")
 
-    def take(self, size: Mapping[str, object]) -> None:
+    def apply_size(self, size: Mapping[str, object]) -> None:
         """Set the fields that are at their default to the values of a named size."""
         for item in fields(self):
             if item.name in size and getattr(self, item.name) == item.default:
