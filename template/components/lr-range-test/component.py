@@ -56,7 +56,6 @@ class LrRangeTest(Component):
     """Reads the loss of every step, which is equal on all ranks, and ends the run when it diverges."""
 
     name = "lr_range_test"
-    conflicts = ("schedules",)
 
     def __init__(self, cfg: LrRangeTestConfig, world: World) -> None:
         self.cfg, self.meter = cfg, Meter(world)
@@ -69,6 +68,9 @@ class LrRangeTest(Component):
         return self.schedule
 
     def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        if "schedules" in enabled:
+            both = "lr_range_test.enabled does not work with schedules.enabled"
+            raise UserError(f"{both}: set one of them to false")
         try:
             import matplotlib.figure  # noqa: F401
         except ImportError:

@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ..components import Config
 from ..config import parse
 from ..errors import UserError, one_line
 
@@ -131,8 +132,6 @@ def main() -> None:
     )
     given = parser.parse_args()
     with one_line():
-        from ..components import Config  # not above, as only a training needs all components
-
         cfg = parse(Config, given.options)
         if cfg.run.name is None:
             raise UserError("a run without a name cannot be resumed: add --run.name first")

@@ -131,7 +131,7 @@ class Checkpoints(checkpoint.Checkpoints):
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write the files of all ranks, and flush them to disk; an error of one rank is one of all."""
-        super().write(folder, state | {"components": {}})
+        super().write(folder, state)
         problem = ""
         try:
             if self.is_sharded:  # the whole weights, in one file beside the shards
@@ -148,11 +148,9 @@ class Checkpoints(checkpoint.Checkpoints):
     def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
         """Load the state of the model, the optimizer and the scaler; return the counters."""
         counters = super().read(folder, state)
-        if "components" in counters:
-            self.accelerator.load_state(str(folder))
-            self.accelerator.step = (
-                0  # its micro-batches, of which a step may have another number now
-            )
+        self.accelerator.load_state(str(folder))
+        # its micro-batches, of which a step may have another number now
+        self.accelerator.step = 0
         return counters
 
 

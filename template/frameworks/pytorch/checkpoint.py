@@ -45,13 +45,7 @@ class Checkpoints:
         """Return the newest intact checkpoint, if there is one; `state` has its structure."""
         folder = str(newest(self.folder) or "") if self.world.rank == 0 else ""
         folder = self.world.broadcast(folder)
-        if not folder:
-            return None
-        saved = self.read(Path(folder), state)
-        if "components" not in saved:
-            other = "evaluate it, or train with another run.name"
-            raise UserError(f"an older version saved {folder}: {other}")
-        return saved
+        return self.read(Path(folder), state) if folder else None
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write a checkpoint's files, replacing incomplete ones: rank 0 writes the whole state."""
@@ -100,8 +94,10 @@ def newest(folder: Path, best_first: bool = False) -> Path | None:
 
 
 def _is_intact(folder: Path) -> bool:
-    with suppress(OSError, ValueError, KeyError, AttributeError):
+    with suppress(OSError, ValueError, KeyError, TypeError):
         sums = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sha256"]
+        if not isinstance(sums, dict):
+            raise UserError(f"an older version saved {folder}: use another run.name")
         if all(_sha256(folder / name) == expected for name, expected in sums.items()):
             return True
     warnings.warn(f"skipping the damaged checkpoint {folder}", stacklevel=2)
@@ -120,7 +116,7 @@ def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
         file = folder / "state.pt"
     state = torch.load(file, map_location="cpu", weights_only=True)
     weights: dict[str, Tensor] = dict(state["model"])
-    for component in state.get("components", {}).values():
+    for component in state["components"].values():
         weights |= component.get("eval_weights", {})
     return weights
 

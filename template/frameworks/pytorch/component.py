@@ -105,6 +105,7 @@ class Components(list[Component]):
         """Refuse components that exclude each other, and what each of them refuses."""
         enabled = [component.name for component in self]
         for component in self:
+            component.check(cfg, enabled)
             for other in component.conflicts:
                 if other in enabled:
                     pair = f"{component.name}.enabled and {other}.enabled"
@@ -115,8 +116,6 @@ class Components(list[Component]):
             if len(names) > 1:
                 both = f"{' and '.join(names)} replace the same thing"
                 raise UserError(f"{both}: set enabled of one of them to false")
-        for component in self:
-            component.check(cfg, enabled)
 
     def need_gradients_in_validation(self, model: nn.Module) -> bool:
         """Whether the model, or a component, does not work under `torch.inference_mode`."""

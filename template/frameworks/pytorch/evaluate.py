@@ -19,11 +19,11 @@ from .model import build
 def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
     """Return a run's config, its model with the best weights, its validation set, and the spec."""
     try:
-        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]
+    except (FileNotFoundError, ValueError, KeyError):
         missing = "it has no config.json"
         raise errors.UserError(f"{folder} is not the folder of a run: {missing}") from None
-    cfg = parse(Config, saved=saved["config"])
+    cfg = parse(Config, saved=saved)
     _, val_set, spec = data.load(cfg.data)
     components = build_components(cfg, World(0, 1, device))
     net = components.convert_model(build(cfg.model, spec))
