@@ -16,7 +16,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def __init__(self, device: torch.device, enabled: bool) -> None:
         super().__init__(device.type, enabled=enabled)
-        self.skipped = torch.zeros((), device=device)
+        self.skipped = torch.zeros((), device=device if enabled else "cpu")
 
     def count(self, grad_norm: Tensor) -> None:
         """Count a step as skipped if its gradients were not finite."""
