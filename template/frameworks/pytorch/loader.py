@@ -130,11 +130,15 @@ class Loader:
 
     def __iter__(self) -> Generator[Any, None, None]:
         loaded = self._load_here() if self.loader is None else iter(self.loader)
-        if self.has_streams:
-            yield from self._prefetch(loaded)
-        else:
-            for batch in loaded:
-                yield map_tensors(lambda part: part.to(self.device), batch)
+        try:
+            if self.has_streams:
+                yield from self._prefetch(loaded)
+            else:
+                for batch in loaded:
+                    yield map_tensors(lambda part: part.to(self.device), batch)
+        except (UserError, OSError) as error:
+            del loaded  # what the error still refers to would keep the workers
+            raise error.with_traceback(None) from None
 
     def _load_here(self) -> Iterator[Any]:
         for indices in self.order:
