@@ -140,13 +140,9 @@ def _components() -> list[Question]:
     """Each component that acts in training, on one GPU."""
     large = (*FP32, "--train.micro_batch=512")
     oom = (*large, *component("oom"))
-    graphs = (*COMPILED_BF16, *component("cuda_graphs"))
     budget = (*COMPILED_FP32, *component("activation_checkpointing", "mode=budget"))
     layerwise: dict[str, Any] = {"modules": ("pytorch_optimizer",), "falls": False}
     return [
-        _agrees("cuda_graphs", needs="CUDA"),
-        _agrees("cuda_graphs", model="resnet", needs="CUDA"),
-        Question("cuda_graphs, compiled, bf16", "gpt", graphs, BF16, 0.05, "CUDA"),
         _agrees("regional_compile", tolerance=1e-2, needs="CUDA"),
         _agrees("fp8", base=BF16, tolerance=0.1, needs="fp8", modules=("torchao",)),
         Question(
@@ -296,8 +292,6 @@ ROWS: list[Row] = [
         "fp8",
         ("torchao",),
     ),
-    Row("bf16, CUDA graphs", "resnet", (*SIZES["resnet"], *FAST, *component("cuda_graphs"))),
-    Row("bf16, CUDA graphs", "lstm", (*SIZES["lstm"], *FAST, *component("cuda_graphs"))),
     Row("bf16, compiled by block", "gpt", (*SIZES["gpt"], *FAST, *component("regional_compile"))),
     Row(
         "bf16, activation checkpointing",

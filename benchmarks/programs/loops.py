@@ -138,7 +138,8 @@ def core(it: Setup) -> Iterator[None]:
 
     def work() -> None:
         try:
-            with mock.patch.object(train, "build_components", return_value=[Pause()]):
+            components = module("component").Components([Pause()])
+            with mock.patch.object(train, "build_components", return_value=components):
                 it.results = train.train(it.cfg)
         finally:
             done.release()

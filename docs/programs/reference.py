@@ -119,7 +119,7 @@ def modules_table() -> list[str]:
 def components() -> list[str]:
     """Return the table of components."""
     entries = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
-    folders = {"launch": "launch", "workflow": ".github/workflows", "config": "configs", "file": ""}
+    folders = {"launch": "launch", "workflow": ".github/workflows", "file": ""}
     rows = ["| name | what it adds | frameworks | file |", "|---|---|---|---|"]
     for name, entry in entries.items():
         files = [
@@ -158,8 +158,7 @@ def speeds() -> list[str]:
         f"clipping and metrics, {tutorial} times the tutorial's loop. Accelerate takes {accelerate} times a bare step "
         f"there, Hugging Face's Trainer {trainer}, and Lightning {lightning}.",
         f"- From the command to the end of step 5: {seconds['core'][0]:.1f} s. A program that only imports the same "
-        f"packages and makes 5 steps takes {seconds['bare program'][0]:.1f} s: torch's AdamW imports torch.compile, "
-        "and the one in `optim.py` does not (`benchmarks/startup.py`).",
+        f"packages and makes 5 steps takes {seconds['bare program'][0]:.1f} s (`benchmarks/startup.py`).",
     ]
     return [part for line in lines for part in textwrap.wrap(line, 140, subsequent_indent="  ")]
 

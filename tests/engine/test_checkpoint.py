@@ -1,4 +1,4 @@
-"""Checkpoints: damage, full and read-only disks, two processes at once, runs of version 0.3, weights for others."""
+"""Checkpoints: damage, full and read-only disks, two processes at once, older runs, weights for others."""
 
 import contextlib
 import hashlib
@@ -156,54 +156,13 @@ def test_read_only_folder_is_one_line(tiny: MakePackage, mount: Callable[[str], 
     assert "Read-only file system" in done.stderr
 
 
-def make_old_run(folder: Path, weights: dict[str, torch.Tensor], ema: bool) -> Path:
-    """Write a run as version 0.3.0 did: flat sections, one checksum, `best` as a text file."""
-    step = folder / "checkpoints/step-00000008"
-    step.mkdir(parents=True)
-    state = {"step": 8, "model": weights, "optimizer": {}, "scheduler": {}, "rng": {}, "spec": {}}
-    if ema:
-        state = state | {
-            "model": {name: torch.zeros_like(it) for name, it in weights.items()},
-            "ema": weights,
-        }
-    torch.save(state, step / "state.pt")
-    checksum = hashlib.sha256((step / "state.pt").read_bytes()).hexdigest()
-    (step / "manifest.json").write_text(json.dumps({"sha256": checksum, "step": 8}))
-    (folder / "checkpoints/best").write_text("step-00000008\n")
-    config = {
-        "run": {"name": "a", "dir": str(folder.parent), "seed": 3},
-        "data": {"cache": "device", "shift": 1},
-        "model": {"size": "small", "dropout": 0.5, "label_smoothing": 0.0},
-        "train": {"micro_batch": 64, "ema": 0.99 if ema else None, "patience": None},
-        "optim": {"name": "adamw", "schedule": "onecycle", "lr": 1e-3},
-        "dist": {"strategy": "ddp"},
-        "speed": {"precision": "fp32", "compile": "off"},
-        "debug": {"profile": False},
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "metrics.jsonl").write_text('{"split": "val", "step": 8, "loss": 0.5}\n')
-    return folder
-
-
-@pytest.mark.parametrize("ema", [False, True])
-def test_run_of_version_0_3_is_evaluated_and_its_resume_is_refused(
-    package: MakePackage, tmp_path: Path, ema: bool
-) -> None:
-    p = package("mlp")
-    expected = p.train_here(
-        tmp_path / "new", "--train.steps=8", "--model.size=small", "--model.dropout=0.5"
-    )
-    folder = make_old_run(tmp_path / "old/a", saved(tmp_path / "new")["model"], ema)
-    world = p.distributed.World(0, 1, torch.device("cpu"))
-    before = (folder / "metrics.jsonl").read_text()
-    found = p.evaluate.evaluate_run(folder, world)
-    assert found == pytest.approx(expected, rel=1e-5)  # of larger batches, in fp32
-    done = p.finish(tmp_path / "old", expect=1)
-    assert "an older version saved" in done.stderr
-    assert (folder / "metrics.jsonl").read_text() == before
-    assert json.loads((folder / "config.json").read_text())["dist"] == {"strategy": "ddp"}, (
-        "nothing was changed"
-    )
+def test_checkpoint_of_an_older_version_is_not_replaced(tiny: MakePackage, tmp_path: Path) -> None:
+    p = tiny()
+    p.train_here(tmp_path, "--train.steps=2")
+    manifest = checkpoints(tmp_path)[0] / "manifest.json"
+    manifest.write_text(json.dumps({"sha256": "0" * 64, "step": 2}))
+    with pytest.raises(p.errors.UserError, match="an older version saved .*: use another run.name"):
+        p.train_here(tmp_path, "--train.steps=3")
 
 
 def test_evaluate_gives_the_metrics_of_the_best_validation(

@@ -28,7 +28,7 @@ def test_gradients_are_averaged_in_bf16(package: MakePackage, tmp_path: Path) ->
     try:
         cfg = p.components.ddp_options.DdpOptionsConfig(enabled=True, bf16_gradients=True)
         world = p.distributed.World(0, 2, torch.device("cpu"))
-        net = p.components.ddp_options.DdpOptions(cfg, world).parallelize(model, p.options())
+        net = p.components.ddp_options.DdpOptions(cfg, world).parallelize(model, p.options()).net
         net(inputs).square().sum().backward()
     finally:
         dist.destroy_process_group()
@@ -38,16 +38,12 @@ def test_gradients_are_averaged_in_bf16(package: MakePackage, tmp_path: Path) ->
 
 def test_fsdp_is_refused_by_name(package: MakePackage) -> None:
     p = package("mlp", "ddp-options", "fsdp")
-    cfg, world = (
-        p.components.ddp_options.DdpOptionsConfig(enabled=True),
-        p.distributed.World(0, 2, torch.device("cpu")),
-    )
+    cfg = p.options("--ddp_options.enabled=true", "--fsdp.enabled=true")
+    components = p.components.build_components(cfg, p.distributed.World(0, 2, torch.device("cpu")))
     with pytest.raises(
         p.errors.UserError, match="ddp_options.enabled and fsdp.enabled exclude each other"
     ):
-        p.components.ddp_options.DdpOptions(cfg, world).parallelize(
-            nn.Linear(1, 1), p.options("--fsdp.enabled=true")
-        )
+        components.check(cfg)
 
 
 def test_one_process_trains_as_without(package: MakePackage, tmp_path: Path) -> None:

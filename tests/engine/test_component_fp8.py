@@ -41,7 +41,7 @@ def test_products_are_those_of_rounded_factors(p: Package) -> None:
 
 def test_resumed_run_ends_the_same(p: Package, tmp_path: Path) -> None:
     p.train_here(tmp_path / "whole", *BF16)
-    stop = mock.patch.object(p.distributed.StopRequests, "agreed", side_effect=[False, True])
+    stop = mock.patch.object(p.signals.StopRequests, "should_stop", side_effect=[False, True])
     with stop, pytest.raises(p.errors.Stopped):
         p.train_here(tmp_path / "stopped", *BF16)
     p.train_here(tmp_path / "stopped", *BF16)

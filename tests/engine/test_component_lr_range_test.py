@@ -60,16 +60,16 @@ def test_loss_that_is_not_finite_ends_the_test_with_its_results(
     package: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     p = package("mlp", "lr-range-test")
-    call = p.train.call
+    original = p.train.compute_loss
 
     def nan_at_a_high_rate(net: Any, batch: Any) -> Any:
-        loss, metrics = call(net, batch)
+        loss, metrics = original(net, batch)
         nan_at_a_high_rate.calls += 1  # type: ignore[attr-defined]
         factor = math.nan if nan_at_a_high_rate.calls > 30 else 1.0  # type: ignore[attr-defined]
         return loss * factor, metrics | {"loss": (metrics["loss"][0] * factor, metrics["loss"][1])}
 
     nan_at_a_high_rate.calls = 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(p.train, "call", nan_at_a_high_rate)
+    monkeypatch.setattr(p.train, "compute_loss", nan_at_a_high_rate)
     p.train_here(tmp_path, *TEST, f"--log.every={every}")
     assert len(results(tmp_path)["losses"]) == 30
     assert (tmp_path / "a/lr_range_test.png").exists()

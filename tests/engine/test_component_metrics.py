@@ -143,7 +143,8 @@ def measure(p: Package, model: nn.Module, batches: list[Any], *options: str) -> 
     component = p.components.build_components(cfg, world)[0]
     run = SimpleNamespace(model=model, world=world, plan=SimpleNamespace(micro_batch=1))
     component.wrap_dataset(batches)
-    component.on_train_start(run)
+    component.check(cfg, ["metrics"])
+    component.convert_model(model)
     results: dict[str, float] = {}
     with component.eval_weights(run):
         for batch in batches:

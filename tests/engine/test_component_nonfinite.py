@@ -62,14 +62,14 @@ def test_only_the_micro_batch_that_is_not_finite_is_missing_in_a_row(
         "--log.every=2",
         "--train.steps=2",
     ]
-    losses, call = [], p.train.call
+    losses, original = [], p.train.compute_loss
 
     def noted(net: Any, batch: Any) -> Any:
-        loss, metrics = call(net, batch)
+        loss, metrics = original(net, batch)
         losses.append(metrics["loss"][0].item() / metrics["loss"][1])
         return loss, metrics
 
-    monkeypatch.setattr(p.train, "call", noted)
+    monkeypatch.setattr(p.train, "compute_loss", noted)
     monkeypatch.setattr(p.data.Prepare, "forward", fault(p, {1}, float("inf")))
     p.train_here(tmp_path, *options)
     row = rows(tmp_path, "train")[0]

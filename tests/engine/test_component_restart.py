@@ -22,26 +22,27 @@ OPTIONS = [
     "--train.steps=8",
     "--train.eval_every=2",
     "--train.micro_batch=4",
-    "--restart.hang_seconds=100",
+    "--watchdog.hang_seconds=100",
 ]
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
 import torch
-from {0}.components import restart
+from {0}.components import restart, watchdog
 from {0}.config import parse
 from {0}.components import Config
 from {0}.errors import UserError
+from {0}.train import main
 from {0}.optim import OneCycle
 folder, fault = Path(sys.argv[2]), sys.argv[3]
-original, arm, armed = OneCycle.set, restart.Restart._arm, []
+original, arm, armed = OneCycle.set, watchdog.Watchdog.arm, []
 def note_and_arm(component, run, factor):
     armed[:] = [component, run]
     arm(component, run, factor)
-restart.Restart._arm = note_and_arm
+watchdog.Watchdog.arm = note_and_arm
 def hang(component, run):
     component.limit = 1.0
-    component._arm(run, 1)
+    component.arm(run, 1)
     time.sleep(1000)
 def crash(schedule, optimizer, step):
     marker = folder / "marker"
@@ -51,10 +52,12 @@ def crash(schedule, optimizer, step):
     return original(schedule, optimizer, step)
 OneCycle.set = crash
 if sys.argv[1] == "rank":
-    restart._train(sys.argv[4:])
+    sys.argv[1:] = sys.argv[4:]
+    main()
+    raise SystemExit
 options = sys.argv[5:]
 supervisor = restart.Supervisor(folder / "a", options, int(sys.argv[4]))
-supervisor.command = [sys.executable, __file__, "rank", str(folder), fault, *options, "--restart.enabled=true"]
+supervisor.command = [sys.executable, __file__, "rank", str(folder), fault, *options, "--watchdog.enabled=true"]
 raise SystemExit(supervisor.run(1))
 """
 KILL, HANG = "os.kill(os.getpid(), signal.SIGKILL) # once", "hang(*armed) # once"
@@ -81,8 +84,8 @@ def supervise(
 def test_fault_of_one_of_two_ranks_changes_nothing(
     tiny: MakePackage, tmp_path: Path, fault: str
 ) -> None:
-    p = tiny("restart")
-    p.finish(tmp_path / "whole", *OPTIONS, "--restart.enabled=true", ranks=2)
+    p = tiny("watchdog", "restart")
+    p.finish(tmp_path / "whole", *OPTIONS, "--watchdog.enabled=true", ranks=2)
     run = supervise(p, tmp_path / "faulty", fault, 2)
     _, stderr = finish(run)
     assert run.returncode == 0, stderr
@@ -111,7 +114,7 @@ def test_what_a_restart_cannot_repair_ends(
     tiny: MakePackage, tmp_path: Path, fault: str, said: list[str], starts: int
 ) -> None:
     count = "(folder / f'start-{time.monotonic()}').touch(); " + fault
-    run = supervise(tiny("restart"), tmp_path / "b", count, 1)
+    run = supervise(tiny("watchdog", "restart"), tmp_path / "b", count, 1)
     _, stderr = finish(run)
     assert run.returncode == 1
     assert len(list((tmp_path / "b").glob("start-*"))) == starts, stderr
@@ -127,7 +130,7 @@ def restart(tiny: MakePackage) -> Iterator[Any]:
         number: signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     }
-    yield tiny("restart").components.restart
+    yield tiny("watchdog", "restart").components.restart
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -198,7 +201,7 @@ def test_stop_reaches_all_ranks_and_nothing_is_restarted(
     tiny: MakePackage, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     """Also when the supervisor is killed, and so cannot pass a signal on."""
-    p = tiny("restart")
+    p = tiny("watchdog", "restart")
     run = supervise(p, tmp_path / "b", "pass", 2, "--train.steps=100000", "--train.eval_every=1000")
     log = tmp_path / "b/a/metrics.jsonl"
     while run.poll() is None and not (log.exists() and log.stat().st_size):
@@ -219,7 +222,7 @@ def test_stop_reaches_all_ranks_and_nothing_is_restarted(
 def test_rank_without_memory_starts_again_with_smaller_forward_passes(
     tiny: MakePackage, tmp_path: Path
 ) -> None:
-    p = tiny("oom", "restart")
+    p = tiny("oom", "watchdog", "restart")
     fault = (
         "raise UserError('no memory') if (folder / 'a/oom.json').write_text('2') else None # once"
     )
@@ -246,7 +249,7 @@ def test_run_without_a_name_is_refused(
 @pytest.mark.test_all
 @pytest.mark.slow
 def test_program_trains_without_a_warning(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny("restart")
+    p = tiny("watchdog", "restart")
     command = [
         sys.executable,
         "-W",

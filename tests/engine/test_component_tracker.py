@@ -124,7 +124,7 @@ def test_steps_that_were_sent_before_are_not_sent_again(
             sent.append((row.split, row.step))
 
     p.train_here(tmp_path, *ON[:2])
-    run = p.log.Run(p.options(), *[None] * 6)
+    run = p.run.Run(p.options(), *[None] * 5)
     run.world, run.folder, run.model = p.distributed.World(0, 1, "cpu"), tmp_path / "a", object()
     for step, new in [(4, True), (6, True), (4, False), (7, True)]:
         tracker, before = Recorder(None, run.world), len(sent)  # as after a kill

@@ -2,9 +2,6 @@
 
 import itertools
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,32 +138,6 @@ def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
     monkeypatch.setattr(p.train, "build", overwriting(p.model.build))
     p.train_here(tmp_path / "overwritten", *options)
     assert rows(tmp_path / "overwritten") == rows(tmp_path / "kept")
-
-
-def test_run_and_its_resume_do_not_import_torch_compile(tiny: MakePackage, tmp_path: Path) -> None:
-    p = tiny()
-    arguments = p.arguments(tmp_path, "--train.steps=4", "--train.eval_every=2")
-    stop = "mock.patch.object(distributed.StopRequests, 'agreed', side_effect=[False, True])"
-    program = f"""
-import sys
-from unittest import mock
-from {p.name} import components, config, distributed, errors, train
-
-cfg = config.parse(components.Config, {arguments})
-try:
-    with {stop}:
-        train.train(cfg)
-except errors.Stopped:
-    train.train(cfg)
-print("torch._dynamo" in sys.modules)
-"""
-    environment = os.environ | {"PYTHONPATH": f"{p.root}/src"}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, cwd=p.root, env=environment, capture_output=True, text=True, check=True
-    )
-    assert "from step 2" in done.stdout
-    assert done.stdout.endswith("False\n"), "the start takes a second longer"
 
 
 def test_weight_decay_applies_to_matrices_that_are_not_exempt(tiny: MakePackage) -> None:

@@ -86,7 +86,7 @@ def test_update_loses_no_edit(
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
     assert (found["model"], found["components"], found["gpus"]) == (
         "resnet",
-        ["gpu-ci", "moved-options"],
+        ["gpu-ci"],
         2,
     )
     conflicts = {line.split("\t")[1] for line in git(folder, "ls-files", "-u").splitlines()}
@@ -103,7 +103,7 @@ def fresh(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Calla
     @functools.cache
     def render(model: str) -> Files:
         output = tmp_path_factory.mktemp("fresh")
-        answers = ["--author=The authors", f"--model={model}", "--components=moved-options"]
+        answers = ["--author=The authors", f"--model={model}"]
         result = fastproj("new", "proj", "--yes", "--no-git", *answers, "--output", str(output))
         assert result.returncode == 0, result.stderr
         return read_files(output / "proj")
@@ -171,7 +171,7 @@ def test_plain_copier_update_reads_launchers_and_workflow_as_components(
     assert result.returncode == 0, result.stderr
     found = yaml.safe_load((folder / ".copier-answers.yml").read_text())
     assert (found["components"], "launchers" in found) == (
-        ["multinode", "slurm", "update-workflow", "moved-options"],
+        ["multinode", "slurm", "update-workflow"],
         False,
     )
     assert found["update_source"] == UPDATE_SOURCE

@@ -1,7 +1,6 @@
 """Sets of components such that each pair of them is together, alone and apart in some set."""
 
 import random
-from collections.abc import Iterable
 from itertools import combinations, product
 from typing import Any
 
@@ -12,7 +11,7 @@ State = dict[str, bool]
 def covering(table: dict[str, dict[str, Any]], names: list[str]) -> list[list[str]]:
     """Return sets of components that cover every possible state of each pair; the best of some greedy choices.
 
-    A set has what its components require, and none that exclude each other.
+    A set has what its components require.
     """
     pairs = (
         {one: a, other: b}
@@ -52,19 +51,14 @@ def _covered(chosen: State, wanted: list[State]) -> int:
 
 
 def _completed(table: dict[str, dict[str, Any]], state: State) -> State | None:
-    """Return the state with what its components require and exclude; None if that is impossible."""
+    """Return the state with what its components require; None if that is impossible."""
     found, open_names = dict(state), [name for name, present in state.items() if present]
     while open_names:
         name = open_names.pop()
-        required, excluded = (table[name].get(key, []) for key in ("requires", "conflicts"))
-        excluded = [
-            *excluded,
-            *(other for other, entry in table.items() if name in entry.get("conflicts", [])),
-        ]
-        for other, value in _values(required, excluded):
-            if found.setdefault(other, value) != value:
+        for other in table[name].get("requires", []):
+            if not found.setdefault(other, True):
                 return None
-            if value and other not in state:
+            if other not in state:
                 open_names.append(other)
     absent = [name for name, present in found.items() if not present]
     if any(
@@ -74,7 +68,3 @@ def _completed(table: dict[str, dict[str, Any]], state: State) -> State | None:
     ):
         return None
     return found
-
-
-def _values(required: Iterable[str], excluded: Iterable[str]) -> list[tuple[str, bool]]:
-    return [(name, True) for name in required] + [(name, False) for name in excluded]

@@ -17,9 +17,7 @@ MODELS: list[str] = list(ENTRIES)
 FRAMEWORKS: list[str] = list(QUESTIONS["frameworks"]["default"])
 COMPONENTS: dict[str, dict[str, Any]] = QUESTIONS["component_table"]["default"]
 MODULES = [
-    name
-    for name, entry in COMPONENTS.items()
-    if not {"launch", "workflow", "config", "file"} & entry.keys()
+    name for name, entry in COMPONENTS.items() if not {"launch", "workflow", "file"} & entry.keys()
 ]
 """The components that are Python modules."""
 CLASSES = [name for name in MODULES if "kind" not in COMPONENTS[name]]

@@ -16,7 +16,6 @@ VARIANTS: list[list[str]] = [
 ]
 """Options of the engine, beside the defaults."""
 NEED_MORE = {
-    "cuda-graphs": "a GPU",
     "fp8": "autocast",
     "fsdp": "several ranks",
     "metrics": "values, in a validation",

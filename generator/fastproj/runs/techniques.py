@@ -49,7 +49,6 @@ TECHNIQUES = {
 }
 SWITCHES = {
     "activation-checkpointing": "recompute activations",
-    "cuda-graphs": "the whole step as CUDA graphs",
     "debug": "checks for NaN",
     "ema": "moving average of the weights",
     "fp8": "matrix products in fp8",

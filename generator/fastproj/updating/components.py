@@ -13,7 +13,7 @@ from ..shared.template import questions_in
 from .project import Project, read_project, root_of
 from .update import Updated, Wanted, update
 
-_FOLDERS = {"launch": "launch", "workflow": ".github/workflows", "config": "configs"}
+_FOLDERS = {"launch": "launch", "workflow": ".github/workflows"}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Activation checkpointing: less memory, because the backward pass recomputes activations of the blocks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +17,11 @@ from torch.utils.checkpoint import (
 from torch.utils.flop_counter import flop_registry
 
 from ..component import Component
+from ..config import BaseConfig
 from ..config_base import Section, within
+from ..contracts import blocks
 from ..distributed import World
 from ..errors import UserError
-from ..log import Run
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 """Of the forward pass and of the recomputation."""
@@ -51,17 +52,17 @@ class ActivationCheckpointing(Component):
         self.cfg = cfg
 
     def convert_model(self, model: nn.Module) -> nn.Module:
-        blocks = list(getattr(model, "blocks", []))
+        layers = blocks(model)
         if self.cfg.mode == "budget":
-            for module in (model, *blocks):  # whichever of them is compiled
+            for module in (model, *layers):  # whichever of them is compiled
                 module.forward = partial(_within_budget, module.forward, self.cfg.budget)
             return model
-        if not blocks:
+        if not layers:
             missing = f"activation_checkpointing.enabled is true, but {type(model).__name__} has no `blocks`"
             raise UserError(
                 f"{missing}: put its repeated layers into self.blocks = nn.ModuleList(...) in model.py"
             )
-        for block in blocks[:: self.cfg.every]:
+        for block in layers[:: self.cfg.every]:
             # writes into products
             recurrent = any(isinstance(module, nn.RNNBase) for module in block.modules())
             block.forward = partial(
@@ -69,19 +70,16 @@ class ActivationCheckpointing(Component):
             )
         return model
 
-    def on_train_start(self, run: Run) -> None:
-        regional = getattr(getattr(run.cfg, "regional_compile", None), "enabled", False)
-        if self.cfg.mode == "budget" and run.cfg.speed.compile == "off" and not regional:
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        if self.cfg.mode != "budget":
+            return
+        if cfg.speed.compile == "off" and "regional_compile" not in enabled:
             self.cfg.refuse(
                 "mode", "the compiler implements it: set speed.compile=model, or use ops"
             )
-        if self.cfg.mode == "budget" and not hasattr(
-            torch.autograd.graph, "region_activation_memory_budget"
-        ):
-            self.cfg.refuse(
-                "mode",
-                f"torch {torch.__version__} cannot do it: install torch 2.13 or newer, or use ops",
-            )
+        if not hasattr(torch.autograd.graph, "region_activation_memory_budget"):
+            version = f"torch {torch.__version__} cannot do it"
+            self.cfg.refuse("mode", f"{version}: install torch 2.13 or newer, or use ops")
 
 
 def _within_budget(forward: Callable[..., Any], budget: float, *args: Any, **named: Any) -> Any:

@@ -13,7 +13,7 @@ from ..components.activation_checkpointing import (
 from ..data import DataConfig, Prepare
 from ..errors import UserError
 from ..loader import Loader
-from ..metrics import call
+from ..metrics import compute_loss
 from ..model import ModelConfig, build
 from .support import CPU, config, equal, load_all, rows, state, train_here
 
@@ -55,7 +55,7 @@ def saved_elements(tmp_path: Path, every: int | None) -> int:
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
-        call(model, batch)
+        compute_loss(model, batch)
     return sum(sizes)
 
 

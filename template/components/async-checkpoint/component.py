@@ -18,7 +18,7 @@ from ..config_base import Section
 from ..distributed import World
 from ..errors import Stopped, UserError
 from ..loader import map_tensors
-from ..log import Run
+from ..run import Run
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class AsyncCheckpoint(Component):
         """Wait for the last checkpoint."""
         assert self.checkpoints is not None
         if sys.exception() is None or isinstance(sys.exception(), Stopped):  # on all ranks alike
-            run.world.on_main(self.checkpoints.wait)
+            run.world.run_on_rank_zero(self.checkpoints.wait)
             return
         try:  # after another error, this rank may be the only one here
             self.checkpoints.wait()
@@ -70,7 +70,7 @@ class AsyncCheckpoints(Checkpoints):
             self.wait()
             self._begin(partial(_save, self.plain, *_copy_to_host(state, self.world.device)))
 
-        self.world.on_main(begin)
+        self.world.run_on_rank_zero(begin)
 
     def save_best(self, step: int, results: dict[str, float], monitor: str, mode: str) -> None:
         """Record the best step when its checkpoint is complete."""

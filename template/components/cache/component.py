@@ -1,7 +1,7 @@
 """Decoded samples on disk, in host memory or in GPU memory: each sample is decoded once."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from operator import itemgetter
@@ -15,11 +15,13 @@ from torch.utils.data import default_collate
 
 from .. import data
 from ..component import Component
+from ..config import BaseConfig
 from ..config_base import Section, within
+from ..contracts import collate_fn, is_in_memory, own_loader, whole_batches
 from ..distributed import World
 from ..errors import UserError
 from ..loader import Loader, map_tensors
-from ..log import Run
+from ..run import Run
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,19 @@ class Cache(Component):
 
     def wrap_dataset(self, dataset: Any) -> Any:
         """Wrap a map-style dataset; a stream stays as it is."""
-        if hasattr(dataset, "batches"):
+        if own_loader(dataset) is not None:
             return dataset
         on_device = self.cfg.where == "device"
         cached = OnDisk(dataset) if self.cfg.where == "disk" else InMemory(dataset, on_device)
         self.sets.append(cached)
         return cached
+
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        on_gpu = self.cfg.where == "device" and self.world.device.type != "cpu"
+        if on_gpu and cfg.loader.workers not in ("auto", 0):
+            raise UserError(
+                "cache.where is device: set loader.workers to 0, as workers cannot read GPU memory"
+            )
 
     def on_train_start(self, run: Run) -> None:
         total = sum(len(cached) * cached.source.learn() for cached in self.sets) / 1e9
@@ -67,10 +76,6 @@ class Cache(Component):
                 cached.open((self.cfg.folder or run.cfg.run.dir / ".cache") / f"{key}-{number}.bin")
             return
         device = torch.device("cpu") if self.cfg.where == "memory" else self.world.device
-        if device.type != "cpu" and run.cfg.loader.workers not in ("auto", 0):
-            raise UserError(
-                "cache.where is device: set loader.workers to 0, as workers cannot read GPU memory"
-            )
         if self.world.rank == 0:
             print(
                 f"reading {sum(map(len, self.sets)):,} samples, {total:.3g} GB, into the memory of {device}"
@@ -90,7 +95,7 @@ class Source:
     """The tensors of a dataset's samples; a number is one as well."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset, self.in_memory = dataset, getattr(dataset, "in_memory", False)
+        self.dataset, self.in_memory = dataset, is_in_memory(dataset)
         self.batched, self.example = False, None
         self.layout: list[tuple[torch.dtype, torch.Size]] = []
 
@@ -119,7 +124,7 @@ class Source:
         )
 
     def _samples(self, indices: list[int]) -> list[Any]:
-        whole = getattr(self.dataset, "__getitems__", None)
+        whole = whole_batches(self.dataset)
         found = whole(indices) if whole else [self.dataset[index] for index in indices]
         self.batched = not isinstance(found, list)
         return (
@@ -143,8 +148,7 @@ class Cached:
     def __init__(self, dataset: Any) -> None:
         self.source = Source(dataset)
         self.in_memory = self.source.in_memory
-        if hasattr(dataset, "collate_fn"):
-            self.collate_fn = dataset.collate_fn
+        self.collate_fn = collate_fn(dataset)
 
     def __len__(self) -> int:
         return len(self.source.dataset)
@@ -154,7 +158,7 @@ class Cached:
 
     def __getitems__(self, indices: list[int]) -> Any:
         parts, example = self.parts(indices), self.source.example
-        if self.source.batched or not hasattr(self, "collate_fn"):
+        if self.source.batched or self.collate_fn is None:
             return _filled(example, parts)
         columns = [
             part.tolist() if number else part

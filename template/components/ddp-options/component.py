@@ -1,19 +1,19 @@
 """Options of DistributedDataParallel: synchronized BatchNorm, a static graph, gradients all-reduced in bf16."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-from torch.nn.parallel import DistributedDataParallel
 
 from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section
-from ..distributed import World
-from ..errors import UserError
-from ..log import Run
+from ..distributed import Parallel, World, data_parallel
+from ..precision import use_channels_last
 
 
 @dataclass(frozen=True)
@@ -34,46 +34,39 @@ class DdpOptions(Component):
     """Wraps the model into DistributedDataParallel as train.py does, with these options."""
 
     name = "ddp_options"
+    conflicts = ("fsdp",)
 
     def __init__(self, cfg: DdpOptionsConfig, world: World) -> None:
         self.cfg, self.world = cfg, world
 
-    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> nn.Module | None:
-        if self.world.size == 1:
-            return None
-        if getattr(getattr(cfg, "fsdp", None), "enabled", False):
-            raise UserError(
-                "ddp_options.enabled and fsdp.enabled exclude each other: set one of them to false"
-            )
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
         device = self.world.device
-        if self.cfg.sync_batchnorm:
-            if device.type not in ("cuda", "xpu"):
-                self.cfg.refuse(
-                    "sync_batchnorm",
-                    f"torch synchronizes BatchNorm on GPUs only, not on the {device}",
-                )
-            # in place; `evaluate` has the BatchNorm of the same names
-            nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        if cfg.speed.channels_last is True or (
-            cfg.speed.channels_last == "auto" and device.type == "cuda"
-        ):
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        model = model.to(device)
-        ids = None if device.index is None else [device.index]
-        static = self.cfg.static_graph
-        net = DistributedDataParallel(
-            model, device_ids=ids, gradient_as_bucket_view=True, static_graph=static
-        )
-        if self.cfg.bf16_gradients:
-            net.register_comm_hook(None, _all_reduce_in_bf16)
-        return net
-
-    def on_train_start(self, run: Run) -> None:
-        if self.cfg.static_graph and self.world.size > 1 and run.plan.accumulate > 1:
-            steps = f"steps of {run.plan.accumulate} micro-batches"
+        if self.world.size == 1:
+            return
+        if self.cfg.sync_batchnorm and device.type not in ("cuda", "xpu"):
+            where = f"torch synchronizes BatchNorm on GPUs only, not on the {device}"
+            self.cfg.refuse("sync_batchnorm", where)
+        micro_batches = cfg.train.micro_batches(self.world.size)
+        if self.cfg.static_graph and micro_batches > 1:
+            steps = f"steps of {micro_batches} micro-batches"
             self.cfg.refuse(
                 "static_graph", f"DDP does not support it with {steps}: set train.accumulate=1"
             )
+
+    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> Parallel | None:
+        if self.world.size == 1:
+            return None
+        if self.cfg.sync_batchnorm:
+            # in place; `evaluate` has the BatchNorm of the same names
+            nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        channels_last = use_channels_last(cfg.speed, self.world.device)
+        parallel = data_parallel(
+            model, self.world, channels_last, static_graph=self.cfg.static_graph
+        )
+        if self.cfg.bf16_gradients:
+            net: Any = parallel.net
+            net.register_comm_hook(None, _all_reduce_in_bf16)
+        return parallel
 
 
 def _all_reduce_in_bf16(

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import precision
-from ..component import Component, ForwardBackward, OptimizerStep
+from ..component import Component, Step
+from ..config import BaseConfig, SpeedConfig
 from ..config_base import Section
+from ..contracts import Metrics
 from ..distributed import World
 from ..errors import UserError
 from ..loader import map_tensors
-from ..log import Run
-from ..metrics import Metrics, call
+from ..metrics import compute_loss
+from ..run import Run
 
 WARMUP = 3
 """Steps in which torch itself synchronizes: it allocates memory, and chooses kernels."""
@@ -50,14 +52,19 @@ class Debug(Component):
         self.undo: list[Callable[[], object]] = []
         self.first_step = 0
 
-    def on_train_start(self, run: Run) -> None:
-        if self.cfg.synchronization != "off" and self.world.device.type != "cuda":
-            self.cfg.refuse(
-                "synchronization",
-                f"only CUDA reports it, and this run is on {self.world.device}: use off",
-            )
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        device = self.world.device
+        if self.cfg.synchronization != "off" and device.type != "cuda":
+            why = f"only CUDA reports it, and this run is on {device}: use off"
+            self.cfg.refuse("synchronization", why)
+        if self.cfg.gradcheck and "fsdp" in enabled:
+            why = "debug.gradcheck needs whole weights, which fsdp divides"
+            raise UserError(f"{why}: set fsdp.enabled=false")
         if self.cfg.nan:
-            self._refuse_nan(run)
+            self._check_nan(cfg.speed, enabled)
+
+    def on_train_start(self, run: Run) -> None:
+        if self.cfg.nan:
             self.undo += [handle.remove for handle in find_nan(run.model)]
         if self.cfg.anomaly:
             before = torch.is_anomaly_enabled()
@@ -66,27 +73,25 @@ class Debug(Component):
         if self.cfg.deterministic:
             self._be_deterministic()
 
-    def wrap_step(
-        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
-    ) -> tuple[ForwardBackward, OptimizerStep]:
+    def wrap_step(self, run: Run, step: Step) -> Step:
         self.first_step = run.step
         gradcheck_at = run.step if self.cfg.gradcheck else -1
 
-        def checked(batch: Any, share: float, last: bool) -> Metrics:
+        def checked(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
             nonlocal gradcheck_at
             if run.step == gradcheck_at:
                 gradcheck(run.model, batch)
                 gradcheck_at = -1
-                run.world.on_main(
+                run.world.run_on_rank_zero(
                     lambda: print("debug.gradcheck: the gradients agree with finite differences")
                 )
             if self.cfg.nan:
                 map_tensors(lambda part: _check(part, "a tensor of the batch"), batch)
             if self.cfg.synchronization != "off" and run.step >= self.first_step + WARMUP:
                 torch.cuda.set_sync_debug_mode(self.cfg.synchronization)
-            return forward_backward(batch, share, last)
+            return step.compute_gradients(batch, loss_weight, is_last)
 
-        return checked, step
+        return step._replace(compute_gradients=checked)
 
     def on_step_end(self, run: Run) -> None:
         if self.cfg.synchronization != "off" and self.world.device.type == "cuda":
@@ -97,21 +102,15 @@ class Debug(Component):
         for action in reversed(self.undo):
             action()
 
-    def _refuse_nan(self, run: Run) -> None:
-        speed = run.cfg.speed
-        sections = [name for name in ("cuda_graphs", "regional_compile") if hasattr(run.cfg, name)]
-        compiled = [f"{name}.enabled=false" for name in sections if getattr(run.cfg, name).enabled]
-        if speed.compile != "off" or compiled:
-            self.cfg.refuse(
-                "nan", f"compiled code has no modules: set {(compiled or ['speed.compile=off'])[0]}"
-            )
-        if "fp16" in (
-            speed.precision,
-            speed.precision == "auto" and precision.best(self.world.device),
-        ):
-            self.cfg.refuse(
-                "nan", "with fp16, gradients that overflow are normal: set speed.precision=fp32"
-            )
+    def _check_nan(self, speed: SpeedConfig, enabled: Collection[str]) -> None:
+        compiler = "regional_compile.enabled=false" if "regional_compile" in enabled else ""
+        if speed.compile != "off":
+            compiler = compiler or "speed.compile=off"
+        if compiler:
+            self.cfg.refuse("nan", f"compiled code has no modules: set {compiler}")
+        if precision.name_of(speed, self.world.device) == "fp16":
+            why = "with fp16, gradients that overflow are normal"
+            self.cfg.refuse("nan", f"{why}: set speed.precision=fp32")
 
     def _be_deterministic(self) -> None:
         before, benchmark = (
@@ -161,10 +160,6 @@ def gradcheck(model: nn.Module, batch: Any) -> None:
     One slope per parameter, because torch's `gradcheck` of a parameter would compute losses for
     each of its elements.
     """
-    if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
-        raise UserError(
-            "debug.gradcheck needs whole weights, which fsdp divides: set fsdp.enabled=false"
-        )
     generator = torch.Generator().manual_seed(0)
     # no dropout, and BatchNorm's running statistics
     net = copy.deepcopy(model).to("cpu", torch.float64).eval()
@@ -206,6 +201,6 @@ def _loss(net: nn.Module, batch: Any) -> Tensor:
         torch.manual_seed(0)  # the same noise each time
         torch.set_default_dtype(torch.float64)  # of tensors that the model creates
         try:
-            return call(net, batch)[0]
+            return compute_loss(net, batch)[0]
         finally:
             torch.set_default_dtype(before)

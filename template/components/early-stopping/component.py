@@ -11,7 +11,7 @@ from ..component import Component
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
-from ..log import Run
+from ..run import Run
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from ..component import Component
 from ..config_base import Section, within
 from ..distributed import World
-from ..log import Run
+from ..run import Run
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import load_weights, newest
-from ..component import Component, ForwardBackward, OptimizerStep
+from ..component import Component, Step
 from ..config_base import Section, within
+from ..contracts import blocks
 from ..distributed import World
 from ..errors import UserError
-from ..log import Run
+from ..run import Run
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -67,12 +68,6 @@ class Finetune(Component):
 
     def on_train_start(self, run: Run) -> None:
         """Load the weights, unless the run is resumed, which needs no file; and divide the optimizer's groups."""
-        if self.cfg.unfreeze_at and getattr(
-            getattr(run.cfg, "cuda_graphs", None), "enabled", False
-        ):
-            self.cfg.refuse(
-                "unfreeze_at", "a CUDA graph repeats the first steps: set cuda_graphs.enabled=false"
-            )
         resumed = run.world.broadcast(
             str(newest(run.folder / "checkpoints") or "") if run.world.rank == 0 else ""
         )
@@ -82,13 +77,11 @@ class Finetune(Component):
                 if resumed
                 else load(run.model, self.cfg.weights, self.cfg)
             )
-            run.world.on_main(lambda: print(found))
+            run.world.run_on_rank_zero(lambda: print(found))
         if self.cfg.lr_decay != 1:
             scale_rates(run.optimizer, run.model, self.cfg.lr_decay)
 
-    def wrap_step(
-        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
-    ) -> tuple[ForwardBackward, OptimizerStep]:
+    def wrap_step(self, run: Run, step: Step) -> Step:
         self._hold(run)
         frozen = [
             parameter for name, parameter in run.model.named_parameters() if name in self.frozen
@@ -97,9 +90,9 @@ class Finetune(Component):
         def without_frozen() -> Tensor:
             for parameter in frozen if run.step < self.until else ():
                 parameter.grad = None  # so that neither clipping nor the optimizer sees it
-            return step()
+            return step.update_weights()
 
-        return forward_backward, without_frozen if self.cfg.unfreeze_at else step
+        return step._replace(update_weights=without_frozen) if self.cfg.unfreeze_at else step
 
     def on_step_end(self, run: Run) -> None:
         if run.step == self.until:
@@ -246,20 +239,20 @@ def _copy(value: Tensor, live: Any) -> None:
 
 def scale_rates(optimizer: torch.optim.Optimizer, model: nn.Module, decay: float) -> None:
     """Divide the optimizer's groups by depth; what is registered before the blocks counts as one more block."""
-    blocks = list(getattr(model, "blocks", nn.ModuleList()).children())
-    if not blocks:
+    layers = blocks(model)
+    if not layers:
         raise UserError(
             "finetune.lr_decay needs a model with `blocks`, a ModuleList of its layers: set it to 1"
         )
     places = {
         id(parameter): place
-        for place, block in enumerate(blocks, 1)
+        for place, block in enumerate(layers, 1)
         for parameter in block.parameters()
     }
     place, depth = 0, dict[int, int]()
     for parameter in model.parameters():
-        place = places.get(id(parameter), len(blocks) + 1 if place else 0)
-        depth[id(parameter)] = len(blocks) + 1 - place
+        place = places.get(id(parameter), len(layers) + 1 if place else 0)
+        depth[id(parameter)] = len(layers) + 1 - place
     for part in (
         parts := getattr(optimizer, "parts", [optimizer])
     ):  # of one that consists of several

@@ -1,5 +1,6 @@
 """fp8 matrix products with torchao: forward and backward pass of the linear layers in the model's `blocks`."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,10 +8,11 @@ import torch
 from torch import nn
 
 from ..component import Component
+from ..config import BaseConfig
 from ..config_base import Section
+from ..contracts import blocks
 from ..distributed import World
 from ..errors import UserError
-from ..log import Run
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Fp8(Component):
     """
 
     name = "fp8"
+    needs_gradients_in_validation = True
     emulate: ClassVar[bool] = False
     """For tests: compute without the hardware what it would compute."""
 
@@ -45,24 +48,23 @@ class Fp8(Component):
             raise UserError(
                 "fp8.enabled is true, but torchao is not installed: pip install torchao"
             ) from None
-        blocks: nn.Module = getattr(model, "blocks", nn.ModuleList())
-        if not any(_fits(layer, "") for layer in blocks.modules()):
+        layers = blocks(model)
+        if not any(_fits(layer, "") for layer in layers.modules()):
             missing = f"{type(model).__name__} has no linear layers in `blocks` whose sizes are multiples of 16"
             raise UserError(f"fp8.enabled is true, but {missing}: set it to false")
         # for any number of tokens
         settings = Float8LinearConfig(emulate=self.emulate, pad_inner_dim=True)
-        convert_to_float8_training(blocks, config=settings, module_filter_fn=_fits)
-        model.needs_gradients_in_validation = True  # type: ignore[assignment]  # fails under inference mode
+        convert_to_float8_training(layers, config=settings, module_filter_fn=_fits)
         return model
 
-    def on_train_start(self, run: Run) -> None:
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
         if not self._supported():
             needed = "it needs a GPU with fp8, such as NVIDIA's from Ada (8.9) and Hopper (9.0)"
             raise UserError(
                 f"fp8.enabled is true, but this is the {self.world.device}, and {needed}"
             )
-        if run.cfg.speed.precision not in ("auto", "bf16"):
-            run.cfg.speed.refuse(
+        if cfg.speed.precision not in ("auto", "bf16"):
+            cfg.speed.refuse(
                 "precision", "fp8.enabled needs bf16 for the rest: set speed.precision=bf16"
             )
 

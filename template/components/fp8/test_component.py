@@ -63,13 +63,14 @@ def test_training_is_near_bf16_and_any_machine_evaluates(
         with pytest.raises(UserError, match="has no linear layers in `blocks`"):
             train_here(tmp_path, *SHORT, ENABLED)
         return
-    recorded, call = list[bool](), metrics.call
+    recorded = list[bool]()
+    original = metrics.compute_loss
 
     def note(net: nn.Module, batch: Any) -> Any:
         recorded.append(torch.is_grad_enabled() or torch.is_inference_mode_enabled())
-        return call(net, batch)
+        return original(net, batch)
 
-    monkeypatch.setattr(metrics, "call", note)
+    monkeypatch.setattr(metrics, "compute_loss", note)
     train_here(tmp_path / "bf16", *SHORT)
     assert all(recorded), "inference mode"
     recorded.clear()

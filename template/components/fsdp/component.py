@@ -1,7 +1,7 @@
 """FSDP2: weights, gradients and optimizer state sharded over the ranks, in checkpoints as well."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +16,11 @@ from ..checkpoint import Checkpoints
 from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section
-from ..distributed import World
+from ..contracts import blocks
+from ..distributed import Parallel, World
 from ..errors import UserError
 from ..loader import map_tensors
-from ..log import Run
+from ..run import Run
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,20 @@ class Fsdp(Component):
     """Shards each of the model's `blocks`, and the rest."""
 
     name = "fsdp"
+    needs_gradients_in_validation = True
+    """Weights that were gathered under inference mode cannot be trained."""
 
     def __init__(self, cfg: FsdpConfig, world: World) -> None:
         self.cfg, self.world = cfg, world
 
-    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> nn.Module:
-        """Shard the model, which every rank has built on the CPU; one block at a time is whole on the device."""
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
         if self.world.size == 1:
             raise UserError(
                 "fsdp.enabled needs several ranks: start with torchrun --nproc-per-node 2"
             )
+
+    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> Parallel:
+        """Shard the model of the CPU; one block at a time is whole on the device."""
         from torch.distributed.device_mesh import (
             init_device_mesh,
         )  # here, as these imports take a second
@@ -56,12 +61,9 @@ class Fsdp(Component):
         policy = MixedPrecisionPolicy(
             param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
-        for module in [*getattr(model, "blocks", []), model]:
+        for module in [*blocks(model), model]:
             fully_shard(module, mesh=mesh, mp_policy=policy)
-        model.no_sync = partial(_no_sync, model)  # type: ignore[assignment]
-        # Weights that were gathered under inference mode cannot be trained.
-        model.needs_gradients_in_validation = True  # type: ignore[assignment]
-        return model
+        return Parallel(model, partial(_no_sync, model))
 
     @contextmanager
     def eval_weights(self, run: Run) -> Iterator[None]:
@@ -98,10 +100,10 @@ class ShardedCheckpoints(Checkpoints):
 
         for buffer in self.run.model.buffers():  # such as BatchNorm's running statistics
             dist.broadcast(buffer, src=0)
-        self.world.on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
+        self.world.run_on_rank_zero(lambda: shutil.rmtree(folder, ignore_errors=True))
         state_dict_saver.save(state | self._shards(), checkpoint_id=folder)
         weights = map_tensors(_whole, {key: state[key] for key in ("model", "components")})
-        self.world.on_main(lambda: torch.save(weights, folder / "weights.pt"))
+        self.world.run_on_rank_zero(lambda: torch.save(weights, folder / "weights.pt"))
 
     def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state with this rank's shards."""

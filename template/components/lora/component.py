@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from ..component import Component, ForwardBackward, OptimizerStep
+from ..component import Component, Step
 from ..config_base import Section, within
 from ..distributed import World
 from ..errors import UserError
-from ..log import Run
+from ..run import Run
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -74,11 +74,9 @@ class Lora(Component):
             parameter.requires_grad_(parameter.requires_grad or id(parameter) in trained)
         return model
 
-    def wrap_step(
-        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
-    ) -> tuple[ForwardBackward, OptimizerStep]:
+    def wrap_step(self, run: Run, step: Step) -> Step:
         _hold_norms(run.model)
-        return forward_backward, step
+        return step
 
     def on_validation(self, run: Run, results: dict[str, float]) -> None:
         _hold_norms(run.model)  # a validation ends with `train()`

@@ -10,7 +10,7 @@ from .. import checkpoint, data, loader
 from ..components.lora import merged
 from ..errors import Stopped, UserError
 from ..evaluate import evaluate_run, load_run
-from ..metrics import call
+from ..metrics import compute_loss
 from ..model import build
 from .support import (
     CPU,
@@ -78,15 +78,15 @@ def test_evaluation_has_the_adapters_and_merged_weights_compute_the_same(run: Pa
     losses = []
     for _ in range(2):
         torch.manual_seed(0)
-        losses.append(call(net.eval(), batch)[0])
+        losses.append(compute_loss(net.eval(), batch)[0])
         weights = merged(net).state_dict()
     plain.load_state_dict(weights)
     torch.manual_seed(0)
-    assert call(plain, batch)[0] == losses[1]
+    assert compute_loss(plain, batch)[0] == losses[1]
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-5)
     torch.manual_seed(0)
     plain.load_state_dict(initial(run))
-    assert call(plain, batch)[0] != losses[1]
+    assert compute_loss(plain, batch)[0] != losses[1]
 
 
 def test_stopped_run_resumes_to_the_same_end(run: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ covers all magnitudes.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,16 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..checkpoint import write_text
-from ..component import Component, ForwardBackward, OptimizerStep
+from ..component import Component, Step
 from ..config import BaseConfig
 from ..config_base import Section, within
+from ..contracts import Metrics
 from ..distributed import World
 from ..errors import UserError
 from ..loader import BatchPlan
-from ..log import Run
-from ..metrics import Meter, Metrics
+from ..metrics import Meter
 from ..optim import OneCycle
+from ..run import Run
 
 SMOOTHING = 0.9
 """Weight of the past in the moving average of the loss."""
@@ -63,15 +64,13 @@ class LrRangeTest(Component):
         self.losses: list[float] = []
 
     def build_schedule(self, plan: BatchPlan, cfg: BaseConfig) -> OneCycle:
-        for other in ("schedules", "cuda_graphs"):
-            if getattr(getattr(cfg, other, None), "enabled", False):
-                raise UserError(
-                    f"lr_range_test.enabled does not work with {other}.enabled: set one of them to false"
-                )
         self.schedule = Exponential(self.cfg, plan, cfg)
         return self.schedule
 
-    def on_train_start(self, run: Run) -> None:
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        if "schedules" in enabled:
+            both = "lr_range_test.enabled does not work with schedules.enabled"
+            raise UserError(f"{both}: set one of them to false")
         try:
             import matplotlib.figure  # noqa: F401
         except ImportError:
@@ -79,16 +78,14 @@ class LrRangeTest(Component):
                 "lr_range_test.enabled needs matplotlib: pip install matplotlib"
             ) from None
 
-    def wrap_step(
-        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
-    ) -> tuple[ForwardBackward, OptimizerStep]:
-        def noting_loss(batch: Any, share: float, last: bool) -> Metrics:
-            metrics = forward_backward(batch, share, last)
+    def wrap_step(self, run: Run, step: Step) -> Step:
+        def noting_loss(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+            metrics = step.compute_gradients(batch, loss_weight, is_last)
             loss, count = metrics["loss"]
             self.meter.add({"loss": (loss, count)})
             return {**metrics, "loss": (_finite(loss), count)}
 
-        return noting_loss, lambda: _finite(step())
+        return Step(noting_loss, lambda: _finite(step.update_weights()))
 
     def on_step_end(self, run: Run) -> None:
         """Add a point; waits for the device."""

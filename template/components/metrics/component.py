@@ -1,7 +1,7 @@
 """Dataset-level validation metrics such as AUROC and F1, computed by torchmetrics."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ..component import Component
+from ..config import BaseConfig
 from ..config_base import Section
+from ..contracts import ignored_target, predict_method
 from ..distributed import World
 from ..errors import UserError
 from ..loader import val_batches
-from ..log import Run
+from ..run import Run
 
 AVERAGED = {
     "auroc": "AUROC",
@@ -70,7 +72,7 @@ class Metrics(Component):
         self.samples = len(dataset)  # the last call is for the validation set
         return dataset
 
-    def on_train_start(self, run: Run) -> None:
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
         names, known = self.cfg.names, AVERAGED | JOINT | REGRESSION
         if unknown := [name for name in names if name not in known]:
             raise UserError(f"metrics.names has {unknown[0]}, which is none of {', '.join(known)}")
@@ -78,12 +80,15 @@ class Metrics(Component):
             raise UserError(
                 "metrics.names must have metrics of classes, or metrics of numbers, not both or none"
             )
-        inputs, rest = _parameters(run.model)
+
+    def convert_model(self, model: nn.Module) -> nn.Module:
+        inputs, rest = _parameters(model)
         if not inputs or len(rest) != 1:
-            name = type(run.model).__name__
+            name = type(model).__name__
             raise UserError(
                 f"metrics.enabled needs a model whose `predict` takes the inputs of `forward`: not {name}"
             )
+        return model
 
     @contextmanager
     def eval_weights(self, run: Run) -> Iterator[None]:
@@ -135,7 +140,7 @@ class Metrics(Component):
             if not fits or targets.is_floating_point():
                 raise UserError(f"{wanted}, but {type(model).__name__} predicts no classes")
             scores, classes = scores.softmax(1), scores.shape[1]
-            self._count(targets, classes, getattr(model, "ignored", None))
+            self._count(targets, classes, ignored_target(model))
             if self.cfg.average == "binary":
                 if classes != 2:
                     raise UserError(
@@ -143,9 +148,7 @@ class Metrics(Component):
                     )
                 scores = scores[:, 1]
         if self.collection is None:
-            self.collection = self._collection(classes, getattr(model, "ignored", None)).to(
-                scores.device
-            )
+            self.collection = self._collection(classes, ignored_target(model)).to(scores.device)
         self.collection.update(scores, targets)
 
     def _count(self, targets: Tensor, classes: int, ignored: int | None) -> None:
@@ -176,7 +179,7 @@ class Metrics(Component):
 
 def _parameters(model: Any) -> tuple[list[str], list[str]]:
     """Return the names of what `predict` takes, and of what only `forward` takes; none if `predict` takes more."""
-    if not hasattr(model, "predict"):
+    if predict_method(model) is None:
         return [], []
     inputs, known = (
         list(signature(model.predict).parameters),

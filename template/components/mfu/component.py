@@ -19,12 +19,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import precision
-from ..component import Component, ForwardBackward, OptimizerStep
+from ..component import Component, Step
 from ..config_base import Section
+from ..contracts import Metrics
 from ..distributed import World
 from ..loader import map_tensors
-from ..log import Run
-from ..metrics import Metrics, call
+from ..metrics import compute_loss
+from ..run import Run
 
 # Peak of dense matrix products in bf16 or fp16 with fp32 accumulation, in TFLOP/s, from the
 # vendors' data sheets, by the first name that is in the device's name as whole words. Many sheets
@@ -84,19 +85,17 @@ class Mfu(Component):
         return model
 
     def on_train_start(self, run: Run) -> None:
-        wanted, device = run.cfg.speed.precision, run.world.device
+        device = run.world.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-        self.peak = peak(name, precision.best(device) if wanted == "auto" else wanted)
+        self.peak = peak(name, precision.name_of(run.cfg.speed, device))
 
-    def wrap_step(
-        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
-    ) -> tuple[ForwardBackward, OptimizerStep]:
-        def count_and_call(batch: Any, share: float, last: bool) -> Metrics:
+    def wrap_step(self, run: Run, step: Step) -> Step:
+        def count_and_call(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
             if self.copy is not None or self.problem:
                 self._count(run, batch)
-            return forward_backward(batch, share, last)
+            return step.compute_gradients(batch, loss_weight, is_last)
 
-        return count_and_call, step
+        return step._replace(compute_gradients=count_and_call)
 
     def _count(self, run: Run, batch: Any) -> None:
         try:
@@ -109,7 +108,7 @@ class Mfu(Component):
                     sdpa_kernel(SDPBackend.MATH),
                     counter,
                 ):
-                    call(self.copy, fake_batch)[0].backward()
+                    compute_loss(self.copy, fake_batch)[0].backward()
                 self.flops = counter.get_total_flops() * run.plan.accumulate
         except Exception as error:  # whatever needs values, which fake tensors do not have
             self.problem = f"{type(error).__name__}: {error}"

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .. import train as program
 from ..components.mfu import Mfu, MfuConfig, peak
-from ..metrics import call
+from ..metrics import compute_loss
 from ..model import build
 from .support import CPU, equal, rows, state, train_here
 
@@ -32,7 +32,7 @@ def test_flops_are_those_of_the_real_model_and_training_does_not_change(tmp_path
             sdpa_kernel(SDPBackend.MATH),
             FlopCounterMode(display=False) as counter,
         ):
-            call(model, batch)[0].backward()
+            compute_loss(model, batch)[0].backward()
         counted.append(2 * counter.get_total_flops())
         count(mfu, run, batch)
         found.append(mfu)

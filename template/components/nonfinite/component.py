@@ -1,7 +1,7 @@
 """Skip steps whose gradient is not finite or whose loss is a spike, or also restore the weights of a validation."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from .. import optim, precision
-from ..component import Component, ForwardBackward, OptimizerStep
+from ..component import Component, Step
+from ..config import BaseConfig
 from ..config_base import Section, within
+from ..contracts import Metrics
 from ..distributed import World
 from ..errors import UserError
 from ..loader import map_tensors
-from ..log import Run
-from ..metrics import Metrics
+from ..run import Run
 
 WEIGHT, LEAST = 0.02, 20
 """Weight of a step in the running mean of the loss, and the steps before a spike is looked for."""
@@ -51,18 +52,18 @@ class Nonfinite(Component):
         """What `rollback` restores, in host memory."""
         self.step = 0
 
-    def on_train_start(self, run: Run) -> None:
-        device, name = run.world.device, run.cfg.speed.precision
-        if (precision.best(device) if name == "auto" else name) == "fp16":
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        if precision.name_of(cfg.speed, self.world.device) == "fp16":
             raise UserError(
                 "nonfinite.enabled is true: fp16 skips such steps itself, so use bf16, or set it to false"
             )
-        if self.cfg.action == "rollback" and any(
-            hasattr(weight, "to_local") for weight in run.model.parameters()
-        ):
+        if self.cfg.action == "rollback" and "fsdp" in enabled:
             raise UserError(
                 "nonfinite.action is rollback: it does not work with sharded weights: use skip"
             )
+
+    def on_train_start(self, run: Run) -> None:
+        device = run.world.device
         self.state = {
             key: torch.zeros((), device=device) for key in ("skipped", "in_a_row", "mean", "seen")
         }
@@ -70,9 +71,7 @@ class Nonfinite(Component):
         self.bad = torch.zeros((), device=device)
         """1 if the present step is to be skipped; torch's fused optimizers read it on the device."""
 
-    def wrap_step(
-        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
-    ) -> tuple[ForwardBackward, OptimizerStep]:
+    def wrap_step(self, run: Run, step: Step) -> Step:
         parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
         kept_names = run.model.state_dict().keys()
         buffers = [buffer for name, buffer in run.model.named_buffers() if name in kept_names]
@@ -86,10 +85,10 @@ class Nonfinite(Component):
         ):  # of the start, or of a checkpoint's validation
             self._take_snapshot(run)
 
-        def observed(batch: Any, share: float, last: bool) -> Metrics:
+        def observed(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
             if not losses:
                 _copy(buffers, before)
-            metrics = forward_backward(batch, share, last)
+            metrics = step.compute_gradients(batch, loss_weight, is_last)
             losses.append(metrics["loss"])
             self.names = list(metrics)
             return {name: self._finite(name, *pair) for name, pair in metrics.items()}
@@ -102,12 +101,12 @@ class Nonfinite(Component):
                 buffers,
             )
             if on_device or not self.bad.item():
-                norm = step()
+                norm = step.update_weights()
                 return torch.where(self.bad > 0, 0.0, norm)
             run.optimizer.zero_grad(set_to_none=run.cfg.optim.set_to_none)
             return torch.zeros_like(self.bad)
 
-        return observed, checked
+        return Step(observed, checked)
 
     def _finite(self, name: str, value: Tensor, count: Any) -> tuple[Tensor, Tensor]:
         finite, instead = value.isfinite().all(), self.row.get(name, 0.0)
@@ -145,11 +144,11 @@ class Nonfinite(Component):
             raise UserError(
                 f"{in_a_row} steps in succession were skipped until step {run.step:,}: lower optim.lr"
             )
-        if self.snapshot is not None and skipped > run.known_skipped:
+        if self.snapshot is not None and skipped > run.skipped_steps:
             self._roll_back(run)
         if self.snapshot is not None and run.plan.validates(run.step):
             self._take_snapshot(run)
-        run.known_skipped = skipped
+        run.skipped_steps = skipped
         row["skipped"] = float(skipped)
         self.row = {name: row[name] for name in self.names}
 

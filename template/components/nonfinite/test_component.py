@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from .. import train as program
+from ..contracts import Metrics
 from ..errors import Stopped, UserError
-from ..metrics import Metrics, call
+from ..metrics import compute_loss
 from .support import ask_to_stop, equal, rows, state, train_here
 
 ON = ("--nonfinite.enabled=true", "--train.eval_every=3", "--run.keep=20", "--log.every=3")
@@ -23,7 +24,7 @@ class Faulty:
         self.factors, self.calls = factors, 0
 
     def __call__(self, net: nn.Module, batch: Any) -> tuple[torch.Tensor, Metrics]:
-        loss, metrics = call(net, batch)
+        loss, metrics = compute_loss(net, batch)
         if torch.is_grad_enabled():
             factor = self.factors.get(self.calls, 1.0)
             self.calls += 1
@@ -35,7 +36,7 @@ class Faulty:
 
 
 def train_with(folder: Path, factors: dict[int, float], *options: str) -> None:
-    with mock.patch.object(program, "call", Faulty(factors)):
+    with mock.patch.object(program, "compute_loss", Faulty(factors)):
         train_here(folder, *ON, *options)
 
 
@@ -106,7 +107,7 @@ def test_stopped_run_resumes_to_the_same_end(tmp_path: Path, action: str) -> Non
                 ask_to_stop()
             return super().__call__(net, batch)
 
-    with mock.patch.object(program, "call", Stopping(faults)), pytest.raises(Stopped):
+    with mock.patch.object(program, "compute_loss", Stopping(faults)), pytest.raises(Stopped):
         train_here(tmp_path / "parts", *ON, option)
     assert state(tmp_path / "parts")["step"] == 8
     train_with(tmp_path / "parts", {}, option)

@@ -3,27 +3,29 @@
 import gc
 import json
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..checkpoint import write_text
-from ..component import Component, ForwardBackward, OptimizerStep
+from ..component import Component, Step
+from ..config import BaseConfig
 from ..config_base import Section, within
+from ..contracts import Metrics, is_batch_coupled
 from ..distributed import World, seed_batch
 from ..errors import UserError
 from ..loader import map_tensors
-from ..log import Run
-from ..metrics import Metrics
+from ..run import Run
 
 FILE = "oom.json"
 """File in a run's folder: the samples per forward pass of the next start."""
 MicroBatch = tuple[Any, float, bool]
-"""The arguments of `forward_backward`."""
+"""The arguments of `compute_gradients`."""
 
 
 @dataclass(frozen=True)
@@ -51,26 +53,29 @@ class Oom(Component):
         self.micro_batches: list[MicroBatch] = []
         """Those of the present step, which starts again after an error."""
 
-    def on_train_start(self, run: Run) -> None:
-        if getattr(run.model, "batch_coupled", False):
-            name = type(run.model).__name__
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        if cfg.speed.has_cuda_graphs:
+            other = "use default or max-autotune-no-cudagraphs, or oom.enabled=false"
+            cfg.speed.refuse(
+                "compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}"
+            )
+
+    def convert_model(self, model: nn.Module) -> nn.Module:
+        if is_batch_coupled(model):
+            name = type(model).__name__
             raise UserError(
                 f"oom.enabled would change the loss of {name}, which compares the samples of a batch"
             )
-        if run.cfg.speed.has_cuda_graphs:
-            other = "use default or max-autotune-no-cudagraphs, or oom.enabled=false"
-            run.cfg.speed.refuse(
-                "compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}"
-            )
+        return model
+
+    def on_train_start(self, run: Run) -> None:
         file = run.folder / FILE
         self.size = int(run.world.broadcast(file.read_text("utf-8") if file.exists() else "0"))
 
-    def wrap_step(
-        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
-    ) -> tuple[ForwardBackward, OptimizerStep]:
-        def in_chunks(batch: Any, share: float, last: bool, micro: int) -> Metrics:
+    def wrap_step(self, run: Run, step: Step) -> Step:
+        def in_chunks(batch: Any, loss_weight: float, is_last: bool, micro: int) -> Metrics:
             if self.size == 0:
-                return forward_backward(batch, share, last)
+                return step.compute_gradients(batch, loss_weight, is_last)
             # a resumed run has made no failed attempt
             seed_batch(run.world, run.cfg.run.seed, run.step, micro)
             count, found = run.plan.micro_batch, list[Metrics]()
@@ -78,18 +83,20 @@ class Oom(Component):
                 end = min(begin + self.size, count)
                 chunk = map_tensors(itemgetter(slice(begin, end)), batch)
                 found.append(
-                    forward_backward(chunk, share * (end - begin) / count, last and end == count)
+                    step.compute_gradients(
+                        chunk, loss_weight * (end - begin) / count, is_last and end == count
+                    )
                 )
             return {name: _sum([metrics[name] for metrics in found]) for name in found[0]}
 
-        def with_retries(batch: Any, share: float, last: bool) -> Metrics:
-            self.micro_batches.append((batch, share, last))
+        def with_retries(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+            self.micro_batches.append((batch, loss_weight, is_last))
             first = len(self.micro_batches) - 1
             while True:
                 try:
                     for micro in range(first, len(self.micro_batches)):
                         metrics = in_chunks(*self.micro_batches[micro], micro)
-                    if last:
+                    if is_last:
                         self.micro_batches = []
                     return metrics
                 except torch.OutOfMemoryError:
@@ -98,7 +105,7 @@ class Oom(Component):
                 run.optimizer.zero_grad(set_to_none=True)
                 gc.collect()
 
-        return with_retries, step
+        return step._replace(compute_gradients=with_retries)
 
     def _halve(self, run: Run) -> None:
         size = (self.size or run.plan.micro_batch) // 2

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from .. import data
 from .. import train as program
+from ..contracts import Metrics
 from ..errors import Stopped, UserError
-from ..metrics import Metrics, call
+from ..metrics import compute_loss
 from ..model import build
 from .support import ask_to_stop, at_step, equal, rows, state, train_here
 
@@ -45,11 +46,11 @@ class Limited(nn.Module):
     def forward(self, *parts: Any, **named: Any) -> tuple[Tensor, Metrics]:
         first: Tensor = [*parts, *named.values()][0]
         if not torch.is_grad_enabled():
-            return call(self.net, named or parts)
+            return compute_loss(self.net, named or parts)
         self.sizes.append(len(first))
         if len(first) > self.limit:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return call(self.net, named or parts)
+        return compute_loss(self.net, named or parts)
 
 
 @contextmanager

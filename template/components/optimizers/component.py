@@ -1,6 +1,7 @@
 """Optimizers other than AdamW: SGD, Adam, Muon, LAMB, LARS and NovoGrad."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from torch import nn
 from ..component import Component
 from ..config import BaseConfig
 from ..config_base import Section, within
+from ..contracts import blocks, no_weight_decay
 from ..distributed import World
 from ..optim import adamw
 
@@ -45,6 +47,10 @@ class Optimizers(Component):
     def __init__(self, cfg: OptimizersConfig, world: World) -> None:
         self.cfg = cfg
 
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        if "fsdp" in enabled and self.cfg.name not in ("sgd", "adam"):
+            self.cfg.refuse("name", "it needs whole weights, which fsdp divides: use sgd or adam")
+
     def build_optimizer(self, model: nn.Module, cfg: BaseConfig) -> torch.optim.Optimizer:
         own, core = self.cfg, cfg.optim
         betas = (core.beta1, core.beta2)
@@ -59,8 +65,6 @@ class Optimizers(Component):
         if own.name == "sgd":
             nesterov = own.nesterov and own.momentum > 0
             return torch.optim.SGD(groups, lr=core.lr, momentum=own.momentum, nesterov=nesterov)
-        if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
-            own.refuse("name", "it needs whole weights, which fsdp divides: use sgd or adam")
         if own.name == "muon":
             return self._muon(model, cfg)
         return self._layerwise(groups, core.lr, {"betas": betas, "eps": core.eps})
@@ -92,13 +96,10 @@ class Optimizers(Component):
 
     def _muon(self, model: nn.Module, cfg: BaseConfig) -> torch.optim.Optimizer:
         """Return Muon for the matrices in `blocks`, and AdamW for all else, at one learning rate."""
-        blocks, exempt = (
-            getattr(model, "blocks", nn.ModuleList()),
-            getattr(model, "no_weight_decay", ()),
-        )
+        exempt = no_weight_decay(model)
         inside = {
             id(parameter)
-            for parameter in blocks.parameters()
+            for parameter in blocks(model).parameters()
             if parameter.ndim == 2 and parameter.requires_grad
         }
         hidden = [

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import data
+from ..contracts import sample_method
 from ..errors import UserError, one_line
 from ..evaluate import load_run
 from ..loader import load_batch
@@ -31,16 +32,16 @@ def predict(options: argparse.Namespace) -> None:
     cfg, net, dataset, spec = load_run(options.run, options.device)
     model: Any = net.eval()
     writes_text = getattr(spec, "vocabulary", 0) and not hasattr(spec, "classes")
-    if options.files and (writes_text or hasattr(model, "sample")):
+    if options.files and (writes_text or sample_method(model)):
         raise UserError(
             f"{type(net).__name__} reads no files, but {options.files[0]} is given: leave it out"
         )
     (folder := options.output or options.run / "predictions").mkdir(parents=True, exist_ok=True)
     if writes_text:
         print(options.prompt + generate(model, spec, cfg.data, options))
-    elif hasattr(model, "sample"):
+    elif sample := sample_method(model):
         generator = torch.Generator(next(net.parameters()).device).manual_seed(options.seed)
-        save_grid(model.sample(options.count, generator), folder / "samples.png")
+        save_grid(sample(options.count, generator), folder / "samples.png")
     else:
         names = [f"{number:05}" for number in range(len(dataset))]
         if options.files:

@@ -5,7 +5,7 @@ import io
 import json
 import pstats
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, record_function
 
-from ..component import Component, ForwardBackward, OptimizerStep
+from ..component import Component, Step
+from ..config import BaseConfig
 from ..config_base import Section, within
+from ..contracts import Metrics
 from ..distributed import World
-from ..log import Run
-from ..metrics import Metrics
+from ..run import Run
 
 PHASES = ("data", "forward_backward", "optimizer", "other")
 
@@ -49,31 +50,30 @@ class Profiler(Component):
         self.done, self.first_row = 0, True  # steps of this process, and whether it has logged none
         self.phases, self.recording = Phases(world.device), ExitStack()
 
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        if self.cfg.kind == "nvtx" and self.world.device.type != "cuda":
+            why = f"its ranges need CUDA, and this run is on {self.world.device}"
+            self.cfg.refuse("kind", f"{why}: use torch")
+
     def on_train_start(self, run: Run) -> None:
         self.folder = run.folder / "profile"
-        if self.cfg.kind == "nvtx" and self.world.device.type != "cuda":
-            self.cfg.refuse(
-                "kind", f"its ranges need CUDA, and this run is on {self.world.device}: use torch"
-            )
 
-    def wrap_step(
-        self, run: Run, forward_backward: ForwardBackward, step: OptimizerStep
-    ) -> tuple[ForwardBackward, OptimizerStep]:
-        def timed_forward_backward(batch: Any, share: float, last: bool) -> Metrics:
+    def wrap_step(self, run: Run, step: Step) -> Step:
+        def timed_gradients(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
             self.phases.end("data")
             with record_function("forward_backward"):
-                metrics = forward_backward(batch, share, last)
+                metrics = step.compute_gradients(batch, loss_weight, is_last)
             self.phases.end("forward_backward")
             return metrics
 
-        def timed_step() -> Tensor:
+        def timed_update() -> Tensor:
             self.phases.end("other")
             with record_function("optimizer"):
-                norm = step()
+                norm = step.update_weights()
             self.phases.end("optimizer")
             return norm
 
-        return timed_forward_backward, timed_step
+        return Step(timed_gradients, timed_update)
 
     def on_step_end(self, run: Run) -> None:
         self.done += 1

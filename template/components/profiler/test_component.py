@@ -73,8 +73,8 @@ def test_functions_are_sorted_by_their_time(
         for (file, _, name), counts in found.stats.items()
         if file.endswith("profiler.py")
     }
-    assert calls["timed_forward_backward"] == 8
-    assert calls["timed_step"] == 4
+    assert calls["timed_gradients"] == 8
+    assert calls["timed_update"] == 4
 
 
 @pytest.mark.parametrize("steps", [12, 5])

@@ -15,6 +15,7 @@ import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig, get_context
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
+from ..components import Config
 from ..config import parse
 from ..distributed import World
 from ..errors import Stopped, UserError, one_line
@@ -35,8 +36,6 @@ def work(settings: dict[str, Any]) -> None:
 
 def start(options: list[str], workers: int, restarts: int) -> None:
     """Train with so many workers; if one fails, start all again from the newest checkpoint."""
-    from ..components import Config  # not above, as only training needs all components
-
     cfg = parse(Config, options)
     if cfg.run.name is None:
         raise UserError("a run without a name cannot be resumed: add --run.name first")

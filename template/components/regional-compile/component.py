@@ -1,16 +1,19 @@
 """torch.compile of each of the model's `blocks`: equal blocks share compiled code, so the start is short."""
 
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ..component import Component
+from ..config import BaseConfig
 from ..config_base import Section
+from ..contracts import blocks, no_compile_reason
 from ..distributed import World
 from ..errors import UserError
-from ..log import Run
+from ..run import Run
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class RegionalCompile(Component):
 
     def __init__(self, cfg: RegionalCompileConfig, world: World) -> None: ...
 
-    def on_train_start(self, run: Run) -> None:
-        speed, blocks = run.cfg.speed, _blocks(run.model)
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+        speed = cfg.speed
         if speed.compile != "off":
             speed.refuse(
                 "compile",
@@ -43,6 +46,9 @@ class RegionalCompile(Component):
             speed.refuse(
                 "compile_mode", f"the CUDA graphs of the blocks would share their memory; {other}"
             )
+
+    def on_train_start(self, run: Run) -> None:
+        layers = _layers(run.model)
         for caused_by_the_compiler in (
             "`torch.jit.script_method` is deprecated",
             "The .grad attribute of a Tensor",
@@ -51,21 +57,23 @@ class RegionalCompile(Component):
         # One kind of block is compiled for training, for validation, and for the last batch of a
         # validation.
         torch.compiler.config.recompile_limit = max(
-            torch.compiler.config.recompile_limit, 4 * len(blocks)
+            torch.compiler.config.recompile_limit, 4 * len(layers)
         )
-        for block in blocks:
-            block.compile(dynamic=False, mode=speed.compile_mode)
+        for layer in layers:
+            layer.compile(dynamic=False, mode=run.cfg.speed.compile_mode)
 
 
-def _blocks(model: nn.Module) -> list[nn.Module]:
-    name, blocks = type(model).__name__, list(getattr(model, "blocks", []))
-    if reason := getattr(model, "no_compile_reason", ""):
+def _layers(model: nn.Module) -> nn.ModuleList:
+    name = type(model).__name__
+    reason = no_compile_reason(model)
+    if reason:
         raise UserError(
             f"regional_compile.enabled is true, but {name} cannot be compiled: {reason}"
         )
-    if not blocks:
+    layers = blocks(model)
+    if not layers:
         missing = f"regional_compile.enabled is true, but {name} has no `blocks`"
         raise UserError(
             f"{missing}: put its repeated layers into self.blocks = nn.ModuleList(...) in model.py"
         )
-    return blocks
+    return layers

@@ -13,7 +13,7 @@ from ..component import Component
 from ..config_base import Section
 from ..distributed import World
 from ..errors import UserError
-from ..log import Run
+from ..run import Run
 
 FILE = "weights.safetensors"
 
@@ -34,7 +34,7 @@ class Safetensors(Component):
     def __init__(self, cfg: SafetensorsConfig, world: World) -> None: ...
 
     def on_validation(self, run: Run, results: dict[str, float]) -> None:
-        run.world.on_main(lambda: _write_missing(run, f"step-{run.step:08d}"))
+        run.world.run_on_rank_zero(lambda: _write_missing(run, f"step-{run.step:08d}"))
 
     def on_train_end(self, run: Run) -> None:
         if run.world.rank == 0:  # the others may have ended with an error, and would not answer

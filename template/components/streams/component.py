@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..component import Component
 from ..config import LoaderConfig
 from ..config_base import Section, within
+from ..contracts import collate_fn
 from ..distributed import World
 from ..errors import UserError
-from ..loader import collate, outlive_signals
-from ..log import Run
+from ..loader import collate, init_worker
+from ..run import Run
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Stream:
             collate_fn=_unchanged,
             pin_memory=pin,
             prefetch_factor=cfg.prefetch_factor if workers else None,
-            worker_init_fn=outlive_signals,
+            worker_init_fn=init_worker,
         )
         for item in filter(None, loader):
             self.coming.append(item[1:])
@@ -163,7 +164,7 @@ class Batches(IterableDataset[Any]):
         ]
         readers = {number: self._reader(number) for number in numbers}
         samples = {number: iter(reader) for number, reader in readers.items()}
-        to_batch = getattr(stream.dataset, "collate_fn", collate)
+        to_batch = collate_fn(stream.dataset) or collate
         for number in cycle(numbers):
             batch = to_batch(list(islice(samples[number], stream.micro_batch)))
             yield batch, number, json.dumps(readers[number].state_dict())

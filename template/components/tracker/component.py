@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ..component import Component
+from ..config import BaseConfig
 from ..config_base import Section
+from ..contracts import tracked_method
 from ..distributed import World
 from ..errors import UserError
-from ..log import Run
+from ..run import Run
 
 PROJECT = __name__.split(".")[0]
 """The name of the project, under which a tracker has its runs."""
@@ -69,7 +71,7 @@ class Tracker(Component):
     def close(self, error: BaseException | None) -> None:
         """End the tracked run, with the error that ends the training."""
 
-    def on_train_start(self, run: Run) -> None:
+    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
         found = find_spec(self.name)
         if (
             found is None or found.origin is None
@@ -145,7 +147,7 @@ class Tracker(Component):
 
 def _tracked(model: nn.Module) -> dict[str, Tensor]:
     """Return what the model's method `tracked` returns, without a change of its mode or of the random numbers."""
-    tracked = getattr(model, "tracked", None)
+    tracked = tracked_method(model)
     if tracked is None:
         return {}
     model.eval()

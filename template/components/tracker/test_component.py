@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import train as program
+from ..component import Components
 from ..components import build_components
 from ..components.tracker import Row, Tracker
 from ..config_base import Section
@@ -46,7 +47,9 @@ class Recorder(Tracker):
 
 def recorded(*trackers: Tracker) -> AbstractContextManager[Any]:
     return mock.patch.object(
-        program, "build_components", lambda *given: [*build_components(*given), *trackers]
+        program,
+        "build_components",
+        lambda *given: Components([*build_components(*given), *trackers]),
     )
 
 

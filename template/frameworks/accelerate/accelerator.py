@@ -21,8 +21,9 @@ from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 
 from . import checkpoint, loader, precision
-from .config import BaseConfig, LoaderConfig
+from .config import BaseConfig
 from .config_base import Section
+from .contracts import collate_fn
 from .distributed import World
 from .errors import UserError
 from .loader import BatchPlan
@@ -90,15 +91,13 @@ def create(cfg: Config, world: World, plan: BatchPlan, folder: Path) -> tuple[Ac
     return accelerator, name
 
 
-def torch_loader(
-    dataset: Any, order: "GlobalBatches", cfg: LoaderConfig, world: World
-) -> DataLoader[Any]:
+def torch_loader(core: loader.Loader, order: "GlobalBatches") -> DataLoader[Any]:
     """Return torch's loader, with the core's workers and pinned memory."""
-    found = loader.Loader(dataset, order, cfg, world)
-    if isinstance(found.loader, DataLoader):
-        return found.loader
-    collate_fn = getattr(dataset, "collate_fn", loader.collate)
-    return DataLoader(dataset, batch_sampler=order, collate_fn=collate_fn, pin_memory=found.pin)
+    if isinstance(core.loader, DataLoader):
+        return core.loader
+    dataset: Any = core.dataset
+    collate = collate_fn(dataset) or loader.collate
+    return DataLoader(dataset, batch_sampler=order, collate_fn=collate, pin_memory=core.pin_memory)
 
 
 class GlobalBatches:
@@ -127,15 +126,12 @@ class Checkpoints(checkpoint.Checkpoints):
     ) -> None:
         super().__init__(run_folder, keep, world)
         self.accelerator, self.net = accelerator, net
-        if is_sharded := accelerator.distributed_type == DistributedType.FSDP:
-            net.needs_gradients_in_validation = (
-                True  # weights that inference mode has gathered cannot be trained
-            )
-        self.is_sharded = is_sharded
+        # Weights that inference mode has gathered cannot be trained.
+        self.is_sharded = accelerator.distributed_type == DistributedType.FSDP
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write the files of all ranks, and flush them to disk; an error of one rank is one of all."""
-        super().write(folder, state | {"components": {}})
+        super().write(folder, state)
         problem = ""
         try:
             if self.is_sharded:  # the whole weights, in one file beside the shards
@@ -147,16 +143,14 @@ class Checkpoints(checkpoint.Checkpoints):
             problem = (str(error) or type(error).__name__).splitlines()[0]
         if self.world.all_reduce(torch.tensor(float(bool(problem)))):
             raise UserError(f"cannot write {folder}: {problem or 'another rank has an error'}")
-        self.world.on_main(lambda: _flush(folder))
+        self.world.run_on_rank_zero(lambda: _flush(folder))
 
     def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
         """Load the state of the model, the optimizer and the scaler; return the counters."""
         counters = super().read(folder, state)
-        if "components" in counters:
-            self.accelerator.load_state(str(folder))
-            self.accelerator.step = (
-                0  # its micro-batches, of which a step may have another number now
-            )
+        self.accelerator.load_state(str(folder))
+        # its micro-batches, of which a step may have another number now
+        self.accelerator.step = 0
         return counters
 
 

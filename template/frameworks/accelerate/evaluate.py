@@ -19,12 +19,12 @@ from .model import build
 def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
     """Return a run's config, its model with the best weights, its validation set, and the spec of its data."""
     try:
-        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]
+    except (FileNotFoundError, ValueError, KeyError):
         raise errors.UserError(
             f"{folder} is not the folder of a run: it has no config.json"
         ) from None
-    cfg = parse(Config, saved=saved.get("config", saved))  # without "config": until version 0.3
+    cfg = parse(Config, saved=saved)
     _, val_set, spec = data.load(cfg.data)
     net: torch.nn.Module = build(cfg.model, spec)
     if (found := checkpoint.newest(folder / "checkpoints", best_first=True)) is None:

@@ -7,48 +7,49 @@ configs/default.yaml
 
 import gc
 import math
-import time
 from contextlib import closing
 from itertools import cycle
 from typing import Any
 
 import torch
 
-from . import data, distributed, loader, optim
+from . import data, distributed, loader, optim, precision
 from .accelerator import Checkpoints, Config, GlobalBatches, create, torch_loader, trackers
 from .checkpoint import lock
 from .config import parse
+from .contracts import needs_gradients_in_validation
 from .distributed import World
-from .errors import Stopped, UserError, one_line
-from .log import Log, Run
-from .metrics import Meter, call, evaluate
+from .errors import Stopped, one_line
+from .log import Log
+from .metrics import Meter, check_finite, compute_loss, evaluate
 from .model import build
+from .run import Run, run_folder
+from .signals import StopRequests
 
 
 def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     """Train as configured, or resume the run of this name; return the metrics of the last validation."""
     world = world or World(0, 1, distributed.find_device(cfg.run.device))
     torch.manual_seed(cfg.run.seed)
-    folder = cfg.run.dir / (cfg.run.name or world.broadcast(time.strftime("%Y-%m-%d-%H-%M-%S")))
+    folder = run_folder(cfg.run, world)
 
     # Data. Validation batches are not prepared: Accelerate would repeat samples, to give each rank
     # whole batches.
     train_set, val_set, spec = data.load(cfg.data)
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
-    cfg.check_cuda_graphs(plan.accumulate)
+    cfg.check_cuda_graphs(world.size)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
     order = GlobalBatches(plan, world, cfg.run.seed)
-    train_loader = torch_loader(train_set, order, cfg.loader, world)
-    val_order, val_counted = loader.val_batches(len(val_set), plan.micro_batch, world)
-    val_batches = loader.Loader(val_set, val_order, cfg.loader, world)
+    core_loader = loader.Loader(train_set, order, cfg.loader, world)
+    train_loader = torch_loader(core_loader, order)
+    val_order, num_val_batches = loader.val_batches(len(val_set), plan.micro_batch, world)
+    val_loader = loader.Loader(val_set, val_order, cfg.loader, world)
 
     # Model, optimizer, schedule. A prepared torch schedule would advance once per rank in each
     # step.
     accelerator, precision_name = create(cfg, world, plan, folder)
     model = build(cfg.model, spec)
-    if cfg.speed.channels_last is True or (
-        cfg.speed.channels_last == "auto" and world.device.type == "cuda"
-    ):
+    if precision.use_channels_last(cfg.speed, world.device):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     adamw, schedule = optim.adamw(model, cfg.optim), optim.OneCycle(cfg.optim, plan)
     net, optimizer, train_loader = accelerator.prepare(model, adamw, train_loader)
@@ -58,7 +59,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
 
     # Resume from the newest intact checkpoint of this run. Sample order and random numbers follow
     # from the step.
-    run = Run(cfg, world, folder, plan, model, adamw, torch.Generator())
+    run = Run(cfg, world, folder, plan, model, adamw)
     skipped = torch.zeros((), device=world.device)  # steps that fp16 skipped
     checkpoints = Checkpoints(folder, cfg.run.keep, world, accelerator, net)
     settings = [
@@ -68,7 +69,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     if (saved := checkpoints.load({})) is not None:
         for group, kept in zip(optimizer.param_groups, settings, strict=True):
             group.update(kept)  # hyperparameters are those of the config, not of the checkpoint
-        run.step, run.known_skipped = saved["step"], saved["known_skipped"]
+        run.step, run.skipped_steps = saved["step"], saved["skipped_steps"]
         skipped.fill_(saved["skipped"])
     order.first_step = run.step
     batches = iter(train_loader)
@@ -76,7 +77,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     def save() -> None:
         log.flush()
         checkpoints.save(
-            {"step": run.step, "skipped": skipped.item(), "known_skipped": run.known_skipped}
+            {"step": run.step, "skipped": skipped.item(), "skipped_steps": run.skipped_steps}
         )
 
     def write(split: str, row: dict[str, float]) -> None:
@@ -84,7 +85,15 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         accelerator.log({f"{split}/{name}": value for name, value in row.items()}, step=run.step)
 
     def validate() -> dict[str, float]:
-        results = evaluate(net, val_batches, val_counted, prepare, accelerator.autocast, world)
+        results = evaluate(
+            net,
+            val_loader,
+            num_val_batches,
+            prepare,
+            accelerator.autocast,
+            world,
+            checkpoints.is_sharded or needs_gradients_in_validation(model),
+        )
         checkpoints.save_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)
         write("val", results)
         return results
@@ -102,18 +111,19 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             skipped.add_(~found.isfinite())
         return found
 
-    stop_requests = distributed.StopRequests(world, cfg.run.hours)
+    stop_requests = StopRequests(world, cfg.run.hours)
     with (
         lock(folder, world),
         closing(Log(run)) as log,
+        closing(val_loader),
         closing(batches),
         trackers(accelerator, cfg),
         stop_requests,
     ):
-        log.first_lines(precision_name, schedule.peak, len(train_set), len(val_set))
+        log.first_lines(precision_name, schedule.peak, core_loader, val_loader)
         # A resumed run validates again, as it may have ended between a checkpoint and its
         # validation.
-        results = validate() if run.step > 0 and plan.validates(run.step) else {}
+        results = validate() if plan.validates(run.step) else {}
         meter, grad_norm, micro_numbers = (
             Meter(world),
             torch.tensor(math.nan),
@@ -127,10 +137,10 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             batch = prepare(loaded, True, generator)
             with accelerator.accumulate(net):
                 with accelerator.autocast():
-                    loss, metrics = call(net, batch)
+                    loss, metrics = compute_loss(net, batch)
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
-                    lr, grad_norm = schedule.set(optimizer, run.step - run.known_skipped), clip()
+                    lr, grad_norm = schedule.set(optimizer, run.step - run.skipped_steps), clip()
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=cfg.optim.set_to_none)
             meter.add(metrics)
@@ -138,21 +148,17 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 continue
             run.step += 1
             logs, validates = run.step % cfg.log.every == 0, plan.validates(run.step)
-            stop = stop_requests.agreed()
+            stop = stop_requests.should_stop()
             if logs or validates or stop:
                 scalars = {"grad_norm": grad_norm} | (
                     {"skipped": skipped} if accelerator.scaler else {}
                 )
                 row = meter.read(scalars)  # the only synchronization with the device
-                if not math.isfinite(row["loss"]) or not (
-                    accelerator.scaler or math.isfinite(row["grad_norm"])
-                ):
-                    found = f"the loss is {row['loss']:.4g} and the gradient norm {row['grad_norm']:.4g}"
-                    raise UserError(f"{found} at step {run.step:,}: lower optim.lr")
+                check_finite(row, run.step, fp16=accelerator.scaler is not None)
                 if (
                     logs or validates
                 ):  # not at a stop, so that a resumed run repeats the uninterrupted one
-                    run.known_skipped = int(row.get("skipped", run.known_skipped))
+                    run.skipped_steps = int(row.get("skipped", run.skipped_steps))
                 write("train", row | {"lr": lr, **log.speed()})
             if (
                 validates or stop
@@ -162,10 +168,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 results = validate()
             if stop and run.step < plan.total_steps:
                 raise Stopped(f"stopped at step {run.step:,}: resume with --run.name {folder.name}")
-        log.print(
-            f"done after {run.step:,} steps: "
-            + ", ".join(f"{name} {it:.4g}" for name, it in results.items())
-        )
+        log.done(results)
     return results
 
 

@@ -8,6 +8,7 @@ from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import DataLoader
 
 from . import data
+from .contracts import collate_fn
 from .errors import UserError
 from .loader import TrainLoader, TrainSampler, collate, even_batches
 
@@ -109,7 +110,7 @@ class Data(LightningDataModule):
         """Return the options of every loader."""
         pin = self.pin_memory and torch.accelerator.is_available()
         made = {
-            "collate_fn": getattr(samples, "collate_fn", collate),
+            "collate_fn": collate_fn(samples) or collate,
             "persistent_workers": self.workers > 0,
         }
         return {"num_workers": self.workers, "pin_memory": pin, **made}

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, default_collate
 
+from .contracts import collate_fn, whole_batches
+
 
 class TrainSampler(Sampler[int]):
     """Whole global batches, in an order that depends on (seed, epoch); the ranks take micro-batches in turn."""
@@ -81,9 +83,9 @@ def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> Batche
 
 def load_batch(dataset: Any, indices: list[int]) -> Any:
     """Load a batch in this process."""
-    whole = getattr(dataset, "__getitems__", None)
+    whole = whole_batches(dataset)
     samples = whole(indices) if whole else [dataset[index] for index in indices]
-    return getattr(dataset, "collate_fn", collate)(samples)
+    return (collate_fn(dataset) or collate)(samples)
 
 
 def collate(batch: Any) -> Any:

@@ -62,7 +62,7 @@ def _add_up(values: tuple[Tensor | float, ...], device: torch.device) -> Tensor:
     return torch.stack(tensors).to(dtype).sum(0) + start if tensors else start
 
 
-def call(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
+def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
     """Call the network with a prepared batch as its arguments: by position for a tuple, by name for a dict."""
     found: tuple[Tensor, Metrics] = net(**batch) if isinstance(batch, dict) else net(*batch)
     return found

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
+from .contracts import no_weight_decay
 from .data import DataConfig, Prepare, Spec
 from .errors import UserError
-from .metrics import Means, call
+from .metrics import Means, compute_loss
 from .model import ModelConfig, build
 
 
@@ -89,7 +90,7 @@ class Model(LightningModule):
             batch_idx % trainer.accumulate_grad_batches * trainer.world_size + trainer.global_rank
         )
         generator = self.seeded((self.seed * 1_000_003 + trainer.global_step) * 65_537 + micro)
-        loss, metrics = call(self.net, self.prepare(batch, True, generator))
+        loss, metrics = compute_loss(self.net, self.prepare(batch, True, generator))
         self.train_means.add(metrics)
         return loss
 
@@ -108,7 +109,7 @@ class Model(LightningModule):
             self.log_dict({f"train/{name}": value for name, value in means.items()})
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        _, metrics = call(self.net, self.prepare(batch, False, self.seeded(batch_idx)))
+        _, metrics = compute_loss(self.net, self.prepare(batch, False, self.seeded(batch_idx)))
         self.val_means.add(metrics)
 
     test_step = validation_step
@@ -133,7 +134,7 @@ class Model(LightningModule):
         return found
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        exempt = getattr(self.net, "no_weight_decay", ())
+        exempt = no_weight_decay(self.net)
         trained = [
             (name, parameter)
             for name, parameter in self.net.named_parameters()

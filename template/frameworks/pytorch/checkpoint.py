@@ -30,27 +30,26 @@ class Checkpoints:
     """
 
     def __init__(self, run_folder: Path, keep: int, world: World) -> None:
-        self.folder, self.keep, self.world = run_folder / "checkpoints", keep, world
+        self.folder = run_folder / "checkpoints"
+        self.keep = keep
+        self.world = world
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write a checkpoint under a temporary name, flush it to disk, rename it, then delete old ones."""
-        target, partial = self.folder / f"step-{state['step']:08d}", self.folder / ".partial"
+        """Write under a temporary name, flush to disk, rename, then delete old checkpoints."""
+        partial = self.folder / ".partial"
+        target = self.folder / f"step-{state['step']:08d}"
         self.write(partial, state)
-        self.world.on_main(lambda: self._complete(partial, target))
+        self.world.run_on_rank_zero(lambda: self._complete(partial, target))
 
     def load(self, state: dict[str, Any]) -> dict[str, Any] | None:
         """Return the newest intact checkpoint, if there is one; `state` has its structure."""
-        found = self.world.broadcast(str(newest(self.folder) or "") if self.world.rank == 0 else "")
-        saved = self.read(Path(found), state) if found else None
-        if saved and "components" not in saved:
-            raise UserError(
-                f"an older version saved {found}: evaluate it, or train with another run.name"
-            )
-        return saved
+        folder = str(newest(self.folder) or "") if self.world.rank == 0 else ""
+        folder = self.world.broadcast(folder)
+        return self.read(Path(folder), state) if folder else None
 
     def write(self, folder: Path, state: dict[str, Any]) -> None:
         """Write a checkpoint's files, replacing incomplete ones: rank 0 writes the whole state."""
-        self.world.on_main(lambda: _save(state, folder))
+        self.world.run_on_rank_zero(lambda: _save(state, folder))
 
     def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state from a checkpoint's files, on the CPU."""
@@ -59,23 +58,20 @@ class Checkpoints:
     def save_best(self, step: int, results: dict[str, float], monitor: str, mode: str) -> None:
         """Record this validation's step if its result is the best one so far."""
         if monitor not in results:
-            raise UserError(
-                f"train.monitor is {monitor}: the validation metrics are {', '.join(results)}"
-            )
+            known = ", ".join(results)
+            raise UserError(f"train.monitor is {monitor}: the validation metrics are {known}")
+        value = results[monitor]
 
         def record() -> None:  # on rank 0 alone, as it changes the file that the decision reads
-            best, value = _best(self.folder).get("value"), results[monitor]
+            best = _best(self.folder).get("value")
             if best is None or (value < best if mode == "min" else value > best):
                 write_text(self.folder / "best.json", json.dumps({"step": step, "value": value}))
 
-        self.world.on_main(record)
+        self.world.run_on_rank_zero(record)
 
     def _complete(self, partial: Path, target: Path) -> None:
-        sums = {
-            str(file.relative_to(partial)): _sha256(file)
-            for file in partial.rglob("*")
-            if file.is_file()
-        }
+        files = [file for file in partial.rglob("*") if file.is_file()]
+        sums = {str(file.relative_to(partial)): _sha256(file) for file in files}
         write_text(partial / "manifest.json", json.dumps({"sha256": sums}))
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
@@ -89,16 +85,19 @@ class Checkpoints:
 
 
 def newest(folder: Path, best_first: bool = False) -> Path | None:
-    """Return the newest intact checkpoint in a folder, or that of the best validation if it is intact."""
-    best = f"step-{_best(folder).get('step', 0):08d}" if best_first else ""
-    found = sorted(folder.glob("step-*"), key=lambda it: (it.name == best, it.name), reverse=True)
-    return next(filter(_is_intact, found), None)
+    """Return the newest intact checkpoint in a folder, or that of the best validation if intact."""
+    checkpoints = sorted(folder.glob("step-*"), reverse=True)
+    if best_first:
+        best = f"step-{_best(folder).get('step', 0):08d}"
+        checkpoints.sort(key=lambda checkpoint: checkpoint.name != best)
+    return next(filter(_is_intact, checkpoints), None)
 
 
 def _is_intact(folder: Path) -> bool:
     with suppress(OSError, ValueError, KeyError, TypeError):
         sums = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["sha256"]
-        sums = sums if isinstance(sums, dict) else {"state.pt": sums}  # until version 0.3
+        if not isinstance(sums, dict):
+            raise UserError(f"an older version saved {folder}: use another run.name")
         if all(_sha256(folder / name) == expected for name, expected in sums.items()):
             return True
     warnings.warn(f"skipping the damaged checkpoint {folder}", stacklevel=2)
@@ -106,18 +105,18 @@ def _is_intact(folder: Path) -> bool:
 
 
 def load_weights(run_folder: str | Path) -> dict[str, Tensor]:
-    """Return the model's weights at the best validation of a run; averaged ones, if the run validated with those."""
-    found = newest(Path(run_folder) / "checkpoints", best_first=True)
-    if found is None:
+    """Return the weights of a run's best validation: averaged ones, if it validated with those."""
+    folder = newest(Path(run_folder) / "checkpoints", best_first=True)
+    if folder is None:
         raise UserError(
             f"{run_folder} has no checkpoint: give the folder of a run, such as runs/first"
         )
-    exported = found / "weights.pt"  # of a checkpoint in shards
-    state = torch.load(
-        exported if exported.exists() else found / "state.pt", map_location="cpu", weights_only=True
-    )
-    weights: dict[str, Tensor] = state["model"] | state.get("ema", {})  # ema: until version 0.3
-    for component in state.get("components", {}).values():
+    file = folder / "weights.pt"  # of a checkpoint in shards
+    if not file.exists():
+        file = folder / "state.pt"
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    weights: dict[str, Tensor] = dict(state["model"])
+    for component in state["components"].values():
         weights |= component.get("eval_weights", {})
     return weights
 
@@ -131,13 +130,12 @@ def lock(folder: Path, world: World) -> Iterator[None]:
             # not flock, whose lock loader workers would hold as well
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(
-                f"another process trains {folder}: wait for it, or use another run.name"
-            ) from None
+            other = "wait for it, or use another run.name"
+            raise UserError(f"another process trains {folder}: {other}") from None
 
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as file:
-        world.on_main(acquire)
+        world.run_on_rank_zero(acquire)
         yield
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from jsonargparse import ArgumentParser, set_parsing_settings
-from yaml import YAMLError, safe_load
+from yaml import YAMLError
 
 from .config_base import Section, within
 from .data import DataConfig
@@ -38,7 +38,7 @@ class RunConfig(Section):
     auto: the accelerator if there is one, else the CPU; accelerator: an error without one.
     """
     hours: float | None = within("(0, inf)", None)
-    """Time limit in hours, after which the run saves a checkpoint and exits with status 75; null for none."""
+    """Hours after which the run saves a checkpoint and exits with status 75; null for no limit."""
     keep: int = within("[1, inf)", 2)
     """Newest checkpoints to keep, besides the best one."""
 
@@ -58,11 +58,20 @@ class TrainConfig(Section):
     global_batch: int | None = within("[1, inf)", None)
     """Samples per optimizer step over all ranks; overrides `accumulate`."""
     eval_every: int | None = within("[1, inf)", None)
-    """Optimizer steps between validations, each of which saves a checkpoint; null for once per epoch."""
+    """Optimizer steps between validations, with a checkpoint each; null for once per epoch."""
     monitor: str = "loss"
     """Validation metric that decides which checkpoint is the best."""
     monitor_mode: Literal["min", "max"] = "min"
     """Whether a lower or a higher value of `monitor` is better."""
+
+    def micro_batches(self, ranks: int) -> int:
+        """Return the micro-batches of a rank per optimizer step."""
+        if self.global_batch is None:
+            return self.accumulate
+        at_once = self.micro_batch * ranks
+        if self.global_batch % at_once:
+            self.refuse("global_batch", f"it must be a multiple of micro_batch x ranks = {at_once}")
+        return self.global_batch // at_once
 
 
 @dataclass(frozen=True)
@@ -115,11 +124,14 @@ class OptimConfig(Section):
     final_div_factor: float = within("[1, inf)", 1e4)
     """1cycle: initial learning rate divided by the final one."""
     three_phase: bool = False
-    """1cycle: fall to the initial learning rate as fast as it rose, then to the final one; `pct_start` below 0.5."""
+    """1cycle: fall to the initial learning rate as fast as it rose, then to the final one.
+
+    `pct_start` must be below 0.5.
+    """
     anneal_strategy: Literal["cos", "linear"] = "cos"
     """1cycle: rise and fall along half a cosine, or along a straight line."""
     cycle_momentum: bool = True
-    """1cycle: lower beta1 from `max_momentum` to `base_momentum` while the learning rate rises, and raise it again."""
+    """1cycle: lower beta1 to `base_momentum` while the learning rate rises, and raise it again."""
     base_momentum: float = within("[0, 1)", 0.85)
     """1cycle: beta1 at the peak learning rate."""
     max_momentum: float = within("[0, 1)", 0.95)
@@ -140,15 +152,18 @@ class SpeedConfig(Section):
     compile_mode: Literal[
         "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
     ] = "default"
-    """Mode of torch.compile: reduce-overhead uses CUDA graphs, max-autotune benchmarks kernels at the start."""
+    """Mode of torch.compile.
+
+    reduce-overhead uses CUDA graphs, max-autotune benchmarks kernels at the start.
+    """
     channels_last: bool | Literal["auto"] = "auto"
-    """Keep convolution weights and activations in NHWC, which Tensor Cores prefer; auto: on CUDA."""
+    """Keep convolutions' weights and activations in NHWC, for Tensor Cores; auto: on CUDA."""
     cudnn_benchmark: bool = True
     """Let cuDNN benchmark its convolution algorithms for each new shape, and use the fastest."""
 
     @property
     def has_cuda_graphs(self) -> bool:
-        """Whether torch.compile uses CUDA graphs: the next step overwrites their outputs and gradients."""
+        """Whether torch.compile uses CUDA graphs: the next step overwrites what they return."""
         return self.compile == "model" and self.compile_mode in ("reduce-overhead", "max-autotune")
 
 
@@ -157,7 +172,7 @@ class LogConfig(Section):
     """Logging."""
 
     every: int = within("[1, inf)", 10)
-    """Optimizer steps between rows of training metrics, each of which synchronizes with the device."""
+    """Optimizer steps between rows of training metrics; a row synchronizes with the device."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +188,13 @@ class BaseConfig:
     speed: SpeedConfig = field(default_factory=SpeedConfig)
     log: LogConfig = field(default_factory=LogConfig)
 
-    def check_cuda_graphs(self, accumulate: int) -> None:
+    def check_cuda_graphs(self, ranks: int) -> None:
         """Refuse CUDA graphs of torch.compile where gradients are kept for the next micro-batch."""
-        if self.speed.has_cuda_graphs and (accumulate > 1 or not self.optim.set_to_none):
-            other = "use default or max-autotune-no-cudagraphs, or train.accumulate=1 and optim.set_to_none=true"
-            self.speed.refuse(
-                "compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}"
-            )
+        keeps = self.train.micro_batches(ranks) > 1 or not self.optim.set_to_none
+        if self.speed.has_cuda_graphs and keeps:
+            problem = "its CUDA graphs overwrite gradients that are kept"
+            other = "use default or max-autotune-no-cudagraphs, or train.accumulate=1"
+            self.speed.refuse("compile_mode", f"{problem}: {other} and optim.set_to_none=true")
 
 
 def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> C:
@@ -204,7 +219,10 @@ def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | 
             given = parser.parse_object(known, defaults=False)
         cfg = kind(**{name: section(**given.get(name, {})) for name, section in sections.items()})
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
-        raise UserError(_explain(" ".join(str(error).split()))) from None
+        line = " ".join(str(error).split())
+        plain = r"unrecognized arguments: --\1.\2"
+        line = re.sub(r"Group '(\w+)' does not accept option '(\w+)'", plain, line)
+        raise UserError(line) from None
     if shows:  # with the values of this command, and exit
         parser.set_defaults(_flat(asdict(cfg)))
         parser.parse_args(shows)
@@ -218,17 +236,3 @@ def _flat(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
         for name, value in values.items():
             flat[f"{section}.{name}"] = value
     return flat
-
-
-def _explain(message: str) -> str:
-    """Return jsonargparse's message; with the new name of an option of version 0.3, from configs/renamed.yaml."""
-    message = re.sub(
-        r"Group '(\w+)' does not accept option '(\w+)'", r"unrecognized arguments: --\1.\2", message
-    )
-    renamed = Path(__file__).parents[2] / "configs/renamed.yaml"
-    for old, new in (
-        safe_load(renamed.read_text(encoding="utf-8")) if renamed.exists() else {}
-    ).items():
-        if re.search(rf"(--|Option '){re.escape(old)}\b", message):
-            return f"{old} is now {new}"
-    return message

@@ -1,19 +1,16 @@
-"""Ranks, devices, random numbers of a batch, and requests to stop."""
+"""Ranks, their devices, DistributedDataParallel, and the random numbers of a batch."""
 
-import math
 import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from .errors import UserError
 
@@ -42,43 +39,49 @@ class World:
             dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
 
-    def on_main(self, action: Callable[[], object]) -> None:
-        """Run an action on rank 0 while the other ranks wait; if it fails, every rank raises the error."""
+    def run_on_rank_zero(self, action: Callable[[], object]) -> None:
+        """Run an action on rank 0 while the others wait; every rank raises its error."""
         problem = ""
         try:
             if self.rank == 0:
                 action()
         except (UserError, OSError) as error:
             problem = str(error)
-        if problem := self.broadcast(problem):
+        problem = self.broadcast(problem)
+        if problem:
             raise UserError(problem)
 
 
 def find_device(wanted: str, local_rank: int = 0) -> torch.device:
-    """Return the device for `run.device`, or raise a UserError if this machine has no such device for this process."""
+    """Return the device for `run.device`; raise a UserError if this process can have none such."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    found = accelerator.type if accelerator else "cpu"
-    kind = found if wanted == "auto" or (wanted == "accelerator" and accelerator) else wanted
-    if kind not in ("cpu", found):
-        raise UserError(
-            f"run.device is {wanted}, but torch finds no such device: install a build for it, or use cpu"
-        )
+    available = accelerator.type if accelerator else "cpu"
+    kind = wanted
+    if wanted == "auto" or (wanted == "accelerator" and accelerator):
+        kind = available
+    if kind not in ("cpu", available):
+        missing = f"run.device is {wanted}, but torch finds no such device"
+        raise UserError(f"{missing}: install a build for it, or use cpu")
     if kind in ("cpu", "mps"):
         return torch.device(kind)
     if local_rank >= torch.accelerator.device_count():
-        raise UserError(
-            f"process {local_rank} of this machine has no GPU: start one process per GPU"
-        )
+        missing = f"process {local_rank} of this machine has no GPU"
+        raise UserError(f"{missing}: start one process per GPU")
     return torch.device(kind, local_rank)
+
+
+def explain_device(device: torch.device) -> str:
+    """Return why `run.device: auto` is this device."""
+    accelerator = "no accelerator" if device.type == "cpu" else "this accelerator"
+    return f"{device.type}: torch finds {accelerator}"
 
 
 @contextmanager
 def init(wanted_device: str) -> Iterator[World]:
     """Choose the device, and join the process group if torchrun started several processes."""
-    rank, local_rank, size = (
-        int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    )
-    device = find_device(wanted_device, local_rank)
+    rank = int(os.environ.get("RANK", "0"))
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    device = find_device(wanted_device, int(os.environ.get("LOCAL_RANK", "0")))
     if device.index is not None:
         torch.accelerator.set_device_index(device)
     if size > 1:
@@ -86,10 +89,30 @@ def init(wanted_device: str) -> Iterator[World]:
         import_module("torch.distributed.nn.functional")
         dist.init_process_group(device_id=device if device.index is not None else None)
         dist.barrier()  # so that an error of one rank does not meet another one that still connects
-    yield World(rank, max(size, 1), device)
+    yield World(rank, size, device)
     if size > 1:
         # not after an error: it would wait for ranks that wait for this one
         dist.destroy_process_group()
+
+
+class Parallel(NamedTuple):
+    """The model as each rank calls it."""
+
+    net: nn.Module
+    no_sync: Callable[[], AbstractContextManager[Any]]
+    """The context of a backward pass that does not all-reduce the gradients."""
+
+
+def data_parallel(model: nn.Module, world: World, channels_last: bool, **options: Any) -> Parallel:
+    """Move the model to the device, and wrap it into DistributedDataParallel on several ranks."""
+    if channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.to(world.device)
+    if world.size == 1:
+        return Parallel(model, nullcontext)
+    device_ids = None if world.device.index is None else [world.device.index]
+    net = DistributedDataParallel(model, device_ids, gradient_as_bucket_view=True, **options)
+    return Parallel(net, net.no_sync)
 
 
 def seed_batch(world: World, seed: int, step: int, micro: int) -> torch.Generator:
@@ -99,47 +122,12 @@ def seed_batch(world: World, seed: int, step: int, micro: int) -> torch.Generato
     state.
     """
     number = ((seed * 1_000_003 + step) * 65_537 + micro * world.size + world.rank) % 2**63
-    if world.device.type == "cpu":
+    device = world.device
+    if device.type == "cpu":
         return torch.default_generator.manual_seed(number)
-    if world.device.index is None:  # mps, whose default generator is not public
+    if device.index is None:  # mps, whose default generator is not public
         torch.manual_seed(number)
-        return torch.Generator(world.device).manual_seed(number)
-    default: torch.Generator = torch.get_device_module(world.device).default_generators[
-        world.device.index
-    ]
+        return torch.Generator(device).manual_seed(number)
+    generators = torch.get_device_module(device).default_generators
+    default: torch.Generator = generators[device.index]
     return default.manual_seed(number)
-
-
-class StopRequests:
-    """Requests to stop, by Ctrl-C, SIGTERM, SIGUSR1 or a time limit.
-
-    In the context, a signal only sets a flag.
-    """
-
-    def __init__(self, world: World, hours: float | None = None) -> None:
-        self.world = world
-        self.asked = False
-        self.deadline = time.monotonic() + 3600 * hours if hours else math.inf
-        self.handlers: dict[int, Any] = {}
-
-    def agreed(self) -> bool:
-        """Return whether to stop now: the same on all ranks, which call it after each step."""
-        asked = self.asked or time.monotonic() > self.deadline
-        if self.world.size == 1:
-            return asked
-        return bool(self.world.all_reduce(torch.tensor(float(asked))))
-
-    def __enter__(self) -> Self:
-        if (
-            threading.current_thread() is threading.main_thread()
-        ):  # other threads cannot handle signals
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-                self.handlers[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
-
-    def _ask(self, *_: object) -> None:
-        self.asked = True

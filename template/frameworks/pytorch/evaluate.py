@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,16 @@ from .model import build
 
 
 def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
-    """Return a run's config, its model with the best weights, its validation set, and the spec of its data."""
+    """Return a run's config, its model with the best weights, its validation set, and the spec."""
     try:
-        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        raise errors.UserError(
-            f"{folder} is not the folder of a run: it has no config.json"
-        ) from None
-    cfg = parse(Config, saved=saved.get("config", saved))  # without "config": until version 0.3
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]
+    except (FileNotFoundError, ValueError, KeyError):
+        missing = "it has no config.json"
+        raise errors.UserError(f"{folder} is not the folder of a run: {missing}") from None
+    cfg = parse(Config, saved=saved)
     _, val_set, spec = data.load(cfg.data)
-    net: torch.nn.Module = build(cfg.model, spec)
-    for component in build_components(cfg, World(0, 1, device)):
-        net = component.convert_model(net)
+    components = build_components(cfg, World(0, 1, device))
+    net = components.convert_model(build(cfg.model, spec))
     net.load_state_dict(checkpoint.load_weights(folder))
     return cfg, net.to(device), val_set, spec
 
@@ -49,11 +48,12 @@ def evaluate_run(folder: Path, world: World, split: str = "val") -> dict[str, fl
     if split == "test":
         samples = load_test(cfg.data)
     _, autocast, _ = precision.setup(cfg.speed, world.device)
-    order, counted = loader.val_batches(len(samples), cfg.train.micro_batch, world)
-    batches = loader.Loader(samples, order, cfg.loader, world)
-    return evaluate(
-        net, batches, counted, data.Prepare(spec, cfg.data).to(world.device), autocast, world
-    )
+    prepare = data.Prepare(spec, cfg.data).to(world.device)
+    indices, num_batches = loader.val_batches(len(samples), cfg.train.micro_batch, world)
+    components = build_components(cfg, world)
+    needs_gradients = components.need_gradients_in_validation(net)
+    with closing(loader.Loader(samples, indices, cfg.loader, world)) as batches:
+        return evaluate(net, batches, num_batches, prepare, autocast, world, needs_gradients)
 
 
 def main() -> None:

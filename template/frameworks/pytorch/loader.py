@@ -1,4 +1,4 @@
-"""From a dataset to batches on the device: the plan of a run, sample order, workers, pinned memory, prefetch."""
+"""From a dataset to batches on the device: the plan of a run, sample order, workers, prefetch."""
 
 import math
 import os
@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from .config import LoaderConfig, TrainConfig
+from .contracts import Dataset, collate_fn, is_in_memory, is_on_device, own_loader, whole_batches
 from .distributed import World
 from .errors import UserError
 
@@ -26,49 +27,51 @@ class BatchPlan:
     accumulate: int
     global_batch: int
     steps_per_epoch: int
-    """Whole global batches in one epoch; the remaining samples are skipped, other ones in each epoch."""
+    """Whole global batches in an epoch; the remaining samples are skipped, others in each epoch."""
     total_steps: int
     eval_every: int
 
     @classmethod
     def make(cls, cfg: TrainConfig, samples: int, ranks: int) -> "BatchPlan":
-        """Compute the number of steps; refuse a global batch that does not fit the ranks or the training set."""
-        once = cfg.micro_batch * ranks
-        accumulate = cfg.accumulate if cfg.global_batch is None else cfg.global_batch // once
-        global_batch = once * accumulate
-        if cfg.global_batch not in (None, global_batch) or not global_batch:
-            cfg.refuse("global_batch", f"it must be a multiple of micro_batch x ranks = {once}")
+        """Compute the number of steps; refuse a global batch that does not fit."""
+        accumulate = cfg.micro_batches(ranks)
+        global_batch = cfg.micro_batch * ranks * accumulate
         if global_batch > samples:
-            too_large = f"the global batch of {global_batch} samples is larger than the training set of {samples}"
+            batch = f"the global batch of {global_batch} samples"
+            too_large = f"{batch} is larger than the training set of {samples}"
             raise UserError(f"{too_large}: lower train.micro_batch")
         per_epoch = samples // global_batch
-        steps = cfg.steps or math.ceil(cfg.epochs * per_epoch)
         return cls(
-            samples,
-            cfg.micro_batch,
-            accumulate,
-            global_batch,
-            per_epoch,
-            steps,
-            cfg.eval_every or per_epoch,
+            samples=samples,
+            micro_batch=cfg.micro_batch,
+            accumulate=accumulate,
+            global_batch=global_batch,
+            steps_per_epoch=per_epoch,
+            total_steps=cfg.steps or math.ceil(cfg.epochs * per_epoch),
+            eval_every=cfg.eval_every or per_epoch,
         )
 
     def validates(self, step: int) -> bool:
         """Whether a validation follows this step."""
-        return step % self.eval_every == 0 or step == self.total_steps
+        return step > 0 and (step % self.eval_every == 0 or step == self.total_steps)
 
 
 def train_batches(plan: BatchPlan, world: World, seed: int, first_step: int) -> Iterator[list[int]]:
-    """Yield the indices of each micro-batch of this rank; a step has the same samples on any number of ranks."""
-    epoch, order = -1, torch.empty(0)
+    """Yield the indices of each micro-batch of this rank.
+
+    A step has the same samples on any number of ranks: the ranks take the micro-batches of one
+    order in turn, which depends on the seed and the epoch.
+    """
+    epoch = -1
+    order = torch.empty(0)
     for step in range(first_step, plan.total_steps):
         if step // plan.steps_per_epoch != epoch:
             epoch = step // plan.steps_per_epoch
             generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
             order = torch.randperm(plan.samples, generator=generator)
-        base = step % plan.steps_per_epoch * plan.global_batch
+        first = step % plan.steps_per_epoch * plan.global_batch
         for micro in range(plan.accumulate):
-            begin = base + (micro * world.size + world.rank) * plan.micro_batch
+            begin = first + (micro * world.size + world.rank) * plan.micro_batch
             yield order[begin : begin + plan.micro_batch].tolist()
 
 
@@ -79,9 +82,8 @@ def val_batches(samples: int, micro_batch: int, world: World) -> tuple[list[list
     so that every rank runs the same number of forward passes: those may communicate.
     """
     if samples < world.size:
-        raise UserError(
-            f"there are only {samples} validation samples for {world.size} ranks: use fewer ranks"
-        )
+        few = f"there are only {samples} validation samples for {world.size} ranks"
+        raise UserError(f"{few}: use fewer ranks")
     own = range(world.rank, samples, world.size)
     batches = [list(own[begin : begin + micro_batch]) for begin in range(0, len(own), micro_batch)]
     most = math.ceil(math.ceil(samples / world.size) / micro_batch)
@@ -89,52 +91,63 @@ def val_batches(samples: int, micro_batch: int, world: World) -> tuple[list[list
 
 
 class Loader:
-    """Batches on the device; on a GPU the next one is copied on a side stream while the present one is in use.
+    """Batches on the device, of a `Dataset`.
 
-    The dataset is any map-style one, with its `collate_fn` if it has one; or its `__getitems__`
-    returns a whole batch. A batch is a tuple or a dict of tensors, at any depth. One with
-    `batches`, such as a stream, has its own loader.
+    On a GPU the next one is copied on a side stream while the present one is in use.
     """
 
     def __init__(
-        self, dataset: Any, order: Iterable[list[int]], cfg: LoaderConfig, world: World
+        self, dataset: Dataset, order: Iterable[list[int]], cfg: LoaderConfig, world: World
     ) -> None:
-        self.dataset, self.order, self.device = dataset, order, world.device
+        self.dataset = dataset
+        self.order = order
+        self.device = world.device
         self.has_streams = world.device.type not in ("cpu", "mps")
-        self.pin = cfg.pin_memory and self.has_streams and not getattr(dataset, "on_device", False)
-        self.workers = (
-            _auto_workers(dataset, world.device) if cfg.workers == "auto" else cfg.workers
-        )
+        self.pin_memory = cfg.pin_memory and self.has_streams and not is_on_device(dataset)
+        self.workers, self.reason = choose_workers(cfg, dataset, world.device)
         self.loader: Iterable[Any] | None = None
-        if hasattr(dataset, "batches"):
-            self.loader = dataset.batches(cfg, self.workers, self.pin)
+        batches = own_loader(dataset)
+        if batches is not None:
+            self.loader = batches(cfg, self.workers, self.pin_memory)
         elif self.workers > 0:
+            untyped: Any = dataset
             self.loader = DataLoader(
-                dataset,
+                untyped,
                 batch_sampler=order,
                 num_workers=self.workers,
-                collate_fn=getattr(dataset, "collate_fn", collate),
-                pin_memory=self.pin,
+                collate_fn=collate_fn(dataset) or collate,
+                pin_memory=self.pin_memory,
                 prefetch_factor=cfg.prefetch_factor,
                 persistent_workers=True,
-                worker_init_fn=outlive_signals,
-                generator=torch.Generator().manual_seed(
-                    0
-                ),  # not the default one, which dropout draws from
+                worker_init_fn=init_worker,
+                # not the default one, which dropout draws from
+                generator=torch.Generator().manual_seed(0),
             )
 
-    def __iter__(self) -> Generator[Any, None, None]:
-        here = (load_batch(self.dataset, indices) for indices in self.order)
-        here = (map_tensors(Tensor.pin_memory, batch) for batch in here) if self.pin else here
-        loaded = here if self.loader is None else iter(self.loader)
-        if self.has_streams:
-            yield from self._prefetched(loaded)
-        else:
-            for batch in loaded:
-                yield map_tensors(lambda part: part.to(self.device), batch)
+    def close(self) -> None:
+        """End the worker processes."""
+        self.loader = None
 
-    def _prefetched(self, loaded: Iterator[Any]) -> Iterator[Any]:
-        side, ready = torch.Stream(self.device), None
+    def __iter__(self) -> Generator[Any, None, None]:
+        loaded = self._load_here() if self.loader is None else iter(self.loader)
+        try:
+            if self.has_streams:
+                yield from self._prefetch(loaded)
+            else:
+                for batch in loaded:
+                    yield map_tensors(lambda part: part.to(self.device), batch)
+        except (UserError, OSError) as error:
+            del loaded  # what the error still refers to would keep the workers
+            raise error.with_traceback(None) from None
+
+    def _load_here(self) -> Iterator[Any]:
+        for indices in self.order:
+            batch = load_batch(self.dataset, indices)
+            yield map_tensors(Tensor.pin_memory, batch) if self.pin_memory else batch
+
+    def _prefetch(self, loaded: Iterator[Any]) -> Iterator[Any]:
+        side = torch.Stream(self.device)
+        ready = None
         for batch in loaded:
             with side:
                 coming = map_tensors(lambda part: part.to(self.device, non_blocking=True), batch)
@@ -151,9 +164,17 @@ class Loader:
 
 def load_batch(dataset: Any, indices: list[int]) -> Any:
     """Load a batch in this process, in a third of DataLoader's time for table rows."""
-    whole = getattr(dataset, "__getitems__", None)
+    whole = whole_batches(dataset)
     samples = whole(indices) if whole else [dataset[index] for index in indices]
-    return getattr(dataset, "collate_fn", collate)(samples)
+    return (collate_fn(dataset) or collate)(samples)
+
+
+def collate(batch: Any) -> Any:
+    """Stack a list of samples; what a dataset returned as a tuple or a dict is a batch already."""
+    stacked = default_collate(batch) if isinstance(batch, list) else batch
+    if isinstance(stacked, dict):
+        return stacked
+    return (stacked,) if isinstance(stacked, Tensor) else tuple(stacked)
 
 
 def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
@@ -162,38 +183,29 @@ def map_tensors(change: Callable[[Tensor], Any], batch: Any) -> Any:
         return change(batch)
     if isinstance(batch, dict):
         return {name: map_tensors(change, part) for name, part in batch.items()}
-    return (
-        tuple(map_tensors(change, part) for part in batch)
-        if isinstance(batch, tuple | list)
-        else batch
-    )
+    if isinstance(batch, tuple | list):
+        return tuple(map_tensors(change, part) for part in batch)
+    return batch
 
 
-def outlive_signals(_: int) -> None:
-    """Let a worker serve the main process until that has saved: a terminal or launcher signals the workers as well."""
+def init_worker(_: int) -> None:
+    """Let a worker outlive the signals that ask to stop, until the main process has saved."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))  # seconds
 
 
-def _auto_workers(dataset: Any, device: torch.device) -> int:
-    """None for data in memory; none either where workers would take the only two cores from torch's own threads."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+def choose_workers(cfg: LoaderConfig, dataset: Dataset, device: torch.device) -> tuple[int, str]:
+    """Return the number of loader processes, and why if the config leaves it open."""
+    if cfg.workers != "auto":
+        return cfg.workers, ""
+    if is_in_memory(dataset):
+        return 0, "0 workers: the data are in memory"
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     cores //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    crowded = device.type == "cpu" and cores <= min(2, torch.get_num_threads())
-    in_memory = getattr(dataset, "in_memory", isinstance(dataset, TensorDataset))
-    return 0 if crowded or in_memory else max(1, min(32, cores))
-
-
-def collate(batch: Any) -> Any:
-    """Stack a list of samples; what `__getitems__` returned as a tuple or a dict is a batch already."""
-    found = default_collate(batch) if isinstance(batch, list) else batch
-    return (
-        found
-        if isinstance(found, dict)
-        else (found,)
-        if isinstance(found, Tensor)
-        else tuple(found)
-    )
+    if device.type == "cpu" and cores <= min(2, torch.get_num_threads()):
+        return 0, f"0 workers: torch uses all {cores} cores"
+    workers = max(1, min(32, cores))
+    return workers, f"{workers} workers: one per core of the rank, at most 32"

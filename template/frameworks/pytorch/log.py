@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,10 @@ import torch
 from tqdm import tqdm
 
 from .checkpoint import write_text
-from .config import BaseConfig
-from .distributed import World
-from .loader import BatchPlan
-
-
-@dataclass
-class Run:
-    """What the log and components read while the model trains; `step` counts optimizer steps."""
-
-    cfg: BaseConfig
-    world: World
-    folder: Path
-    plan: BatchPlan
-    model: torch.nn.Module
-    """The module whose weights and names a checkpoint has; `net` in train.py is this one, or DDP around it."""
-    optimizer: torch.optim.Optimizer
-    step_generator: torch.Generator  # for random numbers of a step that are equal on all ranks
-    step: int = 0
-    known_skipped: int = 0
-    """Steps that were skipped, by fp16 as of the last row of metrics; the schedule does not count them."""
-    finished: bool = False  # set to end the training after this step
+from .distributed import explain_device
+from .loader import Loader
+from .precision import best
+from .run import Run
 
 
 class Log:
@@ -46,13 +29,14 @@ class Log:
     """
 
     def __init__(self, run: Run) -> None:
-        self.run, self.file = run, run.folder / "metrics.jsonl"
-        run.world.on_main(self._prepare)
+        self.run = run
+        self.file = run.folder / "metrics.jsonl"
+        run.world.run_on_rank_zero(self._prepare)
         self.stream = self.file.open("a", encoding="utf-8") if run.world.rank == 0 else None
         off = None if self.stream else True  # None: off unless stderr is a terminal
         self.bar = tqdm(total=run.plan.total_steps, initial=run.step, unit="step", disable=off)
-        self.started = self.interval_start = time.perf_counter()
-        self.interval_step, self.waited = run.step, 0.0
+        self.started = time.perf_counter()
+        self._begin_interval()
 
     def close(self) -> None:
         """Close the progress bar and the file."""
@@ -60,20 +44,33 @@ class Log:
         if self.stream:
             self.stream.close()
 
-    def first_lines(self, precision: str, peak_lr: float, samples: int, val_samples: int) -> None:
-        """Print what is trained, on what, and for how long."""
-        run, plan, device = (
-            self.run,
-            self.run.plan,
-            f"{self.run.world.size} x {self.run.world.device.type}",
-        )
+    def first_lines(
+        self, precision: str, peak_lr: float, train_loader: Loader, val_loader: Loader
+    ) -> None:
+        """Print what is trained, on what, for how long; and why, where the config says auto."""
+        run = self.run
+        plan = run.plan
+        device = run.world.device
+        model = type(run.model).__name__
         parameters = sum(parameter.numel() for parameter in run.model.parameters())
+        samples = len(train_loader.dataset)
+        val_samples = len(val_loader.dataset)
+        batches = f"{plan.micro_batch} x {plan.accumulate} micro-batches per rank"
         self.print(
-            f"{run.folder}: {type(run.model).__name__} with {parameters:,} parameters on {device}, {precision}",
-            f"{samples:,} training samples, {val_samples:,} validation samples, {plan.total_steps:,} steps",
-            f"global batch {plan.global_batch:,}, {plan.micro_batch} x {plan.accumulate} micro-batches per rank",
-            f"{type(run.optimizer).__name__}, peak learning rate {peak_lr:.4g}, from step {run.step:,}",
+            f"{run.folder}: {model} with {parameters:,} parameters on {run.world.size} x "
+            f"{device.type}, {precision}",
+            f"{samples:,} training samples, {val_samples:,} validation samples, "
+            f"{plan.total_steps:,} steps",
+            f"global batch {plan.global_batch:,}, {batches}",
+            f"{type(run.optimizer).__name__}, peak learning rate {peak_lr:.4g}, "
+            f"from step {run.step:,}",
         )
+        if run.cfg.run.device == "auto":
+            self.print(explain_device(device))
+        if run.cfg.speed.precision == "auto":
+            self.print(f"{precision}: {best(device).reason}")
+        if run.cfg.loader.workers == "auto":
+            self.print(train_loader.reason)
 
     def print(self, *lines: str) -> None:
         """Print lines above the progress bar."""
@@ -88,7 +85,7 @@ class Log:
         return batch
 
     def speed(self) -> dict[str, float]:
-        """Return the speed since the last row, and the share of the time in which the loop waited for batches."""
+        """Return samples per second since the last row, and the share of waiting for batches."""
         seconds = time.perf_counter() - self.interval_start
         samples = (self.run.step - self.interval_step) * self.run.plan.global_batch
         return {
@@ -96,59 +93,59 @@ class Log:
             "data_wait": round(self.waited / seconds, 4),
         }
 
+    def is_due(self) -> bool:
+        """Whether this step has a row of training metrics."""
+        step = self.run.step
+        return self.run.plan.validates(step) or step % self.run.cfg.log.every == 0
+
     def train(self, row: dict[str, float]) -> None:
         """Write a row of training metrics."""
-        self.bar.set_postfix_str(
-            f"loss {row['loss']:.4g}, {row['samples_per_second']:,.0f} samples/s", refresh=False
-        )
+        speed = f"{row['samples_per_second']:,.0f} samples/s"
+        self.bar.set_postfix_str(f"loss {row['loss']:.4g}, {speed}", refresh=False)
         self.bar.update(self.run.step - self.bar.n)
         self.write("train", row, show=bool(self.bar.disable))
+
+    def write(self, split: str, values: dict[str, float], show: bool = True) -> None:
+        """Write a row and begin an interval: the speed does not count the time of a validation."""
+        self._begin_interval()
+        if not self.stream:
+            return
+        seconds = round(self.interval_start - self.started, 3)
+        row = {"split": split, "step": self.run.step} | values | {"seconds": seconds}
+        print(json.dumps(row), file=self.stream, flush=True)
+        if show:
+            shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self.print(f"{split:5} {self.run.step:7,}  {shown}")
+
+    def done(self, results: dict[str, float]) -> None:
+        """Print the results of the last validation."""
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in results.items())
+        self.print(f"done after {self.run.step:,} steps: {shown}")
 
     def flush(self) -> None:
         """Flush the rows to disk; to call before each checkpoint."""
         if self.stream:
             os.fsync(self.stream.fileno())
 
+    def _begin_interval(self) -> None:
+        self.interval_start = time.perf_counter()
+        self.interval_step = self.run.step
+        self.waited = 0.0
+
     def _prepare(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        about = {
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-            "command": sys.argv,
-        }
         record = {
             "config": asdict(self.run.cfg),
             "steps": self.run.plan.total_steps,
-            **about,
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "command": sys.argv,
             "commit": _commit(),
         }
-        write_text(
-            self.file.with_name("config.json"), json.dumps(record, indent=2, default=str) + "\n"
-        )
+        text = json.dumps(record, indent=2, default=str)
+        write_text(self.file.with_name("config.json"), text + "\n")
         lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
-        write_text(
-            self.file, "".join(f"{line}\n" for line in lines if _precedes(line, self.run.step))
-        )
-
-    def write(self, split: str, values: dict[str, float], show: bool = True) -> None:
-        """Write a row and start a new interval: the next row of training metrics does not count a validation's time."""
-        self.interval_start, self.interval_step, self.waited = (
-            time.perf_counter(),
-            self.run.step,
-            0.0,
-        )
-        if not self.stream:
-            return
-        since = {"seconds": round(self.interval_start - self.started, 3)}
-        print(
-            json.dumps({"split": split, "step": self.run.step} | values | since),
-            file=self.stream,
-            flush=True,
-        )
-        if show:
-            self.print(
-                f"{split:5} {self.run.step:7,}  "
-                + "  ".join(f"{name} {it:.4g}" for name, it in values.items())
-            )
+        kept = [f"{line}\n" for line in lines if _precedes(line, self.run.step)]
+        write_text(self.file, "".join(kept))
 
 
 def _precedes(line: str, step: int) -> bool:
@@ -161,15 +158,9 @@ def _precedes(line: str, step: int) -> bool:
 
 def _commit() -> str:
     """Return the commit of this code, with -dirty if files differ from it; empty without git."""
-    git = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--dirty",
-    ]
+    describe = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
+    folder = Path(__file__).parent
     with suppress(OSError):
-        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+        done = subprocess.run(describe, cwd=folder, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
     return ""

@@ -1,5 +1,7 @@
 """Metrics as sums and counts on the device, so that every mean over batches and ranks is exact."""
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,57 +9,64 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .contracts import Metrics, Prepare
 from .distributed import World, seed_batch
+from .errors import UserError
 
 Autocast = Callable[[], AbstractContextManager[Any]]
-Metrics = Mapping[str, tuple[Any, ...]]
-"""By name: its sum over a batch, and the count to divide by. Must have "loss".
-
-Sums of shape (k,), such as one per
-class, give the mean over the entries that have a count."""
 
 
 class Meter:
     """Collects the metrics of batches; only `read` synchronizes with the device."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.batches = world, list[Metrics]()
-        # some have no float64
+        self.world = world
+        # some devices have no float64
         self.dtype = torch.float32 if world.device.type in ("mps", "xpu") else torch.float64
+        self._reset()
+
+    def _reset(self) -> None:
+        self.batches = 0
+        self.sums = defaultdict[str, list[Any]](list)
+        self.counts = defaultdict[str, list[Any]](list)
 
     def add(self, metrics: Metrics) -> None:
-        """Add copies of the metrics of one batch, as the next step of a CUDA graph overwrites them."""
-        self.batches.append({name: tuple(map(_copy, pair)) for name, pair in metrics.items()})
-        if len(self.batches) == 1000:
-            self.batches = [self._totals()]
+        """Add copies of a batch's metrics, as the next step of a CUDA graph overwrites them."""
+        for name, (total, count) in metrics.items():
+            self.sums[name].append(_copy(total))
+            self.counts[name].append(_copy(count))
+        self.batches += 1
+        if self.batches == 1000:
+            totals = {name: self._totals(name) for name in self.sums}
+            self._reset()
+            self.add(totals)
 
-    def read(self, own: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+    def read(self, scalars: Mapping[str, Tensor] | None = None) -> dict[str, float]:
         """Return the means over all ranks since the last call, and some scalars of this rank."""
-        totals, own = self._totals(), own or {}
-        pairs = [torch.stack(torch.broadcast_tensors(*pair)).flatten() for pair in totals.values()]
-        scalars = [value.detach().to(self.dtype).reshape(1) for value in own.values()]
-        fetched = torch.cat([*pairs, *scalars]).cpu().double()  # the synchronization
-        *sums, last = fetched.split([*map(len, pairs), len(own)])
-        self.world.all_reduce(fetched[: len(fetched) - len(own)])
-        self.batches = []
-        means = {
-            name: _mean(*pair.view(2, -1).tolist()) for name, pair in zip(totals, sums, strict=True)
-        }
-        return means | dict(zip(own, last.tolist(), strict=True))
+        own = {name: value.detach().to(self.dtype) for name, value in (scalars or {}).items()}
+        names = sorted(self.sums)
+        pairs = [torch.stack(torch.broadcast_tensors(*self._totals(name))) for name in names]
+        sizes = [pair.numel() for pair in pairs]
+        parts = [part.flatten() for part in (*pairs, *own.values())]
+        on_host = torch.cat(parts).cpu().double()  # the synchronization
+        totals = self.world.all_reduce(on_host[: sum(sizes)].clone())
+        row = {}
+        for name, pair in zip(names, totals.split(sizes), strict=True):
+            sums, counts = pair.view(2, -1).tolist()
+            row[name] = _mean(sums, counts)
+        row |= zip(own, on_host[sum(sizes) :].tolist(), strict=True)
+        self._reset()
+        return row
 
-    def _totals(self) -> dict[str, tuple[Tensor, ...]]:
-        columns = {
-            name: zip(*(batch[name] for batch in self.batches), strict=True)
-            for name in sorted(self.batches[0])
-        }
-        return {name: tuple(map(self._sum, pair)) for name, pair in columns.items()}
+    def _totals(self, name: str) -> tuple[Tensor, Tensor]:
+        return self._sum(self.sums[name]), self._sum(self.counts[name])
 
-    def _sum(self, values: tuple[Tensor | float, ...]) -> Tensor:
+    def _sum(self, values: list[Tensor | float]) -> Tensor:
         tensors = [value for value in values if isinstance(value, Tensor)]
-        plain = sum(value for value in values if not isinstance(value, Tensor))
+        numbers = sum(value for value in values if not isinstance(value, Tensor))
         if not tensors:
-            return torch.full((), plain, dtype=self.dtype, device=self.world.device)
-        return torch.stack(tensors).to(self.dtype).sum(0) + plain
+            return torch.full((), numbers, dtype=self.dtype, device=self.world.device)
+        return torch.stack(tensors).to(self.dtype).sum(0) + numbers
 
 
 def _copy(value: Tensor | float) -> Tensor | float:
@@ -66,37 +75,46 @@ def _copy(value: Tensor | float) -> Tensor | float:
 
 def _mean(sums: list[float], counts: list[float]) -> float:
     means = [total / count for total, count in zip(sums, counts, strict=True) if count]
-    return sum(means) / len(means) if means else float("nan")
+    return sum(means) / len(means) if means else math.nan
+
+
+def check_finite(row: Mapping[str, float], step: int, fp16: bool) -> None:
+    """Refuse to go on with NaN or infinity; fp16 skips a step whose gradients are not finite."""
+    if math.isfinite(row["loss"]) and (fp16 or math.isfinite(row["grad_norm"])):
+        return
+    values = f"the loss is {row['loss']:.4g} and the gradient norm {row['grad_norm']:.4g}"
+    raise UserError(f"{values} at step {step:,}: lower optim.lr")
 
 
 def evaluate(
     net: nn.Module,
     batches: Iterable[Any],
-    counted: int,
-    prepare: nn.Module,
+    num_batches: int,
+    prepare: Prepare,
     autocast: Autocast,
     world: World,
+    needs_gradients: bool = False,
 ) -> dict[str, float]:
-    """Return the metrics over the validation samples of all ranks; only the first `counted` batches count.
+    """Return the metrics over the validation samples of all ranks.
 
-    A model whose validation needs gradients, such as a physics-informed loss, sets
-    `needs_gradients_in_validation`.
+    Only the first `num_batches` batches count. With `needs_gradients`, the loss may have
+    derivatives in it.
     """
-    meter, generator = Meter(world), seed_batch(world, 0, 0, 0)
-    needs_gradients = getattr(getattr(net, "module", net), "needs_gradients_in_validation", False)
+    meter = Meter(world)
+    generator = seed_batch(world, 0, 0, 0)
     net.eval()
     with torch.no_grad() if needs_gradients else torch.inference_mode():
         for number, loaded in enumerate(batches):
             batch = prepare(loaded, False, generator)
             with autocast():
-                _, metrics = call(net, batch)
-            if number < counted:
+                _, metrics = compute_loss(net, batch)
+            if number < num_batches:
                 meter.add(metrics)
     net.train()
     return meter.read()
 
 
-def call(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
-    """Call the model with a prepared batch as its arguments: by position for a tuple, by name for a dict."""
-    found: tuple[Tensor, Metrics] = net(**batch) if isinstance(batch, dict) else net(*batch)
-    return found
+def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
+    """Call the model with a prepared batch: by name for a dict, by position for a tuple."""
+    result: tuple[Tensor, Metrics] = net(**batch) if isinstance(batch, dict) else net(*batch)
+    return result

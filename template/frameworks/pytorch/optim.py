@@ -1,48 +1,48 @@
 """AdamW with its parameter groups, gradient clipping, and the 1cycle schedule."""
 
-import inspect
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from .config import OptimConfig
+from .contracts import no_weight_decay
 from .errors import UserError
 from .loader import BatchPlan
 
 
-class AdamW(torch.optim.AdamW):
-    """torch's AdamW without its import of torch.compile, so that a run starts about a second earlier."""
-
-
-for _name in ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad"):
-    setattr(AdamW, _name, torch.no_grad()(inspect.unwrap(getattr(AdamW, _name))))
-
-
-def adamw(model: nn.Module, cfg: OptimConfig) -> torch.optim.Optimizer:
-    """Create AdamW: no weight decay for biases, norms and what the model lists in `no_weight_decay`."""
-    exempt = getattr(model, "no_weight_decay", ())
-    trained = [
-        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
-    ]
-    decayed = [
-        parameter for name, parameter in trained if parameter.ndim >= 2 and name not in exempt
-    ]
-    rest = [parameter for name, parameter in trained if parameter.ndim < 2 or name in exempt]
+def adamw(model: nn.Module, cfg: OptimConfig) -> Optimizer:
+    """Create AdamW: no weight decay for biases, norms and the model's `no_weight_decay`."""
+    exempt = no_weight_decay(model)
+    decayed = []
+    rest = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.ndim >= 2 and name not in exempt:
+            decayed.append(parameter)
+        else:
+            rest.append(parameter)
     groups = [
         {"params": decayed, "weight_decay": cfg.weight_decay},
         {"params": rest, "weight_decay": 0.0},
     ]
-    groups = [group for group in groups if group["params"]]
-    return AdamW(
-        groups,
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
         lr=cfg.lr,
         betas=(cfg.beta1, cfg.beta2),
         eps=cfg.eps,
         amsgrad=cfg.amsgrad,
         fused=cfg.fused,
     )
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are trained."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def clip(
@@ -58,42 +58,54 @@ def clip(
     total: Any = nn.utils.get_total_norm(gradients)
     # of sharded gradients
     norm: Tensor = total.full_tensor() if hasattr(total, "full_tensor") else total
-    if max_norm is not None and (
-        norm.device.type != "cpu" or norm > max_norm
-    ):  # a GPU would synchronize
+    if max_norm is None:
+        return norm
+    if norm.device.type != "cpu" or norm > max_norm:  # on a GPU, comparing would synchronize
         nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
     return norm
 
 
+@dataclass(frozen=True)
+class Phase:
+    """A part of the schedule: its first and last step, and the values at these two."""
+
+    first_step: float
+    last_step: float
+    lr: tuple[float, float]
+    momentum: tuple[float, float]
+
+
 class OneCycle:
-    """1cycle, Smith and Topin 2018 (arXiv:1708.07120), as torch's OneCycleLR; momentum mirrors the learning rate."""
+    """1cycle, as torch's OneCycleLR; momentum mirrors the learning rate.
+
+    Smith and Topin 2018 (arXiv:1708.07120).
+    """
 
     def __init__(self, cfg: OptimConfig, plan: BatchPlan) -> None:
-        ratio = plan.global_batch / cfg.base_batch
         self.cfg = cfg
-        self.peak = (
-            cfg.lr * {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[cfg.lr_scaling]
-        )
-        initial, last = self.peak / cfg.div_factor, max(plan.total_steps - 1.0, 2.0)
-        top = min(max(cfg.pct_start * plan.total_steps - 1, 1.0), last - 1)
-        self.ends = [(0.0, initial, cfg.max_momentum), (top, self.peak, cfg.base_momentum)]
-        """(step, learning rate, momentum) at the ends of the phases."""
+        ratio = plan.global_batch / cfg.base_batch
+        scale = {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}
+        self.peak = cfg.lr * scale[cfg.lr_scaling]
+        initial = self.peak / cfg.div_factor
+        final = initial / cfg.final_div_factor
+        low = cfg.base_momentum
+        high = cfg.max_momentum
+        end = max(plan.total_steps - 1.0, 2.0)
+        top = min(max(cfg.pct_start * plan.total_steps - 1, 1.0), end - 1)
+        rise = Phase(0.0, top, (initial, self.peak), (high, low))
         if cfg.three_phase:
-            self.ends.append((min(2 * top, last - 1), initial, cfg.max_momentum))
-        self.ends.append((last, initial / cfg.final_div_factor, cfg.max_momentum))
+            middle = min(2 * top, end - 1)
+            fall = Phase(top, middle, (self.peak, initial), (low, high))
+            self.phases = [rise, fall, Phase(middle, end, (initial, final), (high, high))]
+        else:
+            self.phases = [rise, Phase(top, end, (self.peak, final), (low, high))]
 
-    def set(self, optimizer: torch.optim.Optimizer, step: int) -> float:
+    def set(self, optimizer: Optimizer, step: int) -> float:
         """Set the learning rate and, in optimizers that have it, the momentum (beta1) of a step."""
-        after = next(
-            (index for index, end in enumerate(self.ends) if 0 < step <= end[0]),
-            1 if step == 0 else -1,
-        )
-        (begin, *first), (end, *second) = self.ends[after - 1], self.ends[after]
-        part = min((step - begin) / (end - begin), 1.0)
-        left = (
-            1 - part if self.cfg.anneal_strategy == "linear" else (1 + math.cos(math.pi * part)) / 2
-        )
-        lr, momentum = (b + (a - b) * left for a, b in zip(first, second, strict=True))
+        phase = next((it for it in self.phases if step <= it.last_step), self.phases[-1])
+        progress = (step - phase.first_step) / (phase.last_step - phase.first_step)
+        lr = self._anneal(*phase.lr, progress)
+        momentum = self._anneal(*phase.momentum, progress)
         for group in optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
             if self.cfg.cycle_momentum and "betas" in group:
@@ -102,17 +114,21 @@ class OneCycle:
                 group["momentum"] = momentum
         return lr
 
+    def _anneal(self, start: float, end: float, progress: float) -> float:
+        progress = min(progress, 1.0)
+        left = 1 - progress
+        if self.cfg.anneal_strategy == "cos":
+            left = (1 + math.cos(math.pi * progress)) / 2
+        return end + (start - end) * left
 
-def load_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Load the optimizer's state of a checkpoint but keep its hyperparameters, which are those of the config."""
-    if (name := type(optimizer).__name__) != saved["optimizer_class"]:
-        raise UserError(
-            f"the checkpoint was saved with {saved['optimizer_class']}, not {name}: use another run.name"
-        )
-    settings = [
-        {key: value for key, value in group.items() if key != "params"}
-        for group in optimizer.param_groups
-    ]
+
+def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Load the optimizer's state of a checkpoint; its hyperparameters stay those of the config."""
+    name = type(optimizer).__name__
+    before = saved["optimizer_class"]
+    if name != before:
+        raise UserError(f"the checkpoint was saved with {before}, not {name}: use another run.name")
+    configured = [group.copy() for group in optimizer.param_groups]
     optimizer.load_state_dict(saved["optimizer"])
-    for group, kept in zip(optimizer.param_groups, settings, strict=True):
-        group.update(kept)
+    for group, kept in zip(optimizer.param_groups, configured, strict=True):
+        group.update(kept | {"params": group["params"]})

@@ -2,43 +2,93 @@
 
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from .config import SpeedConfig
 from .metrics import Autocast
 
 
-def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, torch.amp.GradScaler]:
-    """Set torch's global options; return the precision, its autocast context, and the scaler, enabled for fp16."""
-    name = best(device) if cfg.precision == "auto" else cfg.precision
+class LossScaler(torch.amp.GradScaler):
+    """torch's GradScaler, which also counts the steps that fp16 skips, on the device."""
+
+    def __init__(self, device: torch.device, enabled: bool) -> None:
+        super().__init__(device.type, enabled=enabled)
+        self.skipped = torch.zeros((), device=device if enabled else "cpu")
+
+    def count(self, grad_norm: Tensor) -> None:
+        """Count a step as skipped if its gradients were not finite."""
+        if self.is_enabled():
+            self.skipped.add_(~grad_norm.isfinite())
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Return the count for the rows of metrics; nothing without fp16."""
+        return {"skipped": self.skipped} if self.is_enabled() else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"skipped": self.skipped.item()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        state = dict(state_dict)
+        self.skipped.fill_(state.pop("skipped"))
+        super().load_state_dict(state)
+
+
+def setup(cfg: SpeedConfig, device: torch.device) -> tuple[str, Autocast, LossScaler]:
+    """Set torch's global options; return the precision, its autocast, and the scaler of fp16."""
+    name = name_of(cfg, device)
     if device.type == "cuda":
+        use_tf32 = name != "fp32"
         torch.backends.cudnn.benchmark = cfg.cudnn_benchmark
-        torch.set_float32_matmul_precision("highest" if name == "fp32" else "high")
+        torch.set_float32_matmul_precision("high" if use_tf32 else "highest")
         cudnn: Any = torch.backends.cudnn
         # of torch before 2.9; reading it fails if it contradicts the next two
-        cudnn.allow_tf32 = name != "fp32"
-        cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "ieee" if name == "fp32" else "tf32"
+        cudnn.allow_tf32 = use_tf32
+        cudnn.conv.fp32_precision = "tf32" if use_tf32 else "ieee"
+        cudnn.rnn.fp32_precision = "tf32" if use_tf32 else "ieee"
     elif name == "tf32":
         cfg.refuse("precision", f"the {device.type} has no TF32: use auto")
-    scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
-    if name in ("fp32", "tf32"):
-        return name, nullcontext, scaler
-    return (
-        name,
-        partial(torch.autocast, device.type, torch.float16 if name == "fp16" else torch.bfloat16),
-        scaler,
-    )
+    autocast: Autocast = nullcontext
+    if name in ("bf16", "fp16"):
+        dtype = torch.bfloat16 if name == "bf16" else torch.float16
+        autocast = partial(torch.autocast, device.type, dtype)
+    return name, autocast, LossScaler(device, enabled=name == "fp16")
 
 
-def best(device: torch.device) -> str:
+def name_of(cfg: SpeedConfig, device: torch.device) -> str:
+    """Return the precision: bf16, fp16, tf32 or fp32."""
+    return best(device).name if cfg.precision == "auto" else cfg.precision
+
+
+class Choice(NamedTuple):
+    """A precision, and why it is chosen."""
+
+    name: str
+    reason: str
+
+
+def best(device: torch.device) -> Choice:
     """Return the fastest precision that the device supports in hardware."""
     if device.type == "cuda":
-        major, _ = torch.cuda.get_device_capability(device)
-        return "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
+        major, minor = torch.cuda.get_device_capability(device)
+        name = "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
+        return Choice(name, f"the GPU has compute capability {major}.{minor}")
     if device.type == "cpu":
-        found = torch.cpu.get_capabilities()
-        return "bf16" if found.get("avx512_bf16") or found.get("amx_bf16") else "fp32"
-    supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
-    return "bf16" if supported and supported(including_emulation=False) else "fp32"
+        capabilities = torch.cpu.get_capabilities()
+        for capability in ("avx512_bf16", "amx_bf16"):
+            if capabilities.get(capability):
+                return Choice("bf16", f"the CPU has {capability}")
+        return Choice("fp32", "the CPU has neither avx512_bf16 nor amx_bf16")
+    supports_bf16 = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    if supports_bf16 and supports_bf16(including_emulation=False):
+        return Choice("bf16", f"the {device.type} supports it")
+    return Choice("fp32", f"the {device.type} does not support bf16")
+
+
+def use_channels_last(cfg: SpeedConfig, device: torch.device) -> bool:
+    """Return whether convolutions run in NHWC."""
+    if cfg.channels_last == "auto":
+        return device.type == "cuda"
+    return cfg.channels_last

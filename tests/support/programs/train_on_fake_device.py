@@ -120,12 +120,13 @@ def move(self: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = Tr
 
 def check_and_forget(meter: Any, own: dict[str, Tensor] | None = None) -> dict[str, float]:
     """Return 1 for each metric; all of them must be on the device."""
-    values = [value for metrics in meter.batches for pair in metrics.values() for value in pair]
+    parts = [*meter.sums.values(), *meter.counts.values()]
+    values = [value for part in parts for value in part]
     values += (own or {}).values()
     on_host = [value for value in values if isinstance(value, Tensor) and value.device != DEVICE]
     assert not on_host, f"metrics on the host: {on_host}"
-    names = [*meter.batches[0], *(own or {})]
-    meter.batches = []
+    names = [*meter.sums, *(own or {})]
+    meter._reset()
     return dict.fromkeys(names, 1.0)
 
 

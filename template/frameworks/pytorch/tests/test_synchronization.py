@@ -17,7 +17,7 @@ from ..data import DataConfig
 from ..distributed import World, find_device
 from ..loader import BatchPlan, Loader, map_tensors
 from ..log import Log
-from ..metrics import Meter, call
+from ..metrics import Meter, compute_loss
 from ..model import ModelConfig, build
 from ..optim import OneCycle, adamw, clip
 from .support import CPU, config, load_all, rows, train_here
@@ -57,7 +57,9 @@ def train_on_meta(folder: Path, fault: Callable[[Tensor], object] = lambda _: No
     no_autocast = mock.patch.object(torch, "autocast", return_value=nullcontext())
     with no_autocast, NoHostTensors():
         for step in range(3):
-            loss, metrics = call(model, prepare(loaded[step], True, torch.default_generator))
+            loss, metrics = compute_loss(
+                model, prepare(loaded[step], True, torch.default_generator)
+            )
             fault(loss)
             loss.backward()
             clip(list(model.parameters()), 1.0, 0.5)

@@ -48,7 +48,8 @@ class Section:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value, interval = getattr(self, item.name), item.metadata.get("interval")
+            value = getattr(self, item.name)
+            interval = item.metadata.get("interval")
             if interval and isinstance(value, int | float) and not _contains(interval, value):
                 self.refuse(item.name, f"it must be in {interval}")
 

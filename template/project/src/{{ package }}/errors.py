@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from traceback import clear_frames
 
 
 class UserError(Exception):
@@ -23,23 +22,20 @@ class Stopped(Exception):  # noqa: N818
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Exit with one line on stderr: with status 1 after an error that the user can fix, with 75 after a stop."""
+    """Exit with one line on stderr: status 1 after an error that the user can fix, 75 if stopped.
+
+    The variable ERROR_STATUS replaces the 1, with which Python exits after any exception.
+    """
     try:
         yield
     except (UserError, OSError) as error:
-        if int(os.environ.get("RANK", "0")) > 0:
-            # if rank 0 has the same error, torchrun ends this process before it prints
-            time.sleep(2)
         # an error in a loader worker begins with its traceback
         last = str(error).strip().splitlines()[-1]
         print(f"error: {last.split('UserError: ')[-1]}", file=sys.stderr, flush=True)
-        # frees the loader, so that its workers end before this process
-        clear_frames(error.__traceback__)
-        raise SystemExit(1) from None
+        raise SystemExit(int(os.environ.get("ERROR_STATUS", "1"))) from None
     except Stopped as stopped:
-        if int(os.environ.get("RANK", "0")) == 0:
+        if os.environ.get("RANK", "0") == "0":
             print(stopped, file=sys.stderr, flush=True)
-        stopped.__traceback__ = None
         raise SystemExit(75) from None
 
 
@@ -48,9 +44,7 @@ def end_with_launcher() -> None:
 
     Else a rank could wait for the others for half an hour, and keep its GPU.
     """
-    if (
-        "LOCAL_RANK" in os.environ
-    ):  # set by torchrun, `accelerate launch`, Lightning and other launchers
+    if "LOCAL_RANK" in os.environ:  # set by torchrun, `accelerate launch`, Lightning and others
         threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..data import DataConfig, Prepare
 from ..loader import load_batch
-from ..metrics import call
+from ..metrics import compute_loss
 from ..model import ModelConfig, build
 from .support import load_all
 
@@ -30,7 +30,7 @@ def train_step(built: Built, optimizer: torch.optim.Optimizer) -> float:
     """Return the loss before the step. Dropout and noise are the same in each step."""
     torch.manual_seed(0)
     optimizer.zero_grad()
-    loss, _ = call(*built)
+    loss, _ = compute_loss(*built)
     loss.backward()
     optimizer.step()
     return loss.item()
@@ -38,7 +38,7 @@ def train_step(built: Built, optimizer: torch.optim.Optimizer) -> float:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_loss_is_a_finite_scalar_and_the_mean_of_its_metric(built: Built, training: bool) -> None:
-    loss, metrics = call(built[0].train(training), built[1])
+    loss, metrics = compute_loss(built[0].train(training), built[1])
     assert loss.shape == ()
     assert loss.isfinite()
     total, count = metrics["loss"]
@@ -82,5 +82,5 @@ def test_no_bias_before_batch_norm(built: Built) -> None:
     for layer in built[0].modules():
         if not list(layer.children()):
             layer.register_forward_hook(remember)
-    call(*built)
+    compute_loss(*built)
     assert found == [], "these norms subtract the bias again"

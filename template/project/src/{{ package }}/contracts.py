@@ -1,0 +1,133 @@
+"""What training expects of data.py and model.py: their types, and what they may have besides.
+
+An optional attribute is read by one function below, which says what holds without it.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+Metrics = Mapping[str, tuple[Any, ...]]
+"""By name: its sum over a batch, and the count to divide by. Must have "loss".
+
+Sums of shape (k,), such as one per class, give the mean over the entries that have a count.
+"""
+
+
+class Samples(Protocol):
+    """An ordinary dataset: its `collate_fn`, or torch's default, makes a batch of samples."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class Batches(Protocol):
+    """A dataset that returns a batch at once, which is faster for data in memory."""
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        """Return a batch, a tuple or a dict of tensors at any depth; or a list of samples."""
+
+
+class Stream(Protocol):
+    """A dataset with its own loader, such as the one of the component `streams`."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, cfg: Any, workers: int, pin_memory: bool) -> Iterator[Any]:
+        """Yield the batches of this rank, without end."""
+
+
+Dataset = Samples | Batches | Stream
+"""`load(cfg)` of data.py returns the training set, the validation set and a `Spec`."""
+
+
+class Prepare(Protocol):
+    """`Prepare(spec, cfg)` of data.py, a module: what happens to a batch on the device."""
+
+    def __call__(self, batch: Any, training: bool, generator: torch.Generator) -> Any:
+        """Return the arguments of `forward`; augment in training, with the generator."""
+
+
+class Model(Protocol):
+    """`build(cfg, spec)` of model.py returns a module like this."""
+
+    def forward(self, *batch: Any, **named: Any) -> tuple[Tensor, Metrics]:
+        """Return the mean loss of a batch, a tuple or a dict, and its metrics."""
+
+
+def whole_batches(dataset: Any) -> Callable[[list[int]], Any] | None:
+    """Return `__getitems__`; without it, a batch is made of samples."""
+    return getattr(dataset, "__getitems__", None)
+
+
+def collate_fn(dataset: Any) -> Callable[[Any], Any] | None:
+    """Return `collate_fn`, which makes a batch of a list of samples; torch's default without it."""
+    return getattr(dataset, "collate_fn", None)
+
+
+def own_loader(dataset: Any) -> Callable[..., Iterator[Any]] | None:
+    """Return `batches` of a `Stream`."""
+    return getattr(dataset, "batches", None)
+
+
+def is_in_memory(dataset: Any) -> bool:
+    """Return `in_memory`: whether loading is so fast that it needs no worker processes."""
+    return bool(getattr(dataset, "in_memory", isinstance(dataset, TensorDataset)))
+
+
+def is_on_device(dataset: Any) -> bool:
+    """Return `on_device`: whether its batches are in GPU memory; they are on the host without it."""
+    return bool(getattr(dataset, "on_device", False))
+
+
+def blocks(model: Any) -> nn.ModuleList:
+    """Return `blocks`, the repeated layers: components shard, compile or recompute each."""
+    layers: nn.ModuleList = getattr(model, "blocks", nn.ModuleList())
+    return layers
+
+
+def no_weight_decay(model: Any) -> Collection[str]:
+    """Return `no_weight_decay`: names of matrices that do not decay, such as embeddings."""
+    names: Collection[str] = getattr(model, "no_weight_decay", ())
+    return names
+
+
+def needs_gradients_in_validation(model: Any) -> bool:
+    """Whether the loss has derivatives in it, as of a physics-informed network."""
+    return bool(getattr(model, "needs_gradients_in_validation", False))
+
+
+def is_batch_coupled(model: Any) -> bool:
+    """Return `batch_coupled`: whether the loss compares the samples of a batch."""
+    return bool(getattr(model, "batch_coupled", False))
+
+
+def predict_method(model: Any) -> Callable[..., Tensor] | None:
+    """Return `predict`, for inference: it takes inputs of `forward`, by the same names."""
+    return getattr(model, "predict", None)
+
+
+def sample_method(model: Any) -> Callable[[int, torch.Generator], Tensor] | None:
+    """Return `sample(count, generator)` of a generative model: images with values from 0 to 1."""
+    return getattr(model, "sample", None)
+
+
+def tracked_method(model: Any) -> Callable[[], dict[str, Tensor]] | None:
+    """Return `tracked`: tensors for a tracker, by name, such as images and histograms."""
+    return getattr(model, "tracked", None)
+
+
+def ignored_target(model: Any) -> int | None:
+    """Return `ignored`: the class of targets that metrics leave out, such as padding."""
+    return getattr(model, "ignored", None)
+
+
+def no_compile_reason(model: Any) -> str:
+    """Return `no_compile_reason`: why torch.compile cannot compile the model."""
+    return str(getattr(model, "no_compile_reason", ""))
