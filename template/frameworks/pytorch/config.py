@@ -198,13 +198,21 @@ class BaseConfig:
             self.speed.refuse("compile_mode", f"{problem}: {other} and optim.set_to_none=true")
 
 
-def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> C:
+def parse(
+    kind: type[C],
+    argv: list[str] | None = None,
+    saved: dict[str, Any] | None = None,
+) -> C:
     """Read a config: of the command line, or `argv`, and its YAML files; or of a saved run."""
     needs_help = ("-h", "--help", "--print_config")
     docstrings = any(option.startswith(needs_help) for option in argv or sys.argv)
     # 0.1 s: not for a training
     set_parsing_settings(docstring_parse_attribute_docstrings=docstrings)
-    parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
+    parser = ArgumentParser(
+        description="Train the model.",
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
     parser.add_argument(
         "--config", action="config", help="A YAML file of options; later options override it."
     )
@@ -221,7 +229,11 @@ def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | 
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
         line = " ".join(str(error).split())
         plain = r"unrecognized arguments: --\1.\2"
-        line = re.sub(r"Group '(\w+)' does not accept option '(\w+)'", plain, line)
+        line = re.sub(
+            r"Group '(\w+)' does not accept option '(\w+)'",
+            plain,
+            line,
+        )
         raise UserError(line) from None
 
 

@@ -36,18 +36,45 @@ def evaluate_run(folder: Path, world: World) -> dict[str, float]:
     cfg, net, val_set, spec = load_run(folder, world.device)
     _, autocast, _ = precision.setup(cfg.speed, world.device)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
-    indices, num_batches = loader.val_batches(len(val_set), cfg.train.micro_batch, world)
+    indices, num_batches = loader.val_batches(
+        len(val_set),
+        cfg.train.micro_batch,
+        world,
+    )
     components = build_components(cfg, world)
     needs_gradients = components.need_gradients_in_validation(net)
-    with closing(loader.Loader(val_set, indices, cfg.loader, world)) as batches:
-        return evaluate(net, batches, num_batches, prepare, autocast, world, needs_gradients)
+    with closing(
+        loader.Loader(
+            val_set,
+            indices,
+            cfg.loader,
+            world,
+        )
+    ) as batches:
+        return evaluate(
+            net,
+            batches,
+            num_batches,
+            prepare,
+            autocast,
+            world,
+            needs_gradients,
+        )
 
 
 def main() -> None:
     """Print the metrics as one line of JSON."""
     parser = argparse.ArgumentParser(description="Evaluate a run with its best weights.")
-    parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps or xpu")
+    parser.add_argument(
+        "run",
+        type=Path,
+        help="folder of the run, such as runs/first",
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda, mps or xpu",
+    )
     options = parser.parse_args()
     with errors.one_line(), distributed.init(options.device) as world:
         results = evaluate_run(options.run, world)
