@@ -28,11 +28,7 @@ from .signals import StopRequests
 
 def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     """Train as configured, or resume the run of this name; return the last validation's metrics."""
-    world = world or World(
-        0,
-        1,
-        distributed.find_device(cfg.run.device),
-    )
+    world = world or World(0, 1, distributed.find_device(cfg.run.device))
     cfg.check_cuda_graphs(world.size)
     components = build_components(cfg, world)  # what `fastproj add` brought; none by default
     components.check(cfg)
@@ -45,11 +41,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     val_set = components.wrap_dataset(val_set)
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
-    val_indices, num_val_batches = loader.val_batches(
-        len(val_set),
-        plan.micro_batch,
-        world,
-    )
+    val_indices, num_val_batches = loader.val_batches(len(val_set), plan.micro_batch, world)
     val_loader = loader.Loader(val_set, val_indices, cfg.loader, world)
 
     # Model. `model` has the weights and names of a checkpoint; `net`, which is called, may be DDP
@@ -65,14 +57,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     schedule = components.build_schedule(plan, cfg)
 
     # Resume from the newest intact checkpoint of this run.
-    run = Run(
-        cfg,
-        world,
-        run_folder(cfg.run, world),
-        plan,
-        model,
-        optimizer,
-    )
+    run = Run(cfg, world, run_folder(cfg.run, world), plan, model, optimizer)
     components.on_train_start(run)
     checkpoints = components.checkpointer(run)
 
@@ -95,25 +80,11 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         optim.load_state(optimizer, saved)
         scaler.load_state_dict(saved["scaler"])
         components.load_state_dict(saved["components"])
-    train_indices = loader.train_batches(
-        plan,
-        world,
-        cfg.run.seed,
-        run.step,
-    )
-    train_loader = loader.Loader(
-        train_set,
-        train_indices,
-        cfg.loader,
-        world,
-    )
+    train_indices = loader.train_batches(plan, world, cfg.run.seed, run.step)
+    train_loader = loader.Loader(train_set, train_indices, cfg.loader, world)
     batches = iter(train_loader)
 
-    def compute_gradients(
-        batch: Any,
-        loss_weight: float,
-        is_last: bool,
-    ) -> Metrics:
+    def compute_gradients(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
         """Add the gradients of a micro-batch; only the last one of a step all-reduces them."""
         with nullcontext() if is_last else no_sync():
             with autocast():
@@ -124,11 +95,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     def update_weights() -> Tensor:
         """Unscale, clip, update and reset the gradients; return their norm before clipping."""
         scaler.unscale_(optimizer)
-        grad_norm = optim.clip(
-            parameters,
-            cfg.optim.clip,
-            cfg.optim.clip_value,
-        )
+        grad_norm = optim.clip(parameters, cfg.optim.clip, cfg.optim.clip_value)
         scaler.step(optimizer)  # fp16: does nothing if a gradient is not finite
         scaler.update()
         scaler.count(grad_norm)
@@ -144,12 +111,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
                 net, val_loader, num_val_batches, prepare, autocast, world, needs_gradients
             )
             components.on_validation(run, results)
-        checkpoints.save_best(
-            run.step,
-            results,
-            cfg.train.monitor,
-            cfg.train.monitor_mode,
-        )
+        checkpoints.save_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)
         log.write("val", results)
         return results
 
@@ -163,12 +125,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         stop_requests,
         components.training(run),
     ):
-        log.first_lines(
-            precision_name,
-            schedule.peak,
-            train_loader,
-            val_loader,
-        )
+        log.first_lines(precision_name, schedule.peak, train_loader, val_loader)
 
         # A resumed run validates again: it may have ended between a checkpoint and its validation.
         results = validate() if plan.validates(run.step) else {}
@@ -179,21 +136,10 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
             for micro in range(plan.accumulate):
                 loaded = log.wait_for(batches)
                 # Random numbers follow from the step, so that a resumed run draws the same ones.
-                generator = distributed.seed_batch(
-                    world,
-                    cfg.run.seed,
-                    run.step,
-                    micro,
-                )
+                generator = distributed.seed_batch(world, cfg.run.seed, run.step, micro)
                 batch = prepare(loaded, True, generator)
                 is_last = micro == plan.accumulate - 1
-                meter.add(
-                    step.compute_gradients(
-                        batch,
-                        1 / plan.accumulate,
-                        is_last,
-                    )
-                )
+                meter.add(step.compute_gradients(batch, 1 / plan.accumulate, is_last))
 
             lr = schedule.set(optimizer, run.step - run.skipped_steps)
             grad_norm = step.update_weights()

@@ -49,7 +49,18 @@ def test_one_cycle_equals_torch(
         three_phase=three_phase,
         anneal_strategy=strategy,
     )
-    schedule = OneCycle(cfg, BatchPlan(1000, 8, 1, 8, 125, steps, 10))
+    schedule = OneCycle(
+        cfg,
+        BatchPlan(
+            1000,
+            8,
+            1,
+            8,
+            125,
+            steps,
+            10,
+        ),
+    )
     for step in range(steps):
         if step > 0:
             theirs.step()

@@ -63,7 +63,12 @@ def train_on_meta(folder: Path, fault: Callable[[Tensor], object] = lambda _: No
     )
     loaded = [
         map_tensors(lambda part: part.to(META), it)
-        for it in Loader(train_set, [[0, 1]] * 3, cfg.loader, CPU)
+        for it in Loader(
+            train_set,
+            [[0, 1]] * 3,
+            cfg.loader,
+            CPU,
+        )
     ]
     # it does not know this device
     no_autocast = mock.patch.object(
@@ -126,7 +131,11 @@ def test_training_on_a_gpu_synchronizes_for_rows_only(tmp_path: Path) -> None:
                 torch.cuda.set_sync_debug_mode(mode)
             return original(*arguments)
 
-        return mock.patch.object(owner, name, set_mode_and_call)
+        return mock.patch.object(
+            owner,
+            name,
+            set_mode_and_call,
+        )
 
     with (
         in_mode(

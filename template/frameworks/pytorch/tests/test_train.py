@@ -82,13 +82,27 @@ def test_accumulated_micro_batches_equal_one_batch(
     for name, micro_batch, accumulate in (("small", 3, 3), ("large", 9, 1)):
         sizes = (f"--train.micro_batch={micro_batch}", f"--train.accumulate={accumulate}")
         train_here(tmp_path / name, *sizes, "--optim.eps=1e-4")
-    check_close(tmp_path / "small", tmp_path / "large", "train", "val")
+    check_close(
+        tmp_path / "small",
+        tmp_path / "large",
+        "train",
+        "val",
+    )
 
 
-def check_close(folder: Path, other: Path, *splits: str) -> None:
+def check_close(
+    folder: Path,
+    other: Path,
+    *splits: str,
+) -> None:
     """Compare two runs whose sums have another order."""
     weights, expected = (support.parameters(state(it)["model"]) for it in (folder, other))
-    torch.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        weights,
+        expected,
+        rtol=1e-3,
+        atol=1e-5,
+    )
     for split in splits:
         for row, wanted in zip(
             rows(folder, split),
@@ -120,7 +134,11 @@ def test_meter_is_exact_for_batches_of_different_sizes_and_for_sums_of_classes()
 
 
 def test_killed_run_resumes_to_the_same_end(tmp_path: Path, whole: Path) -> None:
-    support.run_program("test_train", *SMALL, f"--run.dir={tmp_path}")
+    support.run_program(
+        "test_train",
+        *SMALL,
+        f"--run.dir={tmp_path}",
+    )
     assert rows(tmp_path, "train") == rows(whole, "train")
     check_end(tmp_path, whole)
 
