@@ -29,7 +29,12 @@ class Checkpoints:
     A component may override `write` and `read`, which every rank calls.
     """
 
-    def __init__(self, run_folder: Path, keep: int, world: World) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        keep: int,
+        world: World,
+    ) -> None:
         self.folder = run_folder / "checkpoints"
         self.keep = keep
         self.world = world
@@ -51,11 +56,27 @@ class Checkpoints:
         """Write a checkpoint's files, replacing incomplete ones: rank 0 writes the whole state."""
         self.world.run_on_rank_zero(lambda: _save(state, folder))
 
-    def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    def read(
+        self,
+        folder: Path,
+        state: dict[str, Any],
+    ) -> dict[str, Any]:
         """Return the state from a checkpoint's files, on the CPU."""
-        return dict(torch.load(folder / "state.pt", map_location="cpu", weights_only=True))
+        return dict(
+            torch.load(
+                folder / "state.pt",
+                map_location="cpu",
+                weights_only=True,
+            )
+        )
 
-    def save_best(self, step: int, results: dict[str, float], monitor: str, mode: str) -> None:
+    def save_best(
+        self,
+        step: int,
+        results: dict[str, float],
+        monitor: str,
+        mode: str,
+    ) -> None:
         """Record this validation's step if its result is the best one so far."""
         if monitor not in results:
             known = ", ".join(results)

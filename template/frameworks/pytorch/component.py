@@ -52,13 +52,25 @@ class Component:
         """Change the model before it is parallelized: freeze, LoRA, activation checkpointing."""
         return model
 
-    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> Parallel | None:
+    def parallelize(
+        self,
+        model: nn.Module,
+        cfg: BaseConfig,
+    ) -> Parallel | None:
         """Return the model on the device, instead of `data_parallel`."""
 
-    def build_optimizer(self, model: nn.Module, cfg: BaseConfig) -> Optimizer | None:
+    def build_optimizer(
+        self,
+        model: nn.Module,
+        cfg: BaseConfig,
+    ) -> Optimizer | None:
         """Return the optimizer instead of AdamW."""
 
-    def build_schedule(self, plan: BatchPlan, cfg: BaseConfig) -> OneCycle | None:
+    def build_schedule(
+        self,
+        plan: BatchPlan,
+        cfg: BaseConfig,
+    ) -> OneCycle | None:
         """Return another learning-rate schedule, which derives from `OneCycle`."""
 
     def checkpointer(self, run: Run) -> Checkpoints | None:
@@ -84,7 +96,11 @@ class Component:
         """Return the context of a validation, in which the model may have other weights."""
         return nullcontext()
 
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+    def on_validation(
+        self,
+        run: Run,
+        results: dict[str, float],
+    ) -> None:
         """Called with the metrics of a validation, within `eval_weights`; it may add to them."""
 
     def on_train_end(self, run: Run) -> None:
@@ -140,17 +156,34 @@ class Components(list[Component]):
             step = component.wrap_step(run, step)
         return step
 
-    def parallelize(self, model: nn.Module, cfg: BaseConfig, world: World) -> Parallel:
+    def parallelize(
+        self,
+        model: nn.Module,
+        cfg: BaseConfig,
+        world: World,
+    ) -> Parallel:
         """Distribute the model by DistributedDataParallel, if no component does it otherwise."""
         own = _first(component.parallelize(model, cfg) for component in self)
-        return own or data_parallel(model, world, use_channels_last(cfg.speed, world.device))
+        return own or data_parallel(
+            model,
+            world,
+            use_channels_last(cfg.speed, world.device),
+        )
 
-    def build_optimizer(self, model: nn.Module, cfg: BaseConfig) -> Optimizer:
+    def build_optimizer(
+        self,
+        model: nn.Module,
+        cfg: BaseConfig,
+    ) -> Optimizer:
         """Build AdamW, if no component builds another optimizer."""
         own = _first(component.build_optimizer(model, cfg) for component in self)
         return own or adamw(model, cfg.optim)
 
-    def build_schedule(self, plan: BatchPlan, cfg: BaseConfig) -> OneCycle:
+    def build_schedule(
+        self,
+        plan: BatchPlan,
+        cfg: BaseConfig,
+    ) -> OneCycle:
         """Build 1cycle, if no component builds another schedule."""
         own = _first(component.build_schedule(plan, cfg) for component in self)
         return own or OneCycle(cfg.optim, plan)
@@ -158,7 +191,11 @@ class Components(list[Component]):
     def checkpointer(self, run: Run) -> Checkpoints:
         """Return what writes the checkpoints: a component, or rank 0."""
         own = _first(component.checkpointer(run) for component in self)
-        return own or Checkpoints(run.folder, run.cfg.run.keep, run.world)
+        return own or Checkpoints(
+            run.folder,
+            run.cfg.run.keep,
+            run.world,
+        )
 
     def on_train_start(self, run: Run) -> None:
         """Call each component."""
@@ -175,7 +212,11 @@ class Components(list[Component]):
         for component in self:
             component.on_log(run, row)
 
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+    def on_validation(
+        self,
+        run: Run,
+        results: dict[str, float],
+    ) -> None:
         """Call each component."""
         for component in self:
             component.on_validation(run, results)

@@ -197,13 +197,21 @@ class BaseConfig:
             self.speed.refuse("compile_mode", f"{problem}: {other} and optim.set_to_none=true")
 
 
-def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> C:
-    """Read a config from the command line, or `argv`, and the YAML files that it names; or a saved run's config."""
+def parse(
+    kind: type[C],
+    argv: list[str] | None = None,
+    saved: dict[str, Any] | None = None,
+) -> C:
+    """Read a config: of the command line, or `argv`, and its YAML files; or of a saved run."""
     options = sys.argv[1:] if argv is None else argv
     shows = [word for word in options if word.startswith(("-h", "--help", "--print_config"))]
     # 0.1 s: not for a training
     set_parsing_settings(docstring_parse_attribute_docstrings=bool(shows))
-    parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
+    parser = ArgumentParser(
+        description="Train the model.",
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
     parser.add_argument(
         "--config", action="config", help="A YAML file of options; later options override it."
     )
@@ -221,7 +229,11 @@ def parse(kind: type[C], argv: list[str] | None = None, saved: dict[str, Any] | 
     except (ArgumentError, TypeError, ValueError, YAMLError) as error:
         line = " ".join(str(error).split())
         plain = r"unrecognized arguments: --\1.\2"
-        line = re.sub(r"Group '(\w+)' does not accept option '(\w+)'", plain, line)
+        line = re.sub(
+            r"Group '(\w+)' does not accept option '(\w+)'",
+            plain,
+            line,
+        )
         raise UserError(line) from None
     if shows:  # with the values of this command, and exit
         parser.set_defaults(_flat(asdict(cfg)))

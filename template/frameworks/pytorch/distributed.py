@@ -36,7 +36,11 @@ class World:
         """Return rank 0's value on every rank."""
         values = [value]
         if self.size > 1:
-            dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+            dist.broadcast_object_list(
+                values,
+                src=0,
+                device=torch.device("cpu"),
+            )
         return values[0]
 
     def run_on_rank_zero(self, action: Callable[[], object]) -> None:
@@ -111,11 +115,21 @@ def data_parallel(model: nn.Module, world: World, channels_last: bool, **options
     if world.size == 1:
         return Parallel(model, nullcontext)
     device_ids = None if world.device.index is None else [world.device.index]
-    net = DistributedDataParallel(model, device_ids, gradient_as_bucket_view=True, **options)
+    net = DistributedDataParallel(
+        model,
+        device_ids,
+        gradient_as_bucket_view=True,
+        **options,
+    )
     return Parallel(net, net.no_sync)
 
 
-def seed_batch(world: World, seed: int, step: int, micro: int) -> torch.Generator:
+def seed_batch(
+    world: World,
+    seed: int,
+    step: int,
+    micro: int,
+) -> torch.Generator:
     """Seed the device's default generator for one micro-batch, and return it.
 
     So augmentation and dropout do not depend on the number of ranks, and a resumed run needs no RNG

@@ -32,7 +32,12 @@ class BatchPlan:
     eval_every: int
 
     @classmethod
-    def make(cls, cfg: TrainConfig, samples: int, ranks: int) -> "BatchPlan":
+    def make(
+        cls,
+        cfg: TrainConfig,
+        samples: int,
+        ranks: int,
+    ) -> "BatchPlan":
         """Compute the number of steps; refuse a global batch that does not fit."""
         accumulate = cfg.micro_batches(ranks)
         global_batch = cfg.micro_batch * ranks * accumulate
@@ -56,7 +61,12 @@ class BatchPlan:
         return step > 0 and (step % self.eval_every == 0 or step == self.total_steps)
 
 
-def train_batches(plan: BatchPlan, world: World, seed: int, first_step: int) -> Iterator[list[int]]:
+def train_batches(
+    plan: BatchPlan,
+    world: World,
+    seed: int,
+    first_step: int,
+) -> Iterator[list[int]]:
     """Yield the indices of each micro-batch of this rank.
 
     A step has the same samples on any number of ranks: the ranks take the micro-batches of one
@@ -75,7 +85,11 @@ def train_batches(plan: BatchPlan, world: World, seed: int, first_step: int) -> 
             yield order[begin : begin + plan.micro_batch].tolist()
 
 
-def val_batches(samples: int, micro_batch: int, world: World) -> tuple[list[list[int]], int]:
+def val_batches(
+    samples: int,
+    micro_batch: int,
+    world: World,
+) -> tuple[list[list[int]], int]:
     """Return the indices of each validation batch of this rank, and how many of the batches count.
 
     The ranks share the samples. A rank with one batch less repeats a sample, which does not count,
@@ -85,7 +99,14 @@ def val_batches(samples: int, micro_batch: int, world: World) -> tuple[list[list
         few = f"there are only {samples} validation samples for {world.size} ranks"
         raise UserError(f"{few}: use fewer ranks")
     own = range(world.rank, samples, world.size)
-    batches = [list(own[begin : begin + micro_batch]) for begin in range(0, len(own), micro_batch)]
+    batches = [
+        list(own[begin : begin + micro_batch])
+        for begin in range(
+            0,
+            len(own),
+            micro_batch,
+        )
+    ]
     most = math.ceil(math.ceil(samples / world.size) / micro_batch)
     return batches + [[0]] * (most - len(batches)), len(batches)
 
@@ -104,7 +125,11 @@ class Loader:
         self.device = world.device
         self.has_streams = world.device.type not in ("cpu", "mps")
         self.pin_memory = cfg.pin_memory and self.has_streams and not is_on_device(dataset)
-        self.workers, self.reason = choose_workers(cfg, dataset, world.device)
+        self.workers, self.reason = choose_workers(
+            cfg,
+            dataset,
+            world.device,
+        )
         self.loader: Iterable[Any] | None = None
         batches = own_loader(dataset)
         if batches is not None:
@@ -195,7 +220,11 @@ def init_worker(_: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))  # seconds
 
 
-def choose_workers(cfg: LoaderConfig, dataset: Dataset, device: torch.device) -> tuple[int, str]:
+def choose_workers(
+    cfg: LoaderConfig,
+    dataset: Dataset,
+    device: torch.device,
+) -> tuple[int, str]:
     """Return the number of loader processes, and why if the config leaves it open."""
     if cfg.workers != "auto":
         return cfg.workers, ""

@@ -34,7 +34,12 @@ class Log:
         run.world.run_on_rank_zero(self._prepare)
         self.stream = self.file.open("a", encoding="utf-8") if run.world.rank == 0 else None
         off = None if self.stream else True  # None: off unless stderr is a terminal
-        self.bar = tqdm(total=run.plan.total_steps, initial=run.step, unit="step", disable=off)
+        self.bar = tqdm(
+            total=run.plan.total_steps,
+            initial=run.step,
+            unit="step",
+            disable=off,
+        )
         self.started = time.perf_counter()
         self._begin_interval()
 
@@ -105,7 +110,12 @@ class Log:
         self.bar.update(self.run.step - self.bar.n)
         self.write("train", row, show=bool(self.bar.disable))
 
-    def write(self, split: str, values: dict[str, float], show: bool = True) -> None:
+    def write(
+        self,
+        split: str,
+        values: dict[str, float],
+        show: bool = True,
+    ) -> None:
         """Write a row and begin an interval: the speed does not count the time of a validation."""
         self._begin_interval()
         if not self.stream:
@@ -161,6 +171,12 @@ def _commit() -> str:
     describe = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
     folder = Path(__file__).parent
     with suppress(OSError):
-        done = subprocess.run(describe, cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            describe,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return done.stdout.strip()
     return ""

@@ -65,7 +65,12 @@ class Meter:
         tensors = [value for value in values if isinstance(value, Tensor)]
         numbers = sum(value for value in values if not isinstance(value, Tensor))
         if not tensors:
-            return torch.full((), numbers, dtype=self.dtype, device=self.world.device)
+            return torch.full(
+                (),
+                numbers,
+                dtype=self.dtype,
+                device=self.world.device,
+            )
         return torch.stack(tensors).to(self.dtype).sum(0) + numbers
 
 
@@ -74,11 +79,23 @@ def _copy(value: Tensor | float) -> Tensor | float:
 
 
 def _mean(sums: list[float], counts: list[float]) -> float:
-    means = [total / count for total, count in zip(sums, counts, strict=True) if count]
+    means = [
+        total / count
+        for total, count in zip(
+            sums,
+            counts,
+            strict=True,
+        )
+        if count
+    ]
     return sum(means) / len(means) if means else math.nan
 
 
-def check_finite(row: Mapping[str, float], step: int, fp16: bool) -> None:
+def check_finite(
+    row: Mapping[str, float],
+    step: int,
+    fp16: bool,
+) -> None:
     """Refuse to go on with NaN or infinity; fp16 skips a step whose gradients are not finite."""
     if math.isfinite(row["loss"]) and (fp16 or math.isfinite(row["grad_norm"])):
         return

@@ -95,10 +95,32 @@ class OneCycle:
         rise = Phase(0.0, top, (initial, self.peak), (high, low))
         if cfg.three_phase:
             middle = min(2 * top, end - 1)
-            fall = Phase(top, middle, (self.peak, initial), (low, high))
-            self.phases = [rise, fall, Phase(middle, end, (initial, final), (high, high))]
+            fall = Phase(
+                top,
+                middle,
+                (self.peak, initial),
+                (low, high),
+            )
+            self.phases = [
+                rise,
+                fall,
+                Phase(
+                    middle,
+                    end,
+                    (initial, final),
+                    (high, high),
+                ),
+            ]
         else:
-            self.phases = [rise, Phase(top, end, (self.peak, final), (low, high))]
+            self.phases = [
+                rise,
+                Phase(
+                    top,
+                    end,
+                    (self.peak, final),
+                    (low, high),
+                ),
+            ]
 
     def set(self, optimizer: Optimizer, step: int) -> float:
         """Set the learning rate and, in optimizers that have it, the momentum (beta1) of a step."""
@@ -114,7 +136,12 @@ class OneCycle:
                 group["momentum"] = momentum
         return lr
 
-    def _anneal(self, start: float, end: float, progress: float) -> float:
+    def _anneal(
+        self,
+        start: float,
+        end: float,
+        progress: float,
+    ) -> float:
         progress = min(progress, 1.0)
         left = 1 - progress
         if self.cfg.anneal_strategy == "cos":
@@ -130,5 +157,9 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
         raise UserError(f"the checkpoint was saved with {before}, not {name}: use another run.name")
     configured = [group.copy() for group in optimizer.param_groups]
     optimizer.load_state_dict(saved["optimizer"])
-    for group, kept in zip(optimizer.param_groups, configured, strict=True):
+    for group, kept in zip(
+        optimizer.param_groups,
+        configured,
+        strict=True,
+    ):
         group.update(kept | {"params": group["params"]})

@@ -81,7 +81,11 @@ def best(device: torch.device) -> Choice:
             if capabilities.get(capability):
                 return Choice("bf16", f"the CPU has {capability}")
         return Choice("fp32", "the CPU has neither avx512_bf16 nor amx_bf16")
-    supports_bf16 = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    supports_bf16 = getattr(
+        torch.get_device_module(device),
+        "is_bf16_supported",
+        None,
+    )
     if supports_bf16 and supports_bf16(including_emulation=False):
         return Choice("bf16", f"the {device.type} supports it")
     return Choice("fp32", f"the {device.type} does not support bf16")

@@ -14,7 +14,11 @@ from .distributed import World
 class StopRequests:
     """In the context, a signal only sets a flag, which the ranks share after each step."""
 
-    def __init__(self, world: World, hours: float | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        hours: float | None = None,
+    ) -> None:
         self.world = world
         self.requested = False
         self.deadline = time.monotonic() + 3600 * hours if hours else math.inf

@@ -26,10 +26,9 @@ from ..train import train
 CPU = World(0, 1, torch.device("cpu"))
 SMALL = ["--run.name=first", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
 SMALL += ["--train.micro_batch=4", "--train.steps=12", "--train.eval_every=4", "--log.every=2"]
-if (
-    os.environ.setdefault("OMP_NUM_THREADS", "1") == "1"
-):  # for the programs that tests start as well
-    torch.set_num_threads(1)  # sums depend on the number of threads
+# Sums depend on the number of threads, also in the programs that tests start.
+if os.environ.setdefault("OMP_NUM_THREADS", "1") == "1":
+    torch.set_num_threads(1)
 
 
 class First(Subset[Any]):
@@ -44,7 +43,7 @@ load_all = functools.cache(data.load)
 
 @contextmanager
 def few_samples() -> Iterator[None]:
-    """Train with 36 samples, which are 9 small batches; validate with 11, whose last batch is smaller."""
+    """Train with 36 samples, which are 9 small batches; validate with 11."""
 
     def load(cfg: DataConfig) -> tuple[Any, Any, Any]:
         train_set, val_set, spec = load_all(cfg)
@@ -60,22 +59,35 @@ def config(folder: Path, *options: str) -> Config:
 
 
 @few_samples()
-def train_here(folder: Path, *options: str, world: World = CPU) -> dict[str, float]:
+def train_here(
+    folder: Path,
+    *options: str,
+    world: World = CPU,
+) -> dict[str, float]:
     """Train in this process."""
     return train(config(folder, *options), world)
 
 
-def run_program(module: str, *arguments: object, ranks: int = 1) -> None:
+def run_program(
+    module: str,
+    *arguments: object,
+    ranks: int = 1,
+) -> None:
     """Run the `__main__` part of a test module, under torchrun if there are several ranks."""
-    torchrun = (
-        ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
-        if ranks > 1
-        else []
+    command = [sys.executable]
+    if ranks > 1:
+        command += ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
+    package = Path(__file__).parents[1]
+    command += ["-m", f"{package.name}.tests.{module}", *map(str, arguments)]
+    path = f"{package.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    variables = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(
+        command,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    root, package = Path(__file__).parents[2], Path(__file__).parents[1].name
-    command = [sys.executable, *torchrun, "-m", f"{package}.tests.{module}", *map(str, arguments)]
-    variables = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -84,7 +96,11 @@ def at_step(step: int, action: Callable[[torch.optim.Optimizer], object]) -> Ite
     """Run an action in a step, counted from 0: between its backward pass and its update."""
     original = OneCycle.set
 
-    def act_and_set(schedule: OneCycle, optimizer: torch.optim.Optimizer, number: int) -> float:
+    def act_and_set(
+        schedule: OneCycle,
+        optimizer: torch.optim.Optimizer,
+        number: int,
+    ) -> float:
         if number == step:
             action(optimizer)
         return original(schedule, optimizer, number)
@@ -100,18 +116,21 @@ def ask_to_stop(_: object = None) -> None:
 
 def state(folder: Path) -> dict[str, Any]:
     """Return the newest checkpoint of a run."""
-    found = checkpoint.newest(folder / "first" / "checkpoints")
-    assert found is not None
-    return dict(torch.load(found / "state.pt", weights_only=True))
+    newest = checkpoint.newest(folder / "first" / "checkpoints")
+    assert newest is not None
+    return dict(torch.load(newest / "state.pt", weights_only=True))
 
 
 def rows(folder: Path, split: str) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl without times."""
-    found = [json.loads(line) for line in (folder / "first/metrics.jsonl").read_text().splitlines()]
-    times = {"seconds", "samples_per_second", "data_wait"}
-    return [
-        {key: row[key] for key in row if key not in times} for row in found if row["split"] == split
-    ]
+    chosen = []
+    for line in (folder / "first/metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        for time in ("seconds", "samples_per_second", "data_wait"):
+            row.pop(time, None)
+        if row["split"] == split:
+            chosen.append(row)
+    return chosen
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -124,6 +143,6 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def parameters(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a state dict without what BatchNorm counts: on two ranks, each has those of its own samples."""
+    """Return a state dict without what BatchNorm counts, which differs between two ranks."""
     counted = ("running_mean", "running_var", "num_batches_tracked")
     return {name: value for name, value in model.items() if not name.endswith(counted)}

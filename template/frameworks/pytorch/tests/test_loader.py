@@ -1,5 +1,6 @@
 """Batches of ordinary datasets, and sample order."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -40,18 +41,37 @@ class Collated(Dicts):
         (Collated(), {"x": torch.tensor([1.0] * 3 + [3.0] * 3)}),
     ],
 )
-def test_ordinary_datasets_become_batches(dataset: Any, expected: Any, workers: int) -> None:
-    batches = list(Loader(dataset, [[0], [1, 3]], LoaderConfig(workers=workers), CPU))
+def test_ordinary_datasets_become_batches(
+    dataset: Any,
+    expected: Any,
+    workers: int,
+) -> None:
+    batches = list(
+        Loader(
+            dataset,
+            [[0], [1, 3]],
+            LoaderConfig(workers=workers),
+            CPU,
+        )
+    )
     assert len(batches) == 2
     torch.testing.assert_close(batches[1], expected)
 
 
 def test_epochs_have_no_sample_twice_and_differ_and_a_resumed_order_continues() -> None:
-    plan = BatchPlan.make(TrainConfig(epochs=2, micro_batch=5, accumulate=2), 105, 1)
-    order = list(train_batches(plan, CPU, 0, 0))
-    first, second = (
-        [index for batch in half for index in batch] for half in (order[:20], order[20:])
+    plan = BatchPlan.make(
+        TrainConfig(
+            epochs=2,
+            micro_batch=5,
+            accumulate=2,
+        ),
+        105,
+        1,
     )
-    assert len(set(first)) == len(set(second)) == 100
+    order = list(train_batches(plan, CPU, 0, 0))
+    first = list(chain(*order[:20]))
+    second = list(chain(*order[20:]))
+    assert len(set(first)) == 100
+    assert len(set(second)) == 100
     assert first != second
     assert list(train_batches(plan, CPU, 0, 13)) == order[26:]

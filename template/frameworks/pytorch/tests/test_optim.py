@@ -49,13 +49,28 @@ def test_one_cycle_equals_torch(
         three_phase=three_phase,
         anneal_strategy=strategy,
     )
-    schedule = OneCycle(cfg, BatchPlan(1000, 8, 1, 8, 125, steps, 10))
+    schedule = OneCycle(
+        cfg,
+        BatchPlan(
+            1000,
+            8,
+            1,
+            8,
+            125,
+            steps,
+            10,
+        ),
+    )
     for step in range(steps):
         if step > 0:
             theirs.step()
             reference.step()
         lr = schedule.set(ours, step)
-        for group, expected in zip(ours.param_groups, theirs.param_groups, strict=True):
+        for group, expected in zip(
+            ours.param_groups,
+            theirs.param_groups,
+            strict=True,
+        ):
             assert lr == group["lr"] == pytest.approx(expected["lr"])
             assert group["betas"] == pytest.approx(expected["betas"])
 
@@ -65,9 +80,17 @@ def test_one_cycle_equals_torch(
 def test_clipping_equals_torch(max_norm: float | None, max_value: float | None) -> None:
     ours, theirs = ([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))] for _ in range(2))
     for parameters in (ours, theirs):
-        parameters[0].grad, parameters[1].grad = torch.tensor([3.0, -4.0]), torch.tensor([12.0])
+        parameters[0].grad = torch.tensor([3.0, -4.0])
+        parameters[1].grad = torch.tensor([12.0])
     if max_value is not None:
         nn.utils.clip_grad_value_(theirs, max_value)
     expected = nn.utils.clip_grad_norm_(theirs, max_norm or 1e9)
-    torch.testing.assert_close(clip(ours, max_norm, max_value), expected)
+    torch.testing.assert_close(
+        clip(
+            ours,
+            max_norm,
+            max_value,
+        ),
+        expected,
+    )
     torch.testing.assert_close([it.grad for it in ours], [it.grad for it in theirs])

@@ -1,4 +1,4 @@
-"""No step waits for the device: on "meta", whose tensors have no values, and on a GPU, if there is one."""
+"""No step waits for the device: on "meta", whose tensors have no values, and on a GPU."""
 
 import os
 from collections.abc import Callable
@@ -26,39 +26,65 @@ META = torch.device("meta")
 
 
 class NoHostTensors(TorchFunctionMode):
-    """Refuses operations on tensors of the device and of the host, such as copies, for which a GPU waits."""
+    """Refuses what a GPU waits for: operations on tensors of the device and of the host, copies."""
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: Any = None
     ) -> Any:
-        found = function(*arguments, **(options or {}))
-        values = [found, *arguments, *(options or {}).values()]
-        values += [part for value in values if isinstance(value, list | tuple) for part in value]
-        tensors = [value for value in values if isinstance(value, Tensor)]
+        result = function(*arguments, **(options or {}))
+        values = [result, *arguments, *(options or {}).values()]
+        tensors: list[Tensor] = []
+        for value in values:
+            parts = value if isinstance(value, list | tuple) else [value]
+            tensors += [part for part in parts if isinstance(part, Tensor)]
         on_host = [value for value in tensors if value.device != META and value.ndim > 0]
         copies = on_host or function in (torch.tensor, torch.as_tensor)
         assert not (copies and any(value.device == META for value in tensors)), (
             f"{function} of a tensor of the host"
         )
-        return found
+        return result
 
 
 def train_on_meta(folder: Path, fault: Callable[[Tensor], object] = lambda _: None) -> None:
     """Run the parts of 3 steps, with a fault after the forward pass."""
-    cfg, (train_set, _, spec) = config(folder, "--optim.fused=false"), load_all(DataConfig())
-    model, prepare = build(ModelConfig(), spec).to(META), data.Prepare(spec, DataConfig()).to(META)
-    optimizer, meter = adamw(model, cfg.optim), Meter(World(0, 1, META))
-    schedule = OneCycle(cfg.optim, BatchPlan.make(cfg.train, len(train_set), 1))
+    cfg = config(folder, "--optim.fused=false")
+    train_set, _, spec = load_all(DataConfig())
+    model = build(ModelConfig(), spec).to(META)
+    prepare = data.Prepare(spec, DataConfig()).to(META)
+    optimizer = adamw(model, cfg.optim)
+    meter = Meter(World(0, 1, META))
+    schedule = OneCycle(
+        cfg.optim,
+        BatchPlan.make(
+            cfg.train,
+            len(train_set),
+            1,
+        ),
+    )
     loaded = [
         map_tensors(lambda part: part.to(META), it)
-        for it in Loader(train_set, [[0, 1]] * 3, cfg.loader, CPU)
+        for it in Loader(
+            train_set,
+            [[0, 1]] * 3,
+            cfg.loader,
+            CPU,
+        )
     ]
     # it does not know this device
-    no_autocast = mock.patch.object(torch, "autocast", return_value=nullcontext())
+    no_autocast = mock.patch.object(
+        torch,
+        "autocast",
+        return_value=nullcontext(),
+    )
     with no_autocast, NoHostTensors():
         for step in range(3):
             loss, metrics = compute_loss(
-                model, prepare(loaded[step], True, torch.default_generator)
+                model,
+                prepare(
+                    loaded[step],
+                    True,
+                    torch.default_generator,
+                ),
             )
             fault(loss)
             loss.backward()
@@ -105,9 +131,24 @@ def test_training_on_a_gpu_synchronizes_for_rows_only(tmp_path: Path) -> None:
                 torch.cuda.set_sync_debug_mode(mode)
             return original(*arguments)
 
-        return mock.patch.object(owner, name, set_mode_and_call)
+        return mock.patch.object(
+            owner,
+            name,
+            set_mode_and_call,
+        )
 
-    with in_mode(Log, "wait_for", "error"), in_mode(Meter, "read", "default"):
+    with (
+        in_mode(
+            Log,
+            "wait_for",
+            "error",
+        ),
+        in_mode(
+            Meter,
+            "read",
+            "default",
+        ),
+    ):
         train_here(
             tmp_path,
             "--run.device=accelerator",

@@ -55,7 +55,11 @@ class Section:
 
     def refuse(self, key: str, why: str) -> NoReturn:
         """Raise a UserError about the value of a field."""
-        section = re.sub(r"\B(?=[A-Z])", "_", type(self).__name__.removesuffix("Config")).lower()
+        section = re.sub(
+            r"\B(?=[A-Z])",
+            "_",
+            type(self).__name__.removesuffix("Config"),
+        ).lower()
         raise UserError(f"{section}.{key} is {getattr(self, key)}: {why}")
 
 

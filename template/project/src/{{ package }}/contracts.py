@@ -39,7 +39,12 @@ class Stream(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batches(self, cfg: Any, workers: int, pin_memory: bool) -> Iterator[Any]:
+    def batches(
+        self,
+        cfg: Any,
+        workers: int,
+        pin_memory: bool,
+    ) -> Iterator[Any]:
         """Yield the batches of this rank, without end."""
 
 
@@ -50,7 +55,12 @@ Dataset = Samples | Batches | Stream
 class Prepare(Protocol):
     """`Prepare(spec, cfg)` of data.py, a module: what happens to a batch on the device."""
 
-    def __call__(self, batch: Any, training: bool, generator: torch.Generator) -> Any:
+    def __call__(
+        self,
+        batch: Any,
+        training: bool,
+        generator: torch.Generator,
+    ) -> Any:
         """Return the arguments of `forward`; augment in training, with the generator."""
 
 
@@ -78,11 +88,17 @@ def own_loader(dataset: Any) -> Callable[..., Iterator[Any]] | None:
 
 def is_in_memory(dataset: Any) -> bool:
     """Return `in_memory`: whether loading is so fast that it needs no worker processes."""
-    return bool(getattr(dataset, "in_memory", isinstance(dataset, TensorDataset)))
+    return bool(
+        getattr(
+            dataset,
+            "in_memory",
+            isinstance(dataset, TensorDataset),
+        )
+    )
 
 
 def is_on_device(dataset: Any) -> bool:
-    """Return `on_device`: whether its batches are in GPU memory; they are on the host without it."""
+    """Return `on_device`: whether its batches are in GPU memory, and not on the host."""
     return bool(getattr(dataset, "on_device", False))
 
 

@@ -31,7 +31,11 @@ def one_line() -> Iterator[None]:
     except (UserError, OSError) as error:
         # an error in a loader worker begins with its traceback
         last = str(error).strip().splitlines()[-1]
-        print(f"error: {last.split('UserError: ')[-1]}", file=sys.stderr, flush=True)
+        print(
+            f"error: {last.split('UserError: ')[-1]}",
+            file=sys.stderr,
+            flush=True,
+        )
         raise SystemExit(int(os.environ.get("ERROR_STATUS", "1"))) from None
     except Stopped as stopped:
         if os.environ.get("RANK", "0") == "0":
@@ -45,14 +49,22 @@ def end_with_launcher() -> None:
     Else a rank could wait for the others for half an hour, and keep its GPU.
     """
     if "LOCAL_RANK" in os.environ:  # set by torchrun, `accelerate launch`, Lightning and others
-        threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(
+            target=_end_after,
+            args=(os.getppid(),),
+            daemon=True,
+        ).start()
 
 
 def _end_after(launcher: int) -> None:
     while os.getppid() == launcher:
         time.sleep(5)
     with suppress(OSError):  # nobody may read stderr any more
-        print("error: the launcher of this rank is gone", file=sys.stderr, flush=True)
+        print(
+            "error: the launcher of this rank is gone",
+            file=sys.stderr,
+            flush=True,
+        )
     os.kill(os.getpid(), signal.SIGTERM)  # in training, this saves a checkpoint
     time.sleep(30)
     os._exit(1)  # it hangs

@@ -14,8 +14,10 @@ def samples(dataset: Any) -> set[bytes]:
     """Return the bytes of each sample."""
     batch = load_batch(dataset, [*range(len(dataset))])
     parts = batch.values() if isinstance(batch, dict) else batch
-    rows = ([row.tobytes() for row in part.numpy()] for part in parts)
-    return {b"".join(sample) for sample in zip(*rows, strict=True)}
+    found = set()
+    for rows in zip(*(part.numpy() for part in parts), strict=True):
+        found.add(b"".join(row.tobytes() for row in rows))
+    return found
 
 
 def test_splits_have_no_sample_in_common() -> None:
@@ -27,10 +29,23 @@ def test_splits_have_no_sample_in_common() -> None:
 def test_prepared_inputs_are_normalized_or_in_the_vocabulary() -> None:
     train_set, _, spec = load_all(DataConfig())
     loaded = load_batch(train_set, [*range(len(train_set))])
-    batch = Prepare(spec, DataConfig())(loaded, False, torch.default_generator)
+    batch = Prepare(spec, DataConfig())(
+        loaded,
+        False,
+        torch.default_generator,
+    )
     inputs = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     if inputs.is_floating_point():
         assert inputs.mean().item() == pytest.approx(0, abs=1e-3)
         assert inputs.std().item() == pytest.approx(1, abs=1e-2)
     else:
-        assert 0 <= inputs.min() < inputs.max() < getattr(spec, "vocabulary", 0)
+        assert (
+            0
+            <= inputs.min()
+            < inputs.max()
+            < getattr(
+                spec,
+                "vocabulary",
+                0,
+            )
+        )

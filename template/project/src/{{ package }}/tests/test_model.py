@@ -44,11 +44,8 @@ def test_loss_is_a_finite_scalar_and_the_mean_of_its_metric(built: Built, traini
     total, count = metrics["loss"]
     assert count >= 8
     assert float(total) / float(count) == pytest.approx(loss.item(), rel=1e-4)
-    assert not any(
-        isinstance(part, Tensor) and part.requires_grad
-        for pair in metrics.values()
-        for part in pair
-    )
+    for pair in metrics.values():
+        assert not any(isinstance(part, Tensor) and part.requires_grad for part in pair)
 
 
 def test_gradients_reach_every_parameter(built: Built) -> None:
@@ -70,7 +67,11 @@ def test_no_bias_before_batch_norm(built: Built) -> None:
     producers: dict[int, tuple[nn.Module, Tensor]] = {}
     found: list[nn.Module] = []
 
-    def remember(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+    def remember(
+        layer: nn.Module,
+        arguments: tuple[Any, ...],
+        output: Any,
+    ) -> None:
         producer, _ = producers.get(id(arguments[0]), (None, None))
         if (
             isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
