@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fastproj.shared.versions import newest
+from fastproj.template.versions import newest
 from packaging.version import Version
 from template_bundle import declared_version, releases
 

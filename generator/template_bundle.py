@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from fastproj.shared import git
-from fastproj.shared.errors import FastprojError
-from fastproj.shared.scratch import scratch_folder
-from fastproj.shared.versions import version_of
+from fastproj import git
+from fastproj.errors import FastprojError
+from fastproj.scratch import scratch_folder
+from fastproj.template.versions import version_of
 from packaging.version import Version
 
 PLACE = "generator/fastproj/_template.bundle"

@@ -67,7 +67,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
     """Return the message and exit status for an expected failure; raise any other again."""
     import typer
 
-    from .shared.errors import FastprojError
+    from .errors import FastprojError
 
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
@@ -90,7 +90,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    from .shared.errors import without_passwords
+    from .errors import without_passwords
 
     print(f"fastproj: {without_passwords(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from . import run_commands
+from .errors import UsageError, without_passwords
 from .options import AnswersCommand, Data, DryRun, Json, Names, ProjectFolder, Where, with_answers
-from .shared.answers import SPELLINGS
-from .shared.errors import UsageError, without_passwords
+from .template.answers import SPELLINGS
 
 _EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); 128 + N after signal N."
 
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 def _version(show: bool) -> None:
     if show:
-        from .shared.embedded import template_version
+        from .template.embedded import template_version
 
         print(f"fastproj {template_version()}")
         raise typer.Exit
@@ -39,7 +39,7 @@ _VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Sho
 @app.callback()
 def fastproj(version: Annotated[bool, _VERSION] = False) -> None:
     """Render a fast, correct, readable PyTorch training repository that is yours."""
-    from .shared import git
+    from . import git
 
     git.forget_callers_repository()
 
@@ -80,7 +80,7 @@ def new(
     """
     from . import show
     from .creating import hardware, project
-    from .shared import rendering
+    from .template import rendering
 
     target = project.destination(name, output)
     if not yes and not (sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty()):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from .shared.answers import ANSWERS, choices, option
+from .template.answers import ANSWERS, choices, option
 
 Data = Annotated[
     list[str] | None, typer.Option(help="Answer KEY=VALUE to any other question of the template.")
@@ -30,7 +30,7 @@ class AnswersCommand(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         """Return the help."""
-        from .shared import embedded, template
+        from .template import embedded, template
 
         questions = template.questions_in(embedded.QUESTIONS)
         for parameter in self.params:

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from .shared.answers import ANSWERS_FILE, as_text, shown_name
+from .template.answers import ANSWERS_FILE, as_text, shown_name
 
 if TYPE_CHECKING:  # no command needs all of them
     from .creating.hardware import Machine

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 from fastproj.__main__ import main
-from fastproj.shared import embedded, rendering
+from fastproj.template import embedded, rendering
 from program import Fastproj
 from updating import git
 

@@ -4,7 +4,7 @@ import keyword
 import re
 import sys
 
-from ..shared.errors import UsageError
+from ..errors import UsageError
 
 LONGEST = 60
 

@@ -4,12 +4,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..shared import git
-from ..shared.answers import combine
-from ..shared.errors import FastprojError
-from ..shared.rendering import Answers, copy
-from ..shared.scratch import scratch_folder
-from ..shared.template import open_template, questions_in
+from .. import git
+from ..errors import FastprojError
+from ..scratch import scratch_folder
+from ..template.answers import combine
+from ..template.clone import open_template, questions_in
+from ..template.rendering import Answers, copy
 from . import names
 from .hardware import Machine
 

@@ -8,8 +8,8 @@ import questionary
 import yaml
 from questionary import Choice
 
-from ..shared.answers import as_text, option, shown_name
-from ..shared.errors import FastprojError
+from ..errors import FastprojError
+from ..template.answers import as_text, option, shown_name
 from .question import Question
 
 _STYLE = questionary.Style(

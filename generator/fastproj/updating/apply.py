@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from ..shared.errors import FastprojError
+from ..errors import FastprojError
 from .merge import Merged
 from .repository import Repository
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..shared import embedded
-from ..shared.answers import did_you_mean
-from ..shared.errors import FastprojError, UsageError
-from ..shared.scratch import scratch_folder
-from ..shared.template import questions_in
+from ..errors import FastprojError, UsageError
+from ..scratch import scratch_folder
+from ..template import embedded
+from ..template.answers import did_you_mean
+from ..template.clone import questions_in
 from .project import Project, read_project, root_of
 from .update import Updated, Wanted, update
 

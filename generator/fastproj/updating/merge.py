@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from ..shared.answers import ANSWERS_FILE
-from ..shared.errors import FastprojError
+from ..errors import FastprojError
+from ..template.answers import ANSWERS_FILE
 from .repository import Repository, Tree
 
 # Whatever the user prefers, renamed files are followed, and the user's files stay in their folders.

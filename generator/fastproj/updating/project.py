@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..shared.answers import ANSWERS_FILE
-from ..shared.embedded import is_embedded
-from ..shared.errors import FastprojError
-from ..shared.scratch import scratch_folder
-from ..shared.template import Template, open_template
-from ..shared.versions import version_of
-from ..shared.yaml_file import RESTORE, answers_in, read_answers
+from ..errors import FastprojError
+from ..scratch import scratch_folder
+from ..template.answers import ANSWERS_FILE
+from ..template.clone import Template, open_template
+from ..template.embedded import is_embedded
+from ..template.versions import version_of
+from ..template.yaml_file import RESTORE, answers_in, read_answers
 from .repository import Repository, open_at
 
 

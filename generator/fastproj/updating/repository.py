@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..shared.errors import FastprojError
-from ..shared.git import Result, require_merges, run
+from ..errors import FastprojError
+from ..git import Result, require_merges, run
 
 Tree = dict[str, str]
 """Mode and object id of each file by its path, such as `100644 8ab686ea`."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from ..shared.answers import ANSWERS_FILE, combine, option
-from ..shared.errors import FastprojError
-from ..shared.rendering import Rendered, copy, preload
-from ..shared.scratch import scratch_folder
-from ..shared.template import Template, questions_in
+from ..errors import FastprojError
+from ..scratch import scratch_folder
+from ..template.answers import ANSWERS_FILE, combine, option
+from ..template.clone import Template, questions_in
+from ..template.rendering import Rendered, copy, preload
 from .apply import apply, check, check_ready
 from .merge import Merged, merge
 from .project import Project, newest_for, read_project

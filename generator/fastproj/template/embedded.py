@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from secrets import token_hex
 
-from .errors import FastprojError
+from ..errors import FastprojError
 from .versions import newest, version_of
 
 QUESTIONS = Path(__file__).parents[1]

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from .errors import FastprojError
+from ..errors import FastprojError
 
 # What git looks for in a folder (its setup.c, is_git_directory): the second has `objects` and
 # `refs` elsewhere.

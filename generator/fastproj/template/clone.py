@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import embedded, git
-from .errors import FastprojError
+from .. import git
+from ..errors import FastprojError
+from . import embedded
 from .versions import version_of
 from .yaml_file import read_yaml
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from .errors import UsageError
+from ..errors import UsageError
 
 ANSWERS_FILE = ".copier-answers.yml"
 """File of a project in which copier records the answers."""

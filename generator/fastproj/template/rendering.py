@@ -11,10 +11,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from ..errors import FastprojError, UsageError
 from .answers import ANSWERS_FILE, option
-from .errors import FastprojError, UsageError
+from .clone import Template
 from .inspection import check_links, check_rendered
-from .template import Template
 from .yaml_file import answers_in, read_answers
 
 Answers = dict[str, Any]

@@ -4,8 +4,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from ..errors import FastprojError
 from .answers import ANSWERS_FILE
-from .errors import FastprojError
 
 _LAST = f"$(git log -1 --diff-filter=AM --format=%h -- {ANSWERS_FILE})"
 RESTORE = f"go to a project that fastproj rendered, or restore the file: git checkout {_LAST} -- {ANSWERS_FILE}"
