@@ -5,16 +5,38 @@ Modules that are slow to import are imported inside the commands, so that `--hel
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import run_commands
 from .errors import UsageError, without_passwords
-from .options import AnswersCommand, Data, DryRun, Json, Names, ProjectFolder, Where, with_answers
+from .options import (
+    AnswersCommand,
+    Author,
+    Components,
+    Data,
+    DryRun,
+    Framework,
+    Gpus,
+    Licence,
+    Model,
+    Names,
+    Nodes,
+    ProjectFolder,
+    TensorCores,
+    Where,
+    answers_in,
+)
 from .template.answers import SPELLINGS
 
-_EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); 128 + N after signal N."
+if TYPE_CHECKING:  # slow to import
+    from .updating.update import UpdateResult
+
+_EXITS = (
+    "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); "
+    "128 + N after signal N."
+)
 
 app = typer.Typer(
     name="fastproj",
@@ -55,10 +77,17 @@ def detect() -> None:
 
 
 @app.command(cls=AnswersCommand)
-@with_answers
 def new(
-    *,
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the project and of its folder.")],
+    gpus: Gpus = None,
+    nodes: Nodes = None,
+    tensor_cores: TensorCores = None,
+    framework: Framework = None,
+    model: Model = None,
+    author: Author = None,
+    licence: Licence = None,
+    components: Components = None,
     data: Data = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Accept the detected and default answers.")
@@ -72,7 +101,6 @@ def new(
     no_git: Annotated[
         bool, typer.Option("--no-git", help="Do not create a git repository.")
     ] = False,
-    **answers: Any,
 ) -> None:
     """Create a project.
 
@@ -90,48 +118,57 @@ def new(
     if not yes:
         print(show.detected(machine), flush=True)
     created = project.create(
-        target, template, answers, data or [], machine, ask=not yes, commit=not no_git
+        target, template, answers_in(context), data or [], machine, ask=not yes, commit=not no_git
     )
     print(without_passwords(show.created(created, machine)))
 
 
 @app.command(cls=AnswersCommand)
-@with_answers
 def update(
-    *,
+    context: typer.Context,
     where: Where = Path(),
     to: Annotated[
         str | None, typer.Option(help="Version of the template; the newest by default.")
     ] = None,
+    gpus: Gpus = None,
+    nodes: Nodes = None,
+    tensor_cores: TensorCores = None,
+    framework: Framework = None,
+    model: Model = None,
+    author: Author = None,
+    licence: Licence = None,
+    components: Components = None,
     data: Data = None,
     dry_run: DryRun = False,
     template: Annotated[
         str | None, typer.Option(help="New location of the template, recorded in the project.")
     ] = None,
-    **answers: Any,
 ) -> None:
     """Update a project to a newer template or to other answers.
 
     Your changes are kept; the result is staged.
     """
     from . import show
-    from .updating.update import Wanted
+    from .updating.update import Request
     from .updating.update import update as run_update
 
-    result = run_update(where, Wanted(to, template, answers, data, dry_run))
+    request = Request(answers_in(context), data or [], to, template, dry_run)
+    result = run_update(where, request)
     print(without_passwords(show.updated(result, dry_run)))
-    _exit(result.conflicts)
+    _exit(result)
 
 
 @app.command()
-def status(where: Where = Path(), json: Json = False) -> None:
+def status(
+    where: Where = Path(), json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
     """Show a project's version, the newest version and the answers. Exits with 3 if outdated."""
     from . import show
     from .updating.project import status as read_status
 
-    found = read_status(where)
-    print(without_passwords(show.as_json(found) if json else show.status_text(found)))
-    if found.behind:
+    state = read_status(where)
+    print(without_passwords(show.as_json(state) if json else show.status_text(state)))
+    if state.behind:
         raise typer.Exit(3)  # 1 is an error
 
 
@@ -139,9 +176,9 @@ def status(where: Where = Path(), json: Json = False) -> None:
 def components(where: Where = Path()) -> None:
     """List the components, and mark those that a project has."""
     from . import show
-    from .updating.components import listed
+    from .updating.components import read_components
 
-    print(show.listed(listed(where)))
+    print(show.component_list(read_components(where)))
 
 
 @app.command()
@@ -152,9 +189,9 @@ def add(
     from . import show
     from .updating.components import add as run_add
 
-    changed = run_add(project, names, dry_run, data or [])
-    print(without_passwords(show.added(changed, names, dry_run)))
-    _exit(changed.updated.conflicts)
+    result, components = run_add(project, names, dry_run, data or [])
+    print(without_passwords(show.added(result, components, names, dry_run)))
+    _exit(result)
 
 
 @app.command()
@@ -163,9 +200,9 @@ def remove(names: Names, project: ProjectFolder = Path(), dry_run: DryRun = Fals
     from . import show
     from .updating.components import remove as run_remove
 
-    changed = run_remove(project, names, dry_run)
-    print(without_passwords(show.removed(changed, dry_run)))
-    _exit(changed.updated.conflicts)
+    result, components = run_remove(project, names, dry_run)
+    print(without_passwords(show.removed(result, components, dry_run)))
+    _exit(result)
 
 
 app.command()(run_commands.report)
@@ -173,6 +210,6 @@ app.command()(run_commands.tune)
 app.command()(run_commands.bench)
 
 
-def _exit(conflicts: bool) -> None:
-    if conflicts:
+def _exit(result: "UpdateResult") -> None:
+    if result.conflicts:
         raise typer.Exit(1)

@@ -8,10 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+DAY_S = 24 * 60 * 60
+
 
 @contextmanager
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Create a folder `.<name>.fastproj-*` in `parent`, and remove it at the end."""
+    """Create a folder `.<name>.fastproj-*` in `parent`, and remove it at the end.
+
+    Those that a killed program left there a day ago are removed as well.
+    """
+    for leftover in parent.glob(f".{name}.fastproj-*"):
+        if time.time() - leftover.lstat().st_mtime > DAY_S:
+            shutil.rmtree(leftover, ignore_errors=True)
     folder = parent / f".{name}.fastproj-{secrets.token_hex(8)}"
     # A signal may come before `try`, in `finally`, or between this function and its caller.
     atexit.register(_remove, folder)

@@ -15,7 +15,7 @@ from ..errors import FastprojError, UsageError
 from .answers import ANSWERS_FILE, option
 from .clone import Template
 from .inspection import check_links, check_rendered
-from .yaml_file import answers_in, read_answers
+from .yaml_file import read_answers, without_own_entries
 
 Answers = dict[str, Any]
 
@@ -34,7 +34,7 @@ def _import_copier() -> None:
 
 
 @dataclass(frozen=True)
-class Rendered:
+class Rendering:
     """What was rendered."""
 
     answers: Answers
@@ -45,7 +45,7 @@ class Rendered:
 
 def copy(
     template: Template, version: str, stage: Path, answers: Answers, defaults: Answers
-) -> Rendered:
+) -> Rendering:
     """Render a version of a template into `stage`, and inspect the result.
 
     An answers file in `stage` provides the answers that are not in `answers`; `defaults` replace
@@ -63,7 +63,7 @@ def copy(
     check_rendered(stage, template.location)
     file = stage / ANSWERS_FILE
     _record(file, folder.name, template.location, version)
-    return Rendered(answers_in(read_answers(file)), own)
+    return Rendering(without_own_entries(read_answers(file)), own)
 
 
 @contextmanager

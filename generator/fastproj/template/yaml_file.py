@@ -50,6 +50,6 @@ def read_answers(file: Path) -> dict[str, Any]:
         ) from error
 
 
-def answers_in(recorded: dict[str, Any]) -> dict[str, Any]:
+def without_own_entries(recorded: dict[str, Any]) -> dict[str, Any]:
     """Return the answers of an answers file, without copier's own entries."""
     return {str(key): value for key, value in recorded.items() if not str(key).startswith("_")}
