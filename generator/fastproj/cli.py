@@ -111,14 +111,21 @@ def new(
     from .template import rendering
 
     target = project.destination(name, output)
-    if not yes and not (sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty()):
+    is_terminal = all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    if not yes and not is_terminal:
         raise UsageError("not an interactive terminal: pass --yes to accept the detected answers")
     rendering.preload()
     machine = hardware.detect()
     if not yes:
         print(show.detected(machine), flush=True)
     created = project.create(
-        target, template, answers_in(context), data or [], machine, ask=not yes, commit=not no_git
+        target,
+        template,
+        answers_in(context),
+        data or [],
+        machine,
+        ask=not yes,
+        commit=not no_git,
     )
     print(without_passwords(show.created(created, machine)))
 
@@ -183,7 +190,10 @@ def components(where: Where = Path()) -> None:
 
 @app.command()
 def add(
-    names: Names, project: ProjectFolder = Path(), data: Data = None, dry_run: DryRun = False
+    names: Names,
+    project: ProjectFolder = Path(),
+    data: Data = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Add components to a project, and stage the result. The version of the template stays."""
     from . import show

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
-from .template.answers import ANSWERS, choices
+from .template.answers import ANSWERS, Answers, choices
 
 Gpus = Annotated[int | None, typer.Option(help="GPUs per machine used for training; 0 for none.")]
 Nodes = Annotated[int | None, typer.Option(help="Machines that train one model together.")]
@@ -39,7 +39,7 @@ ProjectFolder = Annotated[
 ]
 
 
-def answers_in(context: typer.Context) -> dict[str, Any]:
+def answers_in(context: typer.Context) -> Answers:
     """Return the answers among the options of a command; None for those not given."""
     return {name: context.params[name] for name in ANSWERS}
 
@@ -55,6 +55,6 @@ class AnswersCommand(TyperCommand):
         questions = questions_in(QUESTIONS)
         for parameter in self.params:
             allowed = choices(questions, str(parameter.name))
-            if allowed and parameter.name != "components":
-                parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"  # type: ignore[attr-defined]
+            if isinstance(parameter, TyperOption) and allowed and parameter.name != "components":
+                parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"
         return super().get_help(ctx)

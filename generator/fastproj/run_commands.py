@@ -23,11 +23,13 @@ Runs = Annotated[
 Page = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", help="File to write; report.html in the folder of the run by default."
+        "--output",
+        "-o",
+        help="File to write; report.html in the folder of the run by default.",
     ),
 ]
 Given = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--options",
         help="Options of the training command for all trials, such as '--data.path FOLDER'.",
@@ -64,7 +66,7 @@ def tune(
     ] = 30.0,
     rounds: Rounds = 3,
     seconds: Seconds = 3.0,
-    options: Given = "",
+    options: Given = None,
     processes: Processes = 1,
     python: Python = None,
 ) -> None:
@@ -118,7 +120,7 @@ def bench(
     ] = None,
     rounds: Rounds = 3,
     seconds: Seconds = 3.0,
-    options: Given = "",
+    options: Given = None,
     processes: Processes = 1,
     python: Python = None,
     output: Annotated[
@@ -133,13 +135,13 @@ def bench(
     from tqdm import tqdm
 
     from .runs import bench as results
-    from .runs.comparison import Measure
+    from .runs.comparison import Comparison, Measure
     from .runs.project import find_project
     from .runs.techniques import applicable
 
     project = find_project(python)
     folder = output or project.folder / "runs"
-    comparisons = {}
+    comparisons: dict[str, Comparison] = {}
     with begun(project, options, processes, seconds) as (trainer, setting):
         techniques = applicable(setting)
         chosen = names or list(techniques)
@@ -160,7 +162,10 @@ def bench(
 
 @contextmanager
 def begun(
-    project: "TrainedProject", given: str, processes: int, seconds: float
+    project: "TrainedProject",
+    given: str | None,
+    processes: int,
+    seconds: float,
 ) -> "Iterator[tuple[Trainer, Setting]]":
     """Make the first trial of a project in a temporary folder."""
     import tempfile
@@ -171,5 +176,5 @@ def begun(
 
     machine = project.machine()
     with scratch_folder(Path(tempfile.gettempdir()), "trials") as folder:
-        trainer = Trainer(project, given, processes, seconds, folder)
+        trainer = Trainer(project, given or "", processes, seconds, folder)
         yield trainer, Setting(project, machine, trainer.begin(), processes)

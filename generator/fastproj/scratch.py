@@ -31,7 +31,7 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder; repeat it while a git process that outlives its parent still writes there."""
+    """Remove a folder; repeat it while a git that outlives its parent still writes there."""
     for _ in range(40):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():

@@ -106,7 +106,10 @@ def component_list(components: Table) -> str:
 
 
 def added(
-    result: UpdateResult, components: list[Component], asked: list[str], dry_run: bool
+    result: UpdateResult,
+    components: list[Component],
+    asked: list[str],
+    dry_run: bool,
 ) -> str:
     """Describe what `add` did: files, how to enable each component, and next steps."""
     root = result.project.root

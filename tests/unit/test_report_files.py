@@ -20,7 +20,6 @@ ROWS = [train_row(10, 1.0, 0.9), train_row(20, 2.0, 0.5), val_row(20, 2.5, 0.6)]
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes a second."""
     monkeypatch.setattr("fastproj.runs.charts.curves", lambda runs: [])
-    monkeypatch.setattr("fastproj.runs.charts.phase_bars", lambda times: "")
 
 
 def read(

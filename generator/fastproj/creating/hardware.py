@@ -7,7 +7,9 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from ..template.answers import Answers
 
 Format = Literal["none", "fp16", "bf16", "fp8"]
 FORMATS: list[Format] = ["none", "fp16", "bf16", "fp8"]
@@ -39,7 +41,7 @@ class Machine:
     notes: tuple[str, ...] = ()
     """What could not be detected, and why."""
 
-    def answers(self) -> dict[str, Any]:
+    def answers(self) -> Answers:
         """Return the answers to the template's questions that follow from the hardware."""
         if not self.gpus:
             return {"gpus": 0, "nodes": 1}
@@ -51,10 +53,9 @@ def detect(root: Path = Path("/")) -> Machine:
     """Detect the hardware; /sys is read under `root`."""
     notes: list[str] = []
     gpus = _nvidia(notes) or _amd(root) or _apple()
+    cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
     return Machine(tuple(gpus), cores, tuple(notes))
 
 
@@ -116,7 +117,11 @@ def _nvidia_smi(notes: list[str]) -> str:
     """Return what nvidia-smi prints; empty if it is missing or, with a note, if it fails."""
     try:
         done = subprocess.run(
-            _QUERY, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
+            _QUERY,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
     except FileNotFoundError:
         return ""

@@ -9,7 +9,7 @@ import yaml
 from questionary import Choice
 
 from ..errors import FastprojError
-from ..template.answers import as_text, option, shown_name
+from ..template.answers import Answers, as_text, option, shown_name
 from .question import Question
 
 _STYLE = questionary.Style(
@@ -24,7 +24,6 @@ _STYLE = questionary.Style(
 )
 _LOOK: dict[str, Any] = {"qmark": "?", "style": _STYLE}
 _LIST: dict[str, Any] = _LOOK | {"use_search_filter": True, "use_jk_keys": False}
-Answers = dict[str, Any]
 
 
 def ask(questions: Answers, given: Answers, defaults: Answers, confirmation: str) -> Answers:

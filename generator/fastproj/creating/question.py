@@ -7,6 +7,8 @@ import yaml
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
+from ..template.answers import Answers
+
 _JINJA = SandboxedEnvironment(
     extensions=["jinja2_ansible_filters.AnsibleCoreFiltersExtension"], undefined=StrictUndefined
 )
@@ -25,8 +27,8 @@ class Question:
     """A question, and the answers to those before it."""
 
     name: str
-    entry: dict[str, Any]
-    known: dict[str, Any]
+    entry: Answers
+    known: Answers
 
     @property
     def kind(self) -> str:
@@ -49,7 +51,7 @@ class Question:
         conditions = [self._value(self.entry.get(key, True)) for key in ("when", "ask")]
         return all(yaml.safe_load(str(condition)) for condition in conditions)
 
-    def default(self, replaced: dict[str, Any]) -> Any:
+    def default(self, replaced: Answers) -> Any:
         """Return the default, or what replaces it."""
         return self.parsed(self._value(replaced.get(self.name, self.entry.get("default"))))
 
@@ -70,7 +72,7 @@ class Question:
         problem = self._value(self.entry.get("validator", ""), {self.name: parsed})
         return " ".join(problem.split())
 
-    def choices(self) -> dict[str, Any]:
+    def choices(self) -> Answers:
         """Return the allowed answers by their titles; none if any is allowed."""
         choices = self._value(self.entry.get("choices", []))
         if isinstance(choices, str):
@@ -80,7 +82,7 @@ class Question:
             choices = dict(pairs)
         return {str(self._value(title)): self._value(value) for title, value in choices.items()}
 
-    def _value(self, value: Any, answers: dict[str, Any] | None = None) -> Any:
+    def _value(self, value: Any, answers: Answers | None = None) -> Any:
         """Return a value in which an expression is evaluated."""
         if not isinstance(value, str):
             return value

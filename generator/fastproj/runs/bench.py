@@ -15,26 +15,25 @@ HEADINGS = ["technique", "samples/s without", "with", "times", "range", "peak me
 
 def table(comparisons: dict[str, Comparison]) -> str:
     """Return the table for the terminal."""
-    lines = [HEADINGS, *(_cells(name, entry) for name, entry in comparisons.items())]
-    whole = [line for line in lines if len(line) > 2]
-    first = max(len(line[0]) for line in lines)
-    text = ""
-    for name, *cells in lines:
-        text += f"{name:{first}}"
-        if len(cells) == 1:
-            text += f"  {cells[0]}"  # a problem may be long
+    lines = [_line(HEADINGS)]
+    for name, comparison in comparisons.items():
+        if comparison.problem or not comparison.trials:
+            lines.append(f"{name:24}  {comparison.text()}")
         else:
-            for place, cell in enumerate(cells, 1):
-                width = max(len(line[place]) for line in whole)
-                text += f"  {cell:>{width}}"
-        text = text.rstrip() + "\n"
-    return text.rstrip()
+            lines.append(_line(_cells(name, comparison)))
+    return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    """Return a line of cells, which are at least as wide as their headings."""
+    line = f"{cells[0]:24}"
+    for cell, heading in zip(cells[1:], HEADINGS[1:], strict=True):
+        line += f"  {cell:>{max(len(heading), 12)}}"
+    return line.rstrip()
 
 
 def _cells(name: str, comparison: Comparison) -> list[str]:
     """Return a technique's line of the table."""
-    if comparison.problem or not comparison.trials:
-        return [name, comparison.text()]
     ratios = comparison.ratios
     before = _peaks(comparison.base)
     after = _peaks(comparison.trials)
@@ -49,7 +48,9 @@ def _cells(name: str, comparison: Comparison) -> list[str]:
 
 
 def as_record(
-    setting: Setting, techniques: dict[str, Technique], comparisons: dict[str, Comparison]
+    setting: Setting,
+    techniques: dict[str, Technique],
+    comparisons: dict[str, Comparison],
 ) -> dict[str, Any]:
     """Return all that was measured."""
     entries = {}

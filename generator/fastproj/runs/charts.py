@@ -11,12 +11,12 @@ from typing import Any
 
 from ..errors import FastprojError
 from .run import Row, Run
-from .times import START, TRAIN, VALIDATE, WAIT, intervals
+from .times import intervals
 
 try:
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 except ImportError as error:
     raise FastprojError(
         "the charts need matplotlib: install it beside fastproj with `pip install matplotlib`, "
@@ -25,7 +25,6 @@ except ImportError as error:
 
 COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#ca8a04", "#06b6d4", "#84cc16")
 """Of the runs; of one run, the first two are training and validation."""
-PHASES = {TRAIN: COLORS[0], WAIT: COLORS[4], VALIDATE: COLORS[1], START: "#94a3b8"}
 TEXT = "#010203"
 """Replaced by the text color of the page, which is light or dark."""
 TITLES = {
@@ -62,10 +61,15 @@ def color(place: int) -> str:
 
 def curves(runs: list[Run]) -> list[tuple[str, str]]:
     """Return a title and a chart for each metric and each number about the training."""
-    names = {name for run in runs for row in run.rows for name in row}
+    names = set()
+    for run in runs:
+        names.update(*run.rows)
     metrics = names - {"split", "step", "seconds", "skipped", "loss", *TITLES}
-    titles = {name: name for name in ["loss", *sorted(metrics)]} | TITLES
-    return [(title, _curve(runs, name)) for name, title in titles.items() if name in names]
+    charts = []
+    for name in ["loss", *sorted(metrics), *TITLES]:
+        if name in names:
+            charts.append((TITLES.get(name, name), _curve(runs, name)))
+    return charts
 
 
 def _curve(runs: list[Run], name: str) -> str:
@@ -74,39 +78,22 @@ def _curve(runs: list[Run], name: str) -> str:
     for place, run in enumerate(runs):
         mine = color(place)
         validated = mine if len(runs) > 1 else COLORS[1]
-        axes.plot(*_points(run.of("train", name), name), color=mine, linewidth=1.2, alpha=0.75)
-        axes.plot(*_points(run.of("val", name), name), ".-", color=validated, linewidth=1.6)
+        _plot(axes, run.of("train", name), name, color=mine)
+        _plot(axes, run.of("val", name), name, color=validated, marker=".")
         for part in intervals(run)[1:]:
             if part.starts:
-                axes.axvline(part.before, color=mine, linewidth=1, linestyle=":")
+                axes.axvline(part.before, color=mine, linestyle=":")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("step")
     return _svg(figure)
 
 
-def _points(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
-    """Return steps and values; what is too large to be drawn is a gap."""
+def _plot(axes: Any, rows: list[Row], name: str, **style: Any) -> None:
+    """Draw a number over the steps; what is too large to be drawn is a gap."""
     steps = [row["step"] for row in rows]
-    return steps, [row[name] if abs(row[name]) < 1e100 else math.nan for row in rows]
-
-
-def phase_bars(times: list[dict[str, float]]) -> str:
-    """Return a bar for each run, from top to bottom, that its phases divide."""
-    figure = Figure(figsize=(5, 0.5 + 0.25 * len(times)), layout="constrained")
-    axes = figure.add_subplot()
-    for place, phases in enumerate(times):
-        left = 0.0
-        for name, phase_color in PHASES.items():
-            share = phases.get(name, 0.0) / sum(phases.values())
-            axes.barh(-place, share, left=left, color=phase_color)
-            left += share
-    axes.set_xlim(0, 1)
-    axes.set_yticks([])
-    axes.grid(visible=False)
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(PercentFormatter(1))
-    return _svg(figure)
+    numbers = [row[name] if abs(row[name]) < 1e100 else math.nan for row in rows]
+    axes.plot(steps, numbers, linewidth=1.4, **style)
 
 
 def ratio_bars(ratios: dict[str, list[float]]) -> Any:
@@ -115,8 +102,9 @@ def ratio_bars(ratios: dict[str, list[float]]) -> Any:
     axes = figure.add_subplot()
     for place, rounds in enumerate(ratios.values()):
         gain = median(rounds) - 1
-        axes.barh(-place, gain, left=1, color=COLORS[0] if gain >= 0 else COLORS[4], height=0.6)
-        axes.hlines(-place, rounds[0], rounds[-1], color="#475569", linewidth=1.5)
+        bar = COLORS[0] if gain >= 0 else COLORS[4]
+        axes.barh(-place, gain, left=1, color=bar, height=0.6)
+        axes.hlines(-place, rounds[0], rounds[-1], color="#475569")
     axes.axvline(1, color="#475569", linewidth=1)
     axes.set_yticks([-place for place in range(len(ratios))], list(ratios))
     axes.grid(visible=False, axis="y")

@@ -68,7 +68,10 @@ class Measure:
     """Called after each trial."""
 
     def compare(
-        self, base: Options, candidates: Mapping[str, Options], drop: bool = True
+        self,
+        base: Options,
+        candidates: Mapping[str, Options],
+        drop: bool = True,
     ) -> dict[str, Comparison]:
         """Measure each candidate beside the base; `drop` those that fail or are hopeless."""
         comparisons = {name: Comparison() for name in candidates}

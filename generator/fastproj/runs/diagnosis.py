@@ -50,7 +50,8 @@ def _diverged(run: Run) -> str:
     first = rows[0]["loss"]
     last = _mean_loss(rows[-3:])
     best = min(rows, key=_loss)
-    if last > best["loss"] + 2 * abs(first - best["loss"]) and last > 1.5 * first > 0:
+    fall = abs(first - best["loss"])
+    if last > best["loss"] + 2 * fall and last > 1.5 * first > 0:
         rise = f"from {best['loss']:.4g} at step {best['step']:,} to {last:.4g} in the last rows"
         return f"The training loss diverged: it rose {rise}; {lower}."
     return ""
@@ -139,13 +140,16 @@ def compare(runs: list[Run], differing: dict[str, list[str]]) -> list[str]:
 def happened(run: Run) -> list[tuple[int, str]]:
     """Return the events of a run, also values that are not finite, and that it has not finished."""
     happened = events(run)
-    for name in dict.fromkeys(key for row in run.rows for key in row if key != "split"):
-        steps = [row["step"] for row in run.rows if not math.isfinite(row.get(name, 0.0))]
-        if steps:
-            rows = f"{len(steps)} rows, first at step {steps[0]:,}"
-            happened.append((steps[0], f"{name} is not finite in {rows}"))
+    steps: dict[str, list[int]] = {}
+    for row in run.rows:
+        for name, value in row.items():
+            if name != "split" and not math.isfinite(value):
+                steps.setdefault(name, []).append(row["step"])
+    for name, places in steps.items():
+        rows = f"{len(places)} rows, first at step {places[0]:,}"
+        happened.append((places[0], f"{name} is not finite in {rows}"))
     if ending := unfinished(run):
-        happened.append((run.rows[-1]["step"], ending[0].lower() + ending[1:].rstrip(".")))
+        happened.append((run.rows[-1]["step"], ending.removesuffix(".")))
     return sorted(happened)
 
 

@@ -8,7 +8,6 @@ from . import charts, summary
 from .diagnosis import happened
 from .run import Run
 from .summary import Table
-from .times import phases
 
 MARK = '<meta name="generator" content="fastproj report">'
 """By which a report is told from other files, which it does not replace."""
@@ -39,7 +38,6 @@ th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); tex
 th:first-child, .texts td { text-align: left; } th:first-child { font-weight: normal;
   color: var(--muted); }
 .numbers td { white-space: nowrap; } .texts td { overflow-wrap: anywhere; min-width: 12rem; }
-.bars { max-width: 640px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr));
   gap: 1rem; }
 figure { margin: 0; min-width: 0; } figcaption { font-weight: 600; }
@@ -65,7 +63,7 @@ def page(runs: list[Run]) -> str:
         parts.append(_section("Options that differ", _table(summary.differing(runs), runs)))
     parts += [
         _section("Curves", _curves(runs)),
-        _section("Time", _times(runs)),
+        _section("Time", _table(summary.shares(runs), runs)),
         _section("Events", _events(runs)),
         _section("Environment", _table(summary.environment(runs), runs, "texts")),
     ]
@@ -119,18 +117,6 @@ def _curves(runs: list[Run]) -> str:
     )
     note += " A dotted vertical line is a resume."
     return f"{_keys(colors)}<p class=muted>{note}</p><div class=charts>{figures}</div>"
-
-
-def _times(runs: list[Run]) -> str:
-    timed = [run for run in runs if phases(run)]
-    if not timed:
-        return ""
-    bars = charts.phase_bars([phases(run) for run in timed])
-    order = ", ".join(run.name for run in timed)
-    return (
-        f"{_keys(charts.PHASES.items())}<p class=muted>From top to bottom: {escape(order)}.</p>"
-        f"<div class=bars>{bars}</div>{_table(summary.shares(timed), timed)}"
-    )
 
 
 def _events(runs: list[Run]) -> str:

@@ -55,14 +55,16 @@ def _last(rows: list[Row], name: str) -> str:
 
 def shares(runs: list[Run]) -> Table:
     """Return the time of each phase, and its share."""
-    columns = []
-    for run in runs:
-        times = phases(run)
-        total = sum(times.values())
-        columns.append(
-            {name: f"{duration(seconds)}, {seconds / total:.0%}" for name, seconds in times.items()}
-        )
-    return _table(columns)
+    return _table([_shares(run) for run in runs])
+
+
+def _shares(run: Run) -> dict[str, str]:
+    times = phases(run)
+    total = sum(times.values())
+    shares = {}
+    for name, seconds in times.items():
+        shares[name] = f"{duration(seconds)}, {seconds / total:.0%}"
+    return shares
 
 
 def options(runs: list[Run]) -> Table:
@@ -74,7 +76,10 @@ def options(runs: list[Run]) -> Table:
 def differing(runs: list[Run]) -> Table:
     """Return the options that differ between the runs."""
     table = options(runs)
-    return {name: cells for name, cells in table.items() if len(set(cells)) > 1 and name not in OWN}
+    for name, cells in list(table.items()):
+        if len(set(cells)) == 1 or name in OWN:
+            del table[name]
+    return table
 
 
 def _value(run: Run, name: str) -> str:
@@ -84,11 +89,16 @@ def _value(run: Run, name: str) -> str:
 
 def environment(runs: list[Run]) -> Table:
     """Return the versions, the commit and the command of each run."""
-    columns = []
-    for run in runs:
-        facts = run.versions | {"commit": run.commit, "command": shlex.join(run.command)}
-        columns.append({printable(name): printable(fact) for name, fact in facts.items() if fact})
-    return _table(columns)
+    return _table([_environment(run) for run in runs])
+
+
+def _environment(run: Run) -> dict[str, str]:
+    facts = {printable(name): printable(version) for name, version in run.versions.items()}
+    if run.commit:
+        facts["commit"] = printable(run.commit)
+    if run.command:
+        facts["command"] = printable(shlex.join(run.command))
+    return facts
 
 
 def findings(runs: list[Run]) -> list[str]:
@@ -101,16 +111,16 @@ def findings(runs: list[Run]) -> list[str]:
 
 def text(runs: list[Run]) -> str:
     """Return the summary for the terminal."""
-    table = {"run": [run.name for run in runs]} | facts(runs) | shares(runs)
+    table = {"run": [run.name for run in runs]}
+    table |= facts(runs)
+    table |= shares(runs)
     if len(runs) > 1:
         table |= differing(runs)
-    names = max(map(len, table))
-    columns = list(zip(*table.values(), strict=True))
-    widths = [max(map(len, cells)) for cells in columns]
-    lines = []
-    for name, cells in table.items():
-        padded = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
-        lines.append(f"{name:{names}}  {'  '.join(padded)}")
+    first = max(map(len, table))
+    lines = [f"{name:{first}}" for name in table]
+    for column in zip(*table.values(), strict=True):
+        width = max(map(len, column))
+        lines = [f"{line}  {cell:>{width}}" for line, cell in zip(lines, column, strict=True)]
 
     for run in runs:
         begin = "" if len(runs) == 1 else f"{run.name}: "

@@ -43,7 +43,12 @@ class Trainer:
     """Starts trials of a project, one after another, in a temporary folder."""
 
     def __init__(
-        self, project: TrainedProject, given: str, processes: int, seconds: float, folder: Path
+        self,
+        project: TrainedProject,
+        given: str,
+        processes: int,
+        seconds: float,
+        folder: Path,
     ) -> None:
         try:
             self.given = shlex.split(given)

@@ -53,7 +53,7 @@ def _decide(
     result: TuneResult,
     say: Callable[[str], None],
 ) -> None:
-    """Keep the fastest candidate if the first rounds, and as many others, prove that it is faster."""
+    """Keep the fastest candidate if the first rounds, and as many others, prove it faster."""
     comparisons = measure.compare(result.kept, candidates)
     best = measure.proven(comparisons)
     if best is not None:
@@ -81,7 +81,10 @@ def _confirm(measure: Measure, result: TuneResult) -> None:
 
 
 def find_rate(
-    setting: Setting, trainer: Trainer, result: TuneResult, say: Callable[[str], None]
+    setting: Setting,
+    trainer: Trainer,
+    result: TuneResult,
+    say: Callable[[str], None],
 ) -> None:
     """Keep the learning rate that range tests suggest, if the project has them and they agree."""
     if "lr-range-test" not in setting.project.components:

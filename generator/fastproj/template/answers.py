@@ -1,10 +1,13 @@
 """The answers to the template's questions: which are command-line options, and their checks."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from ..errors import UsageError
+
+Answers = dict[str, Any]
+"""By the names of the questions."""
 
 ANSWERS_FILE = ".copier-answers.yml"
 """File of a project in which copier records the answers."""
@@ -41,10 +44,12 @@ def option(name: str) -> str:
 
 def as_text(value: Any) -> str:
     """Return an answer as a command line takes it."""
-    return ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return str(value)
 
 
-def choices(questions: Mapping[str, Any], name: str) -> list[str]:
+def choices(questions: Answers, name: str) -> list[str]:
     """Return the allowed answers to a question; empty if any is, or if only copier knows them."""
     question = questions.get(name, {})
     options = question.get("choices")
@@ -55,12 +60,17 @@ def choices(questions: Mapping[str, Any], name: str) -> list[str]:
         values = list(options.values())
     else:
         values = options or []
-    return [*map(str, values), *(["none"] if values and question.get("multiselect") else [])]
+    allowed = list(map(str, values))
+    if allowed and question.get("multiselect"):
+        allowed.append("none")
+    return allowed
 
 
 def combine(
-    answers: Mapping[str, Any], data: list[str], questions: Mapping[str, Any]
-) -> dict[str, Any]:
+    answers: Answers,
+    data: list[str],
+    questions: Answers,
+) -> Answers:
     """Return the answers of options (None if not given) and of pairs KEY=VALUE of `--data`.
 
     Raises:
@@ -77,7 +87,7 @@ def combine(
 
     hidden = [name for name, entry in questions.items() if entry.get("when") is False]
     asked = [name for name in questions if name not in (*hidden, "project_name")]
-    combined: dict[str, Any] = {}
+    combined: Answers = {}
     for name, value in pairs:
         if name not in questions:
             name = _OTHER_SPELLING.get(name, name)
@@ -99,7 +109,7 @@ def did_you_mean(given: str, known: Collection[str]) -> str:
     return f"did you mean {names[close[0]]}? Otherwise " if close else ""
 
 
-def _checked(name: str, value: Any, questions: Mapping[str, Any]) -> Any:
+def _checked(name: str, value: Any, questions: Answers) -> Any:
     """Return an answer as copier takes it, after checking it as far as possible without copier."""
     question = questions[name]
     if question.get("type") == "int" and not str(value).removeprefix("-").isdecimal():

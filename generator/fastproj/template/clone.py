@@ -4,15 +4,16 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .. import git
 from ..errors import FastprojError
 from . import embedded
-from .versions import version_of
+from .answers import Answers
+from .versions import is_release, version_of
 from .yaml_file import read_yaml
 
-_SHORT = {"gh:": "https://github.com/", "gl:": "https://gitlab.com/"}
+_SHORT = {"gh:": "https://github.com/", "gl:": "https://gitlab.com/", "git+": ""}
+"""Spellings of copier."""
 _NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
@@ -20,19 +21,22 @@ _NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 class Template:
     """A template, cloned into a scratch folder."""
 
-    location: str  # that a project records
-    clone: Path  # a bare repository
-    tags: list[str]  # sorted by version, oldest first
-    newest: str  # this program's version, the newest release, or the commit of a work tree
+    location: str
+    """That a project records."""
+    clone: Path
+    """A bare repository."""
+    tags: list[str]
+    """Sorted by version, oldest first."""
+    newest: str
+    """This program's version, the newest release, or the commit of a work tree."""
 
     def at(self, version: str) -> Path:
         """Return a folder with the files of a version."""
         folder = self.clone.parent / f"template.{version.replace('/', '-')}"
         if folder.exists():
             return folder
-        done = _git(
-            self.clone, "worktree", "add", "--quiet", "--detach", "--", f"../{folder.name}", version
-        )
+        checkout = ["worktree", "add", "--quiet", "--detach", "--", f"../{folder.name}", version]
+        done = _git(self.clone, *checkout)
         if done.ok and (folder / ".gitmodules").exists():
             done = _git(folder, "submodule", "--quiet", "update", "--init", "--recursive")
         if not done.ok:
@@ -43,9 +47,11 @@ class Template:
         return folder
 
     def has(self, version: str) -> bool:
-        """Return whether a version that a project recorded can be rendered: a tag, or a commit as in v1.0-2-g1a2b3c."""
-        # a branch may have moved
-        is_commit = re.fullmatch(r"(?:[\w.+-]+-g)?[0-9a-f]{7,64}", version) is not None
+        """Return whether there is a version that a project recorded.
+
+        It is a tag, or a commit as in v1.0-2-g1a2b3c; a branch may have moved.
+        """
+        is_commit = re.fullmatch(r"([\w.+-]+-g)?[0-9a-f]{7,64}", version)
         name = f"{version}^{{commit}}" if is_commit else f"refs/tags/{version}"
         return _git(self.clone, "rev-parse", "--quiet", "--verify", name).ok
 
@@ -61,41 +67,51 @@ class Template:
 
 
 def open_template(location: str | None, work: Path) -> Template:
-    """Clone a template into a scratch folder: by what a project records or the user passes; None for our own."""
+    """Clone a template, given by what a project records or a user passes; None for our own."""
     if location is None or embedded.is_embedded(location):
-        copy, version = embedded.refresh_copy()
-        # One below `~` is the same on every machine, so projects keep it.
-        location = location if location and location.startswith("~") else embedded.location()
-        clone = _clone(location, str(copy), work, _NO_SETTINGS)
-        return Template(location, clone, _tags(clone), version)
-    address = os.path.abspath(os.path.expanduser(location))
-    if location and os.path.exists(address):
-        address = os.path.realpath(address)
-        location = location if location.startswith("~") else address
-    elif ":" in location:
-        short = location[:3]
-        address = _SHORT[short] + location[3:] if short in _SHORT else location.removeprefix("git+")
-    else:
+        return _open_embedded(location or "", work)
+    address = _address(location)
+    if os.path.exists(address) and not location.startswith("~"):
+        location = address
+    clone = _clone(location, address, work, {})
+    tags = _tags(clone)
+    releases = [tag for tag in tags if is_release(tag)] or tags
+    is_work_tree = os.path.exists(os.path.join(address, ".git"))  # in which it is developed
+    if releases and not is_work_tree:
+        return Template(location, clone, tags, releases[-1])
+    commit = _git(clone, "describe", "--tags", "--always", "HEAD").text.strip() or "HEAD"
+    return Template(location, clone, tags, commit)
+
+
+def _address(location: str) -> str:
+    """Return the path or the URL of a template."""
+    path = os.path.realpath(os.path.expanduser(location))
+    if location and os.path.exists(path):
+        return path
+    if ":" not in location:
         raise FastprojError(
             f"the template {location} is not on this machine: pass an existing folder, or a URL"
         )
-    clone = _clone(location, address, work, {})
-    tags = _tags(clone)
-    releases = [tag for tag in tags if (it := version_of(tag)) and not it.is_prerelease] or tags
-    if not releases or os.path.exists(
-        os.path.join(address, ".git")
-    ):  # a work tree, in which it is developed
-        commit = _git(clone, "describe", "--tags", "--always", "HEAD").text.strip() or "HEAD"
-        return Template(location, clone, tags, commit)
-    return Template(location, clone, tags, releases[-1])
+    for short, long in _SHORT.items():
+        if location.startswith(short):
+            return long + location.removeprefix(short)
+    return location
+
+
+def _open_embedded(location: str, work: Path) -> Template:
+    copy, version = embedded.refresh_copy()
+    # One below `~` is the same on every machine, so projects keep it.
+    if not location.startswith("~"):
+        location = embedded.location()
+    clone = _clone(location, str(copy), work, _NO_SETTINGS)
+    return Template(location, clone, _tags(clone), version)
 
 
 def _clone(location: str, address: str, work: Path, variables: dict[str, str]) -> Path:
     # The target is relative, so that a git that a signal left behind cannot create the scratch
     # folder again.
-    done = _git(
-        work, "clone", "--bare", "--quiet", "--", address, "template.git", variables=variables
-    )
+    command = ["clone", "--bare", "--quiet", "--", address, "template.git"]
+    done = _git(work, *command, variables=variables)
     if not done.ok:
         raise FastprojError(
             f"git could not read the template {location} ({done.reason}): fix that, or pass another"
@@ -105,10 +121,8 @@ def _clone(location: str, address: str, work: Path, variables: dict[str, str]) -
 
 def _tags(clone: Path) -> list[str]:
     """Return the tags that are versions, oldest first."""
-    listed = _git(clone, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/tags").text.split(
-        "\n"
-    )
-    versions = {tag: found for tag in listed if (found := version_of(tag)) is not None}
+    tags = _git(clone, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/tags").text
+    versions = {tag: version for tag in tags.split("\n") if (version := version_of(tag))}
     return sorted(versions, key=versions.__getitem__)
 
 
@@ -117,17 +131,16 @@ def _git(folder: Path, *arguments: str, variables: dict[str, str] | None = None)
     return git.run(folder, *where, *arguments, settings=git.AS_COMMITTED, variables=variables)
 
 
-def questions_in(folder: Path) -> dict[str, Any]:
+def questions_in(folder: Path) -> Answers:
     """Return the questions of a template's files."""
-    file = folder / "copier.yml"
     try:
-        found = read_yaml(file)
+        entries = read_yaml(folder / "copier.yml")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise FastprojError(f"cannot read the template's {file.name}: {reason}") from error
-    # copier allows `name: value` for a question with that default.
-    return {
-        key: entry if isinstance(entry, dict) else {"default": entry}
-        for key, entry in found.items()
-        if isinstance(key, str) and not key.startswith("_")
-    }
+        raise FastprojError(f"cannot read the template's copier.yml: {reason}") from error
+    questions = {}
+    for key, entry in entries.items():
+        if not str(key).startswith("_"):
+            # copier allows `name: value` for a question with that default.
+            questions[str(key)] = entry if isinstance(entry, dict) else {"default": entry}
+    return questions

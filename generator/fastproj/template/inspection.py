@@ -1,6 +1,7 @@
 """Inspect what a template rendered before git or the user sees it. A template is not trusted."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import FastprojError
@@ -11,30 +12,26 @@ _REPOSITORIES = ({"head", "objects", "refs"}, {"head", "commondir"})
 
 
 def check_rendered(stage: Path, template: str) -> None:
-    """Raise an error if git would treat a part of a rendered folder as its own, or if a symbolic link leaves it."""
-    for folder, folders, files in os.walk(stage):
-        names = [*folders, *files]
-        plain = {name.lower() for name in names}
-        of_git = [name for name in names if is_of_git(name)]
-        if of_git or any(it <= plain for it in _REPOSITORIES):
-            path = Path(folder, *of_git[:1]).relative_to(stage)
+    """Raise an error if git would treat a part of a folder as its own, or if a link leaves it."""
+    for path in [stage, *_walk(stage)]:
+        is_folder = path.is_dir() and not path.is_symlink()
+        names = {name.lower() for name in os.listdir(path)} if is_folder else set()
+        if is_of_git(path.name) or any(repository <= names for repository in _REPOSITORIES):
             raise FastprojError(
-                f"the template {template} renders {str(path)!r}, which git treats as its own and which may make it "
-                "execute code: do not use this template"
+                f"the template {template} renders {str(path.relative_to(stage))!r}, which git "
+                "treats as its own and which may make it execute code: do not use this template"
             )
     check_links(stage, template)
 
 
 def check_links(top: Path, template: str) -> None:
-    """Raise an error if a symbolic link leads out of a folder or to git's own files, also through other links."""
-    for folder, folders, files in os.walk(top):
-        for name in (*folders, *files):
-            link = os.path.join(folder, name)
-            if os.path.islink(link) and _leaves(link, str(top)):
-                raise FastprojError(
-                    f"the template {template} has {os.path.relpath(link, top)!r}, a symbolic link to "
-                    f"{os.readlink(link)!r} outside the project: do not use this template"
-                )
+    """Raise an error if a symbolic link leads out of a folder or to git's own files."""
+    for path in _walk(top):
+        if path.is_symlink() and _leaves(path, str(top)):
+            raise FastprojError(
+                f"the template {template} has {str(path.relative_to(top))!r}, a symbolic link to "
+                f"{os.readlink(path)!r} outside the project: do not use this template"
+            )
 
 
 def is_of_git(name: str) -> bool:
@@ -42,16 +39,25 @@ def is_of_git(name: str) -> bool:
     return name.lower().rstrip(" .") in (".git", ".gitmodules")
 
 
-def _leaves(link: str, top: str) -> bool:
-    """Return whether a step on the way to a link's target is outside of a folder, or of git."""
-    place, left = os.path.dirname(link), [*Path(os.readlink(link)).parts]
+def _walk(top: Path) -> Iterator[Path]:
+    """Return all files and folders below a folder, without following links."""
+    for folder, folders, files in os.walk(top):
+        for name in (*folders, *files):
+            yield Path(folder, name)
+
+
+def _leaves(link: Path, top: str) -> bool:
+    """Return whether a step on the way to a link's target, also through others, is outside."""
+    place = str(link.parent)
+    steps = list(link.readlink().parts)
     for _ in range(1000):  # a loop leads nowhere
-        if not left:
+        if not steps:
             break
-        place = os.path.normpath(os.path.join(place, left[0]))
-        if is_of_git(left.pop(0)) or not f"{place}/".startswith(f"{top}/"):
+        step = steps.pop(0)
+        place = os.path.normpath(os.path.join(place, step))
+        if is_of_git(step) or not f"{place}/".startswith(f"{top}/"):
             return True
         if os.path.islink(place):
-            left = [*Path(os.readlink(place)).parts, *left]
+            steps = [*Path(os.readlink(place)).parts, *steps]
             place = os.path.dirname(place)
     return False

@@ -44,9 +44,9 @@ def check(repository: Repository, merge: Merge) -> None:
                 f"{path} is a submodule where the template has files: move it, then try again"
             )
     for line in repository.lines("ls-files", "-v", "-z", "--", repository.where):
-        mark = line[0]
-        path = line[2:]
-        if (mark.islower() or mark == "S") and (path in merge.changes or path in merge.unmerged):
+        mark, _, path = line.partition(" ")
+        is_hidden = mark.islower() or mark == "S"
+        if is_hidden and (path in merge.changes or path in merge.unmerged):
             raise FastprojError(
                 f"git is told to ignore changes of {path}, which the update changes: "
                 "git update-index --no-assume-unchanged --no-skip-worktree it, "
@@ -61,15 +61,21 @@ def check(repository: Repository, merge: Merge) -> None:
 
 def _untracked(top: Path, merge: Merge) -> set[str]:
     """Return files in the places of new ones: git itself would overwrite those it ignores."""
-    present = set()
-    for path, (before, _) in merge.changes.items():
+    added = []
+    leaving = set()
+    for path, (before, after) in merge.changes.items():
         if before is None:
-            places = [top / path, *(top / folder for folder in Path(path).parents[:-1])]
-            if places[0].is_dir():
-                places += places[0].rglob("*")
-            present |= {place for place in places if os.path.lexists(place)}
-    files = {str(file.relative_to(top)) for file in present if file.is_symlink() or file.is_file()}
-    return files - {path for path, (_, after) in merge.changes.items() if after is None}
+            added.append(top / path)
+        if after is None:
+            leaving.add(top / path)
+    files = set()
+    for path in added:
+        around = [folder for folder in path.parents if top in folder.parents]
+        below = path.rglob("*") if path.is_dir() else []
+        for place in (path, *around, *below):
+            if place.is_symlink() or (os.path.lexists(place) and not place.is_dir()):
+                files.add(place)
+    return {str(file.relative_to(top)) for file in files - leaving}
 
 
 def apply(repository: Repository, merge: Merge, message: str) -> None:

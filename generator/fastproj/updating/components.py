@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import FastprojError, UsageError
 from ..scratch import scratch_folder
 from ..template import embedded
-from ..template.answers import did_you_mean
+from ..template.answers import Answers, did_you_mean
 from ..template.clone import questions_in
 from .project import Project, read_project, root_of
 from .update import Request, UpdateResult, update
@@ -58,6 +58,8 @@ class Component:
 
 
 Table = dict[str, Component]
+Change = tuple[UpdateResult, list[Component]]
+"""An update, and the components that were added or removed."""
 
 
 def read_components(where: Path) -> Table:
@@ -68,8 +70,11 @@ def read_components(where: Path) -> Table:
 
 
 def add(
-    where: Path, names: list[str], dry_run: bool, data: list[str]
-) -> tuple[UpdateResult, list[Component]]:
+    where: Path,
+    names: list[str],
+    dry_run: bool,
+    data: list[str],
+) -> Change:
     """Add components with those that they require; `data` are new answers."""
     project = read_project(where)
     table = _table_of(project, names)
@@ -85,7 +90,7 @@ def add(
     return _change(project, table, chosen, "Add", dry_run, data)
 
 
-def remove(where: Path, names: list[str], dry_run: bool) -> tuple[UpdateResult, list[Component]]:
+def remove(where: Path, names: list[str], dry_run: bool) -> Change:
     """Remove components from a project. Files that were edited stay."""
     project = read_project(where)
     table = _table_of(project, names)
@@ -94,8 +99,13 @@ def remove(where: Path, names: list[str], dry_run: bool) -> tuple[UpdateResult, 
 
 
 def _change(
-    project: Project, table: Table, chosen: set[str], verb: str, dry_run: bool, data: list[str]
-) -> tuple[UpdateResult, list[Component]]:
+    project: Project,
+    table: Table,
+    chosen: set[str],
+    verb: str,
+    dry_run: bool,
+    data: list[str],
+) -> Change:
     """Update a project to the chosen components; return also those that changed."""
     changed = [
         component
@@ -124,7 +134,7 @@ def _table_of(project: Project, names: list[str]) -> Table:
     return table
 
 
-def _table(questions: dict[str, Any], answers: dict[str, Any]) -> Table:
+def _table(questions: Answers, answers: Answers) -> Table:
     """Return the template's components by name, in their order."""
     if "component_table" not in questions:
         raise FastprojError(

@@ -4,11 +4,10 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import FastprojError
 from ..scratch import scratch_folder
-from ..template.answers import ANSWERS_FILE
+from ..template.answers import ANSWERS_FILE, Answers
 from ..template.clone import Template, open_template
 from ..template.embedded import is_embedded
 from ..template.versions import version_of
@@ -24,7 +23,7 @@ class Project:
     repository: Repository
     location: str  # of the template, as recorded
     version: str  # a tag of the template
-    answers: dict[str, Any]
+    answers: Answers
 
     def template(self, work: Path, location: str | None = None) -> Template:
         """Clone the template, or that of another location, which must have this version as well."""
@@ -76,18 +75,23 @@ class Status:
     version: str
     newest: str
     behind: bool
-    answers: dict[str, Any]
+    answers: Answers
 
 
 def status(where: Path) -> Status:
-    """Return the version of a project and the newest one; raises an error if its template cannot be read."""
+    """Return the version of a project and the newest one."""
     project = read_project(where)
     with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
         template = project.template(work)
     newest = newest_for(project, template)
     behind = newest != project.version
     return Status(
-        str(project.root), template.location, project.version, newest, behind, project.answers
+        str(project.root),
+        template.location,
+        project.version,
+        newest,
+        behind,
+        project.answers,
     )
 
 

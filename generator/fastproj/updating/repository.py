@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .. import git
 from ..errors import FastprojError
@@ -47,18 +48,16 @@ class Repository:
         more = {key: str(value) for key, value in (variables or {}).items()}
         folder = Path(more.get("GIT_WORK_TREE", self.top))
         return git.run(
-            folder, *arguments, data=data, settings=settings, variables=_VARIABLES | more
+            folder,
+            *arguments,
+            data=data,
+            settings=settings,
+            variables=_VARIABLES | more,
         )
 
-    def git(
-        self,
-        *arguments: str,
-        data: bytes = b"",
-        settings: Mapping[str, str] | None = None,
-        variables: Variables | None = None,
-    ) -> str:
-        """Run git and return its output; raises an error if git fails."""
-        done = self.run(*arguments, data=data, settings=settings, variables=variables)
+    def git(self, *arguments: str, **options: Any) -> str:
+        """Run git with the options of `run` and return its output; raises an error if git fails."""
+        done = self.run(*arguments, **options)
         if not done.ok:
             raise FastprojError(
                 f"git {arguments[0]} failed in {self.top} ({done.reason}): fix that, then try again"
@@ -111,7 +110,12 @@ class Repository:
         self.git("update-index", "-z", "--index-info", data=data, variables=variables)
 
     def commit(
-        self, tree: str, files: Tree, parents: Sequence[str], message: str, index: Path
+        self,
+        tree: str,
+        files: Tree,
+        parents: Sequence[str],
+        message: str,
+        index: Path,
     ) -> str:
         """Return a new commit of a tree in which the project's files are replaced."""
         scratch = {"GIT_INDEX_FILE": index}

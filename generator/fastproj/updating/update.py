@@ -13,7 +13,7 @@ import yaml
 
 from ..errors import FastprojError
 from ..scratch import scratch_folder
-from ..template.answers import ANSWERS_FILE, combine, option
+from ..template.answers import ANSWERS_FILE, Answers, combine, option
 from ..template.clone import Template, questions_in
 from ..template.rendering import Rendering, copy, preload
 from .apply import apply, check, check_ready
@@ -25,7 +25,7 @@ from .project import Project, newest_for, read_project
 class Request:
     """The options of an update."""
 
-    answers: dict[str, Any] = field(default_factory=dict)
+    answers: Answers = field(default_factory=dict)
     data: list[str] = field(default_factory=list)
     to: str | None = None
     template: str | None = None
@@ -92,7 +92,12 @@ def _target(project: Project, template: Template, to: str | None) -> str:
 
 
 def _merge(
-    project: Project, template: Template, head: str, new: Rendering, message: str, work: Path
+    project: Project,
+    template: Template,
+    head: str,
+    new: Rendering,
+    message: str,
+    work: Path,
 ) -> Merge:
     repository = project.repository
     files = repository.files(head)
@@ -109,7 +114,11 @@ def _merge(
 
 
 def _render(
-    project: Project, template: Template, version: str, folder: Path, answers: dict[str, Any]
+    project: Project,
+    template: Template,
+    version: str,
+    folder: Path,
+    answers: Answers,
 ) -> Rendering:
     """Render a version into a folder with other answers; all not given stay as recorded."""
     stage = folder / project.repository.prefix
