@@ -5,7 +5,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 DAY_S = 24 * 60 * 60
@@ -18,8 +18,9 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     Those that a killed program left there a day ago are removed as well.
     """
     for leftover in parent.glob(f".{name}.fastproj-*"):
-        if time.time() - leftover.lstat().st_mtime > DAY_S:
-            shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(OSError):  # another program removes its own
+            if time.time() - leftover.lstat().st_mtime > DAY_S:
+                shutil.rmtree(leftover)
     folder = parent / f".{name}.fastproj-{secrets.token_hex(8)}"
     # A signal may come before `try`, in `finally`, or between this function and its caller.
     atexit.register(_remove, folder)

@@ -119,7 +119,10 @@ def added(
     verb = "Would add" if dry_run else "Added"
     lines = [f"{verb} {', '.join(names)} to {root}, from {result.after}."]
     lines += [f"  {name} is required" for name in names if name not in asked]
-    lines += [*_changes(result), "", "How to use it:", *(_use(one) for one in components)]
+    lines += [*_changes(result), "", "How to use it:"]
+    for component in components:
+        if component.entry.get("kind") != "library":
+            lines.append(_use(component))
     packages = [package for one in components for package in one.entry.get("packages", [])]
     if packages:
         lines.append(f"  make setup, which installs {', '.join(packages)}")

@@ -77,10 +77,13 @@ class Question:
         choices = self._value(self.entry.get("choices", []))
         if isinstance(choices, str):
             choices = yaml.safe_load(choices)
-        if isinstance(choices, list):
-            pairs = [choice if isinstance(choice, list) else (choice, choice) for choice in choices]
-            choices = dict(pairs)
-        return {str(self._value(title)): self._value(value) for title, value in choices.items()}
+        if isinstance(choices, dict):
+            choices = list(choices.items())
+        titles = {}
+        for choice in choices:
+            title, value = choice if isinstance(choice, list | tuple) else (choice, choice)
+            titles[str(self._value(title))] = self._value(value)
+        return titles
 
     def _value(self, value: Any, answers: Answers | None = None) -> Any:
         """Return a value in which an expression is evaluated."""

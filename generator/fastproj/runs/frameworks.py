@@ -45,4 +45,4 @@ def framework(name: str) -> Framework:
     """Return a framework by its name in the answers."""
     file = Path(__file__).with_name("frameworks.yaml")
     entries = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return Framework(**entries[name])
+    return Framework(**entries.get(name, entries["pytorch"]))

@@ -119,7 +119,7 @@ class Trainer:
             self.project.names.name("log.every"): self.log_every,
         }
         recipe = read_yaml(self.project.folder / "configs/default.yaml")
-        if callbacks := recipe.get("trainer", {}).get("callbacks"):
+        if callbacks := (recipe.get("trainer") or {}).get("callbacks"):
             # Lightning refuses one that saves checkpoints if these are off.
             kept = [entry for entry in callbacks if "ModelCheckpoint" not in entry["class_path"]]
             options["trainer.callbacks"] = json.dumps(kept)

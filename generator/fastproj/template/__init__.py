@@ -1,1 +1,1 @@
-"""What creating and updating share."""
+"""The template: its versions, its questions, and rendering it."""

@@ -29,9 +29,10 @@ def check_ready(repository: Repository) -> str:
     status = repository.lines("status", "--porcelain", *options, "--", repository.where)
     # `git cherry-pick --abort` would remove what is staged elsewhere.
     staged = repository.lines("diff-index", "--cached", "--name-only", "-z", commit)
-    for path in [*(line[3:] for line in status), *staged]:
+    changed = [*(line[3:] for line in status), *staged]
+    if changed:
         raise FastprojError(
-            f"{path} changed since the last commit: commit or git stash, then try again"
+            f"{changed[0]} changed since the last commit: commit or git stash, then try again"
         )
     return commit
 

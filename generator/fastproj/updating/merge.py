@@ -73,14 +73,14 @@ def merge(
     theirs = dict(new)
     base[repository.prefix + ANSWERS_FILE] = ours[repository.prefix + ANSWERS_FILE]
     notes = []
-    for path, reason in _kept(old, ours, new, renames, missing, own).items():
+    for path, (kind, reason) in _kept(old, ours, new, renames, missing, own).items():
         if new.get(path) != old.get(path):
-            notes.append(reason.format(renames_by_user.get(path, path)))
+            notes.append(f"{kind:9} {renames_by_user.get(path, path)}: {reason}")
         theirs.pop(path, None)
         if path in old:
             theirs[path] = old[path]
     for path in missing & renames.keys():
-        theirs.pop(renames[path])
+        theirs.pop(renames[path], None)
 
     parent = repository.commit(old_tree, base, [], message, work / "base.index")
     user = repository.commit(head, ours, [parent], message, work / "ours.index")
@@ -105,22 +105,31 @@ def _kept(
     renames: dict[str, str],
     missing: set[str],
     own: set[str],
-) -> dict[str, str]:
-    """Return the paths where the template's change is left out, each with a note's format."""
-    folders = {str(folder) for path in new for folder in PurePath(path).parents}
-    reasons = {}
+) -> dict[str, tuple[str, str]]:
+    """Return the paths where the template's change is left out, each with what and why."""
+    folders = _folders_of(new)
+    kept = {}
     for path in sorted(missing - folders):
-        also = f", also under its new name {renames[path]}" if path in renames else ""
-        stays = f"stays deleted{also or ', although the template changed it'}"
-        reasons[path] = f"deleted   {{}}: {stays}"
+        reason = "stays deleted, although the template changed it"
+        if path in renames:
+            reason = f"stays deleted, also under its new name {renames[path]}"
+        kept[path] = ("deleted", reason)
     for path in sorted(own & new.keys() - missing):
         if ours.get(path) != old.get(path):
-            newer = "kept with your changes; the template has a newer version"
-            reasons[path] = f"yours     {{}}: {newer}"
-    for path in sorted(old.keys() - missing - new.keys() - renames.keys() - folders):
+            kept[path] = ("yours", "kept with your changes; the template has a newer version")
+    gone = old.keys() - new.keys() - renames.keys()
+    for path in sorted(gone - missing - folders):
         if ours.get(path) != old[path]:
-            reasons[path] = "yours     {}: kept with your changes; it is no longer rendered"
-    return reasons
+            kept[path] = ("yours", "kept with your changes; it is no longer rendered")
+    return kept
+
+
+def _folders_of(paths: Iterable[str]) -> set[str]:
+    """Return all folders around these paths."""
+    folders: set[str] = set()
+    for path in paths:
+        folders.update(map(str, PurePath(path).parents))
+    return folders
 
 
 def _merge_tree(repository: Repository, folder: Path, user: str, result: Merge) -> None:
