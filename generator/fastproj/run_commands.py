@@ -168,6 +168,7 @@ def begun(
     seconds: float,
 ) -> "Iterator[tuple[Trainer, Setting]]":
     """Make the first trial of a project in a temporary folder."""
+    import shlex
     import tempfile
 
     from .runs.stages import Setting
@@ -175,6 +176,10 @@ def begun(
     from .scratch import scratch_folder
 
     machine = project.machine()
+    try:
+        words = shlex.split(given or "")
+    except ValueError as error:
+        raise UsageError(f"--options cannot be read ({error}): quote them as in a shell") from error
     with scratch_folder(Path(tempfile.gettempdir()), "trials") as folder:
-        trainer = Trainer(project, given or "", processes, seconds, folder)
+        trainer = Trainer(project, words, processes, seconds, folder)
         yield trainer, Setting(project, machine, trainer.begin(), processes)

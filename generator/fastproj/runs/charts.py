@@ -61,7 +61,7 @@ def color(place: int) -> str:
 
 def curves(runs: list[Run]) -> list[tuple[str, str]]:
     """Return a title and a chart for each metric and each number about the training."""
-    names = set()
+    names: set[str] = set()
     for run in runs:
         names.update(*run.rows)
     metrics = names - {"split", "step", "seconds", "skipped", "loss", *TITLES}

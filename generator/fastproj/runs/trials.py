@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -39,28 +38,18 @@ class Trial:
     """The last line of an error; empty if the trial succeeded."""
 
 
+@dataclass
 class Trainer:
     """Starts trials of a project, one after another, in a temporary folder."""
 
-    def __init__(
-        self,
-        project: TrainedProject,
-        given: str,
-        processes: int,
-        seconds: float,
-        folder: Path,
-    ) -> None:
-        try:
-            self.given = shlex.split(given)
-        except ValueError as error:
-            raise FastprojError(
-                f"--options cannot be read ({error}): quote them as in a shell"
-            ) from error
-        self.project = project
-        self.processes = processes
-        self.seconds = seconds
-        self.folder = folder
-        self.log_every = 1
+    project: TrainedProject
+    given: list[str]
+    """Options of the user for all trials."""
+    processes: int
+    seconds: float
+    """Shortest time for which a trial is measured."""
+    folder: Path
+    log_every: int = 1
 
     def begin(self) -> Options:
         """Run the first trial, which must succeed; return its options, by the framework's names."""

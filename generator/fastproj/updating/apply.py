@@ -70,10 +70,10 @@ def _untracked(top: Path, merge: Merge) -> set[str]:
         if after is None:
             leaving.add(top / path)
     files = set()
-    for path in added:
-        around = [folder for folder in path.parents if top in folder.parents]
-        below = path.rglob("*") if path.is_dir() else []
-        for place in (path, *around, *below):
+    for new in added:
+        around = [folder for folder in new.parents if top in folder.parents]
+        below = new.rglob("*") if new.is_dir() else []
+        for place in (new, *around, *below):
             if place.is_symlink() or (os.path.lexists(place) and not place.is_dir()):
                 files.add(place)
     return {str(file.relative_to(top)) for file in files - leaving}
