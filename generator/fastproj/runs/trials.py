@@ -79,7 +79,7 @@ class Trainer:
             samples, seconds = _measured(self._rows())
             return Trial(samples / seconds, _peak_mb(process.pid) if self.processes == 1 else None)
         finally:
-            _end(process)
+            _end(process, self.processes)
 
     def train(self, options: Options) -> Path:
         """Train to the end with options of plain PyTorch; return the folder of the run."""
@@ -87,7 +87,7 @@ class Trainer:
         try:
             process.wait()
         finally:
-            _end(process)
+            _end(process, self.processes)
         if process.returncode:
             raise FastprojError(f"a trial failed: {self._problem(process)}")
         return self.folder / "trial"
@@ -161,8 +161,12 @@ def _peak_mb(process: int) -> float | None:
     return None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], ranks: int) -> None:
     """End a training with its other ranks and the workers of its loaders."""
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        if ranks > 1:  # they are in sessions of their own, which torchrun ends
+            process.terminate()
+            process.wait(60)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
