@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fastproj.shared.embedded import entries
+from fastproj.template.embedded import entries
 from template_bundle import build
 
 ROOT = Path(__file__).parents[1]

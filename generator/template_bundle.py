@@ -6,17 +6,16 @@ Only builds and checkouts need this.
 """
 
 import os
-import re
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from fastproj.shared import git
-from fastproj.shared.errors import FastprojError
-from fastproj.shared.scratch import scratch_folder
-from fastproj.shared.versions import version_of
+from fastproj import git
+from fastproj.errors import FastprojError
+from fastproj.scratch import scratch_folder
+from fastproj.template.versions import is_release, version_of
 from packaging.version import Version
 
 PLACE = "generator/fastproj/_template.bundle"
@@ -25,15 +24,14 @@ _CONTENT = ("copier.yml", "template")
 # Fixed, so that the same tree is the same commit on every machine and in every later build.
 _IDENTITY = {"NAME": "fastproj", "EMAIL": "fastproj@localhost", "DATE": "@946684800 +0000"}
 _VARIABLES = {
-    f"GIT_{who}_{key}": value for who in ("AUTHOR", "COMMITTER") for key, value in _IDENTITY.items()
-}
-_VARIABLES |= {
+    **{f"GIT_AUTHOR_{key}": value for key, value in _IDENTITY.items()},
+    **{f"GIT_COMMITTER_{key}": value for key, value in _IDENTITY.items()},
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_ATTR_NOSYSTEM": "1",
     "LC_ALL": "C",
+    "XDG_CONFIG_HOME": os.devnull,
 }
-_VARIABLES |= {"XDG_CONFIG_HOME": os.devnull}
 # The files of a build may belong to another user, as in a container.
 _SETTINGS = {
     "safe.directory": "*",
@@ -51,7 +49,7 @@ _PACKED_ANEW = (
 
 
 def build(root: Path, target: Path) -> None:
-    """Write the bundle of the template in `root`: each release of its history, and the current files.
+    """Write the bundle of a source tree's template: each release, and the current files.
 
     The bundle replaces `target` atomically; the same files give the same bytes.
     """
@@ -63,11 +61,6 @@ def releases(root: Path) -> dict[str, str]:
     """Return the releases in the history of a source tree, and the commit of each one's entry."""
     with object_store(Path(tempfile.gettempdir())) as store:
         return store.releases(store.link(root.absolute()))
-
-
-def is_release(version: str) -> bool:
-    """Return whether a version is a release, which never changes, and not a `.dev` or other pre-release."""
-    return not Version(version).is_prerelease
 
 
 def declared_version(pyproject: bytes) -> str | None:
@@ -82,7 +75,7 @@ def declared_version(pyproject: bytes) -> str | None:
 
 @contextmanager
 def object_store(parent: Path) -> Iterator["ObjectStore"]:
-    """Create a temporary git repository under `parent`; without `git init`, so that it has no settings or hooks."""
+    """Create a temporary git repository; without `git init`, so it has no settings or hooks."""
     git.forget_callers_repository()
     parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(parent, "bundle") as folder:
@@ -99,7 +92,7 @@ class ObjectStore:
         self._folder = folder
 
     def collect(self, root: Path) -> dict[str, str]:
-        """Add the releases in the history of a source tree, and its current files as the newest entry.
+        """Add the releases of a source tree, and its current files as the newest entry.
 
         Files that git ignores there are skipped. Without history (an archive, a shallow clone), the
         current files are the only entry.
@@ -111,34 +104,20 @@ class ObjectStore:
         past = self.releases(head)
         if head and (tracked := self._template(head)):
             self._git("read-tree", tracked)  # so that no tracked file counts as ignored
-        self._git(
-            "-c",
-            "core.bare=false",
-            f"--work-tree={root}",
-            "add",
-            "--all",
-            "--",
-            *_CONTENT,
-            folder=root,
-        )
+        options = ["-c", "core.bare=false", f"--work-tree={root}"]
+        self._git(*options, "add", "--all", "--", *_CONTENT, folder=root)
         tree = self._git("write-tree").text.strip()
         released = head is None or past.get(declared) == self._commit(tree, declared)
         version = declared if released else _unreleased(declared, past)
         return past | {version: self._commit(tree, version)}
 
     def link(self, root: Path) -> str | None:
-        """Make the objects of the repository around `root` readable, and return the tree of `root` at its HEAD.
+        """Make the objects of the repository around `root` readable, and return its tree at HEAD.
 
         The tree has the form `commit:folder/`. None without a repository or its history.
         """
-        asked = [
-            "--is-shallow-repository",
-            "--git-path",
-            "objects",
-            "--show-prefix",
-            "HEAD",
-            "HEAD:./pyproject.toml",
-        ]
+        asked = ["--is-shallow-repository", "--git-path", "objects", "--show-prefix"]
+        asked += ["HEAD", "HEAD:./pyproject.toml"]
         done = git.run(root, "rev-parse", *asked, variables=_VARIABLES, settings=_SETTINGS)
         if not done.ok:
             return None
@@ -153,56 +132,45 @@ class ObjectStore:
         return f"{head}:{prefix}"
 
     def releases(self, tree: str | None) -> dict[str, str]:
-        """Add the releases: the commits, except merges, that change the version in `pyproject.toml` to a release.
+        """Add the releases: the first commits, except merges, with a version that is a release.
 
         All branches of the history are followed, as a merge may have swapped the main line with
-        another one. The first commit with a version counts, so that a release never moves.
+        another one. A release never moves.
         """
         if tree is None:
             return {}
         head, _, prefix = tree.partition(":")
-        order = ["--no-merges", "--full-history", "--topo-order", "--reverse"]
-        changes = [
-            "--format=%x00%H",
-            "--patch",
-            "--unified=0",
-            "--text",
-            "--no-ext-diff",
-            "--no-textconv",
-        ]
-        log = self._git(
-            "--literal-pathspecs", "log", *order, *changes, head, "--", f"{prefix}pyproject.toml"
-        ).text
-        found: dict[str, str] = {}
-        for part in log.split("\0")[1:]:
-            commit, _, patch = part.partition("\n")
-            stated = re.search(r"""^\+version\s*=\s*["']([^"'\n]+)["']""", patch, re.MULTILINE)
-            version = str(version_of(stated[1])) if stated else "None"
-            if version == "None" or version in found or not is_release(version):
+        pyproject = f"{prefix}pyproject.toml"
+        order = ["--format=%H", "--no-merges", "--full-history", "--topo-order", "--reverse"]
+        log = self._git("--literal-pathspecs", "log", *order, head, "--", pyproject)
+        released: dict[str, str] = {}
+        for commit in log.text.split():
+            shown = self._git("show", f"{commit}:{pyproject}", may_fail=True)
+            version = declared_version(shown.stdout)
+            if version is None or version in released or not is_release(version):
                 continue
-            if (
-                declared_version(self._git("show", f"{commit}:{prefix}pyproject.toml").stdout)
-                != version
-            ):
-                continue  # a version in another table
             if template := self._template(f"{commit}:{prefix}"):
-                found[version] = self._commit(template, version)
-        return found
+                released[version] = self._commit(template, version)
+        return released
 
     def write(self, versions: Mapping[str, str], target: Path) -> None:
-        """Replace a file in the folder around this repository atomically by a bundle of these entries.
+        """Replace a file atomically by a bundle of these entries.
 
         `main` and `HEAD` are the newest.
         """
         ordered = sorted(versions, key=Version)
         refs = dict.fromkeys(("HEAD", "refs/heads/main"), versions[ordered[-1]])
         refs |= {f"refs/tags/v{version}": versions[version] for version in ordered}
-        head = "\n".join(
-            ["# v2 git bundle", *(f"{commit} {name}" for name, commit in refs.items()), "", ""]
-        )
+        lines = [f"{commit} {name}" for name, commit in refs.items()]
+        head = "\n".join(["# v2 git bundle", *lines, "", ""])
         commits = "".join(f"{versions[version]}\n" for version in ordered).encode()
         pack = self._git(
-            "pack-objects", "--quiet", "--stdout", "--revs", *_PACKED_ANEW, data=commits
+            "pack-objects",
+            "--quiet",
+            "--stdout",
+            "--revs",
+            *_PACKED_ANEW,
+            data=commits,
         ).stdout
         partial = self._folder / "bundle"
         with open(partial, "wb") as file:
@@ -212,28 +180,32 @@ class ObjectStore:
         os.replace(partial, target)
 
     def _template(self, tree: str) -> str | None:
-        """Add a tree with only the template's entries of another one, and return it; None if one is missing."""
-        found = self._git("ls-tree", "-z", tree, *_CONTENT).stdout
-        return (
-            self._git("mktree", "-z", data=found).text.strip()
-            if found.count(b"\0") == len(_CONTENT)
-            else None
-        )
+        """Add a tree with only the template's entries of another one; None if one is missing."""
+        entries = self._git("ls-tree", "-z", tree, *_CONTENT).stdout
+        if entries.count(b"\0") < len(_CONTENT):
+            return None
+        return self._git("mktree", "-z", data=entries).text.strip()
 
     def _commit(self, tree: str, version: str) -> str:
         return self._git("commit-tree", "-m", f"Template {version}", tree).text.strip()
 
-    def _git(self, *arguments: str, data: bytes = b"", folder: Path | None = None) -> git.Result:
+    def _git(
+        self,
+        *arguments: str,
+        data: bytes = b"",
+        folder: Path | None = None,
+        may_fail: bool = False,
+    ) -> git.Result:
         variables = _VARIABLES | {"GIT_DIR": str(self._folder / "git")}
         place = folder or self._folder
         done = git.run(place, *arguments, data=data, variables=variables, settings=_SETTINGS)
-        if not done.ok:
+        if not done.ok and not may_fail:
             raise FastprojError(f"git could not build the template's bundle: {done.reason}")
         return done
 
 
 def _unreleased(declared: str, past: Iterable[str]) -> str:
-    """Return the version of files that are not a release: the declared one, or the next after the last release."""
+    """Return the version of files that are no release: the declared or the next one."""
     version = f"{declared}.dev0" if is_release(declared) else declared
     last = max(map(Version, past), default=None)
     if last is None or Version(version) > last:

@@ -170,7 +170,7 @@ def _lines(file: Path) -> int:
 def commands() -> list[str]:
     """Return a table of arguments and options for each command."""
     from fastproj.cli import app
-    from fastproj.shared.answers import ANSWERS, choices
+    from fastproj.template.answers import ANSWERS, choices
     from typer.main import get_command
 
     questions = yaml.safe_load((ROOT / "copier.yml").read_text())

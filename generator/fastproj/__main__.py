@@ -6,13 +6,6 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-# Windows lacks the last
-_SIGNALS = {
-    signal.SIGINT,
-    signal.SIGTERM,
-    getattr(signal, "SIGHUP", signal.SIGTERM),
-}
-
 
 def main() -> None:
     """Run the command line.
@@ -20,11 +13,9 @@ def main() -> None:
     An expected failure prints one line to stderr and exits with a nonzero status.
     """
     if sys.platform == "win32":
-        _fail(
-            "on Windows, fastproj runs in WSL2 only: install it there (learn.microsoft.com/windows/wsl)",
-            1,
-        )
-    for number in _SIGNALS:
+        guide = "learn.microsoft.com/windows/wsl"
+        _fail(f"on Windows, fastproj runs in WSL2 only: install it there ({guide})", 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` does
             signal.signal(number, _interrupt)
     try:
@@ -41,33 +32,21 @@ def main() -> None:
         _fail(*_describe(error))
     if status > 128:
         outcomes = {"new": "no incomplete project is left", "tune": "what was found is kept"}
-        _fail(f"interrupted; {outcomes.get(''.join(sys.argv[1:2]), 'nothing was changed')}", status)
+        outcome = outcomes.get("".join(sys.argv[1:2]), "nothing was changed")
+        _fail(f"interrupted; {outcome}", status)
     sys.exit(status)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Exit by an exception, so that temporary files are removed.
-
-    Later, if Python's import system may drop it and keep a lock, or if a process is being started,
-    which must be ended.
-    """
-    starting = frame
-    while starting and starting.f_code.co_qualname != "Popen.__init__":
-        starting = starting.f_back
-    if starting or (frame and frame.f_code.co_filename.startswith("<frozen importlib")):
-        signal.signal(signal.SIGALRM, lambda _, later: _interrupt(number, later))
-        signal.setitimer(signal.ITIMER_REAL, 0.005)
-        return
-    for other in _SIGNALS:
-        signal.signal(other, signal.SIG_IGN)  # nothing interrupts the removal of temporary files
+    """Exit by an exception, so that temporary files are removed."""
     raise SystemExit(128 + number)
 
 
-def _describe(error: BaseException) -> tuple[str, int]:
+def _describe(error: Exception) -> tuple[str, int]:
     """Return the message and exit status for an expected failure; raise any other again."""
     import typer
 
-    from .shared.errors import FastprojError
+    from .errors import FastprojError
 
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
@@ -75,22 +54,18 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return f"{error.format_message().rstrip('.')}. See {command} --help.", error.exit_code
     if isinstance(error, FastprojError):
         return str(error), error.status
-    if isinstance(error, BrokenPipeError) or (
-        isinstance(error, OSError) and error.filename is None
-    ):
+    if not isinstance(error, OSError):
+        raise error
+    if error.filename is None:
         # so that Python does not fail to flush it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return f"cannot write the output ({error.strerror}): check where stdout goes", 1
-    if isinstance(error, OSError):
-        return (
-            f"{error.filename}: {error.strerror}; check that it exists and that you may access it",
-            1,
-        )
-    raise error
+    fix = "check that it exists and that you may access it"
+    return f"{error.filename}: {error.strerror}; {fix}", 1
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    from .shared.errors import without_passwords
+    from .errors import without_passwords
 
     print(f"fastproj: {without_passwords(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)

@@ -5,16 +5,38 @@ Modules that are slow to import are imported inside the commands, so that `--hel
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import run_commands
-from .options import AnswersCommand, Data, DryRun, Json, Names, ProjectFolder, Where, with_answers
-from .shared.answers import SPELLINGS
-from .shared.errors import UsageError, without_passwords
+from .errors import UsageError, without_passwords
+from .options import (
+    AnswersCommand,
+    Author,
+    Components,
+    Data,
+    DryRun,
+    Framework,
+    Gpus,
+    Licence,
+    Model,
+    Names,
+    Nodes,
+    ProjectFolder,
+    TensorCores,
+    Where,
+    answers_in,
+)
+from .template.answers import SPELLINGS
 
-_EXITS = "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); 128 + N after signal N."
+if TYPE_CHECKING:  # slow to import
+    from .updating.update import UpdateResult
+
+_EXITS = (
+    "Exit status: 0 success; 1 error, or conflicts; 2 usage error; 3 outdated (status); "
+    "128 + N after signal N."
+)
 
 app = typer.Typer(
     name="fastproj",
@@ -27,7 +49,7 @@ app = typer.Typer(
 
 def _version(show: bool) -> None:
     if show:
-        from .shared.embedded import template_version
+        from .template.embedded import template_version
 
         print(f"fastproj {template_version()}")
         raise typer.Exit
@@ -39,7 +61,7 @@ _VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Sho
 @app.callback()
 def fastproj(version: Annotated[bool, _VERSION] = False) -> None:
     """Render a fast, correct, readable PyTorch training repository that is yours."""
-    from .shared import git
+    from . import git
 
     git.forget_callers_repository()
 
@@ -55,10 +77,17 @@ def detect() -> None:
 
 
 @app.command(cls=AnswersCommand)
-@with_answers
 def new(
-    *,
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the project and of its folder.")],
+    gpus: Gpus = None,
+    nodes: Nodes = None,
+    tensor_cores: TensorCores = None,
+    framework: Framework = None,
+    model: Model = None,
+    author: Author = None,
+    licence: Licence = None,
+    components: Components = None,
     data: Data = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Accept the detected and default answers.")
@@ -72,7 +101,6 @@ def new(
     no_git: Annotated[
         bool, typer.Option("--no-git", help="Do not create a git repository.")
     ] = False,
-    **answers: Any,
 ) -> None:
     """Create a project.
 
@@ -80,58 +108,74 @@ def new(
     """
     from . import show
     from .creating import hardware, project
-    from .shared import rendering
+    from .template import rendering
 
     target = project.destination(name, output)
-    if not yes and not (sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty()):
+    is_terminal = all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    if not yes and not is_terminal:
         raise UsageError("not an interactive terminal: pass --yes to accept the detected answers")
     rendering.preload()
     machine = hardware.detect()
     if not yes:
         print(show.detected(machine), flush=True)
     created = project.create(
-        target, template, answers, data or [], machine, ask=not yes, commit=not no_git
+        target,
+        template,
+        answers_in(context),
+        data or [],
+        machine,
+        ask=not yes,
+        commit=not no_git,
     )
     print(without_passwords(show.created(created, machine)))
 
 
 @app.command(cls=AnswersCommand)
-@with_answers
 def update(
-    *,
+    context: typer.Context,
     where: Where = Path(),
     to: Annotated[
         str | None, typer.Option(help="Version of the template; the newest by default.")
     ] = None,
+    gpus: Gpus = None,
+    nodes: Nodes = None,
+    tensor_cores: TensorCores = None,
+    framework: Framework = None,
+    model: Model = None,
+    author: Author = None,
+    licence: Licence = None,
+    components: Components = None,
     data: Data = None,
     dry_run: DryRun = False,
     template: Annotated[
         str | None, typer.Option(help="New location of the template, recorded in the project.")
     ] = None,
-    **answers: Any,
 ) -> None:
     """Update a project to a newer template or to other answers.
 
     Your changes are kept; the result is staged.
     """
     from . import show
-    from .updating.update import Wanted
+    from .updating.update import Request
     from .updating.update import update as run_update
 
-    result = run_update(where, Wanted(to, template, answers, data, dry_run))
+    request = Request(answers_in(context), data or [], to, template, dry_run)
+    result = run_update(where, request)
     print(without_passwords(show.updated(result, dry_run)))
-    _exit(result.conflicts)
+    _exit(result)
 
 
 @app.command()
-def status(where: Where = Path(), json: Json = False) -> None:
+def status(
+    where: Where = Path(), json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
     """Show a project's version, the newest version and the answers. Exits with 3 if outdated."""
     from . import show
     from .updating.project import status as read_status
 
-    found = read_status(where)
-    print(without_passwords(show.as_json(found) if json else show.status_text(found)))
-    if found.behind:
+    state = read_status(where)
+    print(without_passwords(show.as_json(state) if json else show.status_text(state)))
+    if state.behind:
         raise typer.Exit(3)  # 1 is an error
 
 
@@ -139,22 +183,25 @@ def status(where: Where = Path(), json: Json = False) -> None:
 def components(where: Where = Path()) -> None:
     """List the components, and mark those that a project has."""
     from . import show
-    from .updating.components import listed
+    from .updating.components import read_components
 
-    print(show.listed(listed(where)))
+    print(show.component_list(read_components(where)))
 
 
 @app.command()
 def add(
-    names: Names, project: ProjectFolder = Path(), data: Data = None, dry_run: DryRun = False
+    names: Names,
+    project: ProjectFolder = Path(),
+    data: Data = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Add components to a project, and stage the result. The version of the template stays."""
     from . import show
     from .updating.components import add as run_add
 
-    changed = run_add(project, names, dry_run, data or [])
-    print(without_passwords(show.added(changed, names, dry_run)))
-    _exit(changed.updated.conflicts)
+    result, components = run_add(project, names, dry_run, data or [])
+    print(without_passwords(show.added(result, components, names, dry_run)))
+    _exit(result)
 
 
 @app.command()
@@ -163,9 +210,9 @@ def remove(names: Names, project: ProjectFolder = Path(), dry_run: DryRun = Fals
     from . import show
     from .updating.components import remove as run_remove
 
-    changed = run_remove(project, names, dry_run)
-    print(without_passwords(show.removed(changed, dry_run)))
-    _exit(changed.updated.conflicts)
+    result, components = run_remove(project, names, dry_run)
+    print(without_passwords(show.removed(result, components, dry_run)))
+    _exit(result)
 
 
 app.command()(run_commands.report)
@@ -173,6 +220,6 @@ app.command()(run_commands.tune)
 app.command()(run_commands.bench)
 
 
-def _exit(conflicts: bool) -> None:
-    if conflicts:
+def _exit(result: "UpdateResult") -> None:
+    if result.conflicts:
         raise typer.Exit(1)

@@ -1,20 +1,34 @@
-"""Options and arguments that several commands have, and the options for the template's questions."""
+"""Options and arguments that several commands have, and the options for the answers."""
 
-import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
-from .shared.answers import ANSWERS, choices, option
+from .template.answers import ANSWERS, Answers, choices
 
+Gpus = Annotated[int | None, typer.Option(help="GPUs per machine used for training; 0 for none.")]
+Nodes = Annotated[int | None, typer.Option(help="Machines that train one model together.")]
+TensorCores = Annotated[
+    str | None,
+    typer.Option(
+        help="Newest number format of the GPUs' Tensor Cores: "
+        "fp16 Volta, Turing; bf16 Ampere; fp8 Ada."
+    ),
+]
+Framework = Annotated[str | None, typer.Option(help="Framework of the training loop.")]
+Model = Annotated[str | None, typer.Option(help="Model, with its data and training recipe.")]
+Author = Annotated[str | None, typer.Option(help="Your name, for the license and the package.")]
+Licence = Annotated[str | None, typer.Option("--license", help="License of the project.")]
+Components = Annotated[
+    str | None,
+    typer.Option(help="Components, separated by commas; `fastproj components` lists them."),
+]
 Data = Annotated[
     list[str] | None, typer.Option(help="Answer KEY=VALUE to any other question of the template.")
 ]
 Where = Annotated[Path, typer.Argument(help="The project's folder, or a folder inside it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 Names = Annotated[
     list[str],
@@ -25,35 +39,22 @@ ProjectFolder = Annotated[
 ]
 
 
+def answers_in(context: typer.Context) -> Answers:
+    """Return the answers among the options of a command; None for those not given."""
+    return {name: context.params[name] for name in ANSWERS}
+
+
 class AnswersCommand(TyperCommand):
     """A command whose help lists the choices of the template's questions."""
 
     def get_help(self, ctx: Any) -> str:
         """Return the help."""
-        from .shared import embedded, template
+        from .template.clone import questions_in
+        from .template.embedded import QUESTIONS
 
-        questions = template.questions_in(embedded.QUESTIONS)
+        questions = questions_in(QUESTIONS)
         for parameter in self.params:
-            if (
-                allowed := choices(questions, str(parameter.name))
-            ) and parameter.name != "components":
-                parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"  # type: ignore[attr-defined]
+            allowed = choices(questions, str(parameter.name))
+            if isinstance(parameter, TyperOption) and allowed and parameter.name != "components":
+                parameter.help = f"{parameter.help} [{'|'.join(allowed)}]"
         return super().get_help(ctx)
-
-
-def with_answers(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option per answer, in place of its parameter `**answers`."""
-    *own, _ = inspect.signature(command).parameters.values()
-    place = [it.name for it in own].index("data")
-    parameters = [*own[:place], *(_parameter(*it) for it in ANSWERS.items()), *own[place:]]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {it.name: it.annotation for it in parameters}
-    return command
-
-
-def _parameter(name: str, about: str) -> inspect.Parameter:
-    kind = int if name in ("gpus", "nodes") else str
-    annotation = Annotated[kind | None, typer.Option(option(name), help=about)]  # type: ignore[valid-type]
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )

@@ -1,11 +1,18 @@
 """The commands about runs: `report`, `tune` and `bench`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared.errors import UsageError
+from .errors import UsageError
+
+if TYPE_CHECKING:  # slow to import
+    from .runs.project import TrainedProject
+    from .runs.stages import Setting
+    from .runs.trials import Trainer
 
 Runs = Annotated[
     list[Path] | None,
@@ -16,7 +23,9 @@ Runs = Annotated[
 Page = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", help="File to write; report.html in the folder of the run by default."
+        "--output",
+        "-o",
+        help="File to write; report.html in the folder of the run by default.",
     ),
 ]
 Given = Annotated[
@@ -42,9 +51,9 @@ def report(runs: Runs = None, output: Page = None) -> None:
     from .runs.run import read_runs
     from .runs.summary import text
 
-    found = read_runs(runs or [])
-    print(text(found))
-    page = write_page(found, output)
+    contents = read_runs(runs or [])
+    print(text(contents))
+    page = write_page(contents, output)
     print(f"\npage  {page}")
 
 
@@ -69,43 +78,36 @@ def tune(
 
     from tqdm import tqdm
 
-    from .runs import project, tuned_file
+    from .runs import tuned_file
+    from .runs.comparison import Measure
     from .runs.options import as_text
-    from .runs.pairs import Measure
-    from .runs.stages import STAGES, Setting
-    from .runs.trials import Trainer
-    from .runs.tune import Tuned
+    from .runs.project import find_project
+    from .runs.stages import STAGES
+    from .runs.tune import TuneResult
     from .runs.tune import tune as run_tune
 
-    chosen = [it.strip() for it in only.split(",")] if only else [*STAGES]
-    if unknown := [it for it in chosen if it not in STAGES]:
+    stages = only.replace(" ", "").split(",") if only else list(STAGES)
+    if unknown := [stage for stage in stages if stage not in STAGES]:
         raise UsageError(f"there is no stage {unknown[0]}: choose from {', '.join(STAGES)}")
-    found = project.find_project(python)
-    file, machine, tuned = tuned_file.destination(found.folder), found.machine(), Tuned()
-    deadline, interrupted = time.monotonic() + 60 * minutes, False
-    with Trainer(found, options or "", processes, seconds) as trainer:
-        setting = Setting(found, machine, trainer.begin(), processes)
-        trials = sum(
-            rounds * (len(it) + 3) for stage in chosen if (it := setting.differing(stage, {}))
-        )
-        with tqdm(total=trials + 2 * rounds, unit="trial", disable=None) as bar:
-            try:
-                run_tune(
-                    setting,
-                    chosen,
-                    Measure(trainer, rounds, deadline, bar.update),
-                    tuned,
-                    bar.write,
-                )
-            except (KeyboardInterrupt, SystemExit):  # the latter by SIGTERM
-                interrupted = True
-    if tuned.kept:
-        tuned_file.write(file, setting, tuned)
-        if measured := tuned_file.together(tuned):
-            print(measured)
-        print(
-            f"configs/tuned.yaml has {as_text(tuned.kept)}; make train ARGS='--config configs/tuned.yaml' uses it"
-        )
+    project = find_project(python)
+    file = tuned_file.destination(project.folder)
+    result = TuneResult()
+    interrupted = False
+    deadline = time.monotonic() + 60 * minutes
+    with begun(project, options, processes, seconds) as (trainer, setting):
+        bar = tqdm(unit=" trials", disable=None)
+        measure = Measure(trainer, rounds, deadline, bar.update)
+        try:
+            run_tune(setting, stages, measure, result, bar.write)
+        except (KeyboardInterrupt, SystemExit):  # the latter by SIGTERM
+            interrupted = True
+        bar.close()
+    if result.kept:
+        file.write_text(tuned_file.content(setting, result), encoding="utf-8")
+        if result.gain.trials:
+            print(tuned_file.together(result))
+        use = "make train ARGS='--config configs/tuned.yaml' uses it"
+        print(f"configs/tuned.yaml has {as_text(result.kept)}; {use}")
     else:
         print("No option was proven faster than the recipe; no file was written.")
     if interrupted:
@@ -133,28 +135,51 @@ def bench(
     from tqdm import tqdm
 
     from .runs import bench as results
-    from .runs import project
-    from .runs.pairs import Measure
-    from .runs.stages import Setting
+    from .runs.comparison import Comparison, Measure
+    from .runs.project import find_project
     from .runs.techniques import applicable
-    from .runs.trials import Trainer
 
-    found = project.find_project(python)
-    folder, machine = output or found.folder / "runs", found.machine()
-    with Trainer(found, options or "", processes, seconds) as trainer:
-        setting = Setting(found, machine, trainer.begin(), processes)
-        known = applicable(setting)
-        if unknown := [it for it in names or [] if it not in known]:
-            raise UsageError(
-                f"{unknown[0]} cannot be measured here: choose from {', '.join(known)}"
-            )
-        chosen = {name: known[name] for name in names or known}
-        with tqdm(total=2 * rounds * len(chosen), unit="trial", disable=None) as bar:
-            measure = Measure(trainer, rounds, float("inf"), bar.update)
-            measured = dict(results.bench(setting, chosen, measure))
-    print(results.table([results.cells(name, it) for name, it in measured.items()]))
-    results.write_json(folder / "bench.json", results.as_record(setting, chosen, measured))
-    results.draw(
-        folder / "bench.svg", {name: it.ratios for name, it in measured.items() if it.trials}
-    )
+    project = find_project(python)
+    folder = output or project.folder / "runs"
+    comparisons: dict[str, Comparison] = {}
+    with begun(project, options, processes, seconds) as (trainer, setting):
+        techniques = applicable(setting)
+        chosen = names or list(techniques)
+        if unknown := [name for name in chosen if name not in techniques]:
+            known = ", ".join(techniques)
+            raise UsageError(f"{unknown[0]} cannot be measured here: choose from {known}")
+        bar = tqdm(total=2 * rounds * len(chosen), unit=" trials", disable=None)
+        measure = Measure(trainer, rounds, float("inf"), bar.update)
+        for name in chosen:
+            technique = techniques[name]
+            enabled = {name: technique.enabled}
+            comparisons |= measure.compare(technique.without, enabled, drop=False)
+        bar.close()
+    print(results.table(comparisons))
+    results.write(folder, results.as_record(setting, techniques, comparisons))
     print(f"\n{folder / 'bench.json'} and bench.svg have the rounds of each technique")
+
+
+@contextmanager
+def begun(
+    project: "TrainedProject",
+    given: str | None,
+    processes: int,
+    seconds: float,
+) -> "Iterator[tuple[Trainer, Setting]]":
+    """Make the first trial of a project in a temporary folder."""
+    import shlex
+    import tempfile
+
+    from .runs.stages import Setting
+    from .runs.trials import Trainer
+    from .scratch import scratch_folder
+
+    machine = project.machine()
+    try:
+        words = shlex.split(given or "")
+    except ValueError as error:
+        raise UsageError(f"--options cannot be read ({error}): quote them as in a shell") from error
+    with scratch_folder(Path(tempfile.gettempdir()), "trials") as folder:
+        trainer = Trainer(project, words, processes, seconds, folder)
+        yield trainer, Setting(project, machine, trainer.begin(), processes)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fastproj.shared.embedded import entries
+from fastproj.template.embedded import entries
 from history import Repository
 from matrix import ROOT
 from program import LIMIT_S

@@ -2,14 +2,11 @@
 
 import os
 import re
-import shutil
 import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from fastproj.runs.diagnosis import diagnose
-from fastproj.runs.run import read_runs
 from matrix import ENGINE_MODEL, FRAMEWORKS, tiers
 from program import LIMIT_S, Fastproj, Project
 from trained import slow_project, start_training, train, train_row, write_run
@@ -143,22 +140,3 @@ def test_without_matplotlib_the_summary_is_printed(
     assert "pip install matplotlib" in result.stderr
     assert re.search(r"samples per second +640", result.stdout)
     assert not (folder / "report.html").exists()
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_metric_that_waits_for_the_gpu_is_named(
-    framework: str, project: Project, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(project(framework, ENGINE_MODEL), tmp_path / "proj", symlinks=True)
-    (run,) = read_runs([write_run(folder / "runs/a", ROWS)])
-    assert [it for it in diagnose(run) if "wait for the GPU" in it] == []
-    model = folder / "src/proj/model.py"
-    text = model.read_text().replace(
-        '"accuracy": (correct, count)', '"accuracy": (correct.item(), count)'
-    )
-    model.write_text(text)
-    line = next(number for number, it in enumerate(text.splitlines(), 1) if ".item()" in it)
-    expected = f"model.py, line {line}: .item() in forward makes each step wait for the GPU; keep the tensor."
-    assert expected in diagnose(run)
-    model.write_text("def forward(:\n")
-    assert [it for it in diagnose(run) if "wait for the GPU" in it] == []

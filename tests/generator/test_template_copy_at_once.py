@@ -7,13 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-from fastproj.shared.embedded import entries
+from fastproj.template.embedded import entries
 from template_copy import clones, held_versions
 
 REFRESH = """
 import sys
 from pathlib import Path
-from fastproj.shared import embedded
+from fastproj.template import embedded
 embedded._PACKED = Path(sys.argv[1])
 embedded.refresh_copy()
 """

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fastproj.shared.embedded import entries
+from fastproj.template.embedded import entries
 from history import Repository
 from matrix import ROOT
 

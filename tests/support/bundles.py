@@ -6,7 +6,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from fastproj.shared.embedded import entries
+from fastproj.template.embedded import entries
 from history import Repository
 from template_bundle import build
 

@@ -15,7 +15,8 @@ from unittest import mock
 
 import pytest
 from fastproj.__main__ import main
-from fastproj.shared import embedded, rendering
+from fastproj.template import embedded, rendering
+from fastproj.template.answers import Answers
 from program import Fastproj
 from updating import git
 
@@ -57,14 +58,14 @@ def restored_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-Render = Callable[[Path, Path, str, rendering.Answers, rendering.Answers], list[str]]
+Render = Callable[[Path, Path, str, Answers, Answers], list[str]]
 
 
 def render_once(render: Render, folder: Path) -> Render:
     """Return a `render` that copies what it has rendered before from the same template, with the same answers."""
     known: dict[str, list[str]] = {}
 
-    def copy(template: Path, stage: Path, location: str, *answers: rendering.Answers) -> list[str]:
+    def copy(template: Path, stage: Path, location: str, *answers: Answers) -> list[str]:
         key = _digest(template, stage, answers)
         if key in known:
             shutil.copytree(folder / key, stage, symlinks=True, dirs_exist_ok=True)

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from fastproj.shared.embedded import entries
+from fastproj.template.embedded import entries
 
 
 def held_versions(home: Path) -> list[str]:

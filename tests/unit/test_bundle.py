@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from bundles import _bare, archived, built, clone
-from fastproj.shared.embedded import entries
-from fastproj.shared.versions import newest
+from fastproj.template.embedded import entries
+from fastproj.template.versions import newest
 from history import RELEASES, Repository
 from template_bundle import build
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from bundles import built, clone
-from fastproj.shared.versions import newest
+from fastproj.template.versions import newest
 from history import RELEASES, Repository
 from template_bundle import releases
 

@@ -1,8 +1,8 @@
 """The command line itself: exit statuses, and suggestions for near misses."""
 
 import pytest
-from fastproj.shared.answers import combine
-from fastproj.shared.errors import UsageError
+from fastproj.errors import UsageError
+from fastproj.template.answers import combine
 from matrix import ROOT
 from program import Fastproj
 

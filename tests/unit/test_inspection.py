@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fastproj.shared.errors import FastprojError
-from fastproj.shared.inspection import check_rendered, is_of_git
+from fastproj.errors import FastprojError
+from fastproj.template.inspection import check_rendered, is_of_git
 from matrix import EVERY
 from program import Fastproj
 from updating import MakeProject, commit, git, project_state

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from fastproj.shared.errors import without_passwords
-from fastproj.shared.git import Result
+from fastproj.errors import without_passwords
+from fastproj.git import Result
 from program import Fastproj
 from updating import MakeProject, commit, edit
 

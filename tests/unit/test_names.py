@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fastproj.creating import names
-from fastproj.shared.errors import FastprojError
+from fastproj.errors import FastprojError
 from matrix import COMPONENTS, TEMPLATE
 from program import Fastproj
 

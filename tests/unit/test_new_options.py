@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 from fastproj.cli import new
-from fastproj.shared.answers import ANSWERS
+from fastproj.template.answers import ANSWERS
 from matrix import MODELS, QUESTIONS, ROOT, TEMPLATE
 from program import Fastproj
 from updating import commit, git, read_answers

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from fastproj.creating.question import Question
-from fastproj.shared.answers import ANSWERS, combine
-from fastproj.shared.errors import FastprojError, UsageError
-from fastproj.shared.template import open_template, questions_in
+from fastproj.errors import FastprojError, UsageError
+from fastproj.template.answers import ANSWERS, combine
+from fastproj.template.clone import open_template, questions_in
 from matrix import QUESTIONS, ROOT
 from program import Fastproj
 

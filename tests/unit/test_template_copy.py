@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fastproj.shared import embedded
-from fastproj.shared.embedded import entries
-from fastproj.shared.errors import FastprojError
-from fastproj.shared.template import Template, open_template
+from fastproj.errors import FastprojError
+from fastproj.template import embedded
+from fastproj.template.clone import Template, open_template
+from fastproj.template.embedded import entries
 from history import RELEASES, Repository
 from template_bundle import build
 from template_copy import clones, held_versions

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fastproj.shared import embedded
-from fastproj.shared.embedded import entries
+from fastproj.template import embedded
+from fastproj.template.embedded import entries
 from history import RELEASES, Repository
 from program import Fastproj
 from template_bundle import build

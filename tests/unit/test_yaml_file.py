@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from fastproj.shared.errors import FastprojError
-from fastproj.shared.yaml_file import read_answers
+from fastproj.errors import FastprojError
+from fastproj.template.yaml_file import read_answers
 from hostile_answers import HOSTILE
 from program import Fastproj
 from updating import MakeProject, commit

@@ -4,12 +4,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..shared import git
-from ..shared.answers import combine
-from ..shared.errors import FastprojError
-from ..shared.rendering import Answers, copy
-from ..shared.scratch import scratch_folder
-from ..shared.template import open_template, questions_in
+from .. import git
+from ..errors import FastprojError
+from ..scratch import scratch_folder
+from ..template.answers import Answers, combine
+from ..template.clone import open_template, questions_in
+from ..template.rendering import copy
 from . import names
 from .hardware import Machine
 
@@ -64,33 +64,31 @@ def create(
     ask: bool,
     commit: bool,
 ) -> Project:
-    """Render a template into `target` with the answers in options and `--data`, prompting for the others if `ask`.
+    """Render a template into `target`, prompting for the answers that are not given if `ask`.
 
     The project is rendered into a folder next to `target` and then renamed, so `target` is never
     incomplete.
     """
-    shown, target = target, target.absolute()
+    place = target.absolute()
     try:
-        with scratch_folder(target.parent, target.name) as scratch:
-            template, defaults, stage = (
-                open_template(location, scratch),
-                default_answers(machine),
-                scratch / "project",
-            )
+        with scratch_folder(place.parent, place.name) as scratch:
+            stage = scratch / "project"
+            template = open_template(location, scratch)
             questions = questions_in(template.at(template.newest))
-            answers = combine(options, data, questions) | {"project_name": target.name}
+            answers = combine(options, data, questions) | {"project_name": place.name}
+            defaults = default_answers(machine)
             if ask:
                 from . import prompts  # 0.1 s
 
-                answers = prompts.ask(questions, answers, defaults, f"Create {target.name}?")
-            rendered = copy(template, template.newest, stage, answers, defaults)
-            files = sum(len(found) for _, _, found in os.walk(stage))
-            repository = _commit(stage, target) if commit else "no git repository, as requested"
-            os.rename(stage, target)
+                answers = prompts.ask(questions, answers, defaults, f"Create {place.name}?")
+            rendering = copy(template, template.newest, stage, answers, defaults)
+            files = sum(path.is_symlink() or path.is_file() for path in stage.rglob("*"))
+            repository = _commit(stage, place) if commit else "no git repository, as requested"
+            os.rename(stage, place)
     except OSError as error:
         fix = "free some space, or use another --output"
-        raise FastprojError(f"cannot write {shown} ({error.strerror}): {fix}") from error
-    return Project(shown, files, rendered.answers, repository)
+        raise FastprojError(f"cannot write {target} ({error.strerror}): {fix}") from error
+    return Project(target, files, rendering.answers, repository)
 
 
 def _commit(stage: Path, target: Path) -> str:
@@ -100,12 +98,19 @@ def _commit(stage: Path, target: Path) -> str:
     """
     if git.run(target.parent, "rev-parse", "--is-inside-work-tree").text.strip() == "true":
         return "no git repository of its own, as the folder is in one: git add it there"
-    for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"]):
+    message = f"Render {target.name} with fastproj"
+    for command in (
+        ["init", "--quiet", "--initial-branch=main"],
+        ["add", "--all"],
+        ["var", "GIT_COMMITTER_IDENT"],
+        ["commit", "--quiet", "--message", message],
+    ):
         done = git.run(stage, *command, settings=_SETTINGS)
+        if not done.ok and command[0] == "var":
+            return (
+                "no first commit, as git does not know you: "
+                "set user.name and user.email with git config, then commit"
+            )
         if not done.ok:
             return f"no commit, as git {command[0]} failed: {done.reason}"
-    message = f"Render {target.name} with fastproj"
-    done = git.run(stage, "commit", "--quiet", "--message", message, settings=_SETTINGS)
-    if not done.ok and not git.run(stage, "var", "GIT_COMMITTER_IDENT", settings=_SETTINGS).ok:
-        return "no first commit, as git does not know you: set user.name and user.email with git config, then commit"
-    return "a git repository with a first commit" if done.ok else f"no commit: {done.reason}"
+    return "a git repository with a first commit"

@@ -1,4 +1,4 @@
-"""Ask a template's questions before copier runs, and confirm the answers before anything is written."""
+"""Ask a template's questions before copier runs, and confirm the answers."""
 
 import shutil
 import textwrap
@@ -8,8 +8,8 @@ import questionary
 import yaml
 from questionary import Choice
 
-from ..shared.answers import as_text, option, shown_name
-from ..shared.errors import FastprojError
+from ..errors import FastprojError
+from ..template.answers import Answers, as_text, option, shown_name
 from .question import Question
 
 _STYLE = questionary.Style(
@@ -24,29 +24,24 @@ _STYLE = questionary.Style(
 )
 _LOOK: dict[str, Any] = {"qmark": "?", "style": _STYLE}
 _LIST: dict[str, Any] = _LOOK | {"use_search_filter": True, "use_jk_keys": False}
-Answers = dict[str, Any]
 
 
 def ask(questions: Answers, given: Answers, defaults: Answers, confirmation: str) -> Answers:
-    """Ask all questions that are not answered yet, and return all answers if the user confirms them.
+    """Ask all questions that are not answered yet, and return all answers if the user confirms.
 
     `defaults` replace the template's. To decline is a KeyboardInterrupt.
     """
     known: Answers = {}
-    asked: list[str] = []
+    answers: Answers = {}
     try:
         for name, entry in questions.items():
             question = Question(name, entry, dict(known))
             if name in given:
-                known[name] = question.parsed(given[name])
+                answers[name] = question.parsed(given[name])
             elif question.is_asked():
-                known[name] = _ask(question, defaults)
-                asked.append(name)
-            else:
-                known[name] = question.default(defaults)
-        if asked and not _confirm(
-            confirmation, {name: known[name] for name in known if name in {*given, *asked}}
-        ):
+                answers[name] = _ask(question, defaults)
+            known[name] = answers[name] if name in answers else question.default(defaults)
+        if answers.keys() > given.keys() and not _confirm(confirmation, answers):
             raise KeyboardInterrupt
     except EOFError as error:
         raise FastprojError(
@@ -55,14 +50,16 @@ def ask(questions: Answers, given: Answers, defaults: Answers, confirmation: str
     except Exception as error:
         reason = f"the question {shown_name(name)} is broken ({' '.join(str(error).split())})"
         raise FastprojError(f"{reason}: answer it with {option(name)}, or use --yes") from error
-    return given | {name: known[name] for name in asked}
+    return answers
 
 
 def _confirm(confirmation: str, answers: Answers) -> bool:
     """Show the answers, and ask whether to continue with them."""
     width = max(map(len, answers))
-    lines = [f"  {shown_name(name):{width}}  {as_text(answer)}" for name, answer in answers.items()]
-    print("", *lines, "", sep="\n")
+    print()
+    for name, answer in answers.items():
+        print(f"  {shown_name(name):{width}}  {as_text(answer)}")
+    print()
     return bool(questionary.confirm(confirmation, **_LOOK).unsafe_ask())
 
 
@@ -70,37 +67,42 @@ def _ask(question: Question, defaults: Answers) -> Any:
     default = question.default(defaults)
     while True:
         answer = _prompt(question, default)
-        if not (wrong := question.problem(answer)):
+        problem = question.problem(answer)
+        if not problem:
             return question.parsed(answer)
-        questionary.print(f"  {wrong}", style="fg:ansired")
+        questionary.print(f"  {problem}", style="fg:ansired")
 
 
 def _prompt(question: Question, default: Any) -> Any:
     title, *details = question.help
     title = f"{_wrapped(title)}\n "
-    if found := question.choices():
-        several = question.entry.get("multiselect")
-        checked = (default or []) if several else []
-        choices = [
-            Choice(_wrapped(name), value, checked=value in checked) for name, value in found.items()
-        ]
-        keys = f"Arrows: move, typing: filter, {'Space: toggle, Enter: done' if several else 'Enter: select'}"
-        look = _LIST | {"instruction": "\n  ".join([*details, keys])}
-        if several:
-            return questionary.checkbox(title, choices, **look).unsafe_ask()
-        start = next((it for it in choices if it.value == default), None)
-        return questionary.select(title, choices, start, **look).unsafe_ask()
+    if question.choices():
+        return _choose(question, default, title, details)
     message = "\n  ".join([title.strip(), *details])
     if question.kind == "bool":
         return questionary.confirm(message, default is True, **_LOOK).unsafe_ask()
     # An empty field shows the default, which Enter accepts.
-    empty = "" if default is None else str(default)
+    shown = "" if default is None else str(default)
     if isinstance(default, dict | list):
-        empty = yaml.safe_dump(default, default_flow_style=True).strip()
-    text = questionary.text(
-        f"{message}\n ", placeholder=[("fg:ansibrightblack", empty)], **_LOOK
-    ).unsafe_ask()
-    return str(text or empty)
+        shown = yaml.safe_dump(default, default_flow_style=True).strip()
+    gray = [("fg:ansibrightblack", shown)]
+    text = questionary.text(f"{message}\n ", placeholder=gray, **_LOOK).unsafe_ask()
+    return text or shown
+
+
+def _choose(question: Question, default: Any, title: str, details: list[str]) -> Any:
+    choices = []
+    for name, value in question.choices().items():
+        checked = question.several and value in (default or [])
+        choices.append(Choice(_wrapped(name), value, checked=checked))
+    keys = "Space: toggle, Enter: done" if question.several else "Enter: select"
+    instruction = "\n  ".join([*details, f"Arrows: move, typing: filter, {keys}"])
+    if question.several:
+        prompt = questionary.checkbox(title, choices, instruction=instruction, **_LIST)
+    else:
+        initial = default if default in question.choices().values() else None
+        prompt = questionary.select(title, choices, initial, instruction=instruction, **_LIST)
+    return prompt.unsafe_ask()
 
 
 def _wrapped(text: str) -> str:

@@ -7,16 +7,19 @@ import yaml
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
+from ..template.answers import Answers
+
 _JINJA = SandboxedEnvironment(
     extensions=["jinja2_ansible_filters.AnsibleCoreFiltersExtension"], undefined=StrictUndefined
 )
-for _name in (
-    "expandvars",
-    "expanduser",
-    "fileglob",
-    "realpath",
-):  # these read the user's variables and folders
+# These read the user's variables and folders, and a template is not trusted.
+for _name in ("expandvars", "expanduser", "fileglob", "realpath"):
     _JINJA.filters.pop(_name, None)
+
+_NUMBERS: dict[str, tuple[Any, str]] = {
+    "int": (int, "enter a whole number"),
+    "float": (int | float, "enter a number"),
+}
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,8 @@ class Question:
     """A question, and the answers to those before it."""
 
     name: str
-    entry: dict[str, Any]
-    known: dict[str, Any]
+    entry: Answers
+    known: Answers
 
     @property
     def kind(self) -> str:
@@ -33,58 +36,57 @@ class Question:
         return str(self.entry.get("type") or type(self.entry.get("default", "")).__name__)
 
     @property
+    def several(self) -> bool:
+        """Whether an answer is a list of choices."""
+        return bool(self.entry.get("multiselect"))
+
+    @property
     def help(self) -> list[str]:
         """The lines of the question: a title, and details."""
-        lines = str(self._value(self.entry.get("help") or self.name)).strip().splitlines()
-        return [line.strip() for line in lines]
+        text = str(self._value(self.entry.get("help") or self.name))
+        return [line.strip() for line in text.strip().splitlines()]
 
     def is_asked(self) -> bool:
         """Return whether a user is asked: unless `ask` is false, or the question does not apply."""
-        return self._is_true("when") and self._is_true("ask")
+        conditions = [self._value(self.entry.get(key, True)) for key in ("when", "ask")]
+        return all(yaml.safe_load(str(condition)) for condition in conditions)
 
-    def default(self, replaced: dict[str, Any]) -> Any:
+    def default(self, replaced: Answers) -> Any:
         """Return the default, or what replaces it."""
         return self.parsed(self._value(replaced.get(self.name, self.entry.get("default"))))
 
     def parsed(self, value: Any) -> Any:
         """Return an answer in the question's type."""
-        if not isinstance(value, str) or (
-            self.kind in ("str", "path") and not self.entry.get("multiselect")
-        ):
-            return value
-        if self.kind in ("int", "float"):
-            return int(value) if self.kind == "int" else float(value)
-        return yaml.safe_load(value)
+        is_text = self.kind in ("str", "path") and not self.several
+        return yaml.safe_load(value) if isinstance(value, str) and not is_text else value
 
     def problem(self, answer: Any) -> str:
         """Return what is wrong with an answer; empty if nothing is."""
         try:
             parsed = self.parsed(answer)
-        except (ValueError, yaml.YAMLError):
-            return {"int": "enter a whole number", "float": "enter a number"}.get(
-                self.kind, "this is not valid YAML"
-            )
-        found = self._value(self.entry.get("validator", ""), **{self.name: parsed})
-        return " ".join(str(found).split())
+        except yaml.YAMLError:
+            return "this is not valid YAML"
+        allowed, message = _NUMBERS.get(self.kind, (object, ""))
+        if not isinstance(parsed, allowed):
+            return message
+        problem = self._value(self.entry.get("validator", ""), {self.name: parsed})
+        return " ".join(problem.split())
 
-    def choices(self) -> dict[str, Any]:
+    def choices(self) -> Answers:
         """Return the allowed answers by their titles; none if any is allowed."""
-        found = self._value(self.entry.get("choices", []))
-        found = yaml.safe_load(found) if isinstance(found, str) else found
-        pairs = (
-            found.items()
-            if isinstance(found, dict)
-            else [it if isinstance(it, list) else (it, it) for it in found]
-        )
-        values = {title: it["value"] if isinstance(it, dict) else it for title, it in pairs}
-        return {str(self._value(title)): self._value(value) for title, value in values.items()}
+        choices = self._value(self.entry.get("choices", []))
+        if isinstance(choices, str):
+            choices = yaml.safe_load(choices)
+        if isinstance(choices, dict):
+            choices = list(choices.items())
+        titles = {}
+        for choice in choices:
+            title, value = choice if isinstance(choice, list | tuple) else (choice, choice)
+            titles[str(self._value(title))] = self._value(value)
+        return titles
 
-    def _is_true(self, condition: str) -> bool:
-        value = self._value(self.entry.get(condition, True))
-        return bool(yaml.safe_load(value) if isinstance(value, str) else value)
-
-    def _value(self, value: Any, **more: Any) -> Any:
+    def _value(self, value: Any, answers: Answers | None = None) -> Any:
         """Return a value in which an expression is evaluated."""
-        return (
-            _JINJA.from_string(value).render(self.known | more) if isinstance(value, str) else value
-        )
+        if not isinstance(value, str):
+            return value
+        return _JINJA.from_string(value).render(self.known | (answers or {}))

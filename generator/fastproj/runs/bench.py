@@ -1,98 +1,93 @@
-"""`fastproj bench`: what each technique gives, in interleaved trials."""
+"""The results of `fastproj bench`: a table, a file and a chart."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .pairs import Compared, Measure
+from .comparison import Comparison
 from .stages import Setting
 from .techniques import Technique
 from .trials import Trial
 
-HEADINGS = ("technique", "samples/s without", "with", "times", "range", "peak memory, MB")
+HEADINGS = ["technique", "samples/s without", "with", "times", "range", "peak memory, MB"]
 
 
-def bench(
-    setting: Setting, chosen: dict[str, Technique], measure: Measure
-) -> Iterator[tuple[str, Compared]]:
-    """Measure each technique."""
-    for name, technique in chosen.items():
-        yield name, measure.compare(technique.without, {name: technique.with_it}, drop=False)[name]
-
-
-def cells(name: str, found: Compared) -> list[str]:
-    """Return a technique's line of the table."""
-    if found.problem or not found.trials:
-        return [name, found.problem or "not measured"]
-    without, with_it = _speed(found.base), _speed(found.trials)
-    memory = [median(peaks) for peaks in (_peaks(found.base), _peaks(found.trials)) if peaks]
-    span = f"{found.ratios[0]:.2f} to {found.ratios[-1]:.2f}"
-    shown = f"{memory[0]:,.0f} -> {memory[1]:,.0f}" if len(memory) > 1 else ""
-    return [name, f"{without:,.0f}", f"{with_it:,.0f}", f"{found.ratio:.2f}", span, shown]
-
-
-def table(lines: list[list[str]]) -> str:
+def table(comparisons: dict[str, Comparison]) -> str:
     """Return the table for the terminal."""
-    whole = [line for line in lines if len(line) == len(HEADINGS)]
-    widths = [
-        max(len(line[place]) for line in [[*HEADINGS], *whole]) for place in range(len(HEADINGS))
+    lines = [_line(HEADINGS)]
+    for name, comparison in comparisons.items():
+        if comparison.problem or not comparison.trials:
+            lines.append(f"{name:24}  {comparison.text()}")
+        else:
+            lines.append(_line(_cells(name, comparison)))
+    return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    """Return a line of cells, which are at least as wide as their headings."""
+    line = f"{cells[0]:24}"
+    for cell, heading in zip(cells[1:], HEADINGS[1:], strict=True):
+        line += f"  {cell:>{max(len(heading), 12)}}"
+    return line.rstrip()
+
+
+def _cells(name: str, comparison: Comparison) -> list[str]:
+    """Return a technique's line of the table."""
+    ratios = comparison.ratios
+    before = _peaks(comparison.base)
+    after = _peaks(comparison.trials)
+    return [
+        name,
+        f"{median(_speeds(comparison.base)):,.0f}",
+        f"{median(_speeds(comparison.trials)):,.0f}",
+        f"{comparison.ratio:.2f}",
+        f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+        f"{median(before):,.0f} -> {median(after):,.0f}" if before and after else "",
     ]
-    widths[0] = max(len(line[0]) for line in [[*HEADINGS], *lines])
-    shown = []
-    for line in [[*HEADINGS], *lines]:
-        first = f"{line[0]:{widths[0]}}"
-        rest = (
-            line[1:]
-            if len(line) == 2
-            else [f"{it:>{size}}" for it, size in zip(line[1:], widths[1:], strict=True)]
-        )
-        shown.append("  ".join([first, *rest]).rstrip())
-    return "\n".join(shown)
 
 
 def as_record(
-    setting: Setting, chosen: dict[str, Technique], found: dict[str, Compared]
+    setting: Setting,
+    techniques: dict[str, Technique],
+    comparisons: dict[str, Comparison],
 ) -> dict[str, Any]:
     """Return all that was measured."""
+    entries = {}
+    for name, comparison in comparisons.items():
+        base = comparison.base
+        trials = comparison.trials
+        entries[name] = {
+            "about": techniques[name].about,
+            "without": techniques[name].without,
+            "with": techniques[name].enabled,
+            "samples_per_second": {"without": _speeds(base), "with": _speeds(trials)},
+            "peak_mb": {"without": _peaks(base), "with": _peaks(trials)},
+            "ratios": comparison.ratios,
+            "problem": comparison.problem,
+        }
     return {
         "machine": setting.machine.text(),
         "framework": setting.project.framework,
         "processes": setting.processes,
-        "techniques": {
-            name: {
-                "about": chosen[name].about,
-                "without": chosen[name].without,
-                "with": chosen[name].with_it,
-                "samples_per_second": {
-                    "without": [trial.samples_per_second for trial in it.base],
-                    "with": [trial.samples_per_second for trial in it.trials],
-                },
-                "peak_mb": {"without": _peaks(it.base), "with": _peaks(it.trials)},
-                "ratios": it.ratios,
-                "problem": it.problem,
-            }
-            for name, it in found.items()
-        },
+        "techniques": entries,
     }
 
 
-def write_json(file: Path, record: dict[str, Any]) -> None:
-    """Write what was measured."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+def write(folder: Path, record: dict[str, Any]) -> None:
+    """Write what was measured, and draw the ratios, which needs matplotlib."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
-
-def draw(file: Path, ratios: dict[str, list[float]]) -> None:
-    """Draw the ratios with their ranges; needs matplotlib."""
     from . import charts
 
-    charts.ratio_bars(ratios).savefig(file)
+    entries = record["techniques"].items()
+    ratios = {name: entry["ratios"] for name, entry in entries if entry["ratios"]}
+    charts.ratio_bars(ratios).savefig(folder / "bench.svg")
 
 
-def _speed(trials: list[Trial]) -> float:
-    return median(trial.samples_per_second for trial in trials)
+def _speeds(trials: list[Trial]) -> list[float]:
+    return [trial.samples_per_second for trial in trials]
 
 
 def _peaks(trials: list[Trial]) -> list[float]:

@@ -6,13 +6,12 @@ matplotlib is imported here only.
 import io
 import math
 import re
-from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
-from ..shared.errors import FastprojError
+from ..errors import FastprojError
 from .run import Row, Run
-from .times import START, TRAIN, VALIDATE, WAIT, events
+from .times import intervals
 
 try:
     import matplotlib
@@ -26,7 +25,6 @@ except ImportError as error:
 
 COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#ca8a04", "#06b6d4", "#84cc16")
 """Of the runs; of one run, the first two are training and validation."""
-PHASES = {TRAIN: COLORS[0], WAIT: COLORS[4], VALIDATE: COLORS[1], START: "#94a3b8"}
 TEXT = "#010203"
 """Replaced by the text color of the page, which is light or dark."""
 TITLES = {
@@ -36,9 +34,11 @@ TITLES = {
     "data_wait": "share of the time waiting for data",
 }
 STYLE: dict[Any, Any] = {
-    **dict.fromkeys(
-        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT
-    ),
+    "text.color": TEXT,
+    "axes.edgecolor": TEXT,
+    "axes.labelcolor": TEXT,
+    "xtick.color": TEXT,
+    "ytick.color": TEXT,
     "svg.fonttype": "none",
     "svg.hashsalt": "fastproj",
     "font.family": "sans-serif",
@@ -61,80 +61,52 @@ def color(place: int) -> str:
 
 def curves(runs: list[Run]) -> list[tuple[str, str]]:
     """Return a title and a chart for each metric and each number about the training."""
-    names = dict.fromkeys(name for run in runs for row in run.rows for name in row)
-    metrics = [
-        name for name in names if name not in ("split", "step", "seconds", "skipped", *TITLES)
-    ]
-    metrics.sort(key=lambda name: name != "loss")
-    titles = {name: name for name in metrics} | {
-        name: it for name, it in TITLES.items() if name in names
-    }
-    return [(title, _curve(runs, name)) for name, title in titles.items()]
+    names: set[str] = set()
+    for run in runs:
+        names.update(*run.rows)
+    metrics = names - {"split", "step", "seconds", "skipped", "loss", *TITLES}
+    charts = []
+    for name in ["loss", *sorted(metrics), *TITLES]:
+        if name in names:
+            charts.append((TITLES.get(name, name), _curve(runs, name)))
+    return charts
 
 
 def _curve(runs: list[Run], name: str) -> str:
     figure = Figure(figsize=(5, 2.8), layout="constrained")
     axes = figure.add_subplot()
     for place, run in enumerate(runs):
-        validated = color(place) if len(runs) > 1 else COLORS[1]
-        axes.plot(*_points(run.of("train"), name), color=color(place), linewidth=1.2, alpha=0.75)
-        axes.plot(
-            *_points(run.of("val"), name),
-            color=validated,
-            linewidth=1.6,
-            marker="o",
-            markersize=3.5,
-        )
-        for step, event in events(run):
-            if "resumed" in event:
-                axes.axvline(step, color=color(place), linewidth=1, linestyle=":")
+        mine = color(place)
+        validated = mine if len(runs) > 1 else COLORS[1]
+        _plot(axes, run.of("train", name), name, color=mine)
+        _plot(axes, run.of("val", name), name, color=validated, marker=".")
+        for part in intervals(run)[1:]:
+            if part.starts:
+                axes.axvline(part.before, color=mine, linestyle=":")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("step")
     return _svg(figure)
 
 
-def _points(rows: Iterable[Row], name: str) -> tuple[list[int], list[float]]:
-    """Return steps and values; what is not finite, or too large to be drawn, is a gap."""
-    found = [(row["step"], row[name]) for row in rows if name in row]
-    return [step for step, _ in found], [
-        value if abs(value) < 1e100 else math.nan for _, value in found
-    ]
-
-
-def phase_bars(times: list[dict[str, float]]) -> str:
-    """Return a bar for each run, from top to bottom, that its phases divide; the page names the colors."""
-    figure = Figure(figsize=(5, 0.5 + 0.25 * len(times)), layout="constrained")
-    axes = figure.add_subplot()
-    for place, phases in enumerate(times):
-        left = 0.0
-        for name in PHASES:
-            share = 100 * phases.get(name, 0.0) / sum(phases.values())
-            axes.barh(-place, share, left=left, color=PHASES[name], height=0.7)
-            left += share
-    axes.set_xlim(0, 100)
-    axes.set_yticks([])
-    axes.grid(visible=False)
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}%"))
-    return _svg(figure)
+def _plot(axes: Any, rows: list[Row], name: str, **style: Any) -> None:
+    """Draw a number over the steps; what is too large to be drawn is a gap."""
+    steps = [row["step"] for row in rows]
+    numbers = [row[name] if abs(row[name]) < 1e100 else math.nan for row in rows]
+    axes.plot(steps, numbers, linewidth=1.4, **style)
 
 
 def ratio_bars(ratios: dict[str, list[float]]) -> Any:
-    """Return a figure of how many times as fast each technique makes the training, with the range of the rounds."""
+    """Return a figure of the ratio of each technique, with the range of the rounds."""
     figure = Figure(figsize=(7, 0.9 + 0.32 * len(ratios)), layout="constrained")
     axes = figure.add_subplot()
-    for place, found in enumerate(ratios.values()):
-        axes.barh(
-            -place,
-            median(found) - 1,
-            left=1,
-            color=COLORS[0] if median(found) >= 1 else COLORS[4],
-            height=0.6,
-        )
-        axes.hlines(-place, found[0], found[-1], color="#475569", linewidth=1.5)
+    for place, rounds in enumerate(ratios.values()):
+        gain = median(rounds) - 1
+        bar = COLORS[0] if gain >= 0 else COLORS[4]
+        axes.barh(-place, gain, left=1, color=bar, height=0.6)
+        axes.hlines(-place, rounds[0], rounds[-1], color="#475569")
     axes.axvline(1, color="#475569", linewidth=1)
-    axes.set_yticks([-place for place in range(len(ratios))], [*ratios])
+    axes.set_yticks([-place for place in range(len(ratios))], list(ratios))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("times as fast as without the technique; lines: range of the rounds")
     return figure

@@ -8,7 +8,6 @@ from . import charts, summary
 from .diagnosis import happened
 from .run import Run
 from .summary import Table
-from .times import intervals, phases
 
 MARK = '<meta name="generator" content="fastproj report">'
 """By which a report is told from other files, which it does not replace."""
@@ -22,24 +21,30 @@ HEAD = """<!doctype html>
 """
 STYLE = """
 :root { color-scheme: light dark; --line: #d4d9e0; --soft: #f3f5f8; --muted: #596273; }
-@media (prefers-color-scheme: dark) { :root { --line: #3b4250; --soft: #1d222b; --muted: #a3adbd; } }
+@media (prefers-color-scheme: dark) { :root { --line: #3b4250; --soft: #1d222b; --muted: #a3adbd;
+  } }
 * { box-sizing: border-box; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 0 auto; padding: 1rem; }
 @media (prefers-color-scheme: dark) { body { background: #12151b; color: #e4e8ee; } }
 h1, h2 { line-height: 1.2; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 p, li { overflow-wrap: anywhere; } .muted { color: var(--muted); } .muted:empty { display: none; }
-.findings { background: var(--soft); border-radius: 8px; padding: .8rem 1rem .8rem 2rem; margin: 0; }
+.findings { background: var(--soft); border-radius: 8px; padding: .8rem 1rem .8rem 2rem;
+  margin: 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
-th:first-child, .texts td { text-align: left; } tbody th { font-weight: normal; color: var(--muted); }
+th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); text-align: right;
+  vertical-align: top; }
+th:first-child, .texts td { text-align: left; } th:first-child { font-weight: normal;
+  color: var(--muted); }
 .numbers td { white-space: nowrap; } .texts td { overflow-wrap: anywhere; min-width: 12rem; }
-.bars { max-width: 640px; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr)); gap: 1rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr));
+  gap: 1rem; }
 figure { margin: 0; min-width: 0; } figcaption { font-weight: 600; }
-svg { display: block; width: 100%; height: auto; } svg text { font-family: system-ui, sans-serif !important; }
-.swatch { display: inline-block; width: .8em; height: .8em; border-radius: 3px; margin-right: .4em; }
+svg { display: block; width: 100%; height: auto;
+  } svg text { font-family: system-ui, sans-serif !important; }
+.swatch { display: inline-block; width: .8em; height: .8em; border-radius: 3px;
+  margin-right: .4em; }
 .key { margin-right: 1.2em; white-space: nowrap; }
 """
 
@@ -47,96 +52,79 @@ svg { display: block; width: 100%; height: auto; } svg text { font-family: syste
 def page(runs: list[Run]) -> str:
     """Return the page about one run, or a comparison of several."""
     title = escape(", ".join(run.name for run in runs))
-    several = len(runs) > 1
-    said = [
-        f"<b>{escape(name)}</b>: {escape(it)}" if name and several else escape(it)
-        for name, it in summary.findings(runs)
-    ]
+    date = strftime("%Y-%m-%d at %H:%M")
     parts = [
         f"{HEAD}<title>Report: {title}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
-        f"<h1>{title}</h1>\n<p class=muted>Written by fastproj report on {strftime('%Y-%m-%d at %H:%M')}.</p>",
-        f"<ul class=findings>{''.join(f'<li>{it}</li>' for it in said)}</ul>" if said else "",
+        f"<h1>{title}</h1>\n<p class=muted>Written by fastproj report on {date}.</p>",
+        _list(summary.findings(runs), "findings"),
         _section("Summary", _table(summary.facts(runs), runs)),
     ]
-    if several:
-        parts.append(
-            _section("Options that differ", _table(summary.differing(runs), runs) or "<p>None.</p>")
-        )
+    if len(runs) > 1:
+        parts.append(_section("Options that differ", _table(summary.differing(runs), runs)))
     parts += [
         _section("Curves", _curves(runs)),
-        _section("Time", _times(runs)),
+        _section("Time", _table(summary.shares(runs), runs)),
         _section("Events", _events(runs)),
+        _section("Environment", _table(summary.environment(runs), runs, "texts")),
     ]
-    parts.append(_section("Environment", _table(summary.environment(runs), runs, "texts")))
     for run in runs:
-        table = _table(summary.options(run), [run], "texts")
+        table = _table(summary.options([run]), [run], "texts")
         parts.append(
             f"<details><summary>All options of {escape(run.name)}</summary>{table}</details>"
-            if table
-            else ""
         )
-    return "\n".join([*filter(None, parts), "</body>\n</html>\n"])
+    return "\n".join([*parts, "</body>\n</html>\n"])
 
 
 def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>\n{content}</section>" if content else ""
+    return f"<section><h2>{title}</h2>\n{content or '<p>None.</p>'}</section>"
+
+
+def _list(sentences: list[str], name: str) -> str:
+    entries = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f"<ul class={name}>{entries}</ul>" if entries else ""
 
 
 def _table(table: Table, runs: list[Run], kind: str = "numbers") -> str:
     """Return a table with a column for each run."""
     if not table:
         return ""
-    names = "".join(
-        f"<th>{_swatch(charts.color(place))}{escape(run.name)}</th>"
-        for place, run in enumerate(runs)
-    )
-    head = f"<thead><tr><th></th>{names}</tr></thead>" if len(runs) > 1 else ""
-    rows = [
-        f"<tr><th>{escape(name)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-        for name, cells in table.items()
-    ]
-    return f'<div class=scroll><table class="{kind}">{head}<tbody>{"".join(rows)}</tbody></table></div>'
+    rows = ""
+    if len(runs) > 1:
+        names = [
+            f"{_swatch(charts.color(place))}{escape(run.name)}" for place, run in enumerate(runs)
+        ]
+        rows = _row("", names, "th")
+    for name, cells in table.items():
+        rows += _row(escape(name), map(escape, cells), "td")
+    return f'<div class=scroll><table class="{kind}">{rows}</table></div>'
+
+
+def _row(name: str, cells: Iterable[str], tag: str) -> str:
+    columns = "".join(f"<{tag}>{cell}</{tag}>" for cell in cells)
+    return f"<tr><th>{name}</th>{columns}</tr>"
 
 
 def _curves(runs: list[Run]) -> str:
     if len(runs) > 1:
-        keys = _keys((run.name, charts.color(place)) for place, run in enumerate(runs))
-        notes = "Lines are training, lines with dots are validation."
+        colors = [(run.name, charts.color(place)) for place, run in enumerate(runs)]
+        note = "Lines are training, lines with dots are validation."
     else:
-        keys, notes = (
-            _keys([("training", charts.COLORS[0]), ("validation, with dots", charts.COLORS[1])]),
-            "",
-        )
-    if any(it.starts for run in runs for it in intervals(run)[1:]):
-        notes += " A dotted vertical line is a resume."
-    figures = [
-        f"<figure><figcaption>{escape(it)}</figcaption>{svg}</figure>"
-        for it, svg in charts.curves(runs)
-    ]
-    return f"{keys}<p class=muted>{notes}</p><div class=charts>{''.join(figures)}</div>"
-
-
-def _times(runs: list[Run]) -> str:
-    known = [(run, times) for run in runs if (times := phases(run))]
-    if not known:
-        return ""
-    found = [run for run, _ in known]
-    table = _table(summary.shares(found), found)
-    bars = f"<div class=bars>{charts.phase_bars([times for _, times in known])}</div>"
-    order = (
-        f"<p class=muted>From top to bottom: {escape(', '.join(run.name for run in found))}.</p>"
+        colors = [("training", charts.COLORS[0]), ("validation, with dots", charts.COLORS[1])]
+        note = ""
+    figures = "".join(
+        f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
+        for title, svg in charts.curves(runs)
     )
-    return _keys(charts.PHASES.items()) + (order if len(found) > 1 else "") + bars + table
+    note += " A dotted vertical line is a resume."
+    return f"{_keys(colors)}<p class=muted>{note}</p><div class=charts>{figures}</div>"
 
 
 def _events(runs: list[Run]) -> str:
-    several = len(runs) > 1
-    found = [
-        f"<li>{f'<b>{escape(run.name)}</b>: ' if several else ''}{escape(event)}</li>"
-        for run in runs
-        for _, event in happened(run)
-    ]
-    return f"<ul>{''.join(found)}</ul>" if found else "<p>None.</p>"
+    events = []
+    for run in runs:
+        begin = f"{run.name}: " if len(runs) > 1 else ""
+        events += [f"{begin}{event}" for _, event in happened(run)]
+    return _list(events, "events")
 
 
 def _keys(colors: Iterable[tuple[str, str]]) -> str:

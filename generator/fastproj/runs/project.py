@@ -5,24 +5,24 @@ import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ..shared.answers import ANSWERS_FILE
-from ..shared.errors import FastprojError
-from ..shared.yaml_file import read_yaml
+from ..errors import FastprojError
+from ..template.answers import ANSWERS_FILE
+from ..template.yaml_file import read_answers
+from .frameworks import Framework, framework
 
 PROBE = """
 import json, os, platform, torch
-found = torch.accelerator.current_accelerator(check_available=True)
+accelerator = torch.accelerator.current_accelerator(check_available=True)
 name, capability = platform.processor() or platform.machine(), [0, 0]
-if found and found.type == "cuda":
+if accelerator and accelerator.type == "cuda":
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
 elif os.path.exists("/proc/cpuinfo"):
     lines = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
     name = lines[0].split(":", 1)[1].strip() if lines else name
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-print(json.dumps({"device": found.type if found else "cpu", "name": name, "capability": capability,
-    "cores": cores, "torch": torch.__version__}))
+print(json.dumps({"device": accelerator.type if accelerator else "cpu", "name": name,
+    "capability": capability, "cores": cores, "torch": torch.__version__}))
 """
 """Run by the project's Python, as fastproj has no torch."""
 
@@ -34,8 +34,8 @@ class Machine:
     device: str
     name: str
     """Name of the GPU, or of the processor."""
-    capability: tuple[int, int]
-    """CUDA compute capability, or (0, 0)."""
+    capability: list[int]
+    """CUDA compute capability, or [0, 0]."""
     cores: int
     torch: str
 
@@ -55,59 +55,59 @@ class TrainedProject:
     python: Path
 
     @property
-    def lightning(self) -> bool:
-        """Whether LightningCLI reads the options."""
-        return self.framework == "lightning"
+    def names(self) -> Framework:
+        """What the framework calls its options."""
+        return framework(self.framework)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of a training command, which finds the package without installing it."""
+        """Return the environment in which Python finds the package without installing it."""
         return {**os.environ, "PYTHONPATH": str(self.folder / "src")}
 
     def machine(self) -> Machine:
         """Ask the project's torch about the machine."""
-        asked = subprocess.run(
+        done = subprocess.run(
             [self.python, "-c", PROBE],
             capture_output=True,
             text=True,
             env=self.environment(),
             check=False,
         )
-        if asked.returncode:
-            last = (asked.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        if done.returncode:
+            reason = (done.stderr.strip() or "it printed nothing").splitlines()[-1]
             raise FastprojError(
-                f"{self.python} cannot import torch ({last}): run `make setup`, or pass --python"
+                f"{self.python} cannot import torch ({reason}): run `make setup`, or pass --python"
             )
-        found: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
-        return Machine(**found | {"capability": tuple(found["capability"])})
+        return Machine(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def find_project(python: Path | None) -> TrainedProject:
     """Return the project of the present folder, or of a folder above it."""
     here = Path.cwd()
-    folder = next((it for it in (here, *here.parents) if (it / ANSWERS_FILE).is_file()), None)
-    if folder is None:
+    folders = [folder for folder in (here, *here.parents) if (folder / ANSWERS_FILE).is_file()]
+    if not folders:
         raise FastprojError(f"{here} is not in a rendered project: it has no {ANSWERS_FILE}")
-    packages = [file.parent.name for file in sorted(folder.glob("src/*/train.py"))]
+    folder = folders[0]
+
+    packages = [file.parent.name for file in folder.glob("src/*/train.py")]
     if len(packages) != 1:
         raise FastprojError(
             f"{folder / 'src'} has {len(packages)} packages with a train.py instead of one"
         )
-    try:
-        answers = read_yaml(folder / ANSWERS_FILE)
-    except (OSError, ValueError) as error:
-        raise FastprojError(f"{folder / ANSWERS_FILE} cannot be read: {error}") from error
-    if not isinstance(answers, dict) or not (folder / "configs/default.yaml").is_file():
+    if not (folder / "configs/default.yaml").is_file():
         raise FastprojError(
             f"{folder} was rendered by another version: run `fastproj update` first"
         )
+
     interpreter = python or folder / ".venv/bin/python"
     if not interpreter.is_file():
         how = "it does not exist" if python else "run `make setup`, or pass --python"
         raise FastprojError(f"no Python environment at {interpreter}: {how}")
-    framework, components = (
-        str(answers.get("framework", "pytorch")),
-        answers.get("components") or [],
-    )
+
+    answers = read_answers(folder / ANSWERS_FILE)
     return TrainedProject(
-        folder, packages[0], framework, [str(it) for it in components], interpreter.absolute()
+        folder=folder,
+        package=packages[0],
+        framework=answers.get("framework", "pytorch"),
+        components=answers.get("components") or [],
+        python=interpreter.absolute(),
     )

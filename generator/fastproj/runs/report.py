@@ -1,14 +1,14 @@
-"""`fastproj report`: reads the runs, and writes the page."""
+"""The page of `fastproj report` as a file."""
 
 import os
 from pathlib import Path
 
-from ..shared.errors import FastprojError
+from ..errors import FastprojError
 from .run import Run
 
 
 def write_page(runs: list[Run], output: Path | None) -> Path:
-    """Write the page, into the folder of the run or beside the folders of several; return its file."""
+    """Write the page into the folder of the run, or beside those of several; return its file."""
     from . import page  # needs matplotlib
 
     folder = runs[0].folder
@@ -19,9 +19,7 @@ def write_page(runs: list[Run], output: Path | None) -> Path:
             file.exists() and page.MARK not in file.read_text(encoding="utf-8", errors="replace")
         ):
             raise FastprojError(f"{file} exists and is not a report: choose another --output")
-        content = page.page(runs)
-        with partial.open("x", encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(content)
+        partial.write_text(page.page(runs), encoding="utf-8", errors="backslashreplace")
         partial.replace(file)
     except OSError as error:
         raise FastprojError(

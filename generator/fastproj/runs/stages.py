@@ -1,10 +1,9 @@
 """What `fastproj tune` tries, in order. Each stage starts from what the stages before it kept."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from .options import LIGHTNING, Options, as_text
+from .options import Options, as_text
 from .project import Machine, TrainedProject
 
 STAGES = (
@@ -22,51 +21,54 @@ STAGES = (
 
 @dataclass(frozen=True)
 class Setting:
-    """The project, the machine, and the options that are in force."""
+    """The project, the machine, and the options of the recipe."""
 
     project: TrainedProject
     machine: Machine
     recipe: Options
-    """Options of the first trial, by the framework's names."""
+    """By the framework's names."""
     processes: int
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the project trains on a GPU."""
+        return self.machine.device != "cpu"
+
     def value(self, option: str, kept: Options) -> Any:
-        """Return the value of an option, given by its name in plain PyTorch."""
-        name = LIGHTNING.get(option, option) if self.project.lightning else option
-        return kept.get(option, self.recipe.get(name))
+        """Return the value in force of an option, given by its name in plain PyTorch."""
+        return kept.get(option, self.recipe.get(self.project.names.name(option)))
 
-    def candidates(self, stage: str, kept: Options) -> list[Options]:
-        """Return the options that a stage compares with those in force; none if it does not apply here."""
-        on_gpu, workers = self.machine.device != "cpu", self.value("loader.workers", kept)
-        if stage == "precision":
-            return [{"speed.precision": it} for it in self._precisions()]
-        if stage == "channels_last":
-            return (
-                [{"speed.channels_last": it} for it in (True, False)] if self.has("Conv2d") else []
-            )
-        if stage == "compile":
-            return [{"speed.compile": "model"}, {"speed.compile": "off"}]
-        if stage == "batch":
-            return self._batches(kept)
-        if stage == "workers":
-            most = max(self.machine.cores // self.processes, 1)
-            return [{"loader.workers": it} for it in sorted({0, 1, 2, 4, 8, most}) if it <= most]
-        if stage == "prefetch" and workers and not self.project.lightning:
-            return [{"loader.prefetch_factor": it} for it in (4, 8)]
-        if stage == "pinning" and on_gpu:
-            return [{"loader.pin_memory": it} for it in (True, False)]
-        if stage == "cache" and "cache" in self.project.components:
-            where = ("memory", "device") if on_gpu else ("memory",)
-            return [{"cache.enabled": True, "cache.where": it} for it in where]
-        return []
+    def candidates(self, stage: str, kept: Options) -> dict[str, Options]:
+        """Return the options, each under a name, that a stage compares with those in force."""
+        names = self.project.names
+        candidates = {}
+        for options in self._stages(kept)[stage]:
+            differs = any(self.value(name, kept) != value for name, value in options.items())
+            if differs and names.translate(options) is not None:
+                candidates[as_text(options)] = options
+        return candidates
 
-    def differing(self, stage: str, kept: Options) -> dict[str, Options]:
-        """Return those candidates that change an option, each under a name."""
-        given = self.candidates(stage, kept)
+    def _stages(self, kept: Options) -> dict[str, list[Options]]:
+        """Return what each stage tries; nothing if it does not apply here."""
+        switch = [True, False]
+        most = max(self.machine.cores // self.processes, 1)
+        workers = [count for count in (0, 1, 2, 4, 8) if count < most]
+        cached = ["memory", "device"] if self.on_gpu else ["memory"]
+        has_cache = "cache" in self.project.components
         return {
-            as_text(it): it
-            for it in given
-            if any(self.value(name, kept) != value for name, value in it.items())
+            "precision": _each("speed.precision", self._precisions()),
+            "channels_last": _each("speed.channels_last", switch if self.convolves() else []),
+            "compile": _each("speed.compile", ["model", "off"]),
+            "batch": self._batches(),
+            "workers": _each("loader.workers", [*workers, most]),
+            "prefetch": _each(
+                "loader.prefetch_factor", [4, 8] if self.value("loader.workers", kept) else []
+            ),
+            "pinning": _each("loader.pin_memory", switch if self.on_gpu else []),
+            "cache": [
+                {"cache.enabled": True, "cache.where": where} for where in cached if has_cache
+            ],
+            "lr": [],
         }
 
     def accumulated(self, micro_batch: int) -> Options:
@@ -75,39 +77,39 @@ class Setting:
             "train.micro_batch": micro_batch,
             "train.accumulate": self.batch() // micro_batch,
         }
-        return (
-            options
-            if self._value("train.global_batch") is None
-            else options | {"train.global_batch": None}
-        )
+        if self.value("train.global_batch", {}) is not None:
+            options["train.global_batch"] = None
+        return options
 
-    def _batches(self, kept: Options) -> list[Options]:
-        """Halve the samples of a step and rank as often as possible, down to half of the present micro-batch."""
-        size, least = self.batch(), self._value("train.micro_batch") // 2
-        found = []
-        while size >= max(least, 1):
+    def _batches(self) -> list[Options]:
+        """Halve the samples of a step and rank, down to half of the recipe's micro-batch."""
+        size = self.batch()
+        batches = []
+        while size >= max(self.value("train.micro_batch", {}) // 2, 1):
             if self.batch() % size == 0:
-                found.append(self.accumulated(size))
+                batches.append(self.accumulated(size))
             size //= 2
-        return found
+        return batches
 
     def batch(self) -> int:
         """Return the samples of a step and rank."""
-        total, micro = self._value("train.global_batch"), int(self._value("train.micro_batch"))
-        return (
-            int(total) // self.processes if total else micro * int(self._value("train.accumulate"))
-        )
-
-    def _value(self, option: str) -> Any:
-        return self.value(option, {})
+        total = self.value("train.global_batch", {})
+        if total:
+            return int(total) // self.processes
+        return int(self.value("train.micro_batch", {}) * self.value("train.accumulate", {}))
 
     def _precisions(self) -> list[str]:
         if self.machine.device != "cuda":
             return ["bf16", "fp32"]
-        newer = ["bf16", "tf32"] if self.machine.capability >= (8, 0) else []
-        return [*newer, *(["fp16"] if self.machine.capability >= (7, 0) else []), "fp32"]
+        generation = self.machine.capability[0]
+        precisions = ["bf16", "tf32"] if generation >= 8 else []
+        return [*precisions, *(["fp16"] if generation >= 7 else []), "fp32"]
 
-    def has(self, word: str) -> bool:
-        """Whether the model's code has a word."""
-        model: Path = self.project.folder / "src" / self.project.package / "model.py"
-        return word in model.read_text(encoding="utf-8") if model.is_file() else False
+    def convolves(self) -> bool:
+        """Whether the model has convolutions of images."""
+        model = self.project.folder / "src" / self.project.package / "model.py"
+        return model.is_file() and "Conv2d" in model.read_text(encoding="utf-8")
+
+
+def _each(option: str, values: list[Any]) -> list[Options]:
+    return [{option: value} for value in values]

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from typing import Any
 
 from .diagnosis import compare, diagnose, duration, lowest
 from .run import Row, Run, printable
@@ -16,112 +15,117 @@ SHOWN = 5
 """Events of a run that the terminal shows."""
 
 
+def _table(columns: list[dict[str, str]]) -> Table:
+    """Put columns with the same or other facts side by side."""
+    table: Table = {}
+    for place, column in enumerate(columns):
+        for name, cell in column.items():
+            table.setdefault(name, [""] * len(columns))[place] = cell
+    return table
+
+
 def facts(runs: list[Run]) -> Table:
     """Return the steps, the metrics, the speed and the time of each run."""
-    found = {"steps": [f"{run.rows[-1]['step']:,}" + _of(run.total_steps) for run in runs]}
-    found["training loss"] = [_last(run.of("train"), "loss") for run in runs]
-    metrics = dict.fromkeys(name for run in runs for row in run.of("val") for name in row)
-    for name in sorted(
-        metrics.keys() - {"split", "step", "seconds"}, key=lambda name: (name != "loss", name)
-    ):
-        found[f"validation {name}"] = [_last(run.of("val"), name) for run in runs]
-    best = [lowest(run) for run in runs]
-    found["lowest validation loss"] = [f"{row['loss']:.4g}" if row else "" for row in best]
-    found["  at step"] = [f"{row['step']:,}" if row else "" for row in best]
-    speeds = [samples_per_second(run) for run in runs]
-    found["samples per second"] = ["" if it is None else f"{it:,.0f}" for it in speeds]
-    found["time"] = [duration(sum(phases(run).values())) if phases(run) else "" for run in runs]
-    return {name: cells for name, cells in found.items() if any(cells)}
+    return _table([_facts(run) for run in runs])
 
 
-def _of(total: int | None) -> str:
-    return "" if total is None else f" of {total:,}"
+def _facts(run: Run) -> dict[str, str]:
+    total = "" if run.total_steps is None else f" of {run.total_steps:,}"
+    facts = {"steps": f"{run.rows[-1]['step']:,}{total}"}
+    if trained := run.of("train", "loss"):
+        facts["training loss"] = _last(trained, "loss")
+    validated = run.of("val", "step")
+    metrics = {name for row in validated for name in row} - {"split", "step", "seconds", "loss"}
+    for name in ["loss", *sorted(metrics)]:
+        if rows := run.of("val", name):
+            facts[f"validation {name}"] = _last(rows, name)
+    if best := lowest(run):
+        facts["lowest validation loss"] = f"{best['loss']:.4g}"
+        facts["  at step"] = f"{best['step']:,}"
+    if speed := samples_per_second(run):
+        facts["samples per second"] = f"{speed:,.0f}"
+    if times := phases(run):
+        facts["time"] = duration(sum(times.values()))
+    return facts
 
 
 def _last(rows: list[Row], name: str) -> str:
-    values = [row[name] for row in rows if name in row]
-    return f"{values[-1]:.4g}" if values else ""
+    return f"{rows[-1][name]:.4g}"
 
 
 def shares(runs: list[Run]) -> Table:
     """Return the time of each phase, and its share."""
-    times = [phases(run) for run in runs]
-    return {
-        name: [
-            f"{duration(it[name])}, {it[name] / sum(it.values()):.0%}" if name in it else ""
-            for it in times
-        ]
-        for name in dict.fromkeys(name for it in times for name in it)
-    }
+    return _table([_shares(run) for run in runs])
+
+
+def _shares(run: Run) -> dict[str, str]:
+    times = phases(run)
+    total = sum(times.values())
+    shares = {}
+    for name, seconds in times.items():
+        shares[name] = f"{duration(seconds)}, {seconds / total:.0%}"
+    return shares
+
+
+def options(runs: list[Run]) -> Table:
+    """Return all options of each run."""
+    names = dict.fromkeys(name for run in runs for name in run.options)
+    return {printable(name): [_value(run, name) for run in runs] for name in names}
 
 
 def differing(runs: list[Run]) -> Table:
     """Return the options that differ between the runs."""
-    names = dict.fromkeys(
-        name for run in runs if run.options for name in run.options if name not in OWN
-    )
-    values = {name: [_value(run, name) for run in runs] for name in names}
-    return {printable(name): cells for name, cells in values.items() if len(set(cells)) > 1}
+    table = options(runs)
+    for name, cells in list(table.items()):
+        if len(set(cells)) == 1 or name in OWN:
+            del table[name]
+    return table
 
 
 def _value(run: Run, name: str) -> str:
-    value: Any = run.options.get(name, "not set")
+    value = run.options.get(name, "not set")
     return printable(value if isinstance(value, str) else json.dumps(value))
-
-
-def options(run: Run) -> Table:
-    """Return all options of a run."""
-    return {printable(name): [_value(run, name)] for name in run.options}
 
 
 def environment(runs: list[Run]) -> Table:
     """Return the versions, the commit and the command of each run."""
-    found = {
-        name: [run.versions.get(name, "") for run in runs]
-        for name in dict.fromkeys(name for run in runs for name in run.versions)
-    }
-    found["commit"] = [run.commit for run in runs]
-    found["command"] = [shlex.join(run.command) for run in runs]
-    return {
-        printable(name): [printable(cell) for cell in cells]
-        for name, cells in found.items()
-        if any(cells)
-    }
+    return _table([_environment(run) for run in runs])
 
 
-def findings(runs: list[Run]) -> list[tuple[str, str]]:
-    """Return the diagnosis of each run with its name, and what a comparison says, without a name."""
-    found = [(run.name, sentence) for run in runs for sentence in diagnose(run)]
-    return found + ([("", it) for it in compare(runs, differing(runs))] if len(runs) > 1 else [])
+def _environment(run: Run) -> dict[str, str]:
+    facts = {printable(name): printable(version) for name, version in run.versions.items()}
+    if run.commit:
+        facts["commit"] = printable(run.commit)
+    if run.command:
+        facts["command"] = printable(shlex.join(run.command))
+    return facts
+
+
+def findings(runs: list[Run]) -> list[str]:
+    """Return the diagnosis of each run, and what a comparison says."""
+    if len(runs) == 1:
+        return diagnose(runs[0])
+    sentences = [f"{run.name}: {sentence}" for run in runs for sentence in diagnose(run)]
+    return sentences + compare(runs, differing(runs))
 
 
 def text(runs: list[Run]) -> str:
     """Return the summary for the terminal."""
-    tables = [
-        {"run": [run.name for run in runs]},
-        facts(runs),
-        shares(runs),
-        differing(runs) if runs[1:] else {},
-    ]
-    width = max(len(name) for table in tables for name in table)
-    columns = [
-        max(len(cells[place]) for it in tables for cells in it.values())
-        for place in range(len(runs))
-    ]
-    lines = []
-    for table in tables:
-        for name, cells in table.items():
-            padded = [f"{cell:>{size}}" for cell, size in zip(cells, columns, strict=True)]
-            lines.append(f"{name:{width}}  {'  '.join(padded)}")
-    one = len(runs) == 1
+    table = {"run": [run.name for run in runs]}
+    table |= facts(runs)
+    table |= shares(runs)
+    if len(runs) > 1:
+        table |= differing(runs)
+    first = max(map(len, table))
+    lines = [f"{name:{first}}" for name in table]
+    for column in zip(*table.values(), strict=True):
+        width = max(map(len, column))
+        lines = [f"{line}  {cell:>{width}}" for line, cell in zip(lines, column, strict=True)]
+
     for run in runs:
-        begin = "" if one else f"{run.name}: "
-        found = [event for _, event in events(run)]
-        lines += [f"{begin}{event}" for event in found[:SHOWN]]
-        lines += (
-            [f"{begin}{len(found) - SHOWN} more events; the page has them"]
-            if len(found) > SHOWN
-            else []
-        )
-    lines += ["", *(f"{name}: {it}" if name and not one else it for name, it in findings(runs))]
-    return "\n".join(lines)
+        begin = "" if len(runs) == 1 else f"{run.name}: "
+        happened = [f"{begin}{event}" for _, event in events(run)]
+        lines += happened[:SHOWN]
+        if len(happened) > SHOWN:
+            lines.append(f"{begin}{len(happened) - SHOWN} more events; the page has them")
+    return "\n".join([*lines, "", *findings(runs)])

@@ -1,32 +1,29 @@
-"""Trials: short trainings in processes of their own, which are ended as soon as their speed is known."""
+"""Trials: short trainings in processes of their own, ended as soon as their speed is known."""
 
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
-import socket
 import subprocess
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from ..shared.errors import FastprojError
-from ..shared.yaml_file import read_yaml
-from .options import Options, as_arguments, flat, for_framework
+from ..errors import FastprojError
+from ..template.yaml_file import read_yaml
+from .options import Options, as_arguments, flat
 from .project import TrainedProject
 
-ENDLESS = 1_000_000
-"""Steps of a trial, and between its validations: it is ended long before."""
-ROWS, LONGEST = 3, 900.0
-"""A trial is measured for at least these rows, and fails if they take longer than the longest time, in seconds."""
+ROWS = 3
+"""A trial is measured for at least these rows of metrics."""
+LONGEST_S = 900.0
+"""A trial fails if they take longer."""
 NO_MEMORY = re.compile(
-    "out of memory|can't allocate memory|cannot allocate memory|MemoryError", re.IGNORECASE
+    "out of memory|can't allocate memory|cannot allocate memory|MemoryError|SIGKILL", re.IGNORECASE
 )
 
 
@@ -41,180 +38,135 @@ class Trial:
     """The last line of an error; empty if the trial succeeded."""
 
 
+@dataclass
 class Trainer:
     """Starts trials of a project, one after another, in a temporary folder."""
 
-    def __init__(self, project: TrainedProject, given: str, processes: int, seconds: float) -> None:
-        try:
-            self.given = shlex.split(given)
-        except ValueError as error:
-            raise FastprojError(
-                f"--options cannot be read ({error}): quote them as in a shell"
-            ) from error
-        self.project, self.processes, self.seconds = project, processes, seconds
-        self.every, self.recipe = 1, Options()
-        self.folder = Path(tempfile.mkdtemp(prefix="fastproj-"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+    project: TrainedProject
+    given: list[str]
+    """Options of the user for all trials."""
+    processes: int
+    seconds: float
+    """Shortest time for which a trial is measured."""
+    folder: Path
+    log_every: int = 1
 
     def begin(self) -> Options:
-        """Run the first trial, which must succeed; return the options of the recipe, by the framework's names."""
+        """Run the first trial, which must succeed; return its options, by the framework's names."""
         first = self.measure({})
         if first.problem:
             raise FastprojError(f"the training command fails: {first.problem}")
-        self.recipe = flat(
-            json.loads((self.folder / "trial/config.json").read_text(encoding="utf-8"))["config"]
-        )
-        seconds_per_row = _measured(self.rows())[1] / (len(self.rows()) - 1)
-        self.every = max(1, min(50, int(0.25 / seconds_per_row)))
-        return self.recipe
+        rows = self._rows()
+        seconds_per_row = _measured(rows)[1] / (len(rows) - 1)
+        self.log_every = max(1, min(50, int(0.25 / seconds_per_row)))
+        record = json.loads((self.folder / "trial/config.json").read_text(encoding="utf-8"))
+        return flat(record["config"])
 
     def measure(self, options: Options) -> Trial:
         """Train with options until the speed is known."""
-        translated = for_framework(options, self.project.lightning)
+        translated = self.project.names.translate(options)
         if translated is None:
             return Trial(problem=f"{self.project.framework} lacks this option")
-        processes = self._start(as_arguments(self._endless() | translated))
+        process = self._start(self._trial_options() | translated)
+        deadline = time.monotonic() + LONGEST_S
         try:
-            deadline = time.monotonic() + LONGEST
-            while not self._enough(rows := self.rows()) and time.monotonic() < deadline:
-                if any(process.poll() is not None for process in processes):
-                    return self._failed([process.wait(60) for process in processes])
+            while not self._is_measured():
+                if process.poll() is not None:
+                    return Trial(problem=self._problem(process))
+                if time.monotonic() > deadline:
+                    return Trial(problem=f"not {ROWS} rows of metrics in {LONGEST_S:.0f} seconds")
                 time.sleep(0.02)
-            if not self._enough(rows):
-                return Trial(problem=f"not {ROWS} rows of metrics in {LONGEST:.0f} seconds")
-            samples, seconds = _measured(rows)
-            return Trial(
-                samples / seconds, _peak_mb(processes[0].pid) if self.processes == 1 else None
-            )
+            samples, seconds = _measured(self._rows())
+            return Trial(samples / seconds, _peak_mb(process.pid) if self.processes == 1 else None)
         finally:
-            _end(processes)
+            _end(process, self.processes)
 
     def train(self, options: Options) -> Path:
         """Train to the end with options of plain PyTorch; return the folder of the run."""
-        processes = self._start(as_arguments(options))
+        process = self._start(options)
         try:
-            statuses = [process.wait() for process in processes]
+            process.wait()
         finally:
-            _end(processes)
-        if any(statuses):
-            raise FastprojError(f"a trial failed: {self._failed(statuses).problem}")
+            _end(process, self.processes)
+        if process.returncode:
+            raise FastprojError(f"a trial failed: {self._problem(process)}")
         return self.folder / "trial"
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the whole rows that the trial has written."""
+    def _rows(self) -> list[dict[str, Any]]:
+        """Return the whole rows of training that the trial has written."""
         file = self.folder / "trial/metrics.jsonl"
         lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-        return [row for line in lines if (row := json.loads(line))["split"] == "train"]
+        rows = [json.loads(line) for line in lines]
+        return [row for row in rows if row["split"] == "train"]
 
-    def _enough(self, rows: list[dict[str, Any]]) -> bool:
+    def _is_measured(self) -> bool:
+        rows = self._rows()
         return len(rows) > ROWS and _measured(rows)[1] >= self.seconds
 
-    def _endless(self) -> Options:
-        if not self.project.lightning:
-            limit = {"run.hours": 2 * LONGEST / 3600}  # for a trial that survives this program
-            return limit | {
-                "train.steps": ENDLESS,
-                "train.eval_every": ENDLESS,
-                "log.every": self.every,
-            }
-        recipe = read_yaml(self.project.folder / "configs/default.yaml")
-        callbacks = (recipe.get("trainer") or {}).get("callbacks") or []
-        kept = [
-            it for it in callbacks if not str(it.get("class_path")).endswith(".ModelCheckpoint")
-        ]
-        return {
-            "trainer.callbacks": json.dumps(kept),
-            "trainer.enable_checkpointing": False,
-            "trainer.enable_progress_bar": False,
-            "trainer.limit_val_batches": 0,
-            "trainer.max_epochs": -1,
-            "trainer.max_time": "00:00:30:00",
-            "trainer.max_steps": ENDLESS,
-            "trainer.log_every_n_steps": self.every,
+    def _trial_options(self) -> Options:
+        options = self.project.names.trial | {
+            self.project.names.name("log.every"): self.log_every,
         }
+        recipe = read_yaml(self.project.folder / "configs/default.yaml")
+        if callbacks := (recipe.get("trainer") or {}).get("callbacks"):
+            # Lightning refuses one that saves checkpoints if these are off.
+            kept = [entry for entry in callbacks if "ModelCheckpoint" not in entry["class_path"]]
+            options["trainer.callbacks"] = json.dumps(kept)
+        return options
 
-    def _start(self, arguments: list[str]) -> list[subprocess.Popen[bytes]]:
+    def _start(self, options: Options) -> subprocess.Popen[bytes]:
         shutil.rmtree(self.folder / "trial", ignore_errors=True)
-        project = self.project
-        command = [
-            str(project.python),
-            "-m",
-            f"{project.package}.train",
-            *(["fit"] if project.lightning else []),
-        ]
-        command += ["--config", "configs/default.yaml", *self.given]
-        if project.lightning:
-            place = {
-                "trainer.logger.init_args.save_dir": self.folder,
-                "trainer.logger.version": "trial",
-            }
-            place |= {"trainer.devices": self.processes} if self.processes > 1 else {}
-        else:
-            place = {"run.dir": self.folder, "run.name": "trial"}
-        # Lightning starts the other ranks itself
-        ranks = 1 if project.lightning else self.processes
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            shared = {
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(free.getsockname()[1]),
-                "WORLD_SIZE": str(ranks),
-            }
-        shared |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # as launch/local.sh
-        found: list[subprocess.Popen[bytes]] = []
+        names = self.project.names
+        place = {names.folder: self.folder, names.run: "trial"}
+        command = [str(self.project.python)]
+        if self.processes > 1:
+            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+            command += [*torchrun, str(self.processes)]
+            place |= {names.ranks: self.processes} if names.ranks else {}
+        command += ["-m", f"{self.project.package}.train", *names.words]
+        command += ["--config", "configs/default.yaml", *self.given, *as_arguments(place | options)]
         with (self.folder / "errors").open("wb") as errors:
-            for rank in range(ranks):
-                own = (
-                    shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                    if self.processes > 1
-                    else {}
-                )
-                found.append(
-                    subprocess.Popen(
-                        [*command, *as_arguments(place), *arguments],
-                        cwd=project.folder,
-                        env=project.environment() | (own if ranks > 1 else {}),
-                        stdout=subprocess.DEVNULL,
-                        stderr=errors,
-                        process_group=found[0].pid if found else 0,
-                    )
-                )
-        return found
+            return subprocess.Popen(
+                command,
+                cwd=self.project.folder,
+                env=self.project.environment(),
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                process_group=0,
+            )
 
-    def _failed(self, statuses: list[int]) -> Trial:
-        printed = (self.folder / "errors").read_text(encoding="utf-8", errors="replace")
-        last = (printed.strip().splitlines() or [f"it ended with status {max(statuses, key=abs)}"])[
-            -1
-        ]
-        fits = -signal.SIGKILL not in statuses and not NO_MEMORY.search(printed)
-        return Trial(problem=last.removeprefix("error: ") if fits else "out of memory")
+    def _problem(self, process: subprocess.Popen[bytes]) -> str:
+        """Return why a process ended."""
+        printed = (self.folder / "errors").read_text(encoding="utf-8", errors="replace").strip()
+        if process.returncode == -signal.SIGKILL or NO_MEMORY.search(printed):
+            return "out of memory"
+        printed = printed or f"it ended with status {process.returncode}"
+        return printed.splitlines()[-1].removeprefix("error: ")
 
 
 def _measured(rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """Return samples and seconds after the first row, before which workers start and kernels are compiled."""
-    samples = seconds = 0.0
+    """Return samples and seconds after the first row, before which kernels are compiled."""
+    samples = 0.0
     for before, row in pairwise(rows):
-        took = row["seconds"] - before["seconds"]
-        samples, seconds = samples + row["samples_per_second"] * took, seconds + took
-    return samples, seconds
+        samples += row["samples_per_second"] * (row["seconds"] - before["seconds"])
+    return samples, rows[-1]["seconds"] - rows[0]["seconds"]
 
 
 def _peak_mb(process: int) -> float | None:
     """Return the largest memory that a process has had, on Linux."""
     with suppress(OSError):
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
-        return int(found[1]) * 1024 / 1e6 if found else None
+        status = Path(f"/proc/{process}/status").read_text()
+        if peak := re.search(r"VmHWM:\s+(\d+) kB", status):
+            return int(peak[1]) * 1024 / 1e6
     return None
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+def _end(process: subprocess.Popen[bytes], ranks: int) -> None:
+    """End a training with its other ranks and the workers of its loaders."""
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        if ranks > 1:  # they are in sessions of their own, which torchrun ends
+            process.terminate()
+            process.wait(60)
     with suppress(ProcessLookupError):
-        # with the workers of the loader, and Lightning's other ranks
-        os.killpg(processes[0].pid, signal.SIGKILL)
-    for process in processes:
-        process.wait()
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,19 +1,19 @@
-"""`fastproj tune`: tries options in interleaved trials, and keeps those that are proven faster."""
+"""`fastproj tune`: tries options in interleaved trials, and keeps those proven faster."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from .comparison import PROVEN, Comparison, Measure
 from .learning_rate import suggested
 from .options import Options, as_text
-from .pairs import PROVEN, Compared, Measure
 from .stages import Setting
 from .trials import Trainer
 
 
 @dataclass
-class Tuned:
-    """What was found so far."""
+class TuneResult:
+    """What is known so far."""
 
     kept: Options = field(default_factory=dict)
     """By the names of plain PyTorch."""
@@ -21,66 +21,79 @@ class Tuned:
     """What was measured for each kept option."""
     refused: list[str] = field(default_factory=list)
     """What was tried and not kept."""
-    gain: Compared = field(default_factory=Compared)
+    gain: Comparison = field(default_factory=Comparison)
     """All kept options against the recipe."""
 
 
 def tune(
-    setting: Setting, stages: list[str], measure: Measure, tuned: Tuned, say: Callable[[str], None]
+    setting: Setting,
+    stages: list[str],
+    measure: Measure,
+    result: TuneResult,
+    say: Callable[[str], None],
 ) -> None:
-    """Go through the stages; `tuned` has what was found if this is interrupted."""
+    """Go through the stages; `result` has what is known if this is interrupted."""
     for stage in stages:
-        candidates = setting.differing(stage, tuned.kept)
         if stage == "lr":
-            find_rate(setting, measure.trainer, tuned, say)
-        elif candidates and time.monotonic() > measure.deadline:
-            tuned.refused.append(f"{stage}: not tried, as the time was up")
+            find_rate(setting, measure.trainer, result, say)
+            continue
+        candidates = setting.candidates(stage, result.kept)
+        if candidates and time.monotonic() > measure.deadline:
+            result.refused.append(f"{stage}: not tried, as the time was up")
         elif candidates:
-            _decide(stage, candidates, measure, tuned, say)
-    if any(name != "optim.lr" for name in tuned.kept):
-        whole = Measure(measure.trainer, measure.rounds, float("inf"), measure.tick)
-        tuned.gain = whole.compare({}, {"tuned": tuned.kept})["tuned"]
-        if tuned.gain.ratio < PROVEN:
-            tuned.refused.append(f"together, {as_text(tuned.kept)}: {tuned.gain.text()}")
-            tuned.kept = {name: value for name, value in tuned.kept.items() if name == "optim.lr"}
-            tuned.gain = Compared()
+            _decide(stage, candidates, measure, result, say)
+    if any(name != "optim.lr" for name in result.kept):
+        _confirm(measure, result)
 
 
 def _decide(
     stage: str,
     candidates: dict[str, Options],
     measure: Measure,
-    tuned: Tuned,
+    result: TuneResult,
     say: Callable[[str], None],
 ) -> None:
-    """Keep the fastest candidate if it is proven faster, in the first rounds and in as many others."""
-    compared = measure.compare(tuned.kept, candidates)
-    best = measure.proven(compared)
-    if best is None:
-        measure.tick(2 * measure.rounds)
-    else:
-        again = measure.compare(tuned.kept, {best: candidates[best]})
-        compared[best].extend(again[best])
-        best = measure.proven(again)
-    for name, it in compared.items():
-        fate = "kept" if name == best else "not kept"
-        say(f"{stage:14} {name}: {it.text()}, {fate}")
-        if name != best:
-            tuned.refused.append(f"{name}: {it.text()}")
+    """Keep the fastest candidate if the first rounds, and as many others, prove it faster."""
+    comparisons = measure.compare(result.kept, candidates)
+    best = measure.proven(comparisons)
     if best is not None:
-        tuned.kept |= candidates[best]
-        for name in candidates[best]:
-            tuned.evidence[name] = compared[best].text()
+        again = measure.compare(result.kept, {best: candidates[best]})
+        comparisons[best].extend(again[best])
+        best = measure.proven(again)
+    for name, comparison in comparisons.items():
+        fate = "kept" if name == best else "not kept"
+        say(f"{stage:14} {name}: {comparison.text()}, {fate}")
+        if name != best:
+            result.refused.append(f"{name}: {comparison.text()}")
+    if best is not None:
+        result.kept |= candidates[best]
+        result.evidence |= dict.fromkeys(candidates[best], comparisons[best].text())
 
 
-def find_rate(setting: Setting, trainer: Trainer, tuned: Tuned, say: Callable[[str], None]) -> None:
-    """Keep the learning rate that range tests suggest, if the project can make them and they agree."""
+def _confirm(measure: Measure, result: TuneResult) -> None:
+    """Compare all kept options with the recipe, and drop them if they are not faster together."""
+    measure = replace(measure, deadline=float("inf"))
+    result.gain = measure.compare({}, {"tuned": result.kept})["tuned"]
+    if result.gain.ratio < PROVEN:
+        result.refused.append(f"together, {as_text(result.kept)}: {result.gain.text()}")
+        result.kept = {name: rate for name, rate in result.kept.items() if name == "optim.lr"}
+        result.gain = Comparison()
+
+
+def find_rate(
+    setting: Setting,
+    trainer: Trainer,
+    result: TuneResult,
+    say: Callable[[str], None],
+) -> None:
+    """Keep the learning rate that range tests suggest, if the project has them and they agree."""
     if "lr-range-test" not in setting.project.components:
-        tuned.refused.append("optim.lr: not tried; `fastproj add lr-range-test` brings the test")
+        result.refused.append("optim.lr: not tried; `fastproj add lr-range-test` brings the test")
         return
-    found, why = suggested(trainer, tuned.kept)
-    say(f"{'lr':14} {why}")
-    if found is None:
-        tuned.refused.append(f"optim.lr: {why}")
+    rate, reason = suggested(trainer, result.kept)
+    say(f"{'lr':14} {reason}")
+    if rate is None:
+        result.refused.append(f"optim.lr: {reason}")
     else:
-        tuned.kept["optim.lr"], tuned.evidence["optim.lr"] = found, why
+        result.kept["optim.lr"] = rate
+        result.evidence["optim.lr"] = reason

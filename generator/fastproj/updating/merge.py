@@ -1,8 +1,8 @@
-"""Merge a newer rendering into the user's commit: git's three-way merge, with the old rendering as its base.
+"""Merge a newer rendering into the user's commit: git's three-way merge.
 
-An edit of the user is never lost. In addition to what git does, these stay as the user has them:
-deleted files; edited files that the template no longer has; edited files that belong to the user
-(`_skip_if_exists`).
+Its base is the old rendering. An edit of the user is never lost. In addition to what git does,
+these stay as the user has them: deleted files; edited files that the template no longer has;
+edited files that belong to the user (`_skip_if_exists`).
 """
 
 import os
@@ -10,35 +10,37 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from ..shared.answers import ANSWERS_FILE
-from ..shared.errors import FastprojError
+from ..errors import FastprojError
+from ..template.answers import ANSWERS_FILE
 from .repository import Repository, Tree
 
 # Whatever the user prefers, renamed files are followed, and the user's files stay in their folders.
-_SETTINGS = [
-    "-c",
-    "merge.renames=true",
-    "-c",
-    "merge.directoryRenames=false",
-    "-c",
-    "merge.renameLimit=32767",
-]
+_SETTINGS = {
+    "merge.renames": "true",
+    "merge.directoryRenames": "false",
+    "merge.renameLimit": "32767",
+}
 
 
 @dataclass
-class Merged:
+class Merge:
     """The result of a merge."""
 
-    head: str  # the user's commit
-    template: str = ""  # the commit of the template's changes
+    head: str
+    """The user's commit."""
+    template: str
+    """The commit of the template's changes."""
     tree: str = ""
-    # by path: entries in both
-    changes: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
-    # unmerged entries, as `git update-index --index-info` reads them
     stages: list[str] = field(default_factory=list)
-    conflicts: list[str] = field(default_factory=list)  # as git reports them
-    renamed: dict[str, str] = field(default_factory=dict)  # by the template
-    notes: list[str] = field(default_factory=list)  # about files that stay as the user has them
+    """Unmerged entries, as `git update-index --index-info` reads them."""
+    conflicts: list[str] = field(default_factory=list)
+    """As git reports them."""
+    changes: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    """The entries of each path that differs, in the user's commit and in the result."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """By the template."""
+    notes: list[str] = field(default_factory=list)
+    """About files that stay as the user has them."""
 
     @property
     def unmerged(self) -> set[str]:
@@ -47,73 +49,90 @@ class Merged:
 
 
 def merge(
-    repository: Repository, trees: tuple[str, str, str], own: set[str], message: str, work: Path
-) -> Merged:
-    """Merge the template's changes into a commit.
+    repository: Repository,
+    old_tree: str,
+    head: str,
+    new_tree: str,
+    own: set[str],
+    message: str,
+    work: Path,
+) -> Merge:
+    """Merge the changes between two renderings into the user's commit.
 
-    The trees are the old rendering, the user's commit and the new rendering; `own` are the files
-    that belong to the user. `work` is a scratch folder.
+    `own` are the files that belong to the user; `work` is a scratch folder.
     """
-    merged = Merged(trees[1])
-    old, ours, new = (repository.files(tree) for tree in trees)
-    by_user = {
-        was: now
-        for was, now in repository.renames(*trees[:2]).items()
-        if was in old and was not in ours
-    }
-    renames = repository.renames(trees[0], trees[2])
-    base, theirs = dict(old), dict(new)
-    # nobody edits them
+    old = repository.files(old_tree)
+    ours = repository.files(head)
+    new = repository.files(new_tree)
+    renames = repository.renames(old_tree, new_tree)
+    renames_by_user = repository.renames(old_tree, head)
+    missing = old.keys() - ours.keys() - renames_by_user.keys()
+
+    # What stays as the user has it has no change between the two renderings.
+    base = dict(old)
+    theirs = dict(new)
     base[repository.prefix + ANSWERS_FILE] = ours[repository.prefix + ANSWERS_FILE]
-    for path, why in _kept((old, ours, new), renames, by_user, own).items():
+    notes = []
+    for path, (kind, reason) in _kept(old, ours, new, renames, missing, own).items():
+        if new.get(path) != old.get(path):
+            notes.append(f"{kind:9} {renames_by_user.get(path, path)}: {reason}")
         theirs.pop(path, None)
-        theirs.update({path: old[path]} if path in old else {})
-        merged.notes += (
-            [why.format(by_user.get(path, path), renames.get(path))]
-            if new.get(path) != old.get(path)
-            else []
-        )
-    for path in old.keys() - ours.keys() - by_user.keys():
-        theirs.pop(renames.get(path, ""), None)
-    parent = repository.commit(trees[0], base, [], message, work / "base.index")
-    head = repository.commit(trees[1], ours, [parent], message, work / "ours.index")
-    merged.template = repository.commit(trees[2], theirs, [parent], message, work / "theirs.index")
-    _merge_tree(repository, work / "merge", head, merged)
-    result = repository.files(merged.tree)
-    entries = {
-        path: (ours.get(path), result.get(path)) for path in sorted(ours.keys() | result.keys())
-    }
-    merged.changes = {path: pair for path, pair in entries.items() if pair[0] != pair[1]}
-    merged.renamed = {
-        was: now for was, now in renames.items() if merged.changes.get(was, ("", ""))[1] is None
-    }
-    return merged
+        if path in old:
+            theirs[path] = old[path]
+    for path in missing & renames.keys():
+        theirs.pop(renames[path], None)
+
+    parent = repository.commit(old_tree, base, [], message, work / "base.index")
+    user = repository.commit(head, ours, [parent], message, work / "ours.index")
+    template = repository.commit(new_tree, theirs, [parent], message, work / "theirs.index")
+    result = Merge(head, template, notes=notes)
+    _merge_tree(repository, work / "merge", user, result)
+
+    after = repository.files(result.tree)
+    for path in sorted(ours.keys() | after.keys()):
+        if ours.get(path) != after.get(path):
+            result.changes[path] = (ours.get(path), after.get(path))
+    for was, now in renames.items():
+        if was not in after and was in ours:
+            result.renamed[was] = now
+    return result
 
 
 def _kept(
-    trees: tuple[Tree, Tree, Tree], renames: dict[str, str], by_user: dict[str, str], own: set[str]
-) -> dict[str, str]:
-    """Return the paths at which the template's change is left out, with the reason as a format for the path."""
-    old, ours, new = trees
-    deleted = old.keys() - ours.keys() - by_user.keys() - _folders_of(new)
-    kept = {path for path in own & new.keys() - deleted if ours.get(path) != old.get(path)}
-    gone = old.keys() - deleted - new.keys() - renames.keys() - _folders_of(new)
-    edited = {path for path in gone if ours.get(path) != old[path]}
-    found = dict.fromkeys(
-        sorted(deleted), "deleted   {}: stays deleted, although the template changed it"
-    )
-    found |= dict.fromkeys(
-        deleted & renames.keys(), "deleted   {}: stays deleted, also under its new name {}"
-    )
-    found |= dict.fromkeys(
-        sorted(kept), "yours     {}: kept with your changes; the template has a newer version"
-    )
-    return found | dict.fromkeys(
-        sorted(edited), "yours     {}: kept with your changes; it is no longer rendered"
-    )
+    old: Tree,
+    ours: Tree,
+    new: Tree,
+    renames: dict[str, str],
+    missing: set[str],
+    own: set[str],
+) -> dict[str, tuple[str, str]]:
+    """Return the paths where the template's change is left out, each with what and why."""
+    folders = _folders_of(new)
+    kept = {}
+    for path in sorted(missing - folders):
+        reason = "stays deleted, although the template changed it"
+        if path in renames:
+            reason = f"stays deleted, also under its new name {renames[path]}"
+        kept[path] = ("deleted", reason)
+    for path in sorted(own & new.keys() - missing):
+        if ours.get(path) != old.get(path):
+            kept[path] = ("yours", "kept with your changes; the template has a newer version")
+    gone = old.keys() - new.keys() - renames.keys()
+    for path in sorted(gone - missing - folders):
+        if ours.get(path) != old[path]:
+            kept[path] = ("yours", "kept with your changes; it is no longer rendered")
+    return kept
 
 
-def _merge_tree(repository: Repository, folder: Path, head: str, merged: Merged) -> None:
+def _folders_of(paths: Iterable[str]) -> set[str]:
+    """Return all folders around these paths."""
+    folders: set[str] = set()
+    for path in paths:
+        folders.update(map(str, PurePath(path).parents))
+    return folders
+
+
+def _merge_tree(repository: Repository, folder: Path, user: str, result: Merge) -> None:
     """Let git merge, and parse its output.
 
     The folder becomes another work tree of the repository, in which HEAD and TEMPLATE are the names
@@ -121,26 +140,30 @@ def _merge_tree(repository: Repository, folder: Path, head: str, merged: Merged)
     """
     folder.mkdir()
     (folder / "commondir").write_bytes(os.fsencode(repository.common_dir) + b"\n")
-    (folder / "HEAD").write_text(f"{head}\n")
-    (folder / "TEMPLATE").write_text(f"{merged.template}\n")
-    variables = {"GIT_DIR": folder, "GIT_WORK_TREE": repository.top}
-    command = [*_SETTINGS, "merge-tree", "--write-tree", "-z", "--messages", "HEAD", "TEMPLATE"]
-    done = repository.run(*command, variables=variables)
+    (folder / "HEAD").write_text(f"{user}\n")
+    (folder / "TEMPLATE").write_text(f"{result.template}\n")
+    done = repository.run(
+        *["merge-tree", "--write-tree", "-z", "--messages", "HEAD", "TEMPLATE"],
+        settings=_SETTINGS,
+        variables={"GIT_DIR": folder, "GIT_WORK_TREE": repository.top},
+    )
     parts = iter(os.fsdecode(done.stdout).split("\0")[:-1])
     # a merge driver may have printed something before
-    merged.tree = next(parts, "").rpartition("\n")[2]
-    if done.returncode not in (0, 1) or not merged.tree:
+    result.tree = next(parts, "").rpartition("\n")[2]
+    if done.returncode not in (0, 1) or not result.tree:
         raise FastprojError(f"git could not merge ({done.reason}): fix that, then try again")
-    merged.stages = list(iter(lambda: next(parts, ""), ""))
-    for number in parts:
-        _, kind, reason = (
-            [next(parts) for _ in range(int(number))],
-            next(parts),
-            next(parts).strip(),
-        )
-        merged.conflicts += [reason] if kind.startswith("CONFLICT") else []
+    result.stages = list(_until_empty(parts))
+    for count in parts:
+        for _ in range(int(count)):
+            next(parts)  # paths, which the message names
+        kind = next(parts)
+        text = next(parts).strip()
+        if kind.startswith("CONFLICT"):
+            result.conflicts.append(text)
 
 
-def _folders_of(paths: Iterable[str]) -> set[str]:
-    """Return all folders around these paths."""
-    return {str(folder) for path in paths for folder in PurePath(path).parents}
+def _until_empty(parts: Iterable[str]) -> Iterable[str]:
+    for part in parts:
+        if not part:
+            return
+        yield part

@@ -4,15 +4,14 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ..shared.answers import ANSWERS_FILE
-from ..shared.embedded import is_embedded
-from ..shared.errors import FastprojError
-from ..shared.scratch import scratch_folder
-from ..shared.template import Template, open_template
-from ..shared.versions import version_of
-from ..shared.yaml_file import RESTORE, answers_in, read_answers
+from ..errors import FastprojError
+from ..scratch import scratch_folder
+from ..template.answers import ANSWERS_FILE, Answers
+from ..template.clone import Template, open_template
+from ..template.embedded import is_embedded
+from ..template.versions import version_of
+from ..template.yaml_file import RESTORE, read_answers, without_own_entries
 from .repository import Repository, open_at
 
 
@@ -24,36 +23,36 @@ class Project:
     repository: Repository
     location: str  # of the template, as recorded
     version: str  # a tag of the template
-    answers: dict[str, Any]
+    answers: Answers
 
     def template(self, work: Path, location: str | None = None) -> Template:
-        """Clone the template, or that of another location, which must have the project's version as well."""
-        found = open_template(self.location if location is None else location, work)
-        if not found.has(self.version):
-            newest = f"; its newest is {found.tags[-1]}" if found.tags else ""
-            fix = (
-                "install a newer fastproj"
-                if is_embedded(found.location)
-                else "check that it has all its tags"
+        """Clone the template, or that of another location, which must have this version as well."""
+        template = open_template(self.location if location is None else location, work)
+        if not template.has(self.version):
+            newest = f"; its newest is {template.tags[-1]}" if template.tags else ""
+            fix = "check that it has all its tags"
+            if is_embedded(template.location):
+                fix = "install a newer fastproj"
+            raise FastprojError(
+                f"the template {template.location} has no version {self.version} "
+                f"of {self.root}{newest}: {fix}"
             )
-            about = f"the template {found.location} has no version {self.version} of {self.root}{newest}"
-            raise FastprojError(f"{about}: {fix}")
-        return found
+        return template
 
 
 def root_of(where: Path) -> Path | None:
-    """Return the nearest folder, from there upwards, with an answers file; None if there is none."""
+    """Return the nearest folder, from there upwards, with an answers file; None without one."""
     start = Path(os.path.realpath(where))  # the parent of a link is not what its path says
     if not os.path.isdir(start):
         raise FastprojError(f"{where} is not a folder: pass the project's folder")
-    return next(
-        (folder for folder in (start, *start.parents) if os.path.lexists(folder / ANSWERS_FILE)),
-        None,
-    )
+    for folder in (start, *start.parents):
+        if os.path.lexists(folder / ANSWERS_FILE):
+            return folder
+    return None
 
 
 def read_project(where: Path) -> Project:
-    """Return the project of a folder: the nearest one, from there upwards, with an answers file."""
+    """Return the project of a folder: the nearest one, from there upwards."""
     root = root_of(where)
     if root is None:
         raise FastprojError(f"there is no {ANSWERS_FILE} in {where} or its parents: {RESTORE}")
@@ -63,9 +62,8 @@ def read_project(where: Path) -> Project:
             raise FastprojError(
                 f"{root / ANSWERS_FILE} does not record the {what} ({key}): {RESTORE}"
             )
-    return Project(
-        root, open_at(root), recorded["_src_path"], recorded["_commit"], answers_in(recorded)
-    )
+    answers = without_own_entries(recorded)
+    return Project(root, open_at(root), recorded["_src_path"], recorded["_commit"], answers)
 
 
 @dataclass(frozen=True)
@@ -77,26 +75,29 @@ class Status:
     version: str
     newest: str
     behind: bool
-    answers: dict[str, Any]
+    answers: Answers
 
 
 def status(where: Path) -> Status:
-    """Return the version of a project and the newest one; raises an error if its template cannot be read."""
+    """Return the version of a project and the newest one."""
     project = read_project(where)
     with scratch_folder(Path(tempfile.gettempdir()), "status") as work:
         template = project.template(work)
     newest = newest_for(project, template)
     behind = newest != project.version
     return Status(
-        str(project.root), template.location, project.version, newest, behind, project.answers
+        str(project.root),
+        template.location,
+        project.version,
+        newest,
+        behind,
+        project.answers,
     )
 
 
 def newest_for(project: Project, template: Template) -> str:
     """Return the newest version of a template, or the project's own if that is newer."""
-    newest, own = version_of(template.newest), version_of(project.version)
-    return (
-        project.version
-        if newest is not None and own is not None and newest < own
-        else template.newest
-    )
+    newest = version_of(template.newest)
+    own = version_of(project.version)
+    is_newer = newest is not None and own is not None and newest < own
+    return project.version if is_newer else template.newest

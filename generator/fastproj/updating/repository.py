@@ -8,16 +8,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..shared.errors import FastprojError
-from ..shared.git import Result, require_merges, run
+from .. import git
+from ..errors import FastprojError
 
 Tree = dict[str, str]
 """Mode and object id of each file by its path, such as `100644 8ab686ea`."""
+Variables = Mapping[str, str | Path]
 
 _VARIABLES = {"LC_ALL": "C", "GIT_LITERAL_PATHSPECS": "1", "GIT_OPTIONAL_LOCKS": "0"}
 # Modes and links as rendered, whatever the file system of the project supports.
-_AS_RENDERED = ["-c", "core.fileMode=true", "-c", "core.symlinks=true", "-c", "core.safecrlf=false"]
+_AS_RENDERED = {"core.fileMode": "true", "core.symlinks": "true", "core.safecrlf": "false"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Repository:
     top: Path
     git_dir: Path
     common_dir: Path
-    prefix: str  # the project's folder, ending in `/`; empty if it is the whole repository
+    prefix: str
+    """The project's folder, ending in `/`; empty if it is the whole repository."""
 
     @property
     def where(self) -> str:
@@ -35,22 +38,29 @@ class Repository:
         return self.prefix or "."
 
     def run(
-        self, *arguments: str, data: bytes = b"", variables: Mapping[str, object] | None = None
-    ) -> Result:
-        """Run git and return its result, whatever the exit status; `variables` are added to its environment."""
-        environment = _VARIABLES | {key: str(value) for key, value in (variables or {}).items()}
-        folder = Path(environment.get("GIT_WORK_TREE", self.top))
-        return run(folder, *arguments, data=data, variables=environment)
+        self,
+        *arguments: str,
+        data: bytes = b"",
+        settings: Mapping[str, str] | None = None,
+        variables: Variables | None = None,
+    ) -> git.Result:
+        """Run git and return its result, whatever the exit status."""
+        more = {key: str(value) for key, value in (variables or {}).items()}
+        folder = Path(more.get("GIT_WORK_TREE", self.top))
+        return git.run(
+            folder,
+            *arguments,
+            data=data,
+            settings=settings,
+            variables=_VARIABLES | more,
+        )
 
-    def git(
-        self, *arguments: str, data: bytes = b"", variables: Mapping[str, object] | None = None
-    ) -> str:
-        """Run git as `run` does and return its output; raises an error if git fails."""
-        done = self.run(*arguments, data=data, variables=variables)
+    def git(self, *arguments: str, **options: Any) -> str:
+        """Run git with the options of `run` and return its output; raises an error if git fails."""
+        done = self.run(*arguments, **options)
         if not done.ok:
-            name = next(it for it in arguments if it != "-c" and "=" not in it)
             raise FastprojError(
-                f"git {name} failed in {self.top} ({done.reason}): fix that, then try again"
+                f"git {arguments[0]} failed in {self.top} ({done.reason}): fix that, then try again"
             )
         return os.fsdecode(done.stdout).removesuffix("\n")
 
@@ -60,27 +70,27 @@ class Repository:
 
     def head(self) -> str:
         """Return the commit that is checked out."""
-        found = self.run("rev-parse", "--quiet", "--verify", "HEAD^{commit}")
-        if not found.ok:
+        done = self.run("rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+        if not done.ok:
             raise FastprojError(
                 f"{self.top} has no commit yet: git add and commit the project first"
             )
-        return found.text.strip()
+        return done.text.strip()
 
     def files(self, tree: str) -> Tree:
         """Return the project's files in a commit or tree."""
         where = [self.prefix] if self.prefix else []
-        lines = (
-            line.partition("\t")
-            for line in self.lines("ls-tree", "-r", "-z", "--full-tree", tree, "--", *where)
-        )
-        return {path: re.sub(" .* ", " ", about) for about, _, path in lines}
+        files = {}
+        for line in self.lines("ls-tree", "-r", "-z", "--full-tree", tree, "--", *where):
+            about, _, path = line.partition("\t")
+            mode, _, object_id = about.split(" ")
+            files[path] = f"{mode} {object_id}"
+        return files
 
     def renames(self, before: str, after: str) -> dict[str, str]:
         """Return the renamed paths between two trees, as a merge detects them."""
-        parts = self.lines(
-            "diff-tree", "-r", "-z", "-M", "-l32767", "--diff-filter=R", before, after
-        )
+        options = ["-r", "-z", "-M", "-l32767", "--diff-filter=R"]
+        parts = self.lines("diff-tree", *options, before, after)
         return dict(zip(parts[1::3], parts[2::3], strict=True))
 
     def tree_of(self, rendering: Path, index: Path) -> str:
@@ -90,61 +100,59 @@ class Repository:
         self.git("read-tree", "--no-sparse-checkout", "HEAD", variables=scratch)
         submodules = [path for path, entry in self.files("HEAD").items() if entry.startswith("16")]
         self.git("update-index", "--force-remove", "--", *submodules, variables=scratch)
-        self.git(
-            *_AS_RENDERED,
-            "add",
-            "--all",
-            "--force",
-            "--sparse",
-            "--",
-            self.where,
-            variables=scratch,
-        )
+        add = ["add", "--all", "--force", "--sparse", "--", self.where]
+        self.git(*add, settings=_AS_RENDERED, variables=scratch)
         return self.git("write-tree", variables=scratch)
 
+    def index_info(self, lines: Sequence[str], variables: Variables) -> None:
+        """Write entries to an index, by default to that of the repository."""
+        data = os.fsencode("\0".join([*lines, ""]))
+        self.git("update-index", "-z", "--index-info", data=data, variables=variables)
+
     def commit(
-        self, tree: str, files: Tree, parents: Sequence[str], message: str, index: Path
+        self,
+        tree: str,
+        files: Tree,
+        parents: Sequence[str],
+        message: str,
+        index: Path,
     ) -> str:
         """Return a new commit of a tree in which the project's files are replaced."""
-        before, scratch = self.files(tree), {"GIT_INDEX_FILE": index}
+        scratch = {"GIT_INDEX_FILE": index}
+        before = self.files(tree)
         lines = [f"0 {'0' * len(tree)}\t{path}" for path in before.keys() - files.keys()]
         lines += [f"{entry}\t{path}" for path, entry in files.items() if before.get(path) != entry]
         if lines:
             self.git("read-tree", tree, variables=scratch)
-            data = os.fsencode("\0".join([*lines, ""]))
-            self.git("update-index", "-z", "--index-info", data=data, variables=scratch)
+            self.index_info(lines, scratch)
             tree = self.git("write-tree", variables=scratch)
-        command = [
-            "commit-tree",
-            f"{tree}^{{tree}}",
-            *[f"-p{parent}" for parent in parents],
-            "-m",
-            message,
-        ]
-        if self.run("var", "GIT_COMMITTER_IDENT").ok:
-            return self.git(*command)
-        return self.git("-c", "user.name=fastproj", "-c", "user.email=fastproj@localhost", *command)
+        nobody = {"user.name": "fastproj", "user.email": "fastproj@localhost"}
+        known = self.run("var", "GIT_COMMITTER_IDENT").ok
+        options = [f"-p{parent}" for parent in parents]
+        return self.git(
+            *["commit-tree", f"{tree}^{{tree}}", *options, "-m", message],
+            settings={} if known else nobody,
+        )
 
     def convert_line_ends(self, old: Path, new: Path, ours: Tree) -> None:
-        """Give CRLF line endings to rendered files that the user converted, so that git can merge them line by line."""
+        """Convert rendered files that the user converted to CRLF, so that git can merge lines."""
         lines = self.lines("ls-files", "--cached", "--eol", "-z", "--", self.where)
-        crlf, rendered = (
-            {line.partition("\t")[2] for line in lines if line.startswith("i/crlf ")},
-            _paths_in(old),
-        )
-        renamed = rendered - ours.keys() if crlf - rendered else set()  # possibly by the user
-        for path in (crlf & rendered) | renamed:
-            for file in (old / path, new / path):
-                content = file.read_bytes() if file.is_file() and not file.is_symlink() else b"\0"
-                if b"\0" not in content and b"\r\n" not in content:
-                    file.write_bytes(content.replace(b"\n", b"\r\n"))
+        crlf = {line.partition("\t")[2] for line in lines if line.startswith("i/crlf ")}
+        rendered = {str(file.relative_to(old)) for file in old.rglob("*") if file.is_file()}
+        paths = crlf & rendered
+        if crlf - rendered:
+            paths |= rendered - ours.keys()  # possibly renamed by the user
+        for file in [folder / path for path in paths for folder in (old, new)]:
+            content = file.read_bytes() if file.is_file() and not file.is_symlink() else b"\0"
+            if not re.search(rb"\0|\r\n", content):
+                file.write_bytes(content.replace(b"\n", b"\r\n"))
 
 
 def open_at(folder: Path) -> Repository:
     """Return the repository that contains a folder."""
-    require_merges()
+    git.require_merges()
     paths = ["--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--show-prefix"]
-    done = run(folder, "rev-parse", *paths, variables={"LC_ALL": "C"})
+    done = git.run(folder, "rev-parse", *paths, variables={"LC_ALL": "C"})
     if b"not a git repository" in done.stderr:
         raise FastprojError(
             f"{folder} is not in a git repository: git init there, add and commit, then try again"
@@ -153,10 +161,3 @@ def open_at(folder: Path) -> Repository:
         raise FastprojError(f"git cannot read the repository of {folder}: {done.reason}")
     top, git_dir, common_dir, prefix = os.fsdecode(done.stdout).removesuffix("\n").split("\n")
     return Repository(Path(top), Path(git_dir), (folder / common_dir).resolve(), prefix)
-
-
-def _paths_in(folder: Path) -> set[str]:
-    """Return the paths of the files in a folder."""
-    return {
-        str(it.relative_to(folder)) for it in folder.rglob("*") if it.is_symlink() or it.is_file()
-    }

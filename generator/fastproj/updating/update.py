@@ -5,113 +5,136 @@ commit, and the result is staged for the user to review.
 """
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ..shared.answers import ANSWERS_FILE, combine, option
-from ..shared.errors import FastprojError
-from ..shared.rendering import Rendered, copy, preload
-from ..shared.scratch import scratch_folder
-from ..shared.template import Template, questions_in
+from ..errors import FastprojError
+from ..scratch import scratch_folder
+from ..template.answers import ANSWERS_FILE, Answers, combine, option
+from ..template.clone import Template, questions_in
+from ..template.rendering import Rendering, copy, preload
 from .apply import apply, check, check_ready
-from .merge import Merged, merge
+from .merge import Merge, merge
 from .project import Project, newest_for, read_project
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Request:
     """The options of an update."""
 
+    answers: Answers = field(default_factory=dict)
+    data: list[str] = field(default_factory=list)
     to: str | None = None
     template: str | None = None
-    answers: dict[str, Any] | None = None
-    data: list[str] | None = None
     dry_run: bool = False
-    message: str = ""  # of the commit
+    message: str = ""
+    """Of the commit."""
 
 
 @dataclass(frozen=True)
-class Updated:
-    """The result of an update."""
+class UpdateResult:
+    """What an update did."""
 
     project: Project
     after: str
-    answers: dict[str, tuple[Any, Any]] | None = None  # those that differ: old and new
-    merged: Merged | None = None  # None if there was nothing to do
-    message: str = ""  # of the commit
+    answers: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Those that differ: old and new."""
+    merge: Merge | None = None
+    """None if there was nothing to do."""
+    message: str = ""
+    """Of the commit."""
 
     @property
     def conflicts(self) -> bool:
         """Whether git could not merge a file."""
-        return self.merged is not None and bool(self.merged.stages)
+        return self.merge is not None and bool(self.merge.stages)
 
 
-def update(where: Path, wanted: Wanted) -> Updated:
+def update(where: Path, request: Request) -> UpdateResult:
     """Update a project and leave the result staged; after an error, nothing was changed."""
     preload()
     project = read_project(where)
     head = check_ready(project.repository)
     with scratch_folder(Path(tempfile.gettempdir()), "update") as work:
-        return _update(project, wanted, head, work)
+        template = project.template(work, request.template)
+        target = _target(project, template, request.to)
+        questions = questions_in(template.at(target))
+        answers = combine(request.answers, request.data, questions)
+        recorded = project.answers
+        is_new = any(str(recorded.get(key)) != str(value) for key, value in answers.items())
+        is_moved = request.template is not None and template.location != project.location
+        if target == project.version and not is_new and not is_moved:
+            return UpdateResult(project, target)
+
+        message = request.message or f"Update to template {target}"
+        new = _render(project, template, target, work / "new", answers)
+        result = _merge(project, template, head, new, message, work)
+        check(project.repository, result)
+        if not request.dry_run:
+            apply(project.repository, result, message)
+    changed = {}
+    for key in recorded | new.answers:
+        before = recorded.get(key)
+        after = new.answers.get(key)
+        if before != after:
+            changed[key] = (before, after)
+    return UpdateResult(project, target, changed, result, message)
 
 
-def _update(project: Project, wanted: Wanted, head: str, work: Path) -> Updated:
-    template = project.template(work, wanted.template)
-    target = newest_for(project, template) if wanted.to is None else wanted.to
-    target = target if target in (project.version, template.newest) else template.named(target)
-    answers = combine(wanted.answers or {}, wanted.data or [], questions_in(template.at(target)))
-    given = any(str(project.answers.get(key)) != str(value) for key, value in answers.items())
-    moved = wanted.template is not None and template.location != project.location
-    if target == project.version and not (given or moved):
-        return Updated(project, target)
+def _target(project: Project, template: Template, to: str | None) -> str:
+    """Return the version to update to."""
+    if to is None:
+        return newest_for(project, template)
+    return to if to in (project.version, template.newest) else template.named(to)
 
-    repository, prefix = project.repository, project.repository.prefix
+
+def _merge(
+    project: Project,
+    template: Template,
+    head: str,
+    new: Rendering,
+    message: str,
+    work: Path,
+) -> Merge:
+    repository = project.repository
     files = repository.files(head)
-    if prefix + ANSWERS_FILE not in files:
+    if repository.prefix + ANSWERS_FILE not in files:
         raise FastprojError(
             f"{project.root / ANSWERS_FILE} is not committed: git add and commit it, then try again"
         )
     _render(project, template, project.version, work / "old", {})
-    new = _render(project, template, target, work / "new", answers)
     repository.convert_line_ends(work / "old", work / "new", files)
-    old_tree, new_tree = (
-        repository.tree_of(work / it, work / f"{it}.index") for it in ("old", "new")
-    )
-    message = wanted.message or f"Update to template {target}"
-    merged = merge(
-        repository, (old_tree, head, new_tree), {prefix + path for path in new.own}, message, work
-    )
-    check(repository, merged)
-    if not wanted.dry_run:
-        apply(repository, merged, message)
-    both = {
-        key: (project.answers.get(key), new.answers.get(key))
-        for key in project.answers | new.answers
-    }
-    changed = {key: values for key, values in both.items() if values[0] != values[1]}
-    return Updated(project, target, changed, merged, message)
+    old_tree = repository.tree_of(work / "old", work / "old.index")
+    new_tree = repository.tree_of(work / "new", work / "new.index")
+    own = {repository.prefix + path for path in new.own}
+    return merge(repository, old_tree, head, new_tree, own, message, work)
 
 
 def _render(
-    project: Project, template: Template, version: str, folder: Path, answers: dict[str, Any]
-) -> Rendered:
-    """Render a version into a folder with other answers; all that are not given stay as recorded."""
-    stage, recorded = folder / project.repository.prefix, project.answers
+    project: Project,
+    template: Template,
+    version: str,
+    folder: Path,
+    answers: Answers,
+) -> Rendering:
+    """Render a version into a folder with other answers; all not given stay as recorded."""
+    stage = folder / project.repository.prefix
+    recorded = project.answers
     stage.mkdir(parents=True)
     # where copier reads them
     (stage / ANSWERS_FILE).write_text(yaml.safe_dump(recorded), encoding="utf-8")
     # The workflow of releases without this question is removed, as it installs the program from no
     # known source.
     defaults = {"update_source": "none"} if recorded.get("update_workflow") else {}
-    rendered = copy(template, version, stage, answers, defaults)
-    found = rendered.answers
-    for key in sorted(found.keys() & recorded.keys() - answers.keys()):
-        if str(found[key]) != str(recorded[key]):
-            fix = f"choose another with {option(key)}, or fix {project.root / ANSWERS_FILE}"
+    rendering = copy(template, version, stage, answers, defaults)
+    for key, answer in rendering.answers.items():
+        is_kept = key in recorded and key not in answers
+        if is_kept and str(answer) != str(recorded[key]):
             raise FastprojError(
-                f"{recorded[key]!r} does not fit {key} in {version} of the template: {fix}"
+                f"{recorded[key]!r} does not fit {key} in {version} of the template: "
+                f"choose another with {option(key)}, or fix {project.root / ANSWERS_FILE}"
             )
-    return rendered
+    return rendering

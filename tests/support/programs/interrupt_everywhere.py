@@ -12,8 +12,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from fastproj import scratch
 from fastproj.__main__ import main
-from fastproj.shared import scratch
 
 number, left, line = int(sys.argv[1]), [], 0
 traced = (scratch.__file__, "contextlib.py")

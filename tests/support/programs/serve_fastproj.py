@@ -23,7 +23,7 @@ MODULES = [
     "show",
     "creating.hardware",
     "creating.project",
-    "shared.template",
+    "template.clone",
     "updating.components",
 ]
 MODULES += ["updating.apply", "updating.update"]

@@ -1,4 +1,4 @@
-"""The template that comes with this program, as a git bundle: one parentless commit for each release.
+"""The template that comes with this program, as a git bundle with a commit for each release.
 
 Projects record a copy of it in the home folder, from which plain `copier update` works too.
 """
@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from secrets import token_hex
 
-from .errors import FastprojError
+from ..errors import FastprojError
 from .versions import newest, version_of
 
 QUESTIONS = Path(__file__).parents[1]
@@ -24,7 +24,7 @@ def template_version() -> str:
 
 
 def location() -> str:
-    """Return what a project records for the embedded template: the same path on every machine, by default."""
+    """Return what a project records: the same path on every machine, by default."""
     return str(_copy()) if os.environ.get("FASTPROJ_HOME") else f"~/.fastproj/{_NAME}"
 
 
@@ -35,8 +35,9 @@ def is_embedded(recorded: str) -> bool:
 
 
 def refresh_copy() -> tuple[Path, str]:
-    """Write the copy unless it has all releases of this program, and return it with the tag of this version."""
-    copy, ours = _copy(), _packed()
+    """Write the copy unless it has all releases; return it with the tag of this version."""
+    copy = _copy()
+    ours = _packed()
     partial = copy.with_name(f".{_NAME}.{token_hex(8)}")
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -48,13 +49,14 @@ def refresh_copy() -> tuple[Path, str]:
                 partial.unlink(missing_ok=True)
     except OSError as error:
         raise FastprojError(
-            f"cannot write the template's copy {copy} ({error.strerror}): set FASTPROJ_HOME to a writable folder"
+            f"cannot write the template's copy {copy} ({error.strerror}): "
+            "set FASTPROJ_HOME to a writable folder"
         ) from error
     return copy, f"v{newest(ours)}"
 
 
 def entries(bundle: Path) -> dict[str, str]:
-    """Return the versions in a bundle and the commit of each; none if it is missing, damaged or no bundle.
+    """Return the versions in a bundle and the commit of each; none if it is missing or damaged.
 
     The checksum at the end shows whether the file is complete, in a millisecond and without git.
     """
@@ -65,11 +67,15 @@ def entries(bundle: Path) -> dict[str, str]:
         return {}
     head, _, pack = content.partition(b"\n\n")
     first, *lines = head.decode(errors="replace").split("\n")
-    complete = hashlib.sha1(pack[:-20], usedforsecurity=False).digest() == pack[-20:]
-    if first not in ("# v2 git bundle", "# v3 git bundle") or not complete:
+    checksum = hashlib.sha1(pack[:-20], usedforsecurity=False).digest()
+    if first not in ("# v2 git bundle", "# v3 git bundle") or checksum != pack[-20:]:
         return {}
-    pairs = [line.partition(" refs/tags/v")[::2] for line in lines]
-    return {tag: commit for commit, tag in pairs if str(version_of(tag)) == tag}
+    versions = {}
+    for line in lines:
+        commit, _, version = line.partition(" refs/tags/v")
+        if str(version_of(version)) == version:
+            versions[version] = commit
+    return versions
 
 
 def _copy() -> Path:
@@ -79,8 +85,10 @@ def _copy() -> Path:
 
 def _packed() -> dict[str, str]:
     """Return the entries of the bundle that was installed with the program."""
-    if found := entries(_PACKED):
-        return found
-    raise FastprojError(
-        f"{_PACKED} is missing or damaged: reinstall fastproj, or run generator/template_bundle.py in a clone"
-    )
+    versions = entries(_PACKED)
+    if not versions:
+        raise FastprojError(
+            f"{_PACKED} is missing or damaged: "
+            "reinstall fastproj, or run generator/template_bundle.py in a clone"
+        )
+    return versions

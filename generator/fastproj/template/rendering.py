@@ -9,20 +9,17 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
-from .answers import ANSWERS_FILE, option
-from .errors import FastprojError, UsageError
+from ..errors import FastprojError, UsageError
+from .answers import ANSWERS_FILE, Answers, option
+from .clone import Template
 from .inspection import check_links, check_rendered
-from .template import Template
-from .yaml_file import answers_in, read_answers
-
-Answers = dict[str, Any]
+from .yaml_file import read_answers, without_own_entries
 
 
 @cache
 def preload() -> Thread:
-    """Start importing copier in the background, which takes 0.4 s that can be spent waiting for git."""
+    """Start importing copier, which takes 0.4 s, while git runs."""
     loader = Thread(target=_import_copier, daemon=True)
     loader.start()
     return loader
@@ -34,7 +31,7 @@ def _import_copier() -> None:
 
 
 @dataclass(frozen=True)
-class Rendered:
+class Rendering:
     """What was rendered."""
 
     answers: Answers
@@ -44,15 +41,19 @@ class Rendered:
 
 
 def copy(
-    template: Template, version: str, stage: Path, answers: Answers, defaults: Answers
-) -> Rendered:
+    template: Template,
+    version: str,
+    stage: Path,
+    answers: Answers,
+    defaults: Answers,
+) -> Rendering:
     """Render a version of a template into `stage`, and inspect the result.
 
     An answers file in `stage` provides the answers that are not in `answers`; `defaults` replace
     the template's.
 
     Raises:
-        FastprojError: the template cannot be read, is broken or hostile; an answer is missing or not allowed.
+        FastprojError: the template is broken or hostile; an answer is missing or not allowed.
         OSError: a file cannot be written.
     """
     folder = template.at(version)
@@ -63,22 +64,20 @@ def copy(
     check_rendered(stage, template.location)
     file = stage / ANSWERS_FILE
     _record(file, folder.name, template.location, version)
-    return Rendered(answers_in(read_answers(file)), own)
+    return Rendering(without_own_entries(read_answers(file)), own)
 
 
 @contextmanager
 def _without_environment(template: Path) -> Iterator[None]:
-    """Hide the user's variables from the template, whose filters could read them; and git, which copier would run.
+    """Hide the user's variables from the template, whose filters could read them; and git.
 
     Without git on the PATH, copier takes the template as a plain folder.
     """
     from plumbum import local
 
     before = dict(os.environ)
-    with (
-        chdir(template.parent),
-        local.env(PATH=""),
-    ):  # plumbum copied the environment when it was imported
+    # plumbum copied the environment when it was imported
+    with chdir(template.parent), local.env(PATH=""):
         os.environ.clear()
         os.environ.update(PATH="", HOME=str(template))
         try:
@@ -89,20 +88,28 @@ def _without_environment(template: Path) -> Iterator[None]:
 
 
 def _render(
-    template: Path, stage: Path, location: str, answers: Answers, defaults: Answers
+    template: Path,
+    stage: Path,
+    location: str,
+    answers: Answers,
+    defaults: Answers,
 ) -> list[str]:
     """Run copier, and return the files that belong to the user."""
     import copier
 
     # The user's settings would make the same command render something else on another machine.
-    options: Answers = {
-        "defaults": True,
-        "overwrite": True,
-        "quiet": True,
-        "settings": copier.Settings(),
-    }
+    settings = copier.Settings()
     try:
-        worker = copier.run_copy(template.name, stage, answers, user_defaults=defaults, **options)
+        worker = copier.run_copy(
+            template.name,
+            stage,
+            answers,
+            user_defaults=defaults,
+            defaults=True,
+            overwrite=True,
+            quiet=True,
+            settings=settings,
+        )
     except Exception as error:
         raise _explained(error, location, answers) from error
     if worker.template.config_data.get("migrations"):
@@ -115,17 +122,12 @@ def _render(
 
 def _explained(error: Exception, location: str, answers: Answers) -> Exception:
     """Return the error of one line for an error of copier or of a library that it uses."""
-    of_a_library = type(error).__module__.partition(".")[0] in (
-        "jinja2",
-        "yaml",
-        "pydantic",
-        "pydantic_core",
-    )
     if type(error).__name__ == "UnsafeTemplateError":
         return FastprojError(
-            f"the template {location} would run code of its own, such as _tasks: remove that from it"
+            f"the template {location} would run code of its own, such as _tasks: "
+            "remove that from it"
         )
-    if isinstance(error, OSError) and not of_a_library:  # Jinja's for a missing include is one
+    if isinstance(error, OSError) and error.errno:  # Jinja's for a missing include has none
         return error
     message = " ".join(str(error).split()) or type(error).__name__
     if required := re.fullmatch(r'Question "(\w+)" is required', message):
@@ -137,7 +139,7 @@ def _explained(error: Exception, location: str, answers: Answers) -> Exception:
 
 
 def _record(file: Path, read: str, location: str, version: str) -> None:
-    """Record in an answers file where the template is, and its version, instead of the folder that copier read."""
+    """Record where the template is, and its version, instead of the folder that copier read."""
     import yaml
 
     line = f"_src_path: {read}\n"

@@ -5,8 +5,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
+
+from packaging.version import Version
 
 from .errors import FastprojError
 
@@ -42,11 +43,10 @@ class Result(subprocess.CompletedProcess[bytes]):
     @property
     def reason(self) -> str:
         """Why the command failed, in one line."""
-        lines = map(str.strip, self.stderr.decode(errors="replace").splitlines())
-        return next(
-            (it for it in lines if it and not it.lower().startswith(("warning:", "hint:"))),
-            "no message",
-        )
+        for line in self.stderr.decode(errors="replace").splitlines():
+            if line.strip() and not line.lower().startswith(("warning:", "hint:")):
+                return line.strip()
+        return "no message"
 
 
 def run(
@@ -56,29 +56,25 @@ def run(
     settings: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Result:
-    """Run git in a folder, without hooks; raises an error if it cannot be started or does not end."""
-    if (program := shutil.which("git")) is None:
+    """Run git in a folder, without hooks; raises an error if it cannot start or does not end."""
+    program = shutil.which("git")
+    if program is None:
         raise FastprojError("git is not on the PATH: install git, then try again")
-    options = [
-        part
-        for key, value in (_SAFE | dict(settings or {})).items()
-        for part in ("-c", f"{key}={value}")
-    ]
-    command = [program, *options, *arguments]
+    command = [program]
+    for key, value in (_SAFE | dict(settings or {})).items():
+        command += ["-c", f"{key}={value}"]
+    command += arguments
     environment = os.environ | _TRANSPORT | dict(variables or {})
-    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            input=data,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
-        try:
-            stdout, stderr = process.communicate(data, TIMEOUT_S)
-        except BaseException:
-            process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                # until what git has started, such as `index-pack`, ends as well
-                process.communicate(timeout=5)
-            raise
     except subprocess.TimeoutExpired as error:
         raise FastprojError(
             f"git {arguments[0]} did not finish in {TIMEOUT_S:g} s: run it in {folder}"
@@ -87,21 +83,22 @@ def run(
         raise FastprojError(
             f"git cannot be started ({error.strerror}): repair {program}"
         ) from error
-    return Result(command, process.returncode, stdout, stderr)
+    return Result(command, done.returncode, done.stdout, done.stderr)
 
 
 def require_merges() -> None:
     """Check that git works and is recent enough for updates; else raise an error."""
     done = run(Path("/"), "--version")
-    found = re.match(r"git version (\d+)\.(\d+)", done.text)
-    if found is None or (int(found[1]), int(found[2])) < (2, 38):  # `merge-tree --write-tree`
-        is_now = done.text.strip() if done.ok else done.reason
+    version = re.match(r"git version (\d+\.\d+)", done.text)
+    if version is None or Version(version[1]) < Version("2.38"):  # `merge-tree --write-tree`
+        present = done.text.strip() if done.ok else done.reason
         raise FastprojError(
-            f"git does not work or is too old ({is_now}): install git 2.38 or newer, or repair it"
+            f"git does not work or is too old ({present}): install git 2.38 or newer, or repair it"
         )
 
 
 def forget_callers_repository() -> None:
     """Remove variables that point git to a repository, such as GIT_DIR, from the environment."""
-    for key in [key for key in os.environ if key.startswith("GIT_") and not key.startswith(_KEPT)]:
-        del os.environ[key]
+    for key in list(os.environ):
+        if key.startswith("GIT_") and not key.startswith(_KEPT):
+            del os.environ[key]

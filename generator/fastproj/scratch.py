@@ -5,13 +5,22 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+DAY_S = 24 * 60 * 60
 
 
 @contextmanager
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Create a folder `.<name>.fastproj-*` in `parent`, and remove it at the end."""
+    """Create a folder `.<name>.fastproj-*` in `parent`, and remove it at the end.
+
+    Those that a killed program left there a day ago are removed as well.
+    """
+    for leftover in parent.glob(f".{name}.fastproj-*"):
+        with suppress(OSError):  # another program removes its own
+            if time.time() - leftover.lstat().st_mtime > DAY_S:
+                shutil.rmtree(leftover)
     folder = parent / f".{name}.fastproj-{secrets.token_hex(8)}"
     # A signal may come before `try`, in `finally`, or between this function and its caller.
     atexit.register(_remove, folder)
@@ -23,7 +32,7 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder; repeat it while a git process that outlives its parent still writes there."""
+    """Remove a folder; repeat it while a git that outlives its parent still writes there."""
     for _ in range(40):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():

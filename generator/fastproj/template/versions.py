@@ -12,8 +12,14 @@ def newest(versions: Iterable[str]) -> str:
 
 
 def version_of(tag: str) -> Version | None:
-    """Return the version of a tag, or of the tag in a description such as v1.0-2-g1a2b3c; None if it is none."""
+    """Return the version of a tag, or of a description such as v1.0-2-g1a2b3c; None without one."""
     try:
         return Version(re.sub(r"-\d+-g[0-9a-f]+$", "", tag))
     except InvalidVersion:
         return None
+
+
+def is_release(tag: str) -> bool:
+    """Return whether a version is a release, which never changes, and not a pre-release."""
+    version = version_of(tag)
+    return version is not None and not version.is_prerelease

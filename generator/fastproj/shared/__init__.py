@@ -1,1 +1,0 @@
-"""What creating and updating share."""

@@ -1,0 +1,1 @@
+"""The template: its versions, its questions, and rendering it."""
