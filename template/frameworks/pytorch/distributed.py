@@ -117,7 +117,7 @@ def data_parallel(model: nn.Module, world: World, channels_last: bool, **options
     device_ids = None if world.device.index is None else [world.device.index]
     net = DistributedDataParallel(
         model,
-        device_ids,
+        device_ids=device_ids,
         gradient_as_bucket_view=True,
         **options,
     )
