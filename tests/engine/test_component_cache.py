@@ -45,7 +45,7 @@ def test_batches_are_pinned_where_they_are_in_host_memory(
     cache, gpu = p.components.cache, p.distributed.World(0, 1, torch.device("cuda"))
     component = cache.Cache(cache.CacheConfig(enabled=True, where=where), gpu)
     wrapped = component.wrap_dataset(p.data.load(p.data.DataConfig())[0])
-    assert p.loader.Loader(wrapped, [], p.config.LoaderConfig(), gpu).pin == pinned
+    assert p.loader.Loader(wrapped, [], p.config.LoaderConfig(), gpu).pin_memory == pinned
 
 
 class Boxes:

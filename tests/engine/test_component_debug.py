@@ -181,10 +181,10 @@ def test_tool_that_cannot_work_is_one_line(
         p.train_here(tmp_path, *ON, *options)
 
 
-def test_sharded_weights_are_refused(tiny: MakePackage) -> None:
-    p, net = tiny("debug"), Net()
-    net.right.to_local = None  # type: ignore[attr-defined]  # as DTensor has
+def test_sharded_weights_are_refused(tiny: MakePackage, tmp_path: Path) -> None:
+    options = ["--debug.enabled=true", "--debug.gradcheck=true", "--fsdp.enabled=true"]
+    p = tiny("debug", "fsdp")
     with pytest.raises(
         p.errors.UserError, match="debug.gradcheck needs whole weights, which fsdp divides"
     ):
-        p.components.debug.gradcheck(net, (torch.ones(2, 3),))
+        p.train_here(tmp_path, *options)

@@ -1,8 +1,7 @@
-"""Early stopping with a real metric, on two ranks, under an unreadable sample, and beside the best checkpoint."""
+"""Early stopping with a real metric, on two ranks, and beside the best checkpoint."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from engine import MakePackage, Package, checkpoints, rows, saved
@@ -60,29 +59,6 @@ def test_two_ranks_end_at_the_same_step(tiny: MakePackage, tmp_path: Path) -> No
     assert [row["step"] for row in rows(tmp_path / "two")] == [
         row["step"] for row in rows(tmp_path / "one")
     ]
-
-
-def test_unreadable_sample_does_not_count_a_validation_twice(
-    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    p: Package = tiny("early-stopping")
-    evaluate = p.train.evaluate
-
-    def constant(*arguments: Any) -> dict[str, float]:
-        return dict.fromkeys(evaluate(*arguments), 1.0)
-
-    monkeypatch.setattr(p.train, "evaluate", constant)
-    options = [
-        *OPTIONS,
-        "--train.eval_every=1",
-        "--early_stopping.patience=6",
-        "--train.micro_batch=4",
-    ]
-    with pytest.raises(p.errors.UserError, match="cannot read images/17.png"):
-        p.train_here(tmp_path, *options, "--data.kind=unreadable")
-    assert saved(tmp_path)["components"]["early_stopping"]["step"] == saved(tmp_path)["step"] < 7
-    p.train_here(tmp_path, *options, "--data.kind=samples")
-    assert rows(tmp_path, "val")[-1]["step"] == 7
 
 
 def test_metric_that_the_model_does_not_report_is_one_line(

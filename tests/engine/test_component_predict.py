@@ -210,10 +210,11 @@ def test_own_table_with_defects(
     package: MakePackage, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     p = trained(package, tmp_path, "mlp")
-    frame = pd.DataFrame({str(number): np.arange(3.0) + number for number in range(30)})
+    names = list(p.data.load(p.data.DataConfig())[2].numeric)
+    frame = pd.DataFrame({name: np.arange(3.0) + number for number, name in enumerate(names)})
     frame.to_parquet(tmp_path / "new.PARQUET")
     expected = start(p, tmp_path, tmp_path / "new.PARQUET")
-    text = frame.drop(columns="3" if change == "no column" else []).head(
+    text = frame.drop(columns=names[3] if change == "no column" else []).head(
         0 if change == "no rows" else 3
     )
     lines = text.to_csv(index=False).splitlines()
@@ -221,7 +222,7 @@ def test_own_table_with_defects(
     if change.startswith("no"):
         with pytest.raises(SystemExit):
             start(p, tmp_path, tmp_path / "new.csv")
-        why = "no column '3'" if change == "no column" else "no samples"
+        why = f"no column {names[3]!r}" if change == "no column" else "no samples"
         assert capsys.readouterr().err == f"error: cannot read {tmp_path}/new.csv: {why}\n"
     else:
         assert start(p, tmp_path, tmp_path / "new.csv") == expected

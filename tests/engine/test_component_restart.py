@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def restart(tiny: MakePackage) -> Iterator[Any]:
         number: signal.getsignal(number)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     }
-    yield tiny("watchdog", "restart").components.restart
+    yield import_module(f"{tiny('watchdog', 'restart').name}.components.restart")
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -122,7 +122,7 @@ def test_other_hyperparameters_apply_after_a_resume_but_another_optimizer_is_ref
         0.0,
     ]
     monkeypatch.setattr(
-        p.optim, "adamw", lambda model, cfg: torch.optim.SGD(model.parameters(), lr=0.1)
+        p.component, "adamw", lambda model, cfg: torch.optim.SGD(model.parameters(), lr=0.1)
     )
     with pytest.raises(p.errors.UserError, match="was saved with AdamW, not SGD"):
         p.train_here(tmp_path, "--train.steps=8")

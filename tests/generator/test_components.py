@@ -13,12 +13,12 @@ from updating import commit, edit, read_answers, read_files
 MakeNew = Callable[[], Path]
 
 
-KINDS = ("launch", "workflow", "config", "file", "kind", "requires")
+KINDS = ("launch", "workflow", "file", "kind", "requires")
 ONE_OF_EACH_KIND = [
     "ema",
     *(next(name for name in reversed(COMPONENTS) if kind in COMPONENTS[name]) for kind in KINDS),
 ]
-"""A class, a launch script, a workflow, a config, another file, a command, and one that requires another one."""
+"""A class, a launch script, a workflow, another file, a command, and one that requires another one."""
 
 
 @pytest.fixture(scope="session")

@@ -95,26 +95,11 @@ def test_add_stays_at_the_own_version_and_adds_what_is_required(
     assert not (team / "one.txt").exists()
 
 
-def test_components_that_exclude_each_other_are_refused_by_name(
-    team: Path, fastproj: Fastproj
-) -> None:
-    both = fastproj("add", "one", "three", cwd=team)
-    assert (both.returncode, both.stderr.count("\n")) == (2, 1)
-    for first, second in (("one", "three"), ("three", "one")):
-        assert fastproj("add", first, cwd=team).returncode == 0
-        commit(team)
-        result = fastproj("add", second, cwd=team)
-        assert (result.returncode, result.stdout) == (2, "")
-        assert "three and one exclude each other" in result.stderr
-        git(team, "reset", "-q", "--hard", "HEAD~1")
-
-
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
         (["one", "two"], ""),
         (["two"], "two requires one."),
-        (["one", "three"], "three and one exclude each other."),
         (["four"], "four does not work with pytorch."),
     ],
 )
