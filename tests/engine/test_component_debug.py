@@ -181,10 +181,11 @@ def test_tool_that_cannot_work_is_one_line(
         p.train_here(tmp_path, *ON, *options)
 
 
-def test_sharded_weights_are_refused(tiny: MakePackage, tmp_path: Path) -> None:
-    options = ["--debug.enabled=true", "--debug.gradcheck=true", "--fsdp.enabled=true"]
+def test_sharded_weights_are_refused(tiny: MakePackage) -> None:
     p = tiny("debug", "fsdp")
+    cfg = p.options("--debug.enabled=true", "--debug.gradcheck=true", "--fsdp.enabled=true")
+    two_ranks = p.distributed.World(0, 2, torch.device("cpu"))
     with pytest.raises(
         p.errors.UserError, match="debug.gradcheck needs whole weights, which fsdp divides"
     ):
-        p.train_here(tmp_path, *options)
+        p.components.build_components(cfg, two_ranks).check(cfg)
