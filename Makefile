@@ -14,6 +14,8 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 PARTS := check generator engine template projects components recipes cpus
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal --durations=20
 EVERY := EVERY_TEST=1 $(PYTEST)
+# The code that benchmarks/density.py checks: so far without components, benchmarks and tests.
+PLAIN := generator template/data template/models template/frameworks template/project
 # What `make try` renders.
 MODEL ?= mlp
 FRAMEWORK ?= pytorch
@@ -117,6 +119,7 @@ gpu-smoke: $(GPU_READY)  ## nine minutes on one GPU: each precision and componen
 check: $(VENV)/.ready  ## check format, lint and types of the generator, the template and the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python benchmarks/density.py $(PLAIN)
 	$(BIN)/mypy
 
 format: $(VENV)/.ready  ## apply automatic fixes

@@ -5,6 +5,7 @@ Nothing changes until all checks pass, and nothing is pushed.
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ def main() -> None:
     """Release the repository in the current folder under the given version."""
     version = sys.argv[1]
     root = Path.cwd()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         _check(root, version)
         changelog = _dated(root / "CHANGELOG.md", version)
@@ -33,6 +36,8 @@ def main() -> None:
         _release(root, version, changelog)
     except RefusedError as refusal:
         sys.exit(f"release: {refusal}")
+    except KeyboardInterrupt:
+        sys.exit("release: interrupted; nothing was changed")
     print(f"release: {version} is ready; publish it with: git push --atomic origin main v{version}")
 
 

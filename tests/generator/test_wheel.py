@@ -87,7 +87,7 @@ def test_wheel_contains_the_bundle_and_no_template_files(built: dict[str, Path])
     assert "fastproj/_template.bundle" in names
     assert "fastproj/copier.yml" in names
     assert "fastproj/py.typed" in names, "type checkers use its annotations"
-    assert not [name for name in names if "template/" in name or name.endswith(".pyc")]
+    assert not [name for name in names if name.endswith((".jinja", "/component.py", ".pyc"))]
     assert built["tree"].stat().st_size < 1_000_000
 
 

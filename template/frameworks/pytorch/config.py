@@ -221,7 +221,7 @@ def parse(
         if saved is None:
             words = [word for word in options if word not in shows]
             given = parser.parse_args(words, defaults=False)
-        else:  # a saved key that is unknown is of another version, or of a component that was removed
+        else:  # a component may have been removed since, with its keys
             keys = _flat(asdict(kind()))
             known = {key: value for key, value in _flat(saved).items() if key in keys}
             given = parser.parse_object(known, defaults=False)
