@@ -1,5 +1,6 @@
 """The Accelerator of a run: its device, precision, sample order and trackers."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,23 @@ def join(device: str) -> None:
     if device == "accelerator" and not has_accelerator:
         raise UserError("run.device is accelerator, but torch finds none: use cpu")
     PartialState(cpu=device == "cpu" or not has_accelerator)
+    # It warns of shared weights in each save, although `load_model` restores them.
+    logging.getLogger("accelerate").setLevel(logging.ERROR)
 
 
-def create(cfg: Config, folder: Path | None = None, *trackers: Any) -> Accelerator:
-    """Return the Accelerator, after `join`.
+def create(
+    cfg: Config,
+    folder: Path | None = None,
+    *trackers: Any,
+) -> Accelerator:
+    """Return the Accelerator, after `join`, with these trackers and that of the config.
 
     Its sample order follows from the seed and the epoch, and is the same on any number of
     processes.
     """
+    wanted = [*trackers]
+    if trackers and cfg.accelerate.tracker:
+        wanted.append(cfg.accelerate.tracker)
     precision = cfg.speed.precision
     on_cpu = PartialState().device.type == "cpu"
     if precision in ("fp16", "tf32") and on_cpu:
@@ -42,12 +52,12 @@ def create(cfg: Config, folder: Path | None = None, *trackers: Any) -> Accelerat
             mixed_precision=mixed_precision,
             gradient_accumulation_steps=cfg.train.accumulate,
             dataloader_config=order,
-            log_with=list(trackers),
+            log_with=wanted or None,
             project_dir=folder,
         )
     except ValueError as error:  # such as a precision or a tracker that Accelerate does not know
         raise UserError(str(error)) from None
-    if len(accelerator.log_with) < len(trackers):
+    if len(accelerator.log_with) < len(wanted):
         cfg.accelerate.refuse("tracker", "its package is not installed")
     if accelerator.distributed_type == DistributedType.FSDP:
         # It would untie shared weights, and saves no memory, as each process builds the model.

@@ -29,26 +29,42 @@ class Progress:
     """Lowest validation loss."""
 
 
-def save(accelerator: Accelerator, folder: Path, progress: Progress, keep: int) -> None:
-    """Save a checkpoint, then delete all but the newest ones."""
+def save(
+    accelerator: Accelerator,
+    folder: Path,
+    progress: Progress,
+    keep: int,
+) -> None:
+    """Save a checkpoint of the run in this folder, then delete all but the newest ones."""
+    checkpoints = folder / "checkpoints"
 
     def write(partial: Path) -> None:
         accelerator.save_state(str(partial))
         if accelerator.is_main_process:
-            (partial / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
+            text = json.dumps(asdict(progress))
+            (partial / "progress.json").write_text(text, encoding="utf-8")
 
-    replace(accelerator, folder / f"step-{progress.step:08d}", write)
+    replace(accelerator, checkpoints / f"step-{progress.step:08d}", write)
     if accelerator.is_main_process:
-        for old in sorted(folder.glob("step-*"))[:-keep]:
+        saved = sorted(checkpoints.glob("step-*"))
+        for old in saved[:-keep]:
             shutil.rmtree(old)
 
 
-def load(accelerator: Accelerator, folder: Path, optimizer: Optimizer) -> Progress:
-    """Load the newest checkpoint, if there is one; the options stay those of the config."""
-    checkpoints = sorted(folder.glob("step-*"))
-    if not checkpoints:
+def load(
+    accelerator: Accelerator,
+    folder: Path,
+    optimizer: Optimizer,
+) -> Progress:
+    """Load the newest checkpoint of a run, if there is one; the options stay the config's.
+
+    Raises:
+        UserError: it is of another model.
+    """
+    saved = sorted(folder.glob("checkpoints/step-*"))
+    if not saved:
         return Progress()
-    newest = checkpoints[-1]
+    newest = saved[-1]
     configured = [dict(group) for group in optimizer.param_groups]
     try:
         accelerator.load_state(str(newest))
@@ -57,10 +73,15 @@ def load(accelerator: Accelerator, folder: Path, optimizer: Optimizer) -> Progre
     accelerator.step = 0  # its micro-batches, of which a step may have another number now
     for group, own in zip(optimizer.param_groups, configured, strict=True):
         group.update(own)
-    return Progress(**json.loads((newest / "progress.json").read_text(encoding="utf-8")))
+    text = (newest / "progress.json").read_text(encoding="utf-8")
+    return Progress(**json.loads(text))
 
 
-def replace(accelerator: Accelerator, folder: Path, write: Callable[[Path], object]) -> None:
+def replace(
+    accelerator: Accelerator,
+    folder: Path,
+    write: Callable[[Path], object],
+) -> None:
     """Write a folder under a temporary name, and rename it: a kill leaves no half of one."""
     partial = folder.with_name(f".{folder.name}.partial")
     if accelerator.is_main_process:

@@ -4,7 +4,7 @@ The command line overrides YAML files, which override the defaults.
 """
 
 from argparse import ArgumentError
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,15 +129,15 @@ class AccelerateConfig(Section):
 class Config:
     """All sections."""
 
-    run: RunConfig = field(default_factory=RunConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    loader: LoaderConfig = field(default_factory=LoaderConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    speed: SpeedConfig = field(default_factory=SpeedConfig)
-    log: LogConfig = field(default_factory=LogConfig)
-    accelerate: AccelerateConfig = field(default_factory=AccelerateConfig)
+    run: RunConfig
+    data: DataConfig
+    model: ModelConfig
+    train: TrainConfig
+    loader: LoaderConfig
+    optim: OptimConfig
+    speed: SpeedConfig
+    log: LogConfig
+    accelerate: AccelerateConfig
 
 
 def parse(argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> Config:

@@ -3,34 +3,87 @@
 import math
 import os
 import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, default_collate
 
-from .config import Config
+from .config import Config, TrainConfig
 from .contracts import collate_fn, is_in_memory, whole_batches
 from .errors import UserError
 
 
-def train_loader(dataset: Any, cfg: Config, processes: int) -> DataLoader[Any]:
-    """Return a loader of an epoch's whole global batches; others are skipped in each epoch."""
-    global_batch = cfg.train.micro_batch * cfg.train.accumulate * processes
-    steps = len(dataset) // global_batch
-    if steps == 0:
-        batch = f"the global batch of {global_batch} samples"
-        too_large = f"{batch} is larger than the training set of {len(dataset)}"
-        raise UserError(f"{too_large}: lower train.micro_batch")
-    sampler = RandomSampler(dataset, num_samples=steps * global_batch)
-    size = cfg.train.micro_batch
-    return DataLoader(dataset, size, sampler=sampler, drop_last=True, **_options(dataset, cfg))
+@dataclass(frozen=True)
+class Plan:
+    """How the samples are divided into micro-batches, optimizer steps and epochs."""
+
+    accumulate: int
+    global_batch: int
+    steps_per_epoch: int
+    """Whole global batches in an epoch; the remaining samples are skipped, others in each epoch."""
+    total_steps: int
+    eval_every: int
+
+    @classmethod
+    def make(cls, cfg: TrainConfig, samples: int, processes: int) -> "Plan":
+        """Compute the number of steps; refuse a global batch that does not fit."""
+        global_batch = cfg.micro_batch * cfg.accumulate * processes
+        if global_batch > samples:
+            batch = f"the global batch of {global_batch} samples"
+            too_large = f"{batch} is larger than the training set of {samples}"
+            raise UserError(f"{too_large}: lower train.micro_batch")
+        per_epoch = samples // global_batch
+        return cls(
+            accumulate=cfg.accumulate,
+            global_batch=global_batch,
+            steps_per_epoch=per_epoch,
+            total_steps=cfg.steps or math.ceil(cfg.epochs * per_epoch),
+            eval_every=cfg.eval_every or per_epoch,
+        )
+
+    def validates(self, step: int) -> bool:
+        """Whether a validation follows this step."""
+        return step > 0 and (step % self.eval_every == 0 or step == self.total_steps)
+
+
+def train_loader(dataset: Any, cfg: Config, plan: Plan) -> DataLoader[Any]:
+    """Return a loader of an epoch, whose order Accelerate replaces by one of the seed."""
+    whole = plan.steps_per_epoch * plan.global_batch
+    return DataLoader(
+        dataset,
+        batch_size=cfg.train.micro_batch,
+        sampler=RandomSampler(dataset, num_samples=whole),
+        drop_last=True,
+        **_options(dataset, cfg),
+    )
 
 
 def val_loader(dataset: Any, cfg: Config, processes: int) -> DataLoader[Any]:
     """Return a loader of each sample once, in equally many batches per process."""
     batches = even_batches(len(dataset), cfg.train.micro_batch, processes)
     return DataLoader(dataset, batch_sampler=batches, **_options(dataset, cfg))
+
+
+def endless(
+    accelerator: Accelerator,
+    prepared: Any,
+    plan: Plan,
+    first_step: int,
+) -> Iterator[tuple[int, Any]]:
+    """Yield the batches of all epochs, each with its number in its optimizer step."""
+    epoch, done = divmod(first_step, plan.steps_per_epoch)
+    prepared.set_epoch(epoch)
+    rest = accelerator.skip_first_batches(prepared, done * plan.accumulate)
+    while True:
+        for number, batch in enumerate(rest):
+            yield number % plan.accumulate, batch
+        epoch += 1
+        prepared.set_epoch(epoch)
+        rest = prepared
 
 
 def even_batches(samples: int, size: int, processes: int) -> list[list[int]]:

@@ -4,7 +4,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
     def tracker(self) -> Path:
         """Return the file."""
         return self.folder / self.name
+
+    def options(self) -> dict[str, str]:
+        """Return the config as other trackers show it."""
+        flat = {}
+        for section, values in self.config.items():
+            for name, value in values.items():
+                flat[f"{section}.{name}"] = str(value)
+        return flat
 
     def start(self) -> None:
         """Write config.json, and keep the rows of the steps before the first one."""
@@ -93,14 +101,13 @@ class Clock:
         self.waited = 0.0
         self.batches = 0
 
-    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches."""
+    def wait_for(self, batches: Iterator[Any]) -> Any:
+        """Return the next batch."""
         asked = time.perf_counter()
-        for batch in batches:
-            self.waited += time.perf_counter() - asked
-            self.batches += 1
-            yield batch
-            asked = time.perf_counter()
+        batch = next(batches)
+        self.waited += time.perf_counter() - asked
+        self.batches += 1
+        return batch
 
     def read(self, batch_size: int) -> dict[str, float]:
         """Return samples per second, and the share of waiting."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -31,53 +32,52 @@ from .model import build
 def train(cfg: Config) -> dict[str, float]:
     """Train as configured, or resume the run of this name; return the last validation's metrics."""
     join(cfg.run.device)
-    now = time.strftime("%Y-%m-%d-%H-%M-%S")
-    folder = cfg.run.dir / broadcast_object_list([cfg.run.name or now])[0]
+    folder = run_folder(cfg)
     metrics_file = MetricsFile(folder, asdict(cfg))
-    further = [cfg.accelerate.tracker] if cfg.accelerate.tracker else []
-    accelerator = create(cfg, folder, metrics_file, *further)
+    accelerator = create(cfg, folder, metrics_file)
     processes = accelerator.num_processes
+    is_fp16 = accelerator.scaler is not None
     set_seed(cfg.run.seed)
 
-    # Data. An epoch has whole global batches only.
+    # Data.
     train_set, val_set, spec = data.load(cfg.data)
-    train_loader = loader.train_loader(train_set, cfg, processes)
+    plan = loader.Plan.make(cfg.train, len(train_set), processes)
+    train_loader = loader.train_loader(train_set, cfg, plan)
     val_loader = loader.val_loader(val_set, cfg, processes)
     prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
 
     # Model, optimizer, schedule. A prepared schedule would advance once per process in each step.
-    model = build(cfg.model, spec)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    on_cuda = accelerator.device.type == "cuda"
-    if cfg.speed.channels_last is True or (cfg.speed.channels_last == "auto" and on_cuda):
-        model = model.to(memory_format=torch.channels_last)
+    model = build_model(cfg, spec, accelerator.device)
     # A fused optimizer hides from Accelerate that fp16 skipped its step.
-    adamw = optim.adamw(model, cfg.optim, fused=accelerator.scaler is None)
+    adamw = optim.adamw(model, cfg.optim, fused=not is_fp16)
+    schedule = optim.one_cycle(adamw, cfg.optim, plan.total_steps)
     model, optimizer, train_loader, val_loader = accelerator.prepare(
-        model, adamw, train_loader, val_loader
+        model,
+        adamw,
+        train_loader,
+        val_loader,
     )
-    if cfg.speed.compile == "model":
-        model.compile(dynamic=False)  # in place: the names of parameters stay the same
-    accumulate = cfg.train.accumulate
-    global_batch = cfg.train.micro_batch * accumulate * processes
-    per_epoch = len(train_loader) // accumulate
-    total_steps = cfg.train.steps or math.ceil(cfg.train.epochs * per_epoch)
-    eval_every = cfg.train.eval_every or per_epoch
-    optim.one_cycle(adamw, cfg.optim, total_steps)
 
     # Resume from the newest checkpoint of this run.
-    progress = checkpoint.load(accelerator, folder / "checkpoints", adamw)
-    schedule = optim.one_cycle(adamw, cfg.optim, total_steps, progress.updates)
-    metrics_file.steps = total_steps
+    progress = checkpoint.load(accelerator, folder, adamw)
+    schedule = optim.one_cycle(adamw, cfg.optim, plan.total_steps, progress.updates)
+    batches = loader.endless(accelerator, train_loader, plan, progress.step)
+    metrics_file.steps = plan.total_steps
     metrics_file.first_step = progress.step
-    options = {name: str(section) for name, section in asdict(cfg).items()}
-    accelerator.init_trackers(str(__package__), options)
+    accelerator.init_trackers(str(__package__), metrics_file.options())
     accelerator.print(
-        f"{folder}: {parameters:,} parameters on {processes} x {accelerator.device.type}, "
+        f"{folder}: {count(model):,} parameters on {processes} x {accelerator.device.type}, "
         f"mixed precision {accelerator.mixed_precision}\n"
         f"{len(train_set):,} training samples, {len(val_set):,} validation samples, "
-        f"global batch {global_batch:,}, {total_steps:,} steps from step {progress.step:,}"
+        f"global batch {plan.global_batch:,}, steps {progress.step:,} to {plan.total_steps:,}"
     )
+    bar = tqdm(
+        total=plan.total_steps,
+        initial=progress.step,
+        unit="step",
+        disable=None if accelerator.is_main_process else True,  # None: off if not in a terminal
+    )
+    clock = Clock()
 
     def log(split: str, row: dict[str, float]) -> None:
         values = {f"{split}/{name}": value for name, value in row.items()}
@@ -95,72 +95,89 @@ def train(cfg: Config) -> dict[str, float]:
         log("val", results)
         return results
 
-    def should_validate() -> bool:
-        return progress.step % eval_every == 0 or progress.step == total_steps
-
     # A resumed run validates again: it may have ended between a checkpoint and its validation.
-    clock = Clock()
-    results = validate() if progress.step > 0 and should_validate() else {}
+    results = validate() if plan.validates(progress.step) else {}
     means = Means(accelerator)
-    limit = math.inf if cfg.run.hours is None else time.monotonic() + 3600 * cfg.run.hours
-    stops = False
-    off = None if accelerator.is_main_process else True  # None: off unless stderr is a terminal
-    bar = tqdm(total=total_steps, initial=progress.step, unit="step", disable=off)
+    should_stop = False
     gc.freeze()  # the garbage collector skips what exists now
 
-    with bar, stop_signals(accelerator):
-        while progress.step < total_steps and not stops:
-            epoch, done = divmod(progress.step, per_epoch)
-            train_loader.set_epoch(epoch)
-            batches = train_loader
-            if done > 0:
-                batches = accelerator.skip_first_batches(train_loader, done * accumulate)
-            for number, loaded in enumerate(clock.watch(batches)):
-                # Random numbers follow from the step, so that a resumed run draws the same ones.
-                micro = number % accumulate * processes + accelerator.process_index
-                seed = (cfg.run.seed * 1_000_003 + progress.step) * 65_537 + micro
-                batch = prepare(loaded, True, seed_batch(seed, accelerator.device))
+    with bar, stop_requests(accelerator, cfg.run.hours):
+        while progress.step < plan.total_steps and not should_stop:
+            micro, loaded = clock.wait_for(batches)
+            # Random numbers follow from the step, so that a resumed run draws the same ones.
+            number = (cfg.run.seed * 1_000_003 + progress.step) * 65_537
+            number += micro * processes + accelerator.process_index
+            batch = prepare(loaded, True, seed_batch(number, accelerator.device))
 
-                with accelerator.accumulate(model):
-                    loss, metrics = compute_loss(model, batch)
-                    accelerator.backward(loss)
-                    if accelerator.sync_gradients:
-                        most = cfg.optim.clip or math.inf
-                        grad_norm = accelerator.clip_grad_norm_(model.parameters(), most)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                means.add(metrics)
-                if not accelerator.sync_gradients:
-                    continue
+            with accelerator.accumulate(model):
+                loss, metrics = compute_loss(model, batch)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    grad_norm = clip(accelerator, model, cfg.optim.clip)
+                optimizer.step()
+                optimizer.zero_grad()
+            means.add(metrics)
+            if not accelerator.sync_gradients:
+                continue
 
-                lr = schedule.get_last_lr()[0]
-                if not accelerator.optimizer_step_was_skipped:
-                    schedule.step()
-                    progress.updates += 1
-                progress.step += 1
-                bar.update()
-                if progress.step % cfg.log.every and not should_validate():
-                    continue
+            lr = schedule.get_last_lr()[0]
+            if not accelerator.optimizer_step_was_skipped:
+                schedule.step()
+                progress.updates += 1
+            progress.step += 1
+            bar.update()
+            should_validate = plan.validates(progress.step)
+            if progress.step % cfg.log.every > 0 and not should_validate:
+                continue
 
-                row = means.read() | {"grad_norm": float(grad_norm), "lr": lr}
-                check_finite(row, progress.step, fp16=accelerator.scaler is not None)
-                log("train", row | clock.read(cfg.train.micro_batch * processes))
-                if time.monotonic() > limit:
-                    accelerator.set_trigger()
-                stops = accelerator.check_trigger()
-
-                if stops or should_validate():
-                    checkpoint.save(accelerator, folder / "checkpoints", progress, cfg.run.keep)
-                if should_validate():
-                    results = validate()
-                if stops or progress.step == total_steps:
-                    break
+            row = means.read()  # waits for the device, as do the next lines
+            row |= {"grad_norm": grad_norm.item(), "lr": lr}
+            check_finite(row, progress.step, is_fp16)
+            log("train", row | clock.read(cfg.train.micro_batch * processes))
+            should_stop = accelerator.check_trigger()
+            if should_validate or should_stop:
+                checkpoint.save(accelerator, folder, progress, cfg.run.keep)
+            if should_validate:
+                results = validate()
 
     accelerator.end_training()
-    if progress.step < total_steps:
+    if progress.step < plan.total_steps:
         resume = f"resume with --run.name {folder.name}"
         raise Stopped(f"stopped at step {progress.step:,}: {resume}")
     return results
+
+
+def run_folder(cfg: Config) -> Path:
+    """Return the folder of a run; its name is the date and time, unless the config has one."""
+    now = time.strftime("%Y-%m-%d-%H-%M-%S")
+    names = broadcast_object_list([cfg.run.name or now])
+    return cfg.run.dir / str(names[0])
+
+
+def build_model(cfg: Config, spec: data.Spec, device: torch.device) -> torch.nn.Module:
+    """Return the model, with the memory format and the compilation of the config."""
+    model: torch.nn.Module = build(cfg.model, spec)
+    channels_last = cfg.speed.channels_last
+    if channels_last == "auto":
+        channels_last = device.type == "cuda"
+    if channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if cfg.speed.compile == "model":
+        model.compile(dynamic=False)  # in place: the names of parameters stay the same
+    return model
+
+
+def count(model: torch.nn.Module) -> int:
+    """Return the number of parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def clip(accelerator: Accelerator, model: torch.nn.Module, most: float | None) -> torch.Tensor:
+    """Clip the gradients of the global batch; return their norm before that."""
+    norm: Any = accelerator.clip_grad_norm_(model.parameters(), most or math.inf)
+    # of the shards of FSDP
+    whole: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return whole
 
 
 def check_finite(row: dict[str, float], step: int, fp16: bool) -> None:
@@ -172,14 +189,16 @@ def check_finite(row: dict[str, float], step: int, fp16: bool) -> None:
 
 
 @contextmanager
-def stop_signals(accelerator: Accelerator) -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGUSR1 set the trigger that all processes check."""
+def stop_requests(accelerator: Accelerator, hours: float | None) -> Iterator[None]:
+    """Let signals and the time limit set the trigger that all processes check."""
     handlers = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM):
         handlers[number] = signal.signal(number, lambda *_: accelerator.set_trigger())
+    signal.setitimer(signal.ITIMER_REAL, 3600 * (hours or 0))  # 0: never
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
