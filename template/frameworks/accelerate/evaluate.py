@@ -40,7 +40,11 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
 
 def load_test(cfg: data.DataConfig) -> Any:
     """Return the test split, which `load` of data.py leaves out."""
-    own = getattr(data, "load_test", None)  # your own data.py may have none
+    own = getattr(
+        data,
+        "load_test",
+        None,
+    )  # your own data.py may have none
     test_set = own(cfg) if own else None
     if test_set is None:
         raise UserError(
@@ -49,7 +53,11 @@ def load_test(cfg: data.DataConfig) -> Any:
     return test_set
 
 
-def evaluate_run(folder: Path, device: str, split: str = "val") -> dict[str, float]:
+def evaluate_run(
+    folder: Path,
+    device: str,
+    split: str = "val",
+) -> dict[str, float]:
     """Return the metrics of a run's best weights on the validation or the test split."""
     join(device)
     cfg, net, samples, spec = load_run(folder, torch.device("cpu"))
@@ -57,23 +65,50 @@ def evaluate_run(folder: Path, device: str, split: str = "val") -> dict[str, flo
         samples = load_test(cfg.data)
     cfg = replace(cfg, run=replace(cfg.run, device=device))
     accelerator = create(cfg)
-    batches = loader.val_loader(samples, cfg, accelerator.num_processes)
+    batches = loader.val_loader(
+        samples,
+        cfg,
+        accelerator.num_processes,
+    )
     batches = accelerator.prepare(batches)
     net = accelerator.prepare_model(net, evaluation_mode=True)
     prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
-    return evaluate(accelerator, net, batches, prepare)
+    return evaluate(
+        accelerator,
+        net,
+        batches,
+        prepare,
+    )
 
 
 def main() -> None:
     """Print the metrics as one line of JSON."""
     parser = argparse.ArgumentParser(description="Evaluate a run with its best weights.")
-    parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
-    parser.add_argument("--split", choices=["val", "test"], default="val", help="val or test")
+    parser.add_argument(
+        "run",
+        type=Path,
+        help="folder of the run, such as runs/first",
+    )
+    parser.add_argument(
+        "--split",
+        choices=["val", "test"],
+        default="val",
+        help="val or test",
+    )
     devices = ["auto", "accelerator", "cpu"]
-    parser.add_argument("--device", choices=devices, default="auto", help="where to run")
+    parser.add_argument(
+        "--device",
+        choices=devices,
+        default="auto",
+        help="where to run",
+    )
     options = parser.parse_args()
     with one_line():
-        results = evaluate_run(options.run, options.device, options.split)
+        results = evaluate_run(
+            options.run,
+            options.device,
+            options.split,
+        )
     state = PartialState()
     if state.is_main_process:
         print(json.dumps(results))

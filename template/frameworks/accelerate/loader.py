@@ -29,7 +29,12 @@ class Plan:
     eval_every: int
 
     @classmethod
-    def make(cls, cfg: TrainConfig, samples: int, processes: int) -> "Plan":
+    def make(
+        cls,
+        cfg: TrainConfig,
+        samples: int,
+        processes: int,
+    ) -> "Plan":
         """Compute the number of steps; refuse a global batch that does not fit."""
         global_batch = cfg.micro_batch * cfg.accumulate * processes
         if global_batch > samples:
@@ -50,7 +55,11 @@ class Plan:
         return step > 0 and (step % self.eval_every == 0 or step == self.total_steps)
 
 
-def train_loader(dataset: Any, cfg: Config, plan: Plan) -> DataLoader[Any]:
+def train_loader(
+    dataset: Any,
+    cfg: Config,
+    plan: Plan,
+) -> DataLoader[Any]:
     """Return a loader of an epoch, whose order Accelerate replaces by one of the seed."""
     whole = plan.steps_per_epoch * plan.global_batch
     return DataLoader(
@@ -62,10 +71,22 @@ def train_loader(dataset: Any, cfg: Config, plan: Plan) -> DataLoader[Any]:
     )
 
 
-def val_loader(dataset: Any, cfg: Config, processes: int) -> DataLoader[Any]:
+def val_loader(
+    dataset: Any,
+    cfg: Config,
+    processes: int,
+) -> DataLoader[Any]:
     """Return a loader of each sample once, in equally many batches per process."""
-    batches = even_batches(len(dataset), cfg.train.micro_batch, processes)
-    return DataLoader(dataset, batch_sampler=batches, **_options(dataset, cfg))
+    batches = even_batches(
+        len(dataset),
+        cfg.train.micro_batch,
+        processes,
+    )
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        **_options(dataset, cfg),
+    )
 
 
 def endless(
@@ -86,7 +107,11 @@ def endless(
         rest = prepared
 
 
-def even_batches(samples: int, size: int, processes: int) -> list[list[int]]:
+def even_batches(
+    samples: int,
+    size: int,
+    processes: int,
+) -> list[list[int]]:
     """Split the samples into batches that differ by at most one sample.
 
     There are equally many for each process, as a forward pass may communicate.

@@ -39,7 +39,12 @@ class Means:
     def _tensor(self, value: Tensor | float) -> Tensor:
         if isinstance(value, Tensor):
             return value.detach().to(self.dtype)
-        return torch.full((), value, dtype=self.dtype, device=self.accelerator.device)
+        return torch.full(
+            (),
+            value,
+            dtype=self.dtype,
+            device=self.accelerator.device,
+        )
 
 
 @torch.no_grad()  # and not inference mode: the loss may have derivatives in it
@@ -51,7 +56,14 @@ def evaluate(
     generator = seed_batch(accelerator.process_index, accelerator.device)
     net.eval()
     for loaded in batches:
-        _, metrics = compute_loss(net, prepare(loaded, False, generator))
+        _, metrics = compute_loss(
+            net,
+            prepare(
+                loaded,
+                False,
+                generator,
+            ),
+        )
         means.add(metrics)
     net.train()
     return means.read()

@@ -11,7 +11,11 @@ from .config import OptimConfig
 from .contracts import no_weight_decay
 
 
-def adamw(model: nn.Module, cfg: OptimConfig, fused: bool = True) -> torch.optim.AdamW:
+def adamw(
+    model: nn.Module,
+    cfg: OptimConfig,
+    fused: bool = True,
+) -> torch.optim.AdamW:
     """Return AdamW: no weight decay for biases, norms and the model's `no_weight_decay`."""
     exempt = no_weight_decay(model)
     decayed = []
@@ -29,7 +33,13 @@ def adamw(model: nn.Module, cfg: OptimConfig, fused: bool = True) -> torch.optim
     ]
     groups = [group for group in groups if group["params"]]
     betas = (0.9, cfg.beta2)
-    return torch.optim.AdamW(groups, lr=cfg.lr, betas=betas, eps=cfg.eps, fused=fused)
+    return torch.optim.AdamW(
+        groups,
+        lr=cfg.lr,
+        betas=betas,
+        eps=cfg.eps,
+        fused=fused,
+    )
 
 
 def one_cycle(

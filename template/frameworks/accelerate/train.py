@@ -34,23 +34,51 @@ def train(cfg: Config) -> dict[str, float]:
     join(cfg.run.device)
     folder = run_folder(cfg)
     metrics_file = MetricsFile(folder, asdict(cfg))
-    accelerator = create(cfg, folder, metrics_file)
+    accelerator = create(
+        cfg,
+        folder,
+        metrics_file,
+    )
     processes = accelerator.num_processes
     is_fp16 = accelerator.scaler is not None
     set_seed(cfg.run.seed)
 
     # Data.
     train_set, val_set, spec = data.load(cfg.data)
-    plan = loader.Plan.make(cfg.train, len(train_set), processes)
-    train_loader = loader.train_loader(train_set, cfg, plan)
-    val_loader = loader.val_loader(val_set, cfg, processes)
+    plan = loader.Plan.make(
+        cfg.train,
+        len(train_set),
+        processes,
+    )
+    train_loader = loader.train_loader(
+        train_set,
+        cfg,
+        plan,
+    )
+    val_loader = loader.val_loader(
+        val_set,
+        cfg,
+        processes,
+    )
     prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
 
     # Model, optimizer, schedule. A prepared schedule would advance once per process in each step.
-    model = build_model(cfg, spec, accelerator.device)
+    model = build_model(
+        cfg,
+        spec,
+        accelerator.device,
+    )
     # A fused optimizer hides from Accelerate that fp16 skipped its step.
-    adamw = optim.adamw(model, cfg.optim, fused=not is_fp16)
-    schedule = optim.one_cycle(adamw, cfg.optim, plan.total_steps)
+    adamw = optim.adamw(
+        model,
+        cfg.optim,
+        fused=not is_fp16,
+    )
+    schedule = optim.one_cycle(
+        adamw,
+        cfg.optim,
+        plan.total_steps,
+    )
     model, optimizer, train_loader, val_loader = accelerator.prepare(
         model,
         adamw,
@@ -59,9 +87,23 @@ def train(cfg: Config) -> dict[str, float]:
     )
 
     # Resume from the newest checkpoint of this run.
-    progress = checkpoint.load(accelerator, folder, adamw)
-    schedule = optim.one_cycle(adamw, cfg.optim, plan.total_steps, progress.updates)
-    batches = loader.endless(accelerator, train_loader, plan, progress.step)
+    progress = checkpoint.load(
+        accelerator,
+        folder,
+        adamw,
+    )
+    schedule = optim.one_cycle(
+        adamw,
+        cfg.optim,
+        plan.total_steps,
+        progress.updates,
+    )
+    batches = loader.endless(
+        accelerator,
+        train_loader,
+        plan,
+        progress.step,
+    )
     metrics_file.steps = plan.total_steps
     metrics_file.first_step = progress.step
     accelerator.init_trackers(str(__package__), metrics_file.options())
@@ -85,13 +127,26 @@ def train(cfg: Config) -> dict[str, float]:
         clock.restart()
 
     def save_weights(partial: Path) -> None:
-        accelerator.save_model(model, str(partial), max_shard_size="1000TB")
+        accelerator.save_model(
+            model,
+            str(partial),
+            max_shard_size="1000TB",
+        )
 
     def validate() -> dict[str, float]:
-        results = evaluate(accelerator, model, val_loader, prepare)
+        results = evaluate(
+            accelerator,
+            model,
+            val_loader,
+            prepare,
+        )
         if results["loss"] < progress.best:
             progress.best = results["loss"]
-            checkpoint.replace(accelerator, folder / "best", save_weights)
+            checkpoint.replace(
+                accelerator,
+                folder / "best",
+                save_weights,
+            )
         log("val", results)
         return results
 
@@ -107,13 +162,21 @@ def train(cfg: Config) -> dict[str, float]:
             # Random numbers follow from the step, so that a resumed run draws the same ones.
             number = (cfg.run.seed * 1_000_003 + progress.step) * 65_537
             number += micro * processes + accelerator.process_index
-            batch = prepare(loaded, True, seed_batch(number, accelerator.device))
+            batch = prepare(
+                loaded,
+                True,
+                seed_batch(number, accelerator.device),
+            )
 
             with accelerator.accumulate(model):
                 loss, metrics = compute_loss(model, batch)
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
-                    grad_norm = clip(accelerator, model, cfg.optim.clip)
+                    grad_norm = clip(
+                        accelerator,
+                        model,
+                        cfg.optim.clip,
+                    )
                 optimizer.step()
                 optimizer.zero_grad()
             means.add(metrics)
@@ -132,11 +195,20 @@ def train(cfg: Config) -> dict[str, float]:
 
             row = means.read()  # waits for the device, as do the next lines
             row |= {"grad_norm": grad_norm.item(), "lr": lr}
-            check_finite(row, progress.step, is_fp16)
+            check_finite(
+                row,
+                progress.step,
+                is_fp16,
+            )
             log("train", row | clock.read(cfg.train.micro_batch * processes))
             should_stop = accelerator.check_trigger()
             if should_validate or should_stop:
-                checkpoint.save(accelerator, folder, progress, cfg.run.keep)
+                checkpoint.save(
+                    accelerator,
+                    folder,
+                    progress,
+                    cfg.run.keep,
+                )
             if should_validate:
                 results = validate()
 
@@ -154,7 +226,11 @@ def run_folder(cfg: Config) -> Path:
     return cfg.run.dir / str(names[0])
 
 
-def build_model(cfg: Config, spec: data.Spec, device: torch.device) -> torch.nn.Module:
+def build_model(
+    cfg: Config,
+    spec: data.Spec,
+    device: torch.device,
+) -> torch.nn.Module:
     """Return the model, with the memory format and the compilation of the config."""
     model: torch.nn.Module = build(cfg.model, spec)
     channels_last = cfg.speed.channels_last
@@ -172,7 +248,11 @@ def count(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def clip(accelerator: Accelerator, model: torch.nn.Module, most: float | None) -> torch.Tensor:
+def clip(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    most: float | None,
+) -> torch.Tensor:
     """Clip the gradients of the global batch; return their norm before that."""
     norm: Any = accelerator.clip_grad_norm_(model.parameters(), most or math.inf)
     # of the shards of FSDP
@@ -180,7 +260,11 @@ def clip(accelerator: Accelerator, model: torch.nn.Module, most: float | None) -
     return whole
 
 
-def check_finite(row: dict[str, float], step: int, fp16: bool) -> None:
+def check_finite(
+    row: dict[str, float],
+    step: int,
+    fp16: bool,
+) -> None:
     """Refuse to go on with NaN or infinity; fp16 skips a step whose gradients are not finite."""
     if math.isfinite(row["loss"]) and (fp16 or math.isfinite(row["grad_norm"])):
         return
