@@ -44,11 +44,7 @@ def save(
             text = json.dumps(asdict(progress))
             (partial / "progress.json").write_text(text, encoding="utf-8")
 
-    replace(
-        accelerator,
-        checkpoints / f"step-{progress.step:08d}",
-        write,
-    )
+    replace(accelerator, checkpoints / f"step-{progress.step:08d}", write)
     if accelerator.is_main_process:
         saved = sorted(checkpoints.glob("step-*"))
         for old in saved[:-keep]:
@@ -75,11 +71,7 @@ def load(
     except (RuntimeError, ValueError) as error:
         raise UserError(f"{newest} is of another model: use another run.name") from error
     accelerator.step = 0  # its micro-batches, of which a step may have another number now
-    for group, own in zip(
-        optimizer.param_groups,
-        configured,
-        strict=True,
-    ):
+    for group, own in zip(optimizer.param_groups, configured, strict=True):
         group.update(own)
     text = (newest / "progress.json").read_text(encoding="utf-8")
     return Progress(**json.loads(text))

@@ -143,17 +143,9 @@ class Config:
 def parse(argv: list[str] | None = None, saved: dict[str, Any] | None = None) -> Config:
     """Read the config from the command line, or `argv`; or a saved run's config."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = ArgumentParser(
-        description="Train the model.",
-        allow_abbrev=False,
-        exit_on_error=False,
-    )
+    parser = ArgumentParser(description="Train the model.", allow_abbrev=False, exit_on_error=False)
     about = "A YAML file of options; later options override it."
-    parser.add_argument(
-        "--config",
-        action="config",
-        help=about,
-    )
+    parser.add_argument("--config", action="config", help=about)
     parser.add_class_arguments(Config, None)
     try:  # without defaults, as they follow from the model's size
         read: Any = parser.parse_args if saved is None else parser.parse_object

@@ -40,11 +40,7 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
 
 def load_test(cfg: data.DataConfig) -> Any:
     """Return the test split, which `load` of data.py leaves out."""
-    own = getattr(
-        data,
-        "load_test",
-        None,
-    )  # your own data.py may have none
+    own = getattr(data, "load_test", None)  # your own data.py may have none
     test_set = own(cfg) if own else None
     if test_set is None:
         raise UserError(
@@ -65,11 +61,7 @@ def evaluate_run(
         samples = load_test(cfg.data)
     cfg = replace(cfg, run=replace(cfg.run, device=device))
     accelerator = create(cfg)
-    batches = loader.val_loader(
-        samples,
-        cfg,
-        accelerator.num_processes,
-    )
+    batches = loader.val_loader(samples, cfg, accelerator.num_processes)
     batches = accelerator.prepare(batches)
     net = accelerator.prepare_model(net, evaluation_mode=True)
     prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
@@ -84,11 +76,7 @@ def evaluate_run(
 def main() -> None:
     """Print the metrics as one line of JSON."""
     parser = argparse.ArgumentParser(description="Evaluate a run with its best weights.")
-    parser.add_argument(
-        "run",
-        type=Path,
-        help="folder of the run, such as runs/first",
-    )
+    parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
     parser.add_argument(
         "--split",
         choices=["val", "test"],
@@ -104,11 +92,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     with one_line():
-        results = evaluate_run(
-            options.run,
-            options.device,
-            options.split,
-        )
+        results = evaluate_run(options.run, options.device, options.split)
     state = PartialState()
     if state.is_main_process:
         print(json.dumps(results))

@@ -77,23 +77,12 @@ def val_loader(
     processes: int,
 ) -> DataLoader[Any]:
     """Return a loader of each sample once, in equally many batches per process."""
-    batches = even_batches(
-        len(dataset),
-        cfg.train.micro_batch,
-        processes,
-    )
-    return DataLoader(
-        dataset,
-        batch_sampler=batches,
-        **_options(dataset, cfg),
-    )
+    batches = even_batches(len(dataset), cfg.train.micro_batch, processes)
+    return DataLoader(dataset, batch_sampler=batches, **_options(dataset, cfg))
 
 
 def endless(
-    accelerator: Accelerator,
-    prepared: Any,
-    plan: Plan,
-    first_step: int,
+    accelerator: Accelerator, prepared: Any, plan: Plan, first_step: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield the batches of all epochs, each with its number in its optimizer step."""
     epoch, done = divmod(first_step, plan.steps_per_epoch)

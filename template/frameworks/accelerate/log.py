@@ -61,11 +61,7 @@ class MetricsFile(GeneralTracker):  # type: ignore[misc]  # Accelerate has no ty
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
             "command": sys.argv,
         }
-        text = json.dumps(
-            record,
-            indent=2,
-            default=str,
-        )
+        text = json.dumps(record, indent=2, default=str)
         _replace(self.folder / "config.json", text + "\n")
         lines = self.tracker.read_text("utf-8").splitlines() if self.tracker.exists() else []
         kept = [f"{line}\n" for line in lines if self._precedes(line)]

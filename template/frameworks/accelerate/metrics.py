@@ -56,14 +56,7 @@ def evaluate(
     generator = seed_batch(accelerator.process_index, accelerator.device)
     net.eval()
     for loaded in batches:
-        _, metrics = compute_loss(
-            net,
-            prepare(
-                loaded,
-                False,
-                generator,
-            ),
-        )
+        _, metrics = compute_loss(net, prepare(loaded, False, generator))
         means.add(metrics)
     net.train()
     return means.read()

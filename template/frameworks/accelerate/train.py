@@ -34,64 +34,29 @@ def train(cfg: Config) -> dict[str, float]:
     join(cfg.run.device)
     folder = run_folder(cfg)
     metrics_file = MetricsFile(folder, asdict(cfg))
-    accelerator = create(
-        cfg,
-        folder,
-        metrics_file,
-    )
+    accelerator = create(cfg, folder, metrics_file)
     processes = accelerator.num_processes
     is_fp16 = accelerator.scaler is not None
     set_seed(cfg.run.seed)
 
     # Data.
     train_set, val_set, spec = data.load(cfg.data)
-    plan = loader.Plan.make(
-        cfg.train,
-        len(train_set),
-        processes,
-    )
-    train_loader = loader.train_loader(
-        train_set,
-        cfg,
-        plan,
-    )
-    val_loader = loader.val_loader(
-        val_set,
-        cfg,
-        processes,
-    )
+    plan = loader.Plan.make(cfg.train, len(train_set), processes)
+    train_loader = loader.train_loader(train_set, cfg, plan)
+    val_loader = loader.val_loader(val_set, cfg, processes)
     prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
 
     # Model, optimizer, schedule. A prepared schedule would advance once per process in each step.
-    model = build_model(
-        cfg,
-        spec,
-        accelerator.device,
-    )
+    model = build_model(cfg, spec, accelerator.device)
     # A fused optimizer hides from Accelerate that fp16 skipped its step.
-    adamw = optim.adamw(
-        model,
-        cfg.optim,
-        fused=not is_fp16,
-    )
-    schedule = optim.one_cycle(
-        adamw,
-        cfg.optim,
-        plan.total_steps,
-    )
+    adamw = optim.adamw(model, cfg.optim, fused=not is_fp16)
+    schedule = optim.one_cycle(adamw, cfg.optim, plan.total_steps)
     model, optimizer, train_loader, val_loader = accelerator.prepare(
-        model,
-        adamw,
-        train_loader,
-        val_loader,
+        model, adamw, train_loader, val_loader
     )
 
     # Resume from the newest checkpoint of this run.
-    progress = checkpoint.load(
-        accelerator,
-        folder,
-        adamw,
-    )
+    progress = checkpoint.load(accelerator, folder, adamw)
     schedule = optim.one_cycle(
         adamw,
         cfg.optim,
@@ -127,11 +92,7 @@ def train(cfg: Config) -> dict[str, float]:
         clock.restart()
 
     def save_weights(partial: Path) -> None:
-        accelerator.save_model(
-            model,
-            str(partial),
-            max_shard_size="1000TB",
-        )
+        accelerator.save_model(model, str(partial), max_shard_size="1000TB")
 
     def validate() -> dict[str, float]:
         results = evaluate(
@@ -142,11 +103,7 @@ def train(cfg: Config) -> dict[str, float]:
         )
         if results["loss"] < progress.best:
             progress.best = results["loss"]
-            checkpoint.replace(
-                accelerator,
-                folder / "best",
-                save_weights,
-            )
+            checkpoint.replace(accelerator, folder / "best", save_weights)
         log("val", results)
         return results
 
@@ -162,21 +119,13 @@ def train(cfg: Config) -> dict[str, float]:
             # Random numbers follow from the step, so that a resumed run draws the same ones.
             number = (cfg.run.seed * 1_000_003 + progress.step) * 65_537
             number += micro * processes + accelerator.process_index
-            batch = prepare(
-                loaded,
-                True,
-                seed_batch(number, accelerator.device),
-            )
+            batch = prepare(loaded, True, seed_batch(number, accelerator.device))
 
             with accelerator.accumulate(model):
                 loss, metrics = compute_loss(model, batch)
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
-                    grad_norm = clip(
-                        accelerator,
-                        model,
-                        cfg.optim.clip,
-                    )
+                    grad_norm = clip(accelerator, model, cfg.optim.clip)
                 optimizer.step()
                 optimizer.zero_grad()
             means.add(metrics)
@@ -195,11 +144,7 @@ def train(cfg: Config) -> dict[str, float]:
 
             row = means.read()  # waits for the device, as do the next lines
             row |= {"grad_norm": grad_norm.item(), "lr": lr}
-            check_finite(
-                row,
-                progress.step,
-                is_fp16,
-            )
+            check_finite(row, progress.step, is_fp16)
             log("train", row | clock.read(cfg.train.micro_batch * processes))
             should_stop = accelerator.check_trigger()
             if should_validate or should_stop:

@@ -57,11 +57,7 @@ def few_samples() -> Iterator[None]:
         train_set, val_set, spec = load_all(cfg)
         return First(train_set, range(36)), First(val_set, range(11)), spec
 
-    with mock.patch.object(
-        data,
-        "load",
-        load,
-    ):
+    with mock.patch.object(data, "load", load):
         yield
 
 
@@ -82,11 +78,7 @@ def run_program(module: str, *arguments: object, ranks: int = 1) -> None:
     command += map(str, arguments)
     path = f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
-        command,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
+        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -101,11 +93,7 @@ def at_batch(number: int, action: Callable[[], object]) -> Iterator[None]:
             action()
         return compute_loss(net, batch)
 
-    with mock.patch.object(
-        program,
-        "compute_loss",
-        act_and_compute,
-    ):
+    with mock.patch.object(program, "compute_loss", act_and_compute):
         yield
 
 
@@ -138,13 +126,7 @@ def equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(
-            map(
-                equal,
-                a,
-                b,
-            )
-        )
+        return len(a) == len(b) and all(map(equal, a, b))
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b)
 
 

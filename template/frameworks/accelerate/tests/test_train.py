@@ -51,11 +51,7 @@ def check_end(folder: Path, whole: Path) -> None:
 
 def test_loss_falls_and_evaluate_agrees(tmp_path: Path) -> None:
     length = ("--train.steps=40", "--train.eval_every=40", "--log.every=1")
-    results = train_here(
-        tmp_path,
-        *length,
-        "--optim.lr=0.003",
-    )
+    results = train_here(tmp_path, *length, "--optim.lr=0.003")
     losses = [row["loss"] for row in rows(tmp_path, "train")]
     assert sum(losses[-10:]) < sum(losses[:10])
     assert max(row["lr"] for row in rows(tmp_path, "train")) == pytest.approx(0.003)
@@ -83,21 +79,9 @@ def test_accumulated_micro_batches_equal_one_batch(
             generator,
         )
 
-    monkeypatch.setattr(
-        data.Prepare,
-        "forward",
-        prepare_plain,
-    )
-    monkeypatch.setattr(
-        nn.Module,
-        "train",
-        lambda net, mode=True: set_mode(net, False),
-    )
-    monkeypatch.setattr(
-        program,
-        "build",
-        lambda *sections: build(*sections).train(),
-    )
+    monkeypatch.setattr(data.Prepare, "forward", prepare_plain)
+    monkeypatch.setattr(nn.Module, "train", lambda net, mode=True: set_mode(net, False))
+    monkeypatch.setattr(program, "build", lambda *sections: build(*sections).train())
     options = ("--optim.eps=1e-4", "--log.every=1")
     train_here(
         tmp_path / "small",
@@ -105,11 +89,7 @@ def test_accumulated_micro_batches_equal_one_batch(
         "--train.micro_batch=3",
         "--train.accumulate=3",
     )
-    train_here(
-        tmp_path / "large",
-        *options,
-        "--train.micro_batch=9",
-    )
+    train_here(tmp_path / "large", *options, "--train.micro_batch=9")
     check_close(
         tmp_path / "small",
         tmp_path / "large",
@@ -119,11 +99,7 @@ def test_accumulated_micro_batches_equal_one_batch(
 
 
 def test_run_that_is_killed_resumes_to_the_same_end(tmp_path: Path, whole: Path) -> None:
-    support.run_program(
-        "test_train",
-        *SMALL,
-        f"--run.dir={tmp_path}",
-    )
+    support.run_program("test_train", *SMALL, f"--run.dir={tmp_path}")
     check_end(tmp_path, whole)
 
 
@@ -139,11 +115,7 @@ def train_until_killed(number: int) -> None:
         rename(*names)
 
     if process == 0:
-        with mock.patch.object(
-            os,
-            "rename",
-            kill_or_rename,
-        ):
+        with mock.patch.object(os, "rename", kill_or_rename):
             program.main()
         os._exit(0)
     _, status = os.waitpid(process, 0)
@@ -151,16 +123,9 @@ def train_until_killed(number: int) -> None:
 
 
 def test_sigterm_saves_and_exits_75(
-    tmp_path: Path,
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        ["train", *SMALL, f"--run.dir={tmp_path}"],
-    )
+    monkeypatch.setattr(sys, "argv", ["train", *SMALL, f"--run.dir={tmp_path}"])
     with few_samples(), at_batch(4, ask_to_stop), pytest.raises(SystemExit) as exited:
         program.main()
     assert exited.value.code == 75
@@ -171,11 +136,7 @@ def test_sigterm_saves_and_exits_75(
 
 def test_loss_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     with (
-        mock.patch.object(
-            program,
-            "clip",
-            return_value=torch.tensor(torch.nan),
-        ),
+        mock.patch.object(program, "clip", return_value=torch.tensor(torch.nan)),
         pytest.raises(UserError, match="the gradient norm nan at step 2: lower optim.lr"),
     ):
         train_here(tmp_path)
@@ -184,27 +145,15 @@ def test_loss_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
 
 def test_two_processes_that_stop_and_resume_equal_one_that_accumulates(tmp_path: Path) -> None:
     """But for BatchNorm in validation: with two processes, it has the statistics of one."""
-    train_here(
-        tmp_path / "one",
-        *RANKS,
-        "--train.accumulate=2",
-    )
+    train_here(tmp_path / "one", *RANKS, "--train.accumulate=2")
     for _ in ("stops", "resumes"):
-        support.run_program(
-            "test_train",
-            tmp_path,
-            ranks=2,
-        )
+        support.run_program("test_train", tmp_path, ranks=2)
     for rank in (0, 1):
         assert (tmp_path / f"stopped-{rank}").read_text().startswith("stopped at step 5")
     names = state(tmp_path / "one")["model"]
     has_batch_norm = any(name.endswith("running_mean") for name in names)
     splits = ["train"] if has_batch_norm else ["train", "val"]
-    check_close(
-        tmp_path / "two",
-        tmp_path / "one",
-        *splits,
-    )
+    check_close(tmp_path / "two", tmp_path / "one", *splits)
 
 
 def train_on_ranks(folder: Path) -> None:
