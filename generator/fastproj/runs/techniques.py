@@ -84,9 +84,11 @@ def applicable(setting: Setting) -> dict[str, Technique]:
             )
     if not setting.has("Conv2d"):
         del found["channels-last"]
-    lightning = setting.project.lightning  # which lacks some of the options
-    return {
-        name: it
-        for name, it in found.items()
-        if for_framework(it.without | it.with_it, lightning) is not None
-    }
+    return {name: it for name, it in found.items() if _has(setting, it.without | it.with_it)}
+
+
+def _has(setting: Setting, options: Options) -> bool:
+    """Whether the framework has these options: the others than plain PyTorch lack some."""
+    if setting.project.framework == "accelerate":
+        return options.keys() <= setting.recipe.keys()
+    return for_framework(options, setting.project.lightning) is not None

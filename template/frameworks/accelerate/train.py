@@ -50,7 +50,7 @@ def train(cfg: Config) -> dict[str, float]:
     model = build_model(cfg, spec, accelerator.device)
     # A fused optimizer hides from Accelerate that fp16 skipped its step.
     adamw = optim.adamw(model, cfg.optim, fused=not is_fp16)
-    schedule = optim.one_cycle(adamw, cfg.optim, plan.total_steps)
+    optim.one_cycle(adamw, cfg.optim, plan.total_steps)  # gives it the rates of the config
     model, optimizer, train_loader, val_loader = accelerator.prepare(
         model, adamw, train_loader, val_loader
     )
