@@ -35,7 +35,14 @@ def mlp(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Package
         "--no-git",
         f"--output={folder}",
     ]
-    assert fastproj("new", "accelerate-mlp", *answers).returncode == 0
+    assert (
+        fastproj(
+            "new",
+            "accelerate-mlp",
+            *answers,
+        ).returncode
+        == 0
+    )
     return Package(folder / "accelerate-mlp")
 
 
@@ -56,7 +63,12 @@ def train_here(p: Package, folder: Path, *options: str) -> dict[str, float]:
 
 def launch(p: Package, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["-m", "accelerate.commands.launch", "--main_process_port=0"]
-    return run_in(p.root, sys.executable, *command, *arguments)
+    return run_in(
+        p.root,
+        sys.executable,
+        *command,
+        *arguments,
+    )
 
 
 def losses(folder: Path) -> list[float]:
@@ -95,7 +107,14 @@ def test_losses_are_those_of_plain_pytorch(
     for framework in ("pytorch", "accelerate"):
         folder = project(framework, model)
         place = f"--run.dir={tmp_path / framework}"
-        done = run_python(folder, "-m", "proj.train", *options, place, ranks=ranks)
+        done = run_python(
+            folder,
+            "-m",
+            "proj.train",
+            *options,
+            place,
+            ranks=ranks,
+        )
         assert done.returncode == 0, done.stderr
     ours = losses(tmp_path / "accelerate")
     assert len(ours) == steps
@@ -119,7 +138,14 @@ def test_answers_reach_the_config_file_of_accelerate(
 ) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
 
-    file = project("accelerate", "mlp", hardware) / "configs/accelerate.yaml"
+    file = (
+        project(
+            "accelerate",
+            "mlp",
+            hardware,
+        )
+        / "configs/accelerate.yaml"
+    )
     answers: Any = load_config_from_file(str(file))
     assert answers.distributed_type.value == kind
     assert answers.num_processes == processes
@@ -130,10 +156,25 @@ def test_answers_reach_the_config_file_of_accelerate(
 def test_accelerate_launches_two_processes_with_the_precision_of_its_file(
     mlp: Package, project: Project, tmp_path: Path
 ) -> None:
-    file = project("accelerate", "mlp", "gpus") / "configs/accelerate.yaml"
-    options = mlp.arguments(tmp_path, *SHORT, "--speed.precision=auto")
+    file = (
+        project(
+            "accelerate",
+            "mlp",
+            "gpus",
+        )
+        / "configs/accelerate.yaml"
+    )
+    options = mlp.arguments(
+        tmp_path,
+        *SHORT,
+        "--speed.precision=auto",
+    )
     program = ["--num_processes=2", "-m", f"{mlp.name}.train", *options]
-    done = launch(mlp, f"--config_file={file}", *program)
+    done = launch(
+        mlp,
+        f"--config_file={file}",
+        *program,
+    )
     assert done.returncode == 0, done.stderr
     assert "on 2 x cpu, mixed precision bf16" in done.stdout
     assert len(losses(tmp_path)) == 12
@@ -142,7 +183,12 @@ def test_accelerate_launches_two_processes_with_the_precision_of_its_file(
 def test_tracker_gets_each_row(tiny: Package, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train_here(tiny, tmp_path, *SHORT, "--accelerate.tracker=tensorboard")
+    train_here(
+        tiny,
+        tmp_path,
+        *SHORT,
+        "--accelerate.tracker=tensorboard",
+    )
     events = EventAccumulator(str(tmp_path / "a" / tiny.name))
     events.Reload()
     logged = [event.value for event in events.Scalars("train/loss")]
@@ -167,21 +213,49 @@ def test_error_of_the_user_is_one_line(
     message: str,
 ) -> None:
     with pytest.raises(tiny.errors.UserError, match=message) as caught:
-        train_here(tiny, tmp_path, *SHORT, option)
+        train_here(
+            tiny,
+            tmp_path,
+            *SHORT,
+            option,
+        )
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["samples", "dicts", "collated"])
-def test_kinds_of_datasets_have_the_same_losses(tiny: Package, tmp_path: Path, kind: str) -> None:
-    train_here(tiny, tmp_path / "batches", *SHORT)
-    train_here(tiny, tmp_path, *SHORT, f"--data.kind={kind}", "--loader.workers=1")
+def test_kinds_of_datasets_have_the_same_losses(
+    tiny: Package,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    train_here(
+        tiny,
+        tmp_path / "batches",
+        *SHORT,
+    )
+    train_here(
+        tiny,
+        tmp_path,
+        *SHORT,
+        f"--data.kind={kind}",
+        "--loader.workers=1",
+    )
     assert losses(tmp_path) == pytest.approx(losses(tmp_path / "batches"), rel=1e-5)
 
 
 def test_time_limit_and_number_of_checkpoints_act(tiny: Package, tmp_path: Path) -> None:
-    tiny.finish(tmp_path, *SHORT, "--run.hours=1e-9", expect=75)
+    tiny.finish(
+        tmp_path,
+        *SHORT,
+        "--run.hours=1e-9",
+        expect=75,
+    )
     assert len(losses(tmp_path)) == 1
-    tiny.finish(tmp_path, *SHORT, "--run.keep=1")
+    tiny.finish(
+        tmp_path,
+        *SHORT,
+        "--run.keep=1",
+    )
     assert [folder.name for folder in checkpoints(tmp_path)] == ["step-00000012"]
 
 
@@ -205,11 +279,19 @@ class Payload:
 
 
 @pytest.mark.parametrize("name", ["optimizer.bin", "random_states_0.pkl"])
-def test_hostile_checkpoint_executes_nothing(tiny: Package, tmp_path: Path, name: str) -> None:
+def test_hostile_checkpoint_executes_nothing(
+    tiny: Package,
+    tmp_path: Path,
+    name: str,
+) -> None:
     tiny.finish(tmp_path, *SHORT)
     executed = tmp_path / "executed"
     torch.save({"state": Payload(executed)}, checkpoints(tmp_path)[-1] / name)
     pickle.loads(pickle.dumps(Payload(executed)))  # noqa: S301
     executed.unlink()
-    tiny.start(tmp_path, *SHORT, "--train.steps=13").finish()
+    tiny.start(
+        tmp_path,
+        *SHORT,
+        "--train.steps=13",
+    ).finish()
     assert not executed.exists()
