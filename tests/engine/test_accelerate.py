@@ -15,12 +15,7 @@ from matrix import EVERY, MODELS
 from program import Fastproj, Project, run_in
 from warm import run_python
 
-SHORT = [
-    "--train.steps=12",
-    "--train.eval_every=4",
-    "--train.micro_batch=4",
-    "--model.dropout=0.3",
-]
+SHORT = ["--train.steps=12", "--train.eval_every=4", "--train.micro_batch=4", "--model.dropout=0.3"]
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +30,7 @@ def mlp(fastproj: Fastproj, tmp_path_factory: pytest.TempPathFactory) -> Package
         "--no-git",
         f"--output={folder}",
     ]
-    assert (
-        fastproj(
-            "new",
-            "accelerate-mlp",
-            *answers,
-        ).returncode
-        == 0
-    )
+    assert fastproj("new", "accelerate-mlp", *answers).returncode == 0
     return Package(folder / "accelerate-mlp")
 
 
@@ -85,11 +73,7 @@ if EVERY:
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "ranks", "accumulate"), LOSSES)
 def test_losses_are_those_of_plain_pytorch(
-    project: Project,
-    tmp_path: Path,
-    model: str,
-    ranks: int,
-    accumulate: int,
+    project: Project, tmp_path: Path, model: str, ranks: int, accumulate: int
 ) -> None:
     steps = 200 if EVERY else {"mlp": 40}.get(model, 4)
     options = [
@@ -123,29 +107,14 @@ def test_losses_are_those_of_plain_pytorch(
 
 @pytest.mark.parametrize(
     ("hardware", "kind", "processes", "precision"),
-    [
-        ("cpu", "NO", 1, "no"),
-        ("gpu", "NO", 1, "fp16"),
-        ("nodes", "MULTI_GPU", 16, "bf16"),
-    ],
+    [("cpu", "NO", 1, "no"), ("gpu", "NO", 1, "fp16"), ("nodes", "MULTI_GPU", 16, "bf16")],
 )
 def test_answers_reach_the_config_file_of_accelerate(
-    project: Project,
-    hardware: str,
-    kind: str,
-    processes: int,
-    precision: str,
+    project: Project, hardware: str, kind: str, processes: int, precision: str
 ) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
 
-    file = (
-        project(
-            "accelerate",
-            "mlp",
-            hardware,
-        )
-        / "configs/accelerate.yaml"
-    )
+    file = project("accelerate", "mlp", hardware) / "configs/accelerate.yaml"
     answers: Any = load_config_from_file(str(file))
     assert answers.distributed_type.value == kind
     assert answers.num_processes == processes
@@ -156,25 +125,10 @@ def test_answers_reach_the_config_file_of_accelerate(
 def test_accelerate_launches_two_processes_with_the_precision_of_its_file(
     mlp: Package, project: Project, tmp_path: Path
 ) -> None:
-    file = (
-        project(
-            "accelerate",
-            "mlp",
-            "gpus",
-        )
-        / "configs/accelerate.yaml"
-    )
-    options = mlp.arguments(
-        tmp_path,
-        *SHORT,
-        "--speed.precision=auto",
-    )
+    file = project("accelerate", "mlp", "gpus") / "configs/accelerate.yaml"
+    options = mlp.arguments(tmp_path, *SHORT, "--speed.precision=auto")
     program = ["--num_processes=2", "-m", f"{mlp.name}.train", *options]
-    done = launch(
-        mlp,
-        f"--config_file={file}",
-        *program,
-    )
+    done = launch(mlp, f"--config_file={file}", *program)
     assert done.returncode == 0, done.stderr
     assert "on 2 x cpu, mixed precision bf16" in done.stdout
     assert len(losses(tmp_path)) == 12
@@ -207,10 +161,7 @@ def test_tracker_gets_each_row(tiny: Package, tmp_path: Path) -> None:
     ],
 )
 def test_error_of_the_user_is_one_line(
-    tiny: Package,
-    tmp_path: Path,
-    option: str,
-    message: str,
+    tiny: Package, tmp_path: Path, option: str, message: str
 ) -> None:
     with pytest.raises(tiny.errors.UserError, match=message) as caught:
         train_here(
@@ -228,11 +179,7 @@ def test_kinds_of_datasets_have_the_same_losses(
     tmp_path: Path,
     kind: str,
 ) -> None:
-    train_here(
-        tiny,
-        tmp_path / "batches",
-        *SHORT,
-    )
+    train_here(tiny, tmp_path / "batches", *SHORT)
     train_here(
         tiny,
         tmp_path,
@@ -251,11 +198,7 @@ def test_time_limit_and_number_of_checkpoints_act(tiny: Package, tmp_path: Path)
         expect=75,
     )
     assert len(losses(tmp_path)) == 1
-    tiny.finish(
-        tmp_path,
-        *SHORT,
-        "--run.keep=1",
-    )
+    tiny.finish(tmp_path, *SHORT, "--run.keep=1")
     assert [folder.name for folder in checkpoints(tmp_path)] == ["step-00000012"]
 
 
@@ -289,9 +232,5 @@ def test_hostile_checkpoint_executes_nothing(
     torch.save({"state": Payload(executed)}, checkpoints(tmp_path)[-1] / name)
     pickle.loads(pickle.dumps(Payload(executed)))  # noqa: S301
     executed.unlink()
-    tiny.start(
-        tmp_path,
-        *SHORT,
-        "--train.steps=13",
-    ).finish()
+    tiny.start(tmp_path, *SHORT, "--train.steps=13").finish()
     assert not executed.exists()
