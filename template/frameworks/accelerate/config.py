@@ -16,6 +16,8 @@ from .data import DataConfig
 from .errors import UserError
 from .model import ModelConfig
 
+Device = Literal["auto", "accelerator", "cpu"]
+
 
 @dataclass(frozen=True)
 class RunConfig(Section):
@@ -27,7 +29,7 @@ class RunConfig(Section):
     """Name of the run's folder, null for the date and time. A run of this name is resumed."""
     seed: int = within("[0, 2147483647]", 0)
     """Seed of the initial weights, sample order, augmentation and dropout."""
-    device: Literal["auto", "accelerator", "cpu"] = "auto"
+    device: Device = "auto"
     """Device to train on.
 
     auto: the accelerator if there is one, else the CPU; accelerator: an error without one.

@@ -12,7 +12,7 @@ from safetensors.torch import load_model
 
 from . import data, loader
 from .accelerator import create, join
-from .config import Config, parse
+from .config import Config, Device, parse
 from .errors import UserError, one_line
 from .metrics import evaluate
 from .model import build
@@ -51,7 +51,7 @@ def load_test(cfg: data.DataConfig) -> Any:
 
 def evaluate_run(
     folder: Path,
-    device: str,
+    device: Device,
     split: str = "val",
 ) -> dict[str, float]:
     """Return the metrics of a run's best weights on the validation or the test split."""

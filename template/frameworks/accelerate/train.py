@@ -132,7 +132,7 @@ def train(cfg: Config) -> dict[str, float]:
             if not accelerator.sync_gradients:
                 continue
 
-            lr = schedule.get_last_lr()[0]
+            lr = float(schedule.get_last_lr()[0])
             if not accelerator.optimizer_step_was_skipped:
                 schedule.step()
                 progress.updates += 1
