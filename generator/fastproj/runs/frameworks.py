@@ -21,6 +21,7 @@ class Framework:
     trial: Options
     ranks: str = ""
     names: dict[str, str] | None = None
+    lacks: list[str] = field(default_factory=list)
     values: dict[str, dict[Any, Any]] = field(default_factory=dict)
 
     def name(self, option: str) -> str:
@@ -30,7 +31,7 @@ class Framework:
     def translate(self, options: Options) -> Options | None:
         """Return options under the framework's names; None if it lacks one of them."""
         if self.names is None:
-            return options
+            return None if options.keys() & set(self.lacks) else options
         translated = {}
         for option, value in options.items():
             values = self.values.get(option, {value: value})

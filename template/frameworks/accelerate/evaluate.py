@@ -2,40 +2,39 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from safetensors.torch import load_model
 
-from . import checkpoint, data, distributed, errors, loader, precision
-from .accelerator import Config
-from .config import parse
-from .distributed import World
+from . import data, loader
+from .accelerator import create, join
+from .config import Config, Device, parse
+from .errors import UserError, one_line
 from .metrics import evaluate
 from .model import build
 
 
 def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Module, Any, Any]:
-    """Return a run's config, its model with the best weights, its validation set, and the spec of its data."""
+    """Return a run's config, its model with the best weights, its validation set, and the spec."""
     try:
         saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]
     except (FileNotFoundError, ValueError, KeyError):
-        raise errors.UserError(
-            f"{folder} is not the folder of a run: it has no config.json"
-        ) from None
-    cfg = parse(Config, saved=saved)
+        missing = "it has no config.json"
+        raise UserError(f"{folder} is not the folder of a run: {missing}") from None
+    weights = folder / "best/model.safetensors"
+    if not weights.exists():
+        raise UserError(f"{folder} has no validation yet: train for longer")
+    cfg = parse(saved=saved)
     _, val_set, spec = data.load(cfg.data)
     net: torch.nn.Module = build(cfg.model, spec)
-    if (found := checkpoint.newest(folder / "checkpoints", best_first=True)) is None:
-        raise errors.UserError(
-            f"{folder} has no checkpoint: give the folder of a run, such as runs/first"
-        )
-    missing, extra = load_model(net, found / "model.safetensors", strict=False)
-    if (
-        missing or {*extra} - net.state_dict().keys()
-    ):  # `extra` has the second names of shared weights, too
-        raise errors.UserError(f"{found} has other weights than model.py")
+    try:
+        load_model(net, weights)
+    except RuntimeError:
+        raise UserError(f"{weights} has other weights than model.py") from None
     return cfg, net.to(device), val_set, spec
 
 
@@ -44,22 +43,33 @@ def load_test(cfg: data.DataConfig) -> Any:
     own = getattr(data, "load_test", None)  # your own data.py may have none
     test_set = own(cfg) if own else None
     if test_set is None:
-        raise errors.UserError(
+        raise UserError(
             "there is no test split: train with data.test_fraction, or see load_test in data.py"
         )
     return test_set
 
 
-def evaluate_run(folder: Path, world: World, split: str = "val") -> dict[str, float]:
+def evaluate_run(
+    folder: Path,
+    device: Device,
+    split: str = "val",
+) -> dict[str, float]:
     """Return the metrics of a run's best weights on the validation or the test split."""
-    cfg, net, samples, spec = load_run(folder, world.device)
+    join(device)
+    cfg, net, samples, spec = load_run(folder, torch.device("cpu"))
     if split == "test":
         samples = load_test(cfg.data)
-    _, autocast, _ = precision.setup(cfg.speed, world.device)
-    order, counted = loader.val_batches(len(samples), cfg.train.micro_batch, world)
-    batches = loader.Loader(samples, order, cfg.loader, world)
+    cfg = replace(cfg, run=replace(cfg.run, device=device))
+    accelerator = create(cfg)
+    batches = loader.val_loader(samples, cfg, accelerator.num_processes)
+    batches = accelerator.prepare(batches)
+    net = accelerator.prepare_model(net, evaluation_mode=True)
+    prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
     return evaluate(
-        net, batches, counted, data.Prepare(spec, cfg.data).to(world.device), autocast, world
+        accelerator,
+        net,
+        batches,
+        prepare,
     )
 
 
@@ -67,13 +77,26 @@ def main() -> None:
     """Print the metrics as one line of JSON."""
     parser = argparse.ArgumentParser(description="Evaluate a run with its best weights.")
     parser.add_argument("run", type=Path, help="folder of the run, such as runs/first")
-    parser.add_argument("--split", choices=["val", "test"], default="val", help="val or test")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps or xpu")
+    parser.add_argument(
+        "--split",
+        choices=["val", "test"],
+        default="val",
+        help="val or test",
+    )
+    devices = ["auto", "accelerator", "cpu"]
+    parser.add_argument(
+        "--device",
+        choices=devices,
+        default="auto",
+        help="where to run",
+    )
     options = parser.parse_args()
-    with errors.one_line(), distributed.init(options.device) as world:
-        results = evaluate_run(options.run, world, options.split)
-        if world.rank == 0:
-            print(json.dumps(results))
+    with one_line():
+        results = evaluate_run(options.run, options.device, options.split)
+    state = PartialState()
+    if state.is_main_process:
+        print(json.dumps(results))
+    state.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,183 +1,241 @@
 """Train the model with Accelerate. A run that has a name is resumed by the same command.
 
 python -m <package>.train --config configs/default.yaml --run.name first    # one process
-accelerate launch --config_file configs/accelerate.yaml -m <package>.train --config
-configs/default.yaml
+accelerate launch --config_file configs/accelerate.yaml -m <package>.train \
+    --config configs/default.yaml
 """
 
 import gc
 import math
-from contextlib import closing
-from itertools import cycle
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, set_seed
+from tqdm import tqdm
 
-from . import data, distributed, loader, optim, precision
-from .accelerator import Checkpoints, Config, GlobalBatches, create, torch_loader, trackers
-from .checkpoint import lock
-from .config import parse
-from .contracts import needs_gradients_in_validation
-from .distributed import World
-from .errors import Stopped, one_line
-from .log import Log
-from .metrics import Meter, check_finite, compute_loss, evaluate
+from . import checkpoint, data, loader, optim
+from .accelerator import create, join
+from .config import Config, parse
+from .errors import Stopped, UserError, one_line
+from .log import Clock, MetricsFile
+from .metrics import Means, compute_loss, evaluate, seed_batch
 from .model import build
-from .run import Run, run_folder
-from .signals import StopRequests
 
 
-def train(cfg: Config, world: World | None = None) -> dict[str, float]:
-    """Train as configured, or resume the run of this name; return the metrics of the last validation."""
-    world = world or World(0, 1, distributed.find_device(cfg.run.device))
-    torch.manual_seed(cfg.run.seed)
-    folder = run_folder(cfg.run, world)
+def train(cfg: Config) -> dict[str, float]:
+    """Train as configured, or resume the run of this name; return the last validation's metrics."""
+    join(cfg.run.device)
+    folder = run_folder(cfg)
+    metrics_file = MetricsFile(folder, asdict(cfg))
+    accelerator = create(cfg, folder, metrics_file)
+    processes = accelerator.num_processes
+    is_fp16 = accelerator.scaler is not None
+    set_seed(cfg.run.seed)
 
-    # Data. Validation batches are not prepared: Accelerate would repeat samples, to give each rank
-    # whole batches.
+    # Data.
     train_set, val_set, spec = data.load(cfg.data)
-    plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
-    cfg.check_cuda_graphs(world.size)
-    prepare = data.Prepare(spec, cfg.data).to(world.device)
-    order = GlobalBatches(plan, world, cfg.run.seed)
-    core_loader = loader.Loader(train_set, order, cfg.loader, world)
-    train_loader = torch_loader(core_loader, order)
-    val_order, num_val_batches = loader.val_batches(len(val_set), plan.micro_batch, world)
-    val_loader = loader.Loader(val_set, val_order, cfg.loader, world)
+    plan = loader.Plan.make(cfg.train, len(train_set), processes)
+    train_loader = loader.train_loader(train_set, cfg, plan)
+    val_loader = loader.val_loader(val_set, cfg, processes)
+    prepare = data.Prepare(spec, cfg.data).to(accelerator.device)
 
-    # Model, optimizer, schedule. A prepared torch schedule would advance once per rank in each
-    # step.
-    accelerator, precision_name = create(cfg, world, plan, folder)
-    model = build(cfg.model, spec)
-    if precision.use_channels_last(cfg.speed, world.device):
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    adamw, schedule = optim.adamw(model, cfg.optim), optim.OneCycle(cfg.optim, plan)
-    net, optimizer, train_loader = accelerator.prepare(model, adamw, train_loader)
-    if cfg.speed.compile == "model":
-        # in place: the names of parameters stay the same
-        net.compile(dynamic=False, mode=cfg.speed.compile_mode)
+    # Model, optimizer, schedule. A prepared schedule would advance once per process in each step.
+    model = build_model(cfg, spec, accelerator.device)
+    # A fused optimizer hides from Accelerate that fp16 skipped its step.
+    adamw = optim.adamw(model, cfg.optim, fused=not is_fp16)
+    optim.one_cycle(adamw, cfg.optim, plan.total_steps)  # gives it the rates of the config
+    model, optimizer, train_loader, val_loader = accelerator.prepare(
+        model, adamw, train_loader, val_loader
+    )
 
-    # Resume from the newest intact checkpoint of this run. Sample order and random numbers follow
-    # from the step.
-    run = Run(cfg, world, folder, plan, model, adamw)
-    skipped = torch.zeros((), device=world.device)  # steps that fp16 skipped
-    checkpoints = Checkpoints(folder, cfg.run.keep, world, accelerator, net)
-    settings = [
-        {key: it for key, it in group.items() if key != "params"}
-        for group in optimizer.param_groups
-    ]
-    if (saved := checkpoints.load({})) is not None:
-        for group, kept in zip(optimizer.param_groups, settings, strict=True):
-            group.update(kept)  # hyperparameters are those of the config, not of the checkpoint
-        run.step, run.skipped_steps = saved["step"], saved["skipped_steps"]
-        skipped.fill_(saved["skipped"])
-    order.first_step = run.step
-    batches = iter(train_loader)
+    # Resume from the newest checkpoint of this run.
+    progress = checkpoint.load(accelerator, folder, adamw)
+    schedule = optim.one_cycle(
+        adamw,
+        cfg.optim,
+        plan.total_steps,
+        progress.updates,
+    )
+    batches = loader.endless(
+        accelerator,
+        train_loader,
+        plan,
+        progress.step,
+    )
+    metrics_file.steps = plan.total_steps
+    metrics_file.first_step = progress.step
+    accelerator.init_trackers(str(__package__), metrics_file.options())
+    accelerator.print(
+        f"{folder}: {count(model):,} parameters on {processes} x {accelerator.device.type}, "
+        f"mixed precision {accelerator.mixed_precision}\n"
+        f"{len(train_set):,} training samples, {len(val_set):,} validation samples, "
+        f"global batch {plan.global_batch:,}, steps {progress.step:,} to {plan.total_steps:,}"
+    )
+    bar = tqdm(
+        total=plan.total_steps,
+        initial=progress.step,
+        unit="step",
+        disable=None if accelerator.is_main_process else True,  # None: off if not in a terminal
+    )
+    clock = Clock()
 
-    def save() -> None:
-        log.flush()
-        checkpoints.save(
-            {"step": run.step, "skipped": skipped.item(), "skipped_steps": run.skipped_steps}
-        )
+    def log(split: str, row: dict[str, float]) -> None:
+        values = {f"{split}/{name}": value for name, value in row.items()}
+        accelerator.log(values, step=progress.step)
+        clock.restart()
 
-    def write(split: str, row: dict[str, float]) -> None:
-        log.train(row) if split == "train" else log.write(split, row)
-        accelerator.log({f"{split}/{name}": value for name, value in row.items()}, step=run.step)
+    def save_weights(partial: Path) -> None:
+        accelerator.save_model(model, str(partial), max_shard_size="1000TB")
 
     def validate() -> dict[str, float]:
         results = evaluate(
-            net,
+            accelerator,
+            model,
             val_loader,
-            num_val_batches,
             prepare,
-            accelerator.autocast,
-            world,
-            checkpoints.is_sharded or needs_gradients_in_validation(model),
         )
-        checkpoints.save_best(run.step, results, cfg.train.monitor, cfg.train.monitor_mode)
-        write("val", results)
+        if results["loss"] < progress.best:
+            progress.best = results["loss"]
+            checkpoint.replace(accelerator, folder / "best", save_weights)
+        log("val", results)
         return results
 
-    def clip() -> torch.Tensor:
-        """Clip the gradients of the global batch; return their norm before that, which inf does not clip."""
-        if cfg.optim.clip_value is not None:
-            accelerator.clip_grad_value_(net.parameters(), cfg.optim.clip_value)
-        norm: Any = accelerator.clip_grad_norm_(net.parameters(), cfg.optim.clip or math.inf)
-        # of FSDP's shards
-        found: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        if (
-            accelerator.scaler is not None
-        ):  # `optimizer_step_was_skipped` is never true for a fused optimizer
-            skipped.add_(~found.isfinite())
-        return found
+    # A resumed run validates again: it may have ended between a checkpoint and its validation.
+    results = validate() if plan.validates(progress.step) else {}
+    means = Means(accelerator)
+    should_stop = False
+    gc.freeze()  # the garbage collector skips what exists now
 
-    stop_requests = StopRequests(world, cfg.run.hours)
-    with (
-        lock(folder, world),
-        closing(Log(run)) as log,
-        closing(val_loader),
-        closing(batches),
-        trackers(accelerator, cfg),
-        stop_requests,
-    ):
-        log.first_lines(precision_name, schedule.peak, core_loader, val_loader)
-        # A resumed run validates again, as it may have ended between a checkpoint and its
-        # validation.
-        results = validate() if plan.validates(run.step) else {}
-        meter, grad_norm, micro_numbers = (
-            Meter(world),
-            torch.tensor(math.nan),
-            cycle(range(plan.accumulate)),
-        )
-        gc.freeze()  # the garbage collector skips what exists now
-        while run.step < plan.total_steps:
-            loaded = log.wait_for(batches)
-            generator = distributed.seed_batch(world, cfg.run.seed, run.step, next(micro_numbers))
-            # augmentation draws from the generator, as dropout does
-            batch = prepare(loaded, True, generator)
-            with accelerator.accumulate(net):
-                with accelerator.autocast():
-                    loss, metrics = compute_loss(net, batch)
+    with bar, stop_requests(accelerator, cfg.run.hours):
+        while progress.step < plan.total_steps and not should_stop:
+            micro, loaded = clock.wait_for(batches)
+            # Random numbers follow from the step, so that a resumed run draws the same ones.
+            number = (cfg.run.seed * 1_000_003 + progress.step) * 65_537
+            number += micro * processes + accelerator.process_index
+            batch = prepare(loaded, True, seed_batch(number, accelerator.device))
+
+            with accelerator.accumulate(model):
+                loss, metrics = compute_loss(model, batch)
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
-                    lr, grad_norm = schedule.set(optimizer, run.step - run.skipped_steps), clip()
+                    grad_norm = clip(accelerator, model, cfg.optim.clip)
                 optimizer.step()
-                optimizer.zero_grad(set_to_none=cfg.optim.set_to_none)
-            meter.add(metrics)
+                optimizer.zero_grad()
+            means.add(metrics)
             if not accelerator.sync_gradients:
                 continue
-            run.step += 1
-            logs, validates = run.step % cfg.log.every == 0, plan.validates(run.step)
-            stop = stop_requests.should_stop()
-            if logs or validates or stop:
-                scalars = {"grad_norm": grad_norm} | (
-                    {"skipped": skipped} if accelerator.scaler else {}
+
+            lr = float(schedule.get_last_lr()[0])
+            if not accelerator.optimizer_step_was_skipped:
+                schedule.step()
+                progress.updates += 1
+            progress.step += 1
+            bar.update()
+            should_validate = plan.validates(progress.step)
+            if progress.step % cfg.log.every > 0 and not should_validate:
+                continue
+
+            row = means.read()  # waits for the device, as do the next lines
+            row |= {"grad_norm": grad_norm.item(), "lr": lr}
+            check_finite(row, progress.step, is_fp16)
+            log("train", row | clock.read(cfg.train.micro_batch * processes))
+            should_stop = accelerator.check_trigger()
+            if should_validate or should_stop:
+                checkpoint.save(
+                    accelerator,
+                    folder,
+                    progress,
+                    cfg.run.keep,
                 )
-                row = meter.read(scalars)  # the only synchronization with the device
-                check_finite(row, run.step, fp16=accelerator.scaler is not None)
-                if (
-                    logs or validates
-                ):  # not at a stop, so that a resumed run repeats the uninterrupted one
-                    run.skipped_steps = int(row.get("skipped", run.skipped_steps))
-                write("train", row | {"lr": lr, **log.speed()})
-            if (
-                validates or stop
-            ):  # saved before the validation, so that an error in it costs no training
-                save()
-            if validates:
+            if should_validate:
                 results = validate()
-            if stop and run.step < plan.total_steps:
-                raise Stopped(f"stopped at step {run.step:,}: resume with --run.name {folder.name}")
-        log.done(results)
+
+    accelerator.end_training()
+    if progress.step < plan.total_steps:
+        resume = f"resume with --run.name {folder.name}"
+        raise Stopped(f"stopped at step {progress.step:,}: {resume}")
     return results
+
+
+def run_folder(cfg: Config) -> Path:
+    """Return the folder of a run; its name is the date and time, unless the config has one."""
+    now = time.strftime("%Y-%m-%d-%H-%M-%S")
+    names = broadcast_object_list([cfg.run.name or now])
+    return cfg.run.dir / str(names[0])
+
+
+def build_model(
+    cfg: Config,
+    spec: data.Spec,
+    device: torch.device,
+) -> torch.nn.Module:
+    """Return the model, with the memory format and the compilation of the config."""
+    model: torch.nn.Module = build(cfg.model, spec)
+    channels_last = cfg.speed.channels_last
+    if channels_last == "auto":
+        channels_last = device.type == "cuda"
+    if channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if cfg.speed.compile == "model":
+        model.compile(dynamic=False)  # in place: the names of parameters stay the same
+    return model
+
+
+def count(model: torch.nn.Module) -> int:
+    """Return the number of parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def clip(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    most: float | None,
+) -> torch.Tensor:
+    """Clip the gradients of the global batch; return their norm before that."""
+    norm: Any = accelerator.clip_grad_norm_(model.parameters(), most or math.inf)
+    # of the shards of FSDP
+    whole: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return whole
+
+
+def check_finite(
+    row: dict[str, float],
+    step: int,
+    fp16: bool,
+) -> None:
+    """Refuse to go on with NaN or infinity; fp16 skips a step whose gradients are not finite."""
+    if math.isfinite(row["loss"]) and (fp16 or math.isfinite(row["grad_norm"])):
+        return
+    values = f"the loss is {row['loss']:.4g} and the gradient norm {row['grad_norm']:.4g}"
+    raise UserError(f"{values} at step {step:,}: lower optim.lr")
+
+
+@contextmanager
+def stop_requests(accelerator: Accelerator, hours: float | None) -> Iterator[None]:
+    """Let signals and the time limit set the trigger that all processes check."""
+    handlers = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM):
+        handlers[number] = signal.signal(number, lambda *_: accelerator.set_trigger())
+    signal.setitimer(signal.ITIMER_REAL, 3600 * (hours or 0))  # 0: never
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def main() -> None:
     """Train with the options of the command line."""
     with one_line():
-        cfg = parse(Config)
-        with distributed.init(cfg.run.device) as world:
-            train(cfg, world)
+        train(parse())
 
 
 if __name__ == "__main__":

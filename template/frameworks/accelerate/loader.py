@@ -1,0 +1,154 @@
+"""torch's DataLoader for the training and the validation set."""
+
+import math
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler, default_collate
+
+from .config import Config, TrainConfig
+from .contracts import collate_fn, is_in_memory, whole_batches
+from .errors import UserError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the samples are divided into micro-batches, optimizer steps and epochs."""
+
+    accumulate: int
+    global_batch: int
+    steps_per_epoch: int
+    """Whole global batches in an epoch; the remaining samples are skipped, others in each epoch."""
+    total_steps: int
+    eval_every: int
+
+    @classmethod
+    def make(
+        cls,
+        cfg: TrainConfig,
+        samples: int,
+        processes: int,
+    ) -> "Plan":
+        """Compute the number of steps; refuse a global batch that does not fit."""
+        global_batch = cfg.micro_batch * cfg.accumulate * processes
+        if global_batch > samples:
+            batch = f"the global batch of {global_batch} samples"
+            too_large = f"{batch} is larger than the training set of {samples}"
+            raise UserError(f"{too_large}: lower train.micro_batch")
+        per_epoch = samples // global_batch
+        return cls(
+            accumulate=cfg.accumulate,
+            global_batch=global_batch,
+            steps_per_epoch=per_epoch,
+            total_steps=cfg.steps or math.ceil(cfg.epochs * per_epoch),
+            eval_every=cfg.eval_every or per_epoch,
+        )
+
+    def validates(self, step: int) -> bool:
+        """Whether a validation follows this step."""
+        return step > 0 and (step % self.eval_every == 0 or step == self.total_steps)
+
+
+def train_loader(
+    dataset: Any,
+    cfg: Config,
+    plan: Plan,
+) -> DataLoader[Any]:
+    """Return a loader of an epoch, whose order Accelerate replaces by one of the seed."""
+    whole = plan.steps_per_epoch * plan.global_batch
+    return DataLoader(
+        dataset,
+        batch_size=cfg.train.micro_batch,
+        sampler=RandomSampler(dataset, num_samples=whole),
+        drop_last=True,
+        **_options(dataset, cfg),
+    )
+
+
+def val_loader(
+    dataset: Any,
+    cfg: Config,
+    processes: int,
+) -> DataLoader[Any]:
+    """Return a loader of each sample once, in equally many batches per process."""
+    batches = even_batches(len(dataset), cfg.train.micro_batch, processes)
+    return DataLoader(dataset, batch_sampler=batches, **_options(dataset, cfg))
+
+
+def endless(
+    accelerator: Accelerator, prepared: Any, plan: Plan, first_step: int
+) -> Iterator[tuple[int, Any]]:
+    """Yield the batches of all epochs, each with its number in its optimizer step."""
+    epoch, done = divmod(first_step, plan.steps_per_epoch)
+    prepared.set_epoch(epoch)
+    rest = accelerator.skip_first_batches(prepared, done * plan.accumulate)
+    while True:
+        for number, batch in enumerate(rest):
+            yield number % plan.accumulate, batch
+        epoch += 1
+        prepared.set_epoch(epoch)
+        rest = prepared
+
+
+def even_batches(
+    samples: int,
+    size: int,
+    processes: int,
+) -> list[list[int]]:
+    """Split the samples into batches that differ by at most one sample.
+
+    There are equally many for each process, as a forward pass may communicate.
+    """
+    if samples < processes:
+        few = f"there are only {samples} validation samples for {processes} processes"
+        raise UserError(f"{few}: use fewer processes")
+    rounds = math.ceil(samples / (processes * max(size, 2)))
+    count = rounds * processes
+    ends = [samples * number // count for number in range(count + 1)]
+    return [list(range(ends[number], ends[number + 1])) for number in range(count)]
+
+
+def load_batch(dataset: Any, indices: list[int]) -> Any:
+    """Load a batch in this process."""
+    whole = whole_batches(dataset)
+    samples = whole(indices) if whole else [dataset[index] for index in indices]
+    return (collate_fn(dataset) or collate)(samples)
+
+
+def collate(batch: Any) -> Any:
+    """Stack a list of samples; what `__getitems__` returned as a tuple or a dict is a batch."""
+    stacked = default_collate(batch) if isinstance(batch, list) else batch
+    if isinstance(stacked, dict):
+        return stacked
+    return (stacked,) if isinstance(stacked, Tensor) else tuple(stacked)
+
+
+def _options(dataset: Any, cfg: Config) -> dict[str, Any]:
+    """Return the options that both loaders have."""
+    on_gpu = cfg.run.device != "cpu" and torch.accelerator.is_available()
+    workers = cfg.loader.workers
+    if workers == "auto":
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        cores = max(1, min(8, (os.cpu_count() or 1) // here))
+        workers = cores if on_gpu and not is_in_memory(dataset) else 0
+    return {
+        "num_workers": workers,
+        "prefetch_factor": cfg.loader.prefetch_factor if workers else None,
+        "persistent_workers": workers > 0,
+        "pin_memory": cfg.loader.pin_memory and on_gpu,
+        "collate_fn": collate_fn(dataset) or collate,
+        "worker_init_fn": _ignore_stops,
+    }
+
+
+def _ignore_stops(_: int) -> None:
+    """Let a worker outlive the signals that ask to stop, until the main process has saved."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(30))  # seconds
