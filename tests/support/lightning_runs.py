@@ -17,8 +17,15 @@ from warm import Started, start_python
 
 IGNORED: list[str] = [*QUESTIONS["frameworks"]["default"]["lightning"]["ignored_warnings"]]
 """The warnings that rendered tests ignore."""
-SMALL = {"max_epochs": -1, "max_steps": 6, "val_check_interval": 3, "log_every_n_steps": 1}
-SMALL |= {"enable_progress_bar": False, "enable_model_summary": False}
+SMALL: dict[str, Any] = {
+    "max_epochs": -1,
+    "max_steps": 6,
+    "val_check_interval": 3,
+    "log_every_n_steps": 1,
+    "accelerator": "cpu",
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 LightningProject = Callable[..., "Project"]
 """Renders a project, by the name of its model; the fixture `lightning` gives it."""
 
@@ -27,53 +34,67 @@ class Project:
     """A rendered project with Lightning; the modules of its package are attributes."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.name = root, root.name.replace("-", "_")
+        self.root = root
+        self.name = root.name.replace("-", "_")
 
     def __getattr__(self, module: str) -> ModuleType:
         return importlib.import_module(f"{self.name}.{module}")
 
     def arguments(
-        self, folder: Path, *options: str, command: str = "fit", every: int = 2
+        self,
+        folder: Path,
+        *options: str,
+        command: str = "fit",
+        every: int = 2,
     ) -> list[str]:
-        """Return the arguments of a command: 6 steps, a checkpoint every few steps; the run is `folder/a`."""
-        found = yaml.safe_load((self.root / "configs/default.yaml").read_text())
-        found["trainer"] |= SMALL | {"accelerator": "cpu", "default_root_dir": str(folder / "a")}
-        found["trainer"]["logger"]["init_args"] |= {"save_dir": str(folder), "version": "a"}
-        found["trainer"]["callbacks"][1]["init_args"]["every_n_train_steps"] = every
-        found["data"]["batch_size"] = 16
+        """Return the arguments of a command: 6 steps, a checkpoint every few steps.
+
+        The run is `folder/a`.
+        """
+        config = yaml.safe_load((self.root / "configs/default.yaml").read_text())
+        trainer = config["trainer"] | SMALL | {"default_root_dir": str(folder / "a")}
+        trainer["logger"]["init_args"] |= {"save_dir": str(folder), "version": "a"}
+        trainer["callbacks"][1]["init_args"]["every_n_train_steps"] = every
+        config["trainer"] = trainer
+        config["data"]["batch_size"] = 16
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "small.yaml").write_text(yaml.safe_dump(found))
-        return [command, f"--config={folder}/small.yaml", *options]
+        file = folder / "small.yaml"
+        file.write_text(yaml.safe_dump(config))
+        return [command, f"--config={file}", *options]
 
     def run(self, folder: Path, *options: str, command: str = "fit", every: int = 2) -> Any:
         """Run a command in this process, and return its LightningCLI."""
-        arguments, made = (
-            ["train", *self.arguments(folder, *options, command=command, every=every)],
-            [],
-        )
+        arguments = self.arguments(folder, *options, command=command, every=every)
+        programs = []
         create = self.train.CLI.before_instantiate_classes
 
         def remember(cli: Any) -> None:
-            made.append(cli)
+            programs.append(cli)
             create(cli)
 
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # sums depend on it
         with (
             mock.patch.object(self.train.CLI, "before_instantiate_classes", remember),
-            mock.patch("sys.argv", arguments),
+            mock.patch("sys.argv", ["train", *arguments]),
         ):
             self.train.main()
-        return made[0]
+        return programs[0]
 
     def start(
-        self, folder: Path, *options: str, ranks: int = 1, every: int = 2, **changes: Any
+        self,
+        folder: Path,
+        *options: str,
+        ranks: int = 1,
+        every: int = 2,
+        **changes: Any,
     ) -> Started:
         """Start a training program."""
-        command = ["-m", f"{self.name}.train", *self.arguments(folder, *options, every=every)]
-        return start_python(self.root, *command, ranks=ranks, **changes)
+        arguments = self.arguments(folder, *options, every=every)
+        module = f"{self.name}.train"
+        return start_python(self.root, "-m", module, *arguments, ranks=ranks, **changes)
 
     def finish(self, folder: Path, *options: str, expect: int = 0, **given: Any) -> str:
-        """Run a training program to its end, check its exit status, and return what it printed."""
+        """Run a training program, check its exit status, and return what it printed."""
         done = self.start(folder, *options, **given).finish()
         assert done.returncode == expect, done.stdout + done.stderr
         return str(done.stdout + done.stderr)
@@ -81,10 +102,12 @@ class Project:
 
 def rows(folder: Path, split: str = "train") -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl without times."""
-    found = [json.loads(line) for line in (folder / "a/metrics.jsonl").read_text().splitlines()]
-    return [
-        {key: row[key] for key in row if key not in TIMES} for row in found if row["split"] == split
-    ]
+    kept = []
+    for line in (folder / "a/metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["split"] == split:
+            kept.append({key: value for key, value in row.items() if key not in TIMES})
+    return kept
 
 
 def column(folder: Path, key: str) -> list[float]:
@@ -94,8 +117,6 @@ def column(folder: Path, key: str) -> list[float]:
 
 def saved(folder: Path, name: str = "last-steps") -> dict[str, Any]:
     """Return what of a checkpoint does not depend on time."""
-    found = torch.load(folder / f"a/checkpoints/{name}.ckpt", weights_only=True)
-    return {
-        key: found[key]
-        for key in ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")
-    }
+    checkpoint = torch.load(folder / f"a/checkpoints/{name}.ckpt", weights_only=True)
+    names = ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")
+    return {name: checkpoint[name] for name in names}

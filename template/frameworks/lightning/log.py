@@ -35,12 +35,13 @@ class RunLog(SaveConfigCallback):
         self.file = Path(trainer.log_dir) / "metrics.jsonl"
         self.started = time.perf_counter()
         self._begin_interval(trainer)
+        self.validated = set[int]()
         if trainer.is_global_zero:
-            self._write_config(trainer)
             rows = _rows(self.file, trainer.global_step)
-            self.validated = {row["step"] for row in rows if row["split"] == "val"}
+            self.validated.update(row["step"] for row in rows if row["split"] == "val")
             lines = [f"{json.dumps(row)}\n" for row in rows]
             self.file.write_text("".join(lines), encoding="utf-8")
+            self._write_config(trainer)
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, *_: Any) -> None:
         step = trainer.global_step
@@ -56,7 +57,8 @@ class RunLog(SaveConfigCallback):
         self._write(trainer, "train", speed)
 
     def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+        # Lightning may repeat the validation of a checkpoint's step
+        if not trainer.sanity_checking and trainer.global_step not in self.validated:
             self._write(trainer, "val", {})
 
     def _write(self, trainer: Any, split: str, speed: dict[str, float]) -> None:
@@ -71,9 +73,7 @@ class RunLog(SaveConfigCallback):
             raise UserError(f"the loss is {row['loss']} at step {step:,}: lower model.lr")
 
         row |= speed | {"seconds": round(self.interval_start - self.started, 3)}
-        # Lightning may repeat the validation of a checkpoint's step
-        repeated = split == "val" and trainer.global_step in self.validated
-        if trainer.is_global_zero and not repeated:
+        if trainer.is_global_zero:
             with self.file.open("a", encoding="utf-8") as stream:
                 print(json.dumps(row), file=stream)
 

@@ -10,29 +10,42 @@ from .contracts import Metrics
 
 
 class Means(Metric):
-    """The means of all metrics of a model, over the batches since `reset` and over all ranks."""
+    """The means of a model's metrics, over the batches since `reset` and over all ranks.
+
+    torchmetrics' MeanMetric waits for the device in each step, and has no mean over classes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
 
     def update(self, metrics: Metrics) -> None:
         """Add the sums and counts of a batch."""
         for name, pair in metrics.items():
-            for kind, value in zip(("sum", "count"), pair, strict=True):
-                state = f"{name}_{kind}"
-                if not hasattr(self, state):
-                    self.add_state(state, self._zeros(value), dist_reduce_fx="sum")
-                getattr(self, state).add_(value)
-        self.names = list(metrics)
+            if name not in self.names:
+                self.names.append(name)
+                self._add_state(f"{name}_sum", pair[0])
+                self._add_state(f"{name}_count", pair[1])
+            getattr(self, f"{name}_sum").add_(pair[0])
+            getattr(self, f"{name}_count").add_(pair[1])
 
-    def _zeros(self, value: Tensor | float) -> Tensor:
+    def _add_state(self, state: str, value: Tensor | float) -> None:
         # some devices have no float64
-        dtype = torch.float32 if self.device.type in ("mps", "xpu") else torch.float64
-        return torch.zeros(torch.as_tensor(value).shape, dtype=dtype, device=self.device)
+        no_float64 = self.device.type in ("mps", "xpu")
+        zeros = torch.zeros(
+            torch.as_tensor(value).shape,
+            dtype=torch.float32 if no_float64 else torch.float64,
+            device=self.device,
+        )
+        self.add_state(state, zeros, dist_reduce_fx="sum")
 
     def compute(self) -> dict[str, Tensor]:
         """Return each sum divided by its count; of several, the mean over those with a count."""
         means = {}
         for name in self.names:
-            quotients = getattr(self, f"{name}_sum") / getattr(self, f"{name}_count")
-            means[name] = quotients.nanmean()
+            total = getattr(self, f"{name}_sum")
+            count = getattr(self, f"{name}_count")
+            means[name] = (total / count).nanmean()
         return means
 
 
