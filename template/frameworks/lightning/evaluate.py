@@ -17,21 +17,27 @@ def load_run(folder: Path, device: torch.device) -> tuple[Namespace, torch.nn.Mo
 
     The options are those of `data` and of `model`.
     """
-    checkpoint = folder / "checkpoints/best.ckpt"
     try:
         saved = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+        weights = torch.load(
+            folder / "checkpoints/best.ckpt",
+            map_location="cpu",
+            weights_only=True,
+        )["state_dict"]
     except FileNotFoundError as error:
         missing = f"it has no {error.filename}"
         raise UserError(f"{folder} is not the folder of a run: {missing}") from None
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(data.DataConfig, "data")
     parser.add_class_arguments(ModelConfig, "model")
-    options = {"data": saved["data"]["source"], "model": saved["model"]["net"]}
+    options = {
+        "data": saved["data"]["source"],
+        "model": saved["model"]["net"],
+    }
     cfg = parser.instantiate(parser.parse_object(options))
 
     _, val_set, spec = data.load(cfg.data)
     net: torch.nn.Module = build(cfg.model, spec)
-    names = [name for name in weights if name.startswith("net.")]
-    net.load_state_dict({name.removeprefix("net."): weights[name] for name in names})
+    module = torch.nn.ModuleDict({"net": net, "prepare": data.Prepare(spec, cfg.data)})
+    module.load_state_dict(weights)
     return cfg, net.to(device), val_set, spec

@@ -21,7 +21,13 @@ class TrainSampler(Sampler[int]):
 
     first_batch = 0
 
-    def __init__(self, samples: int, shape: tuple[int, int, int], rank: int, seed: int) -> None:
+    def __init__(
+        self,
+        samples: int,
+        shape: tuple[int, int, int],
+        rank: int,
+        seed: int,
+    ) -> None:
         """Take the shape of an epoch: micro-batches per rank, ranks, and samples of a batch."""
         self.samples = samples
         self.shape = shape
@@ -68,7 +74,12 @@ class Batches(list[list[int]]):
     """The indices of each batch: Lightning's predict sets attributes, which a list lacks."""
 
 
-def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> Batches:
+def even_batches(
+    samples: int,
+    batch_size: int,
+    ranks: int,
+    rank: int,
+) -> Batches:
     """Give each rank other samples, in equally many batches, as collectives need."""
     own = range(rank, samples, ranks)
     count = math.ceil(samples / (ranks * batch_size))
@@ -78,14 +89,20 @@ def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> Batche
 
 def load_batch(dataset: Any, indices: list[int]) -> Any:
     """Load a batch in this process."""
-    whole = whole_batches(dataset)
-    samples = whole(indices) if whole else [dataset[index] for index in indices]
-    return (collate_fn(dataset) or collate)(samples)
+    collate_samples = collate_fn(dataset) or collate
+    load_whole = whole_batches(dataset)
+    if load_whole:
+        return collate_samples(load_whole(indices))
+    return collate_samples([dataset[index] for index in indices])
 
 
 def collate(samples: Any) -> Any:
     """Return a tuple or a dict; what `__getitems__` returned as one of these is a batch already."""
-    batch = default_collate(samples) if isinstance(samples, list) else samples
+    batch = samples
+    if isinstance(samples, list):
+        batch = default_collate(samples)
     if isinstance(batch, Tensor):
         return (batch,)
-    return batch if isinstance(batch, dict) else tuple(batch)
+    if isinstance(batch, dict):
+        return batch
+    return tuple(batch)

@@ -25,13 +25,22 @@ class RunLog(SaveConfigCallback):
     CSVLogger deletes its file when a run is resumed, and has no times.
     """
 
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def save_config(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        stage: str,
+    ) -> None:
         """Give the options to the loggers, besides config.yaml."""
         self.options = yaml.safe_load(self.parser.dump(self.config, skip_none=False))
         for logger in trainer.loggers:
             logger.log_hyperparams(self.options)
 
-    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+    def on_train_start(
+        self,
+        trainer: Any,
+        pl_module: LightningModule,
+    ) -> None:
         self.file = Path(trainer.log_dir) / "metrics.jsonl"
         self.started = time.perf_counter()
         self._begin_interval(trainer)
@@ -39,11 +48,15 @@ class RunLog(SaveConfigCallback):
         if trainer.is_global_zero:
             rows = _rows(self.file, trainer.global_step)
             self.validated.update(row["step"] for row in rows if row["split"] == "val")
-            lines = [f"{json.dumps(row)}\n" for row in rows]
-            self.file.write_text("".join(lines), encoding="utf-8")
+            _replace(self.file, "".join(f"{json.dumps(row)}\n" for row in rows))
             self._write_config(trainer)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(
+        self,
+        trainer: Any,
+        pl_module: LightningModule,
+        *_: Any,
+    ) -> None:
         step = trainer.global_step
         if step == self.interval_step or step % trainer.log_every_n_steps:
             return
@@ -64,15 +77,16 @@ class RunLog(SaveConfigCallback):
     def _write(self, trainer: Any, split: str, speed: dict[str, float]) -> None:
         """Write a row and begin an interval: the speed does not count the time of a validation."""
         self._begin_interval(trainer)
-        row: dict[str, Any] = {"split": split, "step": trainer.global_step}
+        step = trainer.global_step
+        row: dict[str, Any] = {"split": split, "step": step}
         for name, value in trainer.callback_metrics.items():
-            if name.startswith(f"{split}/"):
-                row[name.removeprefix(f"{split}/")] = value.item()
+            kind, _, metric = name.partition("/")
+            if kind == split:
+                row[metric] = value.item()
         if not math.isfinite(row["loss"]):
-            step = trainer.global_step
             raise UserError(f"the loss is {row['loss']} at step {step:,}: lower model.lr")
-
-        row |= speed | {"seconds": round(self.interval_start - self.started, 3)}
+        row |= speed
+        row["seconds"] = round(self.interval_start - self.started, 3)
         if trainer.is_global_zero:
             with self.file.open("a", encoding="utf-8") as stream:
                 print(json.dumps(row), file=stream)
@@ -83,16 +97,26 @@ class RunLog(SaveConfigCallback):
         trainer.train_dataloader.waited = 0.0
 
     def _write_config(self, trainer: Any) -> None:
-        versions = {"python": platform.python_version(), "torch": torch.__version__}
         record = {
             "config": self.options,
             "steps": trainer.estimated_stepping_batches,
-            "versions": versions | {"lightning": version("lightning")},
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "lightning": version("lightning"),
+            },
             "command": sys.argv,
             "commit": _commit(),
         }
         text = json.dumps(record, indent=2)
-        self.file.with_name("config.json").write_text(f"{text}\n", encoding="utf-8")
+        _replace(self.file.with_name("config.json"), f"{text}\n")
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file that is whole even if the program is killed."""
+    temporary = file.with_suffix(".new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)
 
 
 def _rows(file: Path, last_step: int) -> list[dict[str, Any]]:
@@ -111,6 +135,12 @@ def _commit() -> str:
     describe = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
     folder = Path(__file__).parent
     with suppress(OSError):
-        done = subprocess.run(describe, cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            describe,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return done.stdout.strip()
     return ""

@@ -1,5 +1,6 @@
 """Metrics as sums and counts on the device, so that every mean over batches and ranks is exact."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,29 +16,26 @@ class Means(Metric):
     torchmetrics' MeanMetric waits for the device in each step, and has no mean over classes.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
+    names: Sequence[str] = ()
 
     def update(self, metrics: Metrics) -> None:
         """Add the sums and counts of a batch."""
-        for name, pair in metrics.items():
-            if name not in self.names:
-                self.names.append(name)
-                self._add_state(f"{name}_sum", pair[0])
-                self._add_state(f"{name}_count", pair[1])
-            getattr(self, f"{name}_sum").add_(pair[0])
-            getattr(self, f"{name}_count").add_(pair[1])
+        self.names = list(metrics)
+        for name, (total, count) in metrics.items():
+            self._add(f"{name}_sum", total)
+            self._add(f"{name}_count", count)
 
-    def _add_state(self, state: str, value: Tensor | float) -> None:
-        # some devices have no float64
-        no_float64 = self.device.type in ("mps", "xpu")
-        zeros = torch.zeros(
-            torch.as_tensor(value).shape,
-            dtype=torch.float32 if no_float64 else torch.float64,
-            device=self.device,
-        )
-        self.add_state(state, zeros, dist_reduce_fx="sum")
+    def _add(self, state: str, value: Tensor | float) -> None:
+        if not hasattr(self, state):
+            # some devices have no float64
+            no_float64 = self.device.type in ("mps", "xpu")
+            zeros = torch.zeros(
+                torch.as_tensor(value).shape,
+                dtype=torch.float32 if no_float64 else torch.float64,
+                device=self.device,
+            )
+            self.add_state(state, zeros, dist_reduce_fx="sum")
+        getattr(self, state).add_(value)
 
     def compute(self) -> dict[str, Tensor]:
         """Return each sum divided by its count; of several, the mean over those with a count."""
@@ -51,5 +49,9 @@ class Means(Metric):
 
 def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
     """Call the model with a prepared batch: by name for a dict, by position for a tuple."""
-    result: tuple[Tensor, Metrics] = net(**batch) if isinstance(batch, dict) else net(*batch)
+    result: tuple[Tensor, Metrics]
+    if isinstance(batch, dict):
+        result = net(**batch)
+    else:
+        result = net(*batch)
     return result

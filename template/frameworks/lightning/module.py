@@ -49,8 +49,9 @@ class Model(LightningModule):
         super().__init__()
         self.lr = lr  # lr_find sets it
         self.weight_decay = weight_decay
-        self.betas = (0.9, beta2)
-        self.cycle: dict[str, Any] = {"pct_start": pct_start, "div_factor": div_factor}
+        self.beta2 = beta2
+        self.pct_start = pct_start
+        self.div_factor = div_factor
         self.seed = torch.initial_seed()  # that of `seed_everything`
 
         self.net: nn.Module = build(net, spec)
@@ -72,35 +73,39 @@ class Model(LightningModule):
         micro = batch_idx % trainer.accumulate_grad_batches
         seed = (self.seed * 1_000_003 + self.global_step) * 65_537
         generator = self.seeded(seed + micro * trainer.world_size + trainer.global_rank)
-        loss, metrics = compute_loss(self.net, self.prepare(batch, True, generator))
+        prepared = self.prepare(batch, True, generator)
+        loss, metrics = compute_loss(self.net, prepared)
         self.train_means.update(metrics)
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log every `log_every_n_steps`: `self.log` in each step is slow on a tiny model."""
-        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
-            gradients = [value.grad for value in self.parameters() if value.grad is not None]
-            norm = nn.utils.get_total_norm(gradients)
-            rate = optimizer.param_groups[0]["lr"]
-            self.log_means("train", self.train_means, {"grad_norm": norm, "lr": rate})
+        step = self.global_step + 1
+        if step % self.trainer.log_every_n_steps:
+            return
+        gradients = [value.grad for value in self.parameters() if value.grad is not None]
+        self.log_means("train", self.train_means)
+        self.log("train/grad_norm", nn.utils.get_total_norm(gradients))
+        self.log("train/lr", optimizer.param_groups[0]["lr"])
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        _, metrics = compute_loss(self.net, self.prepare(batch, False, self.seeded(batch_idx)))
+        prepared = self.prepare(batch, False, self.seeded(batch_idx))
+        _, metrics = compute_loss(self.net, prepared)
         self.val_means.update(metrics)
 
     test_step = validation_step
 
     def on_validation_epoch_end(self) -> None:
-        self.log_means("val", self.val_means, {})
+        self.log_means("val", self.val_means)
 
     def on_test_epoch_end(self) -> None:
-        self.log_means("test", self.val_means, {})
+        self.log_means("test", self.val_means)
 
-    def log_means(self, split: str, means: Means, others: dict[str, Any]) -> None:
+    def log_means(self, split: str, means: Means) -> None:
         """Log exact means: `self.log(..., sync_dist=True)` logs means of the batches' means."""
-        row = means.compute() | others
+        for name, value in means.compute().items():
+            self.log(f"{split}/{name}", value, prog_bar=True)
         means.reset()
-        self.log_dict({f"{split}/{name}": value for name, value in row.items()}, prog_bar=True)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the network's predictions for a batch."""
@@ -118,31 +123,40 @@ class Model(LightningModule):
         decayed = []
         rest = []
         for name, parameter in self.net.named_parameters():
-            if parameter.requires_grad:
-                decays = parameter.ndim >= 2 and name not in exempt
-                (decayed if decays else rest).append(parameter)
-        groups = [
-            {"params": decayed, "weight_decay": self.weight_decay},
-            {"params": rest, "weight_decay": 0.0},
-        ]
+            if not parameter.requires_grad:
+                continue
+            if parameter.ndim >= 2 and name not in exempt:
+                decayed.append(parameter)
+            else:
+                rest.append(parameter)
         optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
+            [
+                {"params": decayed, "weight_decay": self.weight_decay},
+                {"params": rest, "weight_decay": 0.0},
+            ],
             lr=self.lr,
-            betas=self.betas,
+            betas=(0.9, self.beta2),
             # Lightning cannot clip before a fused optimizer in mixed precision
             fused="mixed" not in self.trainer.precision,
         )
-        schedule = {"scheduler": self.one_cycle(optimizer), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {
+                "scheduler": self.one_cycle(optimizer),
+                "interval": "step",
+            },
+        }
 
     def one_cycle(self, optimizer: Optimizer) -> OneCycleLR:
         """Return the 1cycle schedule: Smith and Topin 2018 (arXiv:1708.07120)."""
+        defaults = optimizer.defaults
         return OneCycleLR(
             optimizer,
             max_lr=[group["lr"] for group in optimizer.param_groups],
             total_steps=int(self.trainer.estimated_stepping_batches),
-            cycle_momentum="betas" in optimizer.defaults or "momentum" in optimizer.defaults,
-            **self.cycle,
+            cycle_momentum="betas" in defaults or bool(defaults.get("momentum")),
+            pct_start=self.pct_start,
+            div_factor=self.div_factor,
         )
 
     def seeded(self, number: int) -> torch.Generator:

@@ -64,13 +64,17 @@ def few_samples() -> Iterator[None]:
 
 def config(folder: Path) -> str:
     """Write the config of a small run with a checkpoint every 2 steps; return its option."""
-    options = yaml.safe_load((ROOT / "configs/default.yaml").read_text(encoding="utf-8"))
-    trainer = options["trainer"] | SMALL
-    trainer["logger"]["init_args"] |= {"save_dir": str(folder), "version": "first"}
+    recipe = (ROOT / "configs/default.yaml").read_text(encoding="utf-8")
+    options = yaml.safe_load(recipe)
+    trainer = options["trainer"]
+    trainer |= SMALL
+    logger = trainer["logger"]["init_args"]
+    logger["save_dir"] = str(folder)
+    logger["version"] = "first"
     trainer["callbacks"][1]["init_args"]["every_n_train_steps"] = 2
-    options["trainer"] = trainer
     options["model"]["compile_mode"] = "off"
     options["data"]["batch_size"] = 4
+
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "small.yaml"
     file.write_text(yaml.safe_dump(options), encoding="utf-8")
@@ -86,11 +90,19 @@ def train_here(folder: Path, *options: str, command: str = "fit") -> None:
 
 def run_ranks(module: str, *arguments: object, ranks: int, expect: int = 0) -> None:
     """Run the `__main__` part of a test module under torchrun."""
-    torchrun = ["torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone"]
-    program = ["-m", f"{PACKAGE}.tests.{module}", *map(str, arguments)]
     path = f"{ROOT}/src{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={ranks}",
+        "--standalone",
+        "-m",
+        f"{PACKAGE}.tests.{module}",
+        *map(str, arguments),
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", *torchrun, *program],
+        command,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -114,7 +126,13 @@ def rows(folder: Path, split: str) -> list[dict[str, Any]]:
 def newest(folder: Path) -> dict[str, Any]:
     """Return what of the newest checkpoint of a run does not depend on time."""
     checkpoint = torch.load(folder / "first/checkpoints/last-steps.ckpt", weights_only=True)
-    names = ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")
+    names = (
+        "global_step",
+        "state_dict",
+        "optimizer_states",
+        "lr_schedulers",
+        "Data",
+    )
     return {name: checkpoint[name] for name in names}
 
 
@@ -124,4 +142,6 @@ def equal(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(equal, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b)
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    return bool(a == b)
