@@ -1,8 +1,6 @@
 """Callbacks, loggers and a tuner with Lightning; the commands of LightningCLI, and its messages."""
 
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,17 +10,10 @@ import torch
 import yaml
 from engine import equal
 from lightning.pytorch.tuner.tuning import Tuner
-from lightning_runs import IGNORED, LightningProject, Project, rows, saved
+from lightning_runs import IGNORED, LightningProject, Project, column, rows, saved
 from matrix import ROOT
 
-pytestmark = [pytest.mark.filterwarnings(message) for message in IGNORED]
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Undo what Lightning sets for the whole process."""
-    with mock.patch.dict(os.environ):
-        yield
+pytestmark = IGNORED
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +21,10 @@ def p(lightning: LightningProject) -> Project:
     return lightning("mlp")
 
 
-def test_early_stopping_ends_the_run(p: Project, tmp_path: Path) -> None:
+def test_early_stopping_ends_the_run(
+    p: Project,
+    tmp_path: Path,
+) -> None:
     options = [
         "--trainer.callbacks+=EarlyStopping",
         "--trainer.callbacks.monitor=val/loss",
@@ -41,31 +35,49 @@ def test_early_stopping_ends_the_run(p: Project, tmp_path: Path) -> None:
     assert cli.trainer.global_step == 9, "the third validation"
 
 
-def test_average_of_the_weights_is_validated_and_saved(p: Project, tmp_path: Path) -> None:
+def test_average_of_the_weights_is_validated_and_saved(
+    p: Project,
+    tmp_path: Path,
+) -> None:
     average = ["--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.5"]
-    p.run(tmp_path / "plain", "--trainer.max_steps=12")
-    p.run(tmp_path / "mean", "--trainer.max_steps=12", *average)
-    assert rows(tmp_path / "mean") == rows(tmp_path / "plain"), "it does not change the training"
-    assert rows(tmp_path / "mean", "val") != rows(tmp_path / "plain", "val")
-    weights = saved(tmp_path / "mean")["state_dict"]
-    assert not equal(weights, saved(tmp_path / "plain")["state_dict"])
+    plain = tmp_path / "plain"
+    averaged = tmp_path / "averaged"
+    p.run(plain, "--trainer.max_steps=12")
+    p.run(averaged, "--trainer.max_steps=12", *average)
+    assert rows(averaged) == rows(plain), "it does not change the training"
+    assert rows(averaged, "val") != rows(plain, "val")
+    weights = saved(averaged)["state_dict"]
+    assert not equal(weights, saved(plain)["state_dict"])
 
 
-def test_tuner_in_python(p: Project, tmp_path: Path) -> None:
+def test_tuner_in_python(
+    p: Project,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The lines of the documentation."""
     options = ["--trainer.max_epochs=2", "--trainer.max_steps=-1"]
     config = p.arguments(tmp_path, *options)[1:]
-    with mock.patch("sys.argv", ["python"]):
-        cli = p.train.CLI(p.module.Model, p.datamodule.Data, run=False, args=config)
+    monkeypatch.setattr("sys.argv", ["python"])
+    cli = p.train.CLI(
+        p.train.Model,
+        p.train.Data,
+        run=False,
+        args=config,
+    )
     tuner = Tuner(cli.trainer)
-    assert tuner.scale_batch_size(cli.model, datamodule=cli.datamodule, max_trials=4) == 16
-    assert cli.datamodule.batch_size == 16
-    finder = tuner.lr_find(cli.model, datamodule=cli.datamodule, num_training=20)
+    data = cli.datamodule
+    tuner.scale_batch_size(cli.model, datamodule=data, max_trials=4)
+    assert data.batch_size == 16
+    finder = tuner.lr_find(cli.model, datamodule=data, num_training=20)
     assert finder is not None
     assert cli.model.lr == finder.suggestion()
 
 
-def test_every_logger_has_metrics_jsonl_in_its_folder(p: Project, tmp_path: Path) -> None:
+def test_every_logger_has_metrics_jsonl_in_its_folder(
+    p: Project,
+    tmp_path: Path,
+) -> None:
     logger = [
         "--trainer.logger=TensorBoardLogger",
         f"--trainer.logger.save_dir={tmp_path}",
@@ -73,12 +85,15 @@ def test_every_logger_has_metrics_jsonl_in_its_folder(p: Project, tmp_path: Path
         "--trainer.logger.version=a",
     ]
     p.run(tmp_path, *logger)
-    assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5, 6]
-    assert [row["step"] for row in rows(tmp_path, "val")] == [3, 6]
-    assert len(list((tmp_path / "a").glob("events.out.tfevents.*"))) == 1
+    assert column(tmp_path, "step") == [1, 2, 3, 4, 5, 6]
+    assert column(tmp_path, "step", "val") == [3, 6]
+    assert list((tmp_path / "a").glob("events.out.tfevents.*"))
 
 
-def test_commands_on_a_run(p: Project, tmp_path: Path) -> None:
+def test_commands_on_a_run(
+    p: Project,
+    tmp_path: Path,
+) -> None:
     """With the run's own config: the metrics are those of the run, whose record stays."""
     p.run(tmp_path, "--data.source.test_fraction=0.2")
     last = rows(tmp_path, "val")[-1]
@@ -89,14 +104,17 @@ def test_commands_on_a_run(p: Project, tmp_path: Path) -> None:
         f"--ckpt_path={tmp_path}/a/checkpoints/last.ckpt",
         "--trainer.logger=false",
     ]
-    metrics = p.run(tmp_path, *options, command="validate").trainer.callback_metrics
-    for name in ("loss", "accuracy"):
-        assert metrics[f"val/{name}"].item() == pytest.approx(last[name])
+    cli = p.run(tmp_path, *options, command="validate")
+    metrics = cli.trainer.callback_metrics
+    assert float(metrics["val/loss"]) == pytest.approx(last["loss"])
+    assert float(metrics["val/accuracy"]) == pytest.approx(last["accuracy"])
 
     cli = p.run(tmp_path, *options, command="test")
-    batch = load_all(p, cli, cli.datamodule.test_dataloader().dataset)
+    metrics = cli.trainer.callback_metrics
+    test_loader = cli.datamodule.test_dataloader()
+    batch = load_all(p, cli, test_loader.dataset)
     loss, _ = cli.model.net.eval()(*batch)
-    assert cli.trainer.callback_metrics["test/loss"].item() == pytest.approx(loss.item(), rel=1e-4)
+    assert float(metrics["test/loss"]) == pytest.approx(float(loss), rel=1e-4)
 
     predictions = list[torch.Tensor]()
     predict_step = p.module.Model.predict_step
@@ -113,7 +131,11 @@ def test_commands_on_a_run(p: Project, tmp_path: Path) -> None:
     assert (tmp_path / "a/metrics.jsonl").read_text() == record
 
 
-def load_all(p: Project, cli: Any, dataset: Any) -> Any:
+def load_all(
+    p: Project,
+    cli: Any,
+    dataset: Any,
+) -> Any:
     """Return the whole dataset as one prepared batch."""
     batch = p.loader.load_batch(dataset, list(range(len(dataset))))
     return cli.model.prepare(batch, False, torch.default_generator)

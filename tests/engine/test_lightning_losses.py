@@ -5,48 +5,65 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from engine import MakePackage, Package
-from lightning_runs import IGNORED, LightningProject, rows
+from lightning_runs import IGNORED, LightningProject, column, rows
 from matrix import EVERY, MODELS, ROOT
 from program import Project, run_in
 
-pytestmark = [pytest.mark.filterwarnings(message) for message in IGNORED]
+pytestmark = IGNORED
+PIP_INSTALL = [
+    sys.executable,
+    "-m",
+    "pip",
+    "install",
+    "--quiet",
+]
 STEPS = 200 if EVERY else 8
 RISE = [] if EVERY else ["pct_start=0.3"]
 """1cycle needs some steps to rise: short runs have another `pct_start` than some recipes."""
 
 
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Undo what Lightning sets for the whole process."""
-    with mock.patch.dict(os.environ):
-        yield
-
-
-def plain(p: Package, folder: Path, *options: str, ranks: int = 1) -> list[dict[str, Any]]:
+def plain(
+    p: Package,
+    folder: Path,
+    *options: str,
+    ranks: int = 1,
+) -> list[dict[str, Any]]:
     """Return the training rows of a run of plain PyTorch."""
     steps = [f"--train.steps={STEPS}", f"--train.eval_every={STEPS}"]
     rise = [f"--optim.{option}" for option in RISE]
     if ranks == 1:
-        p.train_here(folder, *steps, *options, *rise)
+        p.train_here(
+            folder,
+            *steps,
+            *options,
+            *rise,
+        )
     else:
-        p.finish(folder, *steps, *options, *rise, ranks=ranks)
+        p.finish(
+            folder,
+            *steps,
+            *options,
+            *rise,
+            ranks=ranks,
+        )
     return rows(folder)
 
 
-def compare(folder: Path, expected: list[dict[str, Any]], tolerance: float) -> None:
+def compare(
+    folder: Path,
+    expected: list[dict[str, Any]],
+    tolerance: float,
+) -> None:
     """Compare the rows of a run with Lightning."""
-    trained = rows(folder)
-    assert [row["step"] for row in trained] == list(range(1, STEPS + 1))
+    assert column(folder, "step") == list(range(1, STEPS + 1))
     for key in ("step", "loss", "grad_norm", "lr"):
         values = [row[key] for row in expected]
-        assert [row[key] for row in trained] == pytest.approx(values, rel=tolerance), key
+        assert column(folder, key) == pytest.approx(values, rel=tolerance), key
 
 
 def trainer(accumulate: int = 1) -> list[str]:
@@ -88,14 +105,24 @@ def test_losses_with_accumulation_and_ranks_are_those_of_plain_pytorch(
     tolerance: float,
 ) -> None:
     sizes = ["--train.micro_batch=8", f"--train.accumulate={accumulate}"]
-    expected = plain(package("mlp"), tmp_path / "plain", *sizes, ranks=ranks)
+    expected = plain(
+        package("mlp"),
+        tmp_path / "plain",
+        *sizes,
+        ranks=ranks,
+    )
     options = [
         *trainer(accumulate),
         "--data.batch_size=8",
         f"--trainer.devices={ranks}",
         "--trainer.strategy=ddp",
     ]
-    lightning("mlp").finish(tmp_path, *options, ranks=ranks, every=STEPS)
+    lightning("mlp").finish(
+        tmp_path,
+        *options,
+        ranks=ranks,
+        every=STEPS,
+    )
     compare(tmp_path, expected, tolerance)
 
 
@@ -105,19 +132,32 @@ def lowest(shared_folder: Path) -> Path:
     requirements = (ROOT / "template/frameworks/lightning/requirements").read_text()
     (version,) = re.findall(r'"lightning>=(\d+\.\d+),', requirements)
     folder = shared_folder / "lowest-lightning"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            environment = {key: os.environ[key] for key in os.environ if key != "PIP_CONSTRAINT"}
-            install = [*pip, f"lightning=={version}.0"]
-            subprocess.run(install, check=True, env=environment, capture_output=True)
+            environment = dict(os.environ)
+            environment.pop("PIP_CONSTRAINT", None)
+            command = [
+                *PIP_INSTALL,
+                "--no-deps",
+                f"--target={folder}",
+                f"lightning=={version}.0",
+            ]
+            subprocess.run(
+                command,
+                check=True,
+                env=environment,
+                capture_output=True,
+            )
     return folder
 
 
 @pytest.mark.test_all
 @pytest.mark.slow
-def test_lowest_version_trains_resumes_and_validates(project: Project, lowest: Path) -> None:
+def test_lowest_version_trains_resumes_and_validates(
+    project: Project,
+    lowest: Path,
+) -> None:
     """With warnings as errors, as in all rendered tests.
 
     The highest version is the one that is installed here.
@@ -125,8 +165,23 @@ def test_lowest_version_trains_resumes_and_validates(project: Project, lowest: P
     folder = project("lightning", "mlp")
     search = {"PYTHONPATH": f"{lowest}{os.pathsep}{folder / 'src'}"}
     find = "from importlib.util import find_spec; print(find_spec('lightning').origin)"
-    assert run_in(folder, sys.executable, "-c", find, **search).stdout.startswith(str(lowest))
-    tests = ["src/proj/tests/test_train.py", "-k", "" if EVERY else "loss_falls"]
-    pytest_here = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = run_in(folder, *pytest_here, *tests, **search)
+    origin = run_in(
+        folder,
+        sys.executable,
+        "-c",
+        find,
+        **search,
+    ).stdout
+    assert origin.startswith(str(lowest))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "src/proj/tests/test_train.py",
+    ]
+    command += [] if EVERY else ["-k", "loss_falls"]
+    done = run_in(folder, *command, **search)
     assert done.returncode == 0, done.stdout

@@ -5,13 +5,11 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -20,15 +18,8 @@ from lightning_runs import IGNORED, LightningProject, Project, rows, saved
 from matrix import EVERY
 from warm import run_python
 
-pytestmark = [pytest.mark.filterwarnings(message) for message in IGNORED]
+pytestmark = IGNORED
 STEPS = ["--trainer.max_steps=120", "--trainer.val_check_interval=30"]
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Undo what Lightning sets for the whole process."""
-    with mock.patch.dict(os.environ):
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +28,10 @@ def p(lightning: LightningProject) -> Project:
 
 
 @pytest.fixture(scope="session")
-def whole(p: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(
+    p: Project,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """A run of 120 steps without a stop."""
     folder = tmp_path_factory.mktemp("whole")
     p.finish(folder, *STEPS, every=7)
@@ -64,16 +58,35 @@ def lines(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_kill_at_random_moments_changes_nothing(p: Project, tmp_path: Path, whole: Path) -> None:
+def test_kill_at_random_moments_changes_nothing(
+    p: Project,
+    tmp_path: Path,
+    whole: Path,
+) -> None:
     rng = random.Random(3)  # noqa: S311
     program = tmp_path / "program.py"
     program.write_text(KILL.format(p.name))
-    arguments = p.arguments(tmp_path, *STEPS, "--ckpt_path=last", every=7)
+    arguments = p.arguments(
+        tmp_path,
+        *STEPS,
+        "--ckpt_path=last",
+        every=7,
+    )
     for part in range(1, 7 if EVERY else 4):
         moment = [str(14 * part + rng.randrange(14)), str(0.03 * rng.random())]
-        done = run_python(p.root, str(program), *moment, *arguments)
+        done = run_python(
+            p.root,
+            str(program),
+            *moment,
+            *arguments,
+        )
         assert done.returncode == -signal.SIGKILL, done.stderr
-    printed = p.finish(tmp_path, *STEPS, "--ckpt_path=last", every=7)
+    printed = p.finish(
+        tmp_path,
+        *STEPS,
+        "--ckpt_path=last",
+        every=7,
+    )
     assert "Restored all states" in printed
     assert equal(saved(tmp_path), saved(whole))
     assert rows(tmp_path) == rows(whole)
@@ -116,17 +129,32 @@ def test_requeued_job_of_slurm_continues(
         "            os.kill(os.getpid(), signal.SIGKILL)\n"  # after 90 seconds, in a real job
     )
     options = [*STEPS, "--trainer.callbacks+=stop.Stop"]
-    p.finish(tmp_path, *options, every=100, expect=-signal.SIGKILL, STOP="1", **slurm)
+    p.finish(
+        tmp_path,
+        *options,
+        every=100,
+        expect=-signal.SIGKILL,
+        STOP="1",
+        **slurm,
+    )
     assert (tmp_path / "requeued").read_text() == "requeue 17\n"
     assert torch.load(tmp_path / "a/hpc_ckpt_1.ckpt", weights_only=True)["global_step"] == 43
-    printed = p.finish(tmp_path, *options, every=7, **slurm)
+    printed = p.finish(
+        tmp_path,
+        *options,
+        every=7,
+        **slurm,
+    )
     assert "a/hpc_ckpt_1.ckpt" in printed
     assert equal(saved(tmp_path), saved(whole))
     assert rows(tmp_path) == rows(whole)
 
 
 @pytest.mark.slow
-def test_signals_end_a_run_without_a_checkpoint(p: Project, tmp_path: Path) -> None:
+def test_signals_end_a_run_without_a_checkpoint(
+    p: Project,
+    tmp_path: Path,
+) -> None:
     """Only SLURM's requeue saves one; so `every_n_train_steps` says how many steps are lost."""
     for number, status in ((signal.SIGTERM, 0), (signal.SIGINT, 1)):
         folder = tmp_path / number.name
@@ -143,7 +171,10 @@ def test_signals_end_a_run_without_a_checkpoint(p: Project, tmp_path: Path) -> N
 class Code:
     """Creates a file when it is unpickled."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(
+        self,
+        file: Path,
+    ) -> None:
         self.file = file
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -151,7 +182,11 @@ class Code:
 
 
 @pytest.mark.parametrize("command", ["fit", "validate"])
-def test_checkpoint_with_code_is_refused(p: Project, tmp_path: Path, command: str) -> None:
+def test_checkpoint_with_code_is_refused(
+    p: Project,
+    tmp_path: Path,
+    command: str,
+) -> None:
     torch.save({"state_dict": Code(tmp_path / "executed")}, tmp_path / "hostile.ckpt")
     with pytest.raises(Exception, match="Weights only load failed"):
         p.run(tmp_path, f"--ckpt_path={tmp_path}/hostile.ckpt", command=command)
@@ -175,7 +210,10 @@ def test_checkpoint_with_code_at_a_url_is_refused(
     assert not (tmp_path / "executed").exists()
 
 
-def test_run_with_code_in_its_weights_is_not_loaded(p: Project, tmp_path: Path) -> None:
+def test_run_with_code_in_its_weights_is_not_loaded(
+    p: Project,
+    tmp_path: Path,
+) -> None:
     p.run(tmp_path)
     torch.save({"state_dict": Code(tmp_path / "executed")}, tmp_path / "a/checkpoints/best.ckpt")
     with pytest.raises(Exception, match="Weights only load failed"):
@@ -184,10 +222,18 @@ def test_run_with_code_in_its_weights_is_not_loaded(p: Project, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_metrics_of_two_ranks_are_those_of_one(p: Project, tmp_path: Path) -> None:
+def test_metrics_of_two_ranks_are_those_of_one(
+    p: Project,
+    tmp_path: Path,
+) -> None:
     """Of 456 and 113 rows, in batches of 16; each sample counts once."""
     options = ["--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.max_steps=2"]
-    p.finish(tmp_path, *options, "--trainer.val_check_interval=2", ranks=2)
+    p.finish(
+        tmp_path,
+        *options,
+        "--trainer.val_check_interval=2",
+        ranks=2,
+    )
     (two,) = rows(tmp_path, "val")
 
     checkpoint = f"--ckpt_path={tmp_path}/a/checkpoints/last.ckpt"
