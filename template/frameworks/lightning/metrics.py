@@ -49,9 +49,5 @@ class Means(Metric):
 
 def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
     """Call the model with a prepared batch: by name for a dict, by position for a tuple."""
-    result: tuple[Tensor, Metrics]
-    if isinstance(batch, dict):
-        result = net(**batch)
-    else:
-        result = net(*batch)
+    result: tuple[Tensor, Metrics] = net(**batch) if isinstance(batch, dict) else net(*batch)
     return result
