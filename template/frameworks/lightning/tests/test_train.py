@@ -75,7 +75,7 @@ def kill(model: Model, *_: Any) -> None:
 
 if __name__ == "__main__":
     path, action = sys.argv[1:]
-    options = []
+    options: list[str] = []
     if os.environ["WORLD_SIZE"] == "2":
         options += RANKS
     if action == "resumed":
