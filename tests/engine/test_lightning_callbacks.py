@@ -114,7 +114,7 @@ def test_commands_on_a_run(
     test_loader = cli.datamodule.test_dataloader()
     batch = load_all(p, cli, test_loader.dataset)
     loss, _ = cli.model.net.eval()(*batch)
-    assert float(metrics["test/loss"]) == pytest.approx(float(loss), rel=1e-4)
+    assert float(metrics["test/loss"]) == pytest.approx(loss.item(), rel=1e-4)
 
     predictions = list[torch.Tensor]()
     predict_step = p.module.Model.predict_step
