@@ -1,4 +1,4 @@
-"""Sample order, and a DataLoader that continues with the next sample after a restart."""
+"""Sample order, and a DataLoader that may begin within an epoch."""
 
 import math
 import time
@@ -14,87 +14,95 @@ from .contracts import collate_fn, whole_batches
 
 
 class TrainSampler(Sampler[int]):
-    """Whole global batches, in an order that depends on (seed, epoch); the ranks take micro-batches in turn."""
+    """Whole global batches, in an order that depends on (seed, epoch).
+
+    The ranks take micro-batches in turn.
+    """
+
+    first_batch = 0
 
     def __init__(
-        self, samples: int, batch_size: int, accumulate: int, ranks: int, rank: int, seed: int
+        self,
+        samples: int,
+        shape: tuple[int, int, int],
+        rank: int,
+        seed: int,
     ) -> None:
-        self.samples, self.batch_size, self.ranks, self.rank, self.seed = (
-            samples,
-            batch_size,
-            ranks,
-            rank,
-            seed,
-        )
-        self.batches = samples // (batch_size * accumulate * ranks) * accumulate
-        self.epoch = self.first = 0
+        """Take the shape of an epoch: micro-batches per rank, ranks, and samples of a batch."""
+        self.samples = samples
+        self.shape = shape
+        self.rank = rank
+        self.seed = seed
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Shuffle again: Lightning calls this before each epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.batches * self.batch_size
+        batches, _, batch_size = self.shape
+        return batches * batch_size
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(self.samples, generator=generator)[: len(self) * self.ranks]
-        own = order.view(self.batches, self.ranks, self.batch_size)[:, self.rank]
-        return iter(own[self.first :].flatten().tolist())
+        order = torch.randperm(self.samples, generator=generator)[: math.prod(self.shape)]
+        own = order.view(self.shape)[self.first_batch :, self.rank]
+        return iter(own.flatten().tolist())
 
 
 class TrainLoader(DataLoader[Any]):
-    """A DataLoader that may begin within an epoch, and measures how long the loop waits for its batches."""
+    """A DataLoader that may begin within an epoch, and measures how long the loop waits for it."""
 
-    first = 0  # batches to skip in the first epoch
-    waited = 0.0  # seconds
+    first_batch = 0
+    """Of the first epoch."""
+    waited = 0.0
+    """Seconds."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        sampler: Any = self.sampler
+        sampler.first_batch = self.first_batch
+        self.first_batch = 0
         begin = time.perf_counter()
-        self.sampler.first, self.first = self.first, 0  # type: ignore[attr-defined]
-        for (
-            batch
-        ) in super().__iter__():  # begins with the first `next`, after Lightning's `set_epoch`
+        # begins with the first `next`, after Lightning's `set_epoch`
+        for batch in super().__iter__():
             self.waited += time.perf_counter() - begin
             yield batch
             begin = time.perf_counter()
 
-    def state_dict(self) -> dict[str, int]:
-        """Return nothing: the data module saves the position.
-
-        Lightning warns if a loader has no such method.
-        """
-        return {}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Do nothing."""
-
 
 class Batches(list[list[int]]):
-    """The indices of each batch; Lightning's predict copies the attributes of a batch sampler, which a list lacks."""
+    """The indices of each batch: Lightning's predict sets attributes, which a list lacks."""
 
 
-def even_batches(samples: int, batch_size: int, ranks: int, rank: int) -> Batches:
-    """Split each sample once over the ranks, in equally many batches per rank, as collectives need."""
-    own, count = range(rank, samples, ranks), math.ceil(samples / (ranks * batch_size))
+def even_batches(
+    samples: int,
+    batch_size: int,
+    ranks: int,
+    rank: int,
+) -> Batches:
+    """Give each rank other samples, in equally many batches, as collectives need."""
+    own = range(rank, samples, ranks)
+    count = math.ceil(samples / (ranks * batch_size))
     ends = [len(own) * part // count for part in range(count + 1)]
     return Batches(list(own[begin:end]) for begin, end in pairwise(ends))
 
 
 def load_batch(dataset: Any, indices: list[int]) -> Any:
     """Load a batch in this process."""
-    whole = whole_batches(dataset)
-    samples = whole(indices) if whole else [dataset[index] for index in indices]
-    return (collate_fn(dataset) or collate)(samples)
+    collate_samples = collate_fn(dataset) or collate
+    load_whole = whole_batches(dataset)
+    if load_whole:
+        return collate_samples(load_whole(indices))
+    return collate_samples([dataset[index] for index in indices])
 
 
-def collate(batch: Any) -> Any:
-    """Stack a list of samples; what `__getitems__` returned as a tuple or a dict is a batch already."""
-    found = default_collate(batch) if isinstance(batch, list) else batch
-    return (
-        found
-        if isinstance(found, dict)
-        else (found,)
-        if isinstance(found, Tensor)
-        else tuple(found)
-    )
+def collate(samples: Any) -> Any:
+    """Return a tuple or a dict; what `__getitems__` returned as one of these is a batch already."""
+    batch = samples
+    if isinstance(samples, list):
+        batch = default_collate(samples)
+    if isinstance(batch, Tensor):
+        return (batch,)
+    if isinstance(batch, dict):
+        return batch
+    return tuple(batch)

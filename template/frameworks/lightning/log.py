@@ -1,8 +1,8 @@
-"""The record of a run: metrics.jsonl, a row of metrics per line, and config.json, its options, versions and commit."""
+"""The record of a run: metrics.jsonl, and config.json with its options, versions and commit."""
 
-import gc
 import json
 import math
+import platform
 import subprocess
 import sys
 import time
@@ -11,118 +11,136 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from .errors import UserError
 
 
-class SaveConfig(SaveConfigCallback):
-    """Saves config.yaml as LightningCLI does, and gives the options to the loggers."""
+class RunLog(SaveConfigCallback):
+    """Saves the options, and a row of metrics every `log_every_n_steps` and per validation.
 
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    CSVLogger deletes its file when a run is resumed, and has no times.
+    """
+
+    def save_config(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        stage: str,
+    ) -> None:
+        """Give the options to the loggers, besides config.yaml."""
+        self.options = yaml.safe_load(self.parser.dump(self.config, skip_none=False))
         for logger in trainer.loggers:
-            logger.log_hyperparams(yaml.safe_load(self.parser.dump(self.config, skip_none=False)))
+            logger.log_hyperparams(self.options)
 
+    def on_train_start(
+        self,
+        trainer: Any,
+        pl_module: LightningModule,
+    ) -> None:
+        self.file = Path(trainer.log_dir) / "metrics.jsonl"
+        self.started = time.perf_counter()
+        self._begin_interval(trainer)
+        self.validated = set[int]()
+        if trainer.is_global_zero:
+            rows = _rows(self.file, trainer.global_step)
+            self.validated.update(row["step"] for row in rows if row["split"] == "val")
+            _replace(self.file, "".join(f"{json.dumps(row)}\n" for row in rows))
+            self._write_config(trainer)
 
-class MetricsLog(Callback):
-    """Writes a row every `log_every_n_steps` and one per validation, into the folder of the logger."""
-
-    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
-        self.file, self.started, self.last_step = (
-            folder / "metrics.jsonl",
-            time.perf_counter(),
-            trainer.global_step,
-        )
-        self.begin, self.waited = self.started, 0.0
-        # step of the last validation before a resume, which Lightning may repeat
-        self.validated = -1
-        gc.freeze()  # the garbage collector skips what exists now
-        if trainer.is_global_zero and not trainer.fast_dev_run:  # which has no config.yaml
-            config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-            versions = {name: version(name) for name in ("lightning", "torch")} | {
-                "python": sys.version.split()[0]
-            }
-            about = {"versions": versions, "commit": _commit(), "command": sys.argv}
-            record = {"config": config, "steps": trainer.estimated_stepping_batches, **about}
-            (folder / "config.json").write_text(
-                json.dumps(record, indent=2) + "\n", encoding="utf-8"
-            )
-            lines, kept = (
-                self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else [],
-                "",
-            )
-            with suppress(ValueError):  # of a line that a crash cut off
-                for line in lines:  # a resumed run repeats the steps after its checkpoint
-                    row = json.loads(line)
-                    if row["step"] <= self.last_step:
-                        kept += f"{line}\n"
-                        self.validated = row["step"] if row["split"] == "val" else self.validated
-            self.file.write_text(kept, encoding="utf-8")
-
-    def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, *_: Any) -> None:
-        steps = trainer.global_step - self.last_step
-        if (
-            steps == 0 or trainer.global_step % trainer.log_every_n_steps
-        ):  # also called for each micro-batch
+    def on_train_batch_end(
+        self,
+        trainer: Any,
+        pl_module: LightningModule,
+        *_: Any,
+    ) -> None:
+        step = trainer.global_step
+        if step == self.interval_step or step % trainer.log_every_n_steps:
             return
-        seconds, waited = (
-            time.perf_counter() - self.begin,
-            trainer.train_dataloader.waited - self.waited,
-        )
-        samples = (
-            steps
-            * trainer.accumulate_grad_batches
-            * trainer.datamodule.batch_size
-            * trainer.world_size
-        )
+        seconds = time.perf_counter() - self.interval_start
+        batches = (step - self.interval_step) * trainer.accumulate_grad_batches
+        samples = batches * trainer.datamodule.batch_size * trainer.world_size
         speed = {
             "samples_per_second": round(samples / seconds, 1),
-            "data_wait": round(waited / seconds, 4),
+            "data_wait": round(trainer.train_dataloader.waited / seconds, 4),
         }
-        self.write(trainer, "train", speed)
+        self._write(trainer, "train", speed)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self.write(trainer, "val", {})
+    def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        # Lightning may repeat the validation of a checkpoint's step
+        if not trainer.sanity_checking and trainer.global_step not in self.validated:
+            self._write(trainer, "val", {})
 
-    def write(self, trainer: Any, split: str, speed: dict[str, float]) -> None:
-        """Write a row, and begin a new interval: the next row does not count a validation's time."""
-        self.begin, self.last_step = time.perf_counter(), trainer.global_step
-        self.waited = trainer.train_dataloader.waited
-        logged = trainer.callback_metrics.items()
-        values = {
-            name.removeprefix(f"{split}/"): it.item()
-            for name, it in logged
-            if name.startswith(f"{split}/")
-        }
-        if not math.isfinite(values["loss"]):
-            raise UserError(
-                f"the loss is {values['loss']} at step {self.last_step:,}: lower model.lr"
-            )
-        repeated = split == "val" and self.last_step == self.validated
-        if trainer.is_global_zero and not trainer.fast_dev_run and not repeated:
-            row = {"split": split, "step": self.last_step, **values, **speed}
+    def _write(self, trainer: Any, split: str, speed: dict[str, float]) -> None:
+        """Write a row and begin an interval: the speed does not count the time of a validation."""
+        self._begin_interval(trainer)
+        step = trainer.global_step
+        row: dict[str, Any] = {"split": split, "step": step}
+        for name, value in trainer.callback_metrics.items():
+            kind, _, metric = name.partition("/")
+            if kind == split:
+                row[metric] = value.item()
+        if not math.isfinite(row["loss"]):
+            raise UserError(f"the loss is {row['loss']} at step {step:,}: lower model.lr")
+        row |= speed
+        row["seconds"] = round(self.interval_start - self.started, 3)
+        if trainer.is_global_zero:
             with self.file.open("a", encoding="utf-8") as stream:
-                stream.write(
-                    json.dumps(row | {"seconds": round(self.begin - self.started, 3)}) + "\n"
-                )
+                print(json.dumps(row), file=stream)
+
+    def _begin_interval(self, trainer: Any) -> None:
+        self.interval_start = time.perf_counter()
+        self.interval_step = trainer.global_step
+        trainer.train_dataloader.waited = 0.0
+
+    def _write_config(self, trainer: Any) -> None:
+        record = {
+            "config": self.options,
+            "steps": trainer.estimated_stepping_batches,
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "lightning": version("lightning"),
+            },
+            "command": sys.argv,
+            "commit": _commit(),
+        }
+        text = json.dumps(record, indent=2)
+        _replace(self.file.with_name("config.json"), f"{text}\n")
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file that is whole even if the program is killed."""
+    temporary = file.with_suffix(".new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)
+
+
+def _rows(file: Path, last_step: int) -> list[dict[str, Any]]:
+    """Return the rows up to a step: a resumed run repeats those after its checkpoint."""
+    rows = []
+    with suppress(FileNotFoundError, ValueError):  # a crash may have cut off the last line
+        for line in file.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if row["step"] <= last_step:
+                rows.append(row)
+    return rows
 
 
 def _commit() -> str:
     """Return the commit of this code, with -dirty if files differ from it; empty without git."""
-    git = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--dirty",
-    ]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:
-        return ""
+    describe = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
+    folder = Path(__file__).parent
+    with suppress(OSError):
+        done = subprocess.run(
+            describe,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout.strip()
+    return ""

@@ -1,4 +1,4 @@
-"""Train, validate, test or predict with LightningCLI: every option of the Trainer, callbacks and loggers included.
+"""Train, validate, test or predict with LightningCLI and every option of the Trainer.
 
 python -m <package>.train fit --config configs/default.yaml --trainer.devices 8 --model.lr 3e-4
 python -m <package>.train fit --config configs/default.yaml --trainer.logger.version first
@@ -12,6 +12,7 @@ import sys
 import warnings
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from jsonargparse import set_parsing_settings
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -19,19 +20,25 @@ from torch.optim import Optimizer
 
 from .datamodule import Data
 from .errors import UserError, one_line
-from .log import SaveConfig
+from .log import RunLog
 from .model import ModelConfig
 from .module import Model
 
+EXPECTED_WARNINGS = (
+    "not have many workers",  # data in memory needs none
+    "smaller than the logging interval",  # rows continue over epochs
+    "dirpath has changed",  # of `validate`
+    "custom batch sampler",  # of `predict`
+    "dataloader is not resumable",  # the data module is
+)
+
 
 class CLI(LightningCLI):
-    """LightningCLI whose model takes the shapes of the data, and whose schedules advance with each optimizer step."""
+    """LightningCLI for a model that needs the shapes of the data."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.link_arguments("data.spec", "model.spec", apply_on="instantiate")
         parser.link_arguments("data.source", "model.source", apply_on="instantiate")
-        parser.link_arguments("seed_everything", "data.seed")
-        parser.link_arguments("seed_everything", "model.seed")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse twice: first for the network's size, whose values are then the defaults."""
@@ -48,39 +55,42 @@ class CLI(LightningCLI):
         if options.get("lr_scheduler") and not options.get("optimizer"):
             raise UserError("--lr_scheduler has no effect without --optimizer: give both")
         if "ckpt_path" in options:
-            options.weights_only = (
-                True  # a checkpoint cannot execute code; Lightning's default trusts one from a URL
-            )
+            # a checkpoint cannot execute code; Lightning's default trusts one from a URL
+            options.weights_only = True
 
     @staticmethod
     def configure_optimizers(
         lightning_module: Any, optimizer: Optimizer, lr_scheduler: Any = None
     ) -> dict[str, Any]:
-        """Use what `--optimizer` and `--lr_scheduler` name; without the latter, 1cycle up to the optimizer's rate."""
+        """Advance `--lr_scheduler` with each step; without it, use 1cycle.
+
+        ReduceLROnPlateau advances with each epoch.
+        """
         schedule = lr_scheduler or lightning_module.one_cycle(optimizer)
-        # of ReduceLROnPlateau, which needs a validation in each epoch
         monitor = getattr(schedule, "monitor", None)
-        found = {
-            "scheduler": schedule,
-            "interval": "epoch" if monitor else "step",
-            "monitor": monitor,
-        }
-        return {"optimizer": optimizer, "lr_scheduler": found}
+        interval = "epoch" if monitor else "step"
+        options = {"scheduler": schedule, "interval": interval, "monitor": monitor}
+        return {"optimizer": optimizer, "lr_scheduler": options}
 
 
 def main() -> None:
     """Run the subcommand of the command line."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    usual = "not have many workers|smaller than the logging interval|dirpath has changed|custom batch sampler"
-    # of data in memory, rows over epochs, `validate`, `predict`
-    warnings.filterwarnings("ignore", f".*({usual})")
-    save = SaveConfig if "fit" in sys.argv else None
-    own = {"use_distributed_sampler": False}  # the data module splits the samples over the ranks
-    # Lightning destroys only NCCL's group at exit; the threads of gloo's can abort the end of
-    # Python.
+    for message in EXPECTED_WARNINGS:
+        warnings.filterwarnings("ignore", f"[\\s\\S]*{message}")
+    torch.set_float32_matmul_precision("high")
+    # Lightning destroys NCCL's group alone at exit; gloo's threads can abort the end of Python
     atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
     with one_line():
-        CLI(Model, Data, save, {"overwrite": True}, trainer_defaults=own, seed_everything_default=0)
+        CLI(
+            Model,
+            Data,
+            save_config_callback=RunLog if "fit" in sys.argv else None,
+            save_config_kwargs={"overwrite": True},
+            # the data module splits the samples over the ranks
+            trainer_defaults={"use_distributed_sampler": False},
+            seed_everything_default=0,
+        )
 
 
 if __name__ == "__main__":

@@ -19,24 +19,24 @@ from .. import data
 from ..data import DataConfig
 from ..train import main
 
-ROOT, PACKAGE = Path(__file__).parents[3], Path(__file__).parents[1].name
-SMALL: dict[str, Any] = {
+ROOT = Path(__file__).parents[3]
+PACKAGE = Path(__file__).parents[1].name
+SMALL = {
     "max_epochs": None,
     "max_steps": 12,
     "val_check_interval": 4,
     "check_val_every_n_epoch": None,
-}
-SMALL |= {
+    "log_every_n_steps": 2,
     "accelerator": "cpu",
     "devices": 1,
     "num_nodes": 1,
     "strategy": "auto",
     "precision": "32-true",
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
 }
-SMALL |= {"log_every_n_steps": 2, "enable_progress_bar": False, "enable_model_summary": False}
-if (
-    os.environ.setdefault("OMP_NUM_THREADS", "1") == "1"
-):  # for the programs that tests start as well
+# for the programs that tests start as well
+if os.environ.setdefault("OMP_NUM_THREADS", "1") == "1":
     torch.set_num_threads(1)  # sums depend on the number of threads
 
 
@@ -52,7 +52,7 @@ load_all = functools.cache(data.load)
 
 @contextmanager
 def few_samples() -> Iterator[None]:
-    """Train with 36 samples, which are 9 small batches; validate with 11, whose last batch is smaller."""
+    """Train with 36 samples, which are 9 small batches; validate with 11."""
 
     def load(cfg: DataConfig) -> tuple[Any, Any, Any]:
         train_set, val_set, spec = load_all(cfg)
@@ -62,16 +62,23 @@ def few_samples() -> Iterator[None]:
         yield
 
 
-def config(folder: Path, every: int = 2) -> str:
-    """Write configs/default.yaml with a small run and a checkpoint every few steps; return the option that names it."""
-    found = yaml.safe_load((ROOT / "configs/default.yaml").read_text(encoding="utf-8"))
-    found["trainer"] |= SMALL
-    found["trainer"]["logger"]["init_args"] |= {"save_dir": str(folder), "version": "first"}
-    found["trainer"]["callbacks"][1]["init_args"]["every_n_train_steps"] = every
-    found["model"]["compile_mode"], found["data"]["batch_size"] = "off", 4
+def config(folder: Path) -> str:
+    """Write the config of a small run with a checkpoint every 2 steps; return its option."""
+    recipe = (ROOT / "configs/default.yaml").read_text(encoding="utf-8")
+    options = yaml.safe_load(recipe)
+    trainer = options["trainer"]
+    trainer |= SMALL
+    logger = trainer["logger"]["init_args"]
+    logger["save_dir"] = str(folder)
+    logger["version"] = "first"
+    trainer["callbacks"][1]["init_args"]["every_n_train_steps"] = 2
+    options["model"]["compile_mode"] = "off"
+    options["data"]["batch_size"] = 4
+
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "small.yaml").write_text(yaml.safe_dump(found), encoding="utf-8")
-    return f"--config={folder}/small.yaml"
+    file = folder / "small.yaml"
+    file.write_text(yaml.safe_dump(options), encoding="utf-8")
+    return f"--config={file}"
 
 
 @few_samples()
@@ -83,36 +90,50 @@ def train_here(folder: Path, *options: str, command: str = "fit") -> None:
 
 def run_ranks(module: str, *arguments: object, ranks: int, expect: int = 0) -> None:
     """Run the `__main__` part of a test module under torchrun."""
+    path = f"{ROOT}/src{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     command = [
         sys.executable,
         "-m",
         "torch.distributed.run",
         f"--nproc-per-node={ranks}",
         "--standalone",
+        "-m",
+        f"{PACKAGE}.tests.{module}",
+        *map(str, arguments),
     ]
-    command += ["-m", f"{PACKAGE}.tests.{module}", *map(str, arguments)]
-    path = f"{ROOT}/src{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    variables = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == expect, done.stdout + done.stderr
 
 
 def rows(folder: Path, split: str) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl without times."""
-    found = [json.loads(line) for line in (folder / "first/metrics.jsonl").read_text().splitlines()]
-    times = {"seconds", "samples_per_second", "data_wait"}
-    return [
-        {key: row[key] for key in row if key not in times} for row in found if row["split"] == split
-    ]
+    kept = []
+    for line in (folder / "first/metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        for key in ("seconds", "samples_per_second", "data_wait"):
+            row.pop(key, None)
+        if row["split"] == split:
+            kept.append(row)
+    return kept
 
 
 def newest(folder: Path) -> dict[str, Any]:
-    """Return the newest checkpoint of a run."""
-    found = torch.load(folder / "first/checkpoints/last-steps.ckpt", weights_only=True)
-    return {
-        key: found[key]
-        for key in ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "Data")
-    }
+    """Return what of the newest checkpoint of a run does not depend on time."""
+    checkpoint = torch.load(folder / "first/checkpoints/last-steps.ckpt", weights_only=True)
+    names = (
+        "global_step",
+        "state_dict",
+        "optimizer_states",
+        "lr_schedulers",
+        "Data",
+    )
+    return {name: checkpoint[name] for name in names}
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -121,4 +142,6 @@ def equal(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(equal, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b)
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    return bool(a == b)
