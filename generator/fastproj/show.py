@@ -120,10 +120,11 @@ def added(
     lines = [f"{verb} {', '.join(names)} to {root}, from {result.after}."]
     lines += [f"  {name} is required" for name in names if name not in asked]
     lines += [*_changes(result), "", "How to use it:"]
+    packages: list[str] = []
     for component in components:
+        packages += component.entry.get("packages", [])
         if component.entry.get("kind") != "library":
             lines.append(_use(component))
-    packages = [package for one in components for package in one.entry.get("packages", [])]
     if packages:
         lines.append(f"  make setup, which installs {', '.join(packages)}")
     return "\n".join([*lines, "", *_diff_or_next_steps(result, dry_run)])

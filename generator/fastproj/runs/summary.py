@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from itertools import chain
 
 from .diagnosis import compare, diagnose, duration, lowest
 from .run import Row, Run, printable
@@ -35,7 +36,7 @@ def _facts(run: Run) -> dict[str, str]:
     if trained := run.of("train", "loss"):
         facts["training loss"] = _last(trained, "loss")
     validated = run.of("val", "step")
-    metrics = {name for row in validated for name in row} - {"split", "step", "seconds", "loss"}
+    metrics = set[str]().union(*validated) - {"split", "step", "seconds", "loss"}
     for name in ["loss", *sorted(metrics)]:
         if rows := run.of("val", name):
             facts[f"validation {name}"] = _last(rows, name)
@@ -69,8 +70,11 @@ def _shares(run: Run) -> dict[str, str]:
 
 def options(runs: list[Run]) -> Table:
     """Return all options of each run."""
-    names = dict.fromkeys(name for run in runs for name in run.options)
-    return {printable(name): [_value(run, name) for run in runs] for name in names}
+    names = dict.fromkeys(chain.from_iterable(run.options for run in runs))
+    table: Table = {}
+    for name in names:
+        table[printable(name)] = [_value(run, name) for run in runs]
+    return table
 
 
 def differing(runs: list[Run]) -> Table:
@@ -105,7 +109,9 @@ def findings(runs: list[Run]) -> list[str]:
     """Return the diagnosis of each run, and what a comparison says."""
     if len(runs) == 1:
         return diagnose(runs[0])
-    sentences = [f"{run.name}: {sentence}" for run in runs for sentence in diagnose(run)]
+    sentences = []
+    for run in runs:
+        sentences += [f"{run.name}: {sentence}" for sentence in diagnose(run)]
     return sentences + compare(runs, differing(runs))
 
 

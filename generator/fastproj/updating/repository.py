@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,8 @@ class Repository:
         paths = crlf & rendered
         if crlf - rendered:
             paths |= rendered - ours.keys()  # possibly renamed by the user
-        for file in [folder / path for path in paths for folder in (old, new)]:
+        for path, folder in product(paths, (old, new)):
+            file = folder / path
             content = file.read_bytes() if file.is_file() and not file.is_symlink() else b"\0"
             if not re.search(rb"\0|\r\n", content):
                 file.write_bytes(content.replace(b"\n", b"\r\n"))

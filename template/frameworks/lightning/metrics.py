@@ -10,7 +10,7 @@ from torchmetrics import Metric
 from .contracts import Metrics
 
 
-class Means(Metric):
+class Means(Metric):  # type: ignore[misc, unused-ignore]  # mypy may not read torchmetrics
     """The means of a model's metrics, over the batches since `reset` and over all ranks.
 
     torchmetrics' MeanMetric waits for the device in each step, and has no mean over classes.

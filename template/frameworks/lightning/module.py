@@ -80,8 +80,8 @@ class Model(LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log every `log_every_n_steps`: `self.log` in each step is slow on a tiny model."""
-        step = self.global_step + 1
-        if step % self.trainer.log_every_n_steps:
+        trainer: Any = self.trainer
+        if (self.global_step + 1) % trainer.log_every_n_steps:
             return
         gradients = [value.grad for value in self.parameters() if value.grad is not None]
         self.log_means("train", self.train_means)

@@ -42,9 +42,10 @@ class BatchPlan:
         accumulate = cfg.micro_batches(ranks)
         global_batch = cfg.micro_batch * ranks * accumulate
         if global_batch > samples:
-            batch = f"the global batch of {global_batch} samples"
-            too_large = f"{batch} is larger than the training set of {samples}"
-            raise UserError(f"{too_large}: lower train.micro_batch")
+            raise UserError(
+                f"the global batch of {global_batch} samples is larger than the training set of "
+                f"{samples}: lower train.micro_batch"
+            )
         per_epoch = samples // global_batch
         return cls(
             samples=samples,
