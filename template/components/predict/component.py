@@ -76,22 +76,25 @@ def predict(options: argparse.Namespace) -> None:
         images = sample(options.count, generator)
         save_grid(images, folder / "samples.png")
         return
-    kind = kind_of(spec)
     names = [f"{number:05}" for number in range(len(dataset))]
+    kind = kind_of(spec)
     if options.files:
         names, dataset = read_files(kind, options.files, spec, cfg.data)
     prepare = data.Prepare(spec, cfg.data)
     outputs = predictions(net, dataset, prepare, options.batch)
     rows: list[Row] = []
-    for name, (output, target) in zip(
-        names,
-        outputs,
-        strict=True,
-    ):
+    for name, (output, target) in zip(names, outputs, strict=True):
         true = None if options.files else target
         prediction = Prediction(name, output, true, folder)
         rows += kind.rows(prediction, spec)
-    file = folder / "predictions.csv"
+    write_table(rows, folder / "predictions.csv")
+
+
+def write_table(
+    rows: list[Row],
+    file: Path,
+) -> None:
+    """Write rows as CSV."""
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, rows[0])
         writer.writeheader()
