@@ -39,7 +39,7 @@ class ProfilerConfig(Section):
     """basic: phases of all steps; advanced: Python functions; torch: operators and memory; nvtx:
     ranges for nsys."""
     skip: int = within("[1, inf)", 10)
-    """Optimizer steps at the start of this process that are not measured, because they are slower."""
+    """Optimizer steps at the start of this process that are not measured: they are slower."""
     steps: int = within("[1, 1000]", 5)
     """Optimizer steps to record; `basic` measures all steps after the skipped ones."""
 
