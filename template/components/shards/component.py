@@ -1,7 +1,7 @@
 """Data sets in many files: tar, JSON lines, Parquet.
 
-They are read in parallel, shuffled, and resumed at any sample. In `load` of data.py, where `decode` makes tensors and numbers of {"__key__": "0017", "png": bytes,
-"cls": bytes}:
+They are read in parallel, shuffled, and resumed at any sample. In `load` of data.py, where `decode`
+makes tensors and numbers of {"__key__": "0017", "png": bytes, "cls": bytes}:
 
     from .components.shards import Tar  # within `load`, as components import data.py
 
@@ -29,9 +29,9 @@ Files = str | Path | Sequence[str | Path]
 class Shards(IterableDataset[Any]):
     """Samples in files: a path, or several, with `*`, or a URL that fsspec knows.
 
-    Such as s3://bucket/train-*.tar. `decode` makes tensors or numbers of a sample. Training shuffles the files, and the samples in
-    windows of `shuffle` samples, 1 for neither; `iter` is one pass in the order of the files, as a
-    validation set needs.
+    Such as s3://bucket/train-*.tar. `decode` makes tensors or numbers of a sample. Training
+    shuffles the files, and the samples in windows of `shuffle` samples, 1 for neither; `iter` is
+    one pass in the order of the files, as a validation set needs.
     """
 
     parse: Callable[[Any], Any] | None = None  # makes what `decode` gets of what `read` yields
@@ -219,7 +219,8 @@ class Parquet(Shards):
 class Tar(Shards):
     """Samples are successive files with one name up to the first dot, as in WebDataset.
 
-    They are bytes by extension, and `__key__`. A .tar.gz cannot be read from the middle: unpack it. The files within may be packed.
+    They are bytes by extension, and `__key__`. A .tar.gz cannot be read from the middle: unpack it.
+    The files within may be packed.
     """
 
     def read(self, stream: Any, position: int) -> Iterator[tuple[Any, int]]:
