@@ -138,9 +138,8 @@ def matched(
 def load(model: nn.Module, source: Path, cfg: FinetuneConfig) -> str:
     """Copy weights into a model, which may be sharded or have adapters; return what was loaded."""
     given = renamed(read(source), cfg)
-    state = model.state_dict(keep_vars=True).items()
-    live = {name: value for name, value in state if isinstance(value, Tensor)}
-    if any(".lora_A." in name for name in given) and not any(".lora_A." in name for name in live):
+    live = tensors(model.state_dict(keep_vars=True))
+    if has_adapters(given) and not has_adapters(live):
         raise UserError(
             f"finetune.weights is {source}: merge its LoRA adapters first, or set lora.enabled=true"
         )
@@ -169,6 +168,11 @@ def load(model: nn.Module, source: Path, cfg: FinetuneConfig) -> str:
     message += listed(other, "of another shape or type")
     message += listed(missing, "missing")
     return message + listed(sorted(unused), "not in the model")
+
+
+def has_adapters(weights: dict[str, Tensor]) -> bool:
+    """Whether there are matrices of LoRA."""
+    return any(".lora_A." in name for name in weights)
 
 
 def listed(names: list[str], what: str) -> str:
@@ -233,10 +237,15 @@ def _read(file: Path) -> dict[str, Tensor]:
 
         return load_file(file)
     state: Any = torch.load(file, map_location="cpu", weights_only=True)
-    for key in ("model", "state_dict"):  # of checkpoints
+    for key in ("state_dict", "model"):  # of checkpoints
         inside = state.get(key)
         if isinstance(inside, dict):
             state = inside
+    return tensors(state)
+
+
+def tensors(state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the values that are tensors."""
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
