@@ -307,7 +307,7 @@ def _leaves(sample: Any) -> list[Any]:
         sample = list(sample.values())
     if not isinstance(sample, tuple | list):
         return [sample]
-    leaves = []
+    leaves: list[Any] = []
     for part in sample:
         leaves += _leaves(part)
     return leaves

@@ -267,7 +267,7 @@ def scale_rates(
     """Divide the optimizer's groups by depth; what is before the blocks is one more block."""
     below = distances(model)
     optimizers = getattr(optimizer, "parts", [optimizer])  # one may consist of several
-    every = []
+    every: list[dict[str, Any]] = []
     for part in optimizers:
         groups: dict[tuple[int, int], dict[str, Any]] = {}
         for number, group in enumerate(part.param_groups):

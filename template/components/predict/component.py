@@ -208,7 +208,7 @@ def read_images(
 ) -> Samples:
     """Read images, and those below folders."""
     known = import_module("PIL.Image").registered_extensions()
-    images = []
+    images: list[Path] = []
     for file in files:
         if file.is_dir():
             inside = sorted(file.rglob("*"))
@@ -280,11 +280,9 @@ def read_table(
     numbers = torch.zeros(len(frame), len(spec.numeric))
     for place, name in enumerate(spec.numeric):
         source = name.removesuffix(" is missing")
-        if source in spec.numeric:
-            column = convert(frame[source], cfg)
-            column = column if source == name else column.isna()
-        else:
-            column = convert(frame[name], cfg)
+        is_flag = source != name and source in spec.numeric
+        column = convert(frame[source if is_flag else name], cfg)
+        column = column.isna() if is_flag else column
         numbers[:, place] = torch.tensor(column.to_numpy("float32"))
     targets = torch.zeros(len(frame))
     names = [str(number) for number in range(len(frame))]

@@ -100,7 +100,7 @@ class Shards(IterableDataset[Any]):
 
 
 class Reader:
-    """Reads its share of the files, or every `count`-th sample if there are fewer files, pass after pass."""
+    """Reads its share of the files, pass after pass; every `count`-th sample of fewer files."""
 
     def __init__(
         self,
