@@ -218,7 +218,11 @@ class InMemory(Cached):
     ) -> None:
         """Read all samples."""
         for dtype, shape in self.source.layout:
-            whole = torch.empty((len(self), *shape), dtype=dtype, device=device)
+            whole = torch.empty(
+                (len(self), *shape),
+                dtype=dtype,
+                device=device,
+            )
             self.whole.append(whole)
         begin = 0
         for parts in batches:
@@ -258,14 +262,7 @@ class OnDisk(Cached):
         indices: list[int],
     ) -> list[Tensor]:
         with self.file.open("r+b", buffering=0) as file:
-            records = [
-                os.pread(
-                    file.fileno(),
-                    self.size,
-                    row * self.size,
-                )
-                for row in indices
-            ]
+            records = [os.pread(file.fileno(), self.size, row * self.size) for row in indices]
             missing = []
             for place, record in enumerate(records):
                 if record[:8] != _checksum(record[8:]):
@@ -273,7 +270,11 @@ class OnDisk(Cached):
             decoded = self._decode([indices[place] for place in missing])
             for place, content in zip(missing, decoded, strict=True):
                 records[place] = _checksum(content) + content
-                os.pwrite(file.fileno(), records[place], indices[place] * self.size)
+                os.pwrite(
+                    file.fileno(),
+                    records[place],
+                    indices[place] * self.size,
+                )
         content = torch.frombuffer(bytearray(b"".join(records)), dtype=torch.uint8)
         rows = content.view(len(indices), self.size)
         parts = []

@@ -28,15 +28,22 @@ class Counted(First):
         return super().__getitems__(indices)
 
 
-@pytest.mark.parametrize("where", ["disk", "memory", "device"])
+@pytest.mark.parametrize(
+    "where",
+    ["disk", "memory", "device"],
+)
 def test_losses_are_those_without(
     tmp_path: Path,
     where: str,
 ) -> None:
     train_here(tmp_path / "without", *SHORT, "--cache.enabled=false")
     train_here(tmp_path / "cached", *SHORT, f"--cache.where={where}")
-    assert equal(state(tmp_path / "cached")["model"], state(tmp_path / "without")["model"])
-    assert rows(tmp_path / "cached", "val") == rows(tmp_path / "without", "val")
+    assert equal(
+        state(tmp_path / "cached")["model"],
+        state(tmp_path / "without")["model"],
+    )
+    expected = rows(tmp_path / "without", "val")
+    assert rows(tmp_path / "cached", "val") == expected
 
 
 def test_second_run_decodes_nothing(tmp_path: Path) -> None:
@@ -47,21 +54,14 @@ def test_second_run_decodes_nothing(tmp_path: Path) -> None:
         Counted.count = 0
         train_here(tmp_path / "second", *options)
     assert Counted.count == 4  # the first sample of both sets, twice
-    assert equal(state(tmp_path / "first"), state(tmp_path / "second"))
+    assert equal(
+        state(tmp_path / "first"),
+        state(tmp_path / "second"),
+    )
 
 
 def test_damaged_record_is_decoded_again(tmp_path: Path) -> None:
-    samples = [
-        (
-            torch.full(
-                (3,),
-                number,
-                dtype=torch.uint8,
-            ),
-            number / 3,
-        )
-        for number in range(9)
-    ]
+    samples = [(torch.full((3,), number, dtype=torch.uint8), number / 3) for number in range(9)]
     file = tmp_path / "a.bin"
     cached = OnDisk(samples)
     cached.source.learn()

@@ -27,14 +27,11 @@ def test_run_starts_with_the_weights_that_fit(
     weights = checkpoint.load_weights(pretrained)
     name = next(name for name, value in weights.items() if value.ndim >= 2)
     file = tmp_path / "weights.pt"
-    given = weights | {
-        name: torch.ones(
-            3,
-            3,
-        ),
-        "more": torch.ones(1),
-    }
-    torch.save({"state_dict": given}, file)
+    given = weights | {name: torch.ones(3, 3), "more": torch.ones(1)}
+    torch.save(
+        {"state_dict": given},
+        file,
+    )
     options = (*ON, f"--finetune.weights={file}", "--train.steps=1", "--optim.lr=1e-12")
     train_here(tmp_path, *options)
     said = capsys.readouterr().out
@@ -57,16 +54,16 @@ def test_resumed_run_needs_no_file(
 ) -> None:
     file = tmp_path / "weights.pt"
     options = (*ON, f"--finetune.weights={file}")
-    torch.save(checkpoint.load_weights(pretrained), file)
+    torch.save(
+        checkpoint.load_weights(pretrained),
+        file,
+    )
     train_here(tmp_path / "whole", *options)
     with at_step(1, ask_to_stop), pytest.raises(Stopped):
         train_here(tmp_path / "stopped", *options)
     file.unlink()
     train_here(tmp_path / "stopped", *options)
-    assert equal(
-        state(tmp_path / "whole"),
-        state(tmp_path / "stopped"),
-    )
+    assert equal(state(tmp_path / "whole"), state(tmp_path / "stopped"))
     with pytest.raises(UserError, match="there is no such file or run, or folder with model.safe"):
         train_here(tmp_path, *options)
 
@@ -86,7 +83,13 @@ def test_frozen_part_does_not_change_until_the_step(
 ) -> None:
     part = next(iter(checkpoint.load_weights(pretrained))).split(".")[0]
     options = (f'--finetune.freeze=["{part}"]', "--finetune.unfreeze_at=3")
-    train_here(tmp_path, *ON, *options, "--run.keep=9", "--train.eval_every=1")
+    train_here(
+        tmp_path,
+        *ON,
+        *options,
+        "--run.keep=9",
+        "--train.eval_every=1",
+    )
     frozen: list[dict[str, Any]] = []
     for step in (1, 3, 4):
         weights = saved(tmp_path, step)
@@ -105,10 +108,7 @@ def test_pattern_without_a_match_and_nothing_to_train_are_refused(tmp_path: Path
 
 def test_learning_rate_falls_by_a_factor_for_each_block(tmp_path: Path) -> None:
     groups: list[dict[str, Any]] = []
-    with at_step(
-        1,
-        lambda optimizer: groups.extend(optimizer.param_groups),
-    ):
+    with at_step(1, lambda optimizer: groups.extend(optimizer.param_groups)):
         train_here(tmp_path, *ON, "--finetune.lr_decay=0.5")
     scales = {group["lr_scale"] for group in groups}
     assert {0.5, 1.0} <= scales

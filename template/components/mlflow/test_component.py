@@ -31,16 +31,17 @@ def test_resumed_run_is_one_run_with_each_step_once(
             run.info.run_id,
             f"{split}/loss",
         )
-        steps = [
-            row["step"]
-            for row in rows(
-                tmp_path,
-                split,
-            )
-        ]
+        steps = [row["step"] for row in rows(tmp_path, split)]
         assert [metric.step for metric in metrics] == steps
-    last = rows(tmp_path, "train")[-1]
+    last = rows(
+        tmp_path,
+        "train",
+    )[-1]
     assert run.data.metrics["train/loss"] == last["loss"]
     assert run.data.metrics["val/seven"] == 7
     images = [file.name.split("+")[2] for file in (tmp_path / "mlartifacts").rglob("*.png")]
-    assert sorted(images) == ["12", "4", "8"]
+    assert sorted(images) == [
+        "12",
+        "4",
+        "8",
+    ]

@@ -37,11 +37,7 @@ def train_with(
                 metrics = {**metrics, "loss": (loss, 1)}
         return loss, metrics
 
-    with mock.patch.object(
-        program,
-        "compute_loss",
-        faulty,
-    ):
+    with mock.patch.object(program, "compute_loss", faulty):
         train_here(folder, *ON, *options)
 
 
@@ -63,7 +59,11 @@ def test_run_without_such_steps_is_the_same(tmp_path: Path) -> None:
 
 def test_skipped_step_changes_no_weight_and_is_in_no_metric(tmp_path: Path) -> None:
     options = ["--train.eval_every=1", "--log.every=1", "--train.steps=8"]
-    train_with(tmp_path, range(4, 5), *options)
+    train_with(
+        tmp_path,
+        range(4, 5),
+        *options,
+    )
     before = model_after(tmp_path, 4)
     assert equal(before, model_after(tmp_path, 5))
     assert not equal(before, model_after(tmp_path, 6))

@@ -50,7 +50,10 @@ class Kind(NamedTuple):
 @torch.no_grad()
 def predict(options: argparse.Namespace) -> None:
     """Write the predictions of a run's best weights, in fp32."""
-    cfg, net, dataset, spec = load_run(options.run, options.device)
+    cfg, net, dataset, spec = load_run(
+        options.run,
+        options.device,
+    )
     net.eval()
     sample = sample_method(net)
     writes_text = getattr(spec, "vocabulary", 0) and not hasattr(spec, "classes")
@@ -58,15 +61,8 @@ def predict(options: argparse.Namespace) -> None:
         name = type(net).__name__
         raise UserError(f"{name} reads no files, but {options.files[0]} is given: leave it out")
     if writes_text:
-        print(
-            options.prompt
-            + generate(
-                net,
-                spec,
-                cfg.data,
-                options,
-            )
-        )
+        text = generate(net, spec, cfg.data, options)
+        print(options.prompt + text)
         return
     folder = options.output or options.run / "predictions"
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +75,12 @@ def predict(options: argparse.Namespace) -> None:
     names = [f"{number:05}" for number in range(len(dataset))]
     kind = kind_of(spec)
     if options.files:
-        names, dataset = read_files(kind, options.files, spec, cfg.data)
+        names, dataset = read_files(
+            kind,
+            options.files,
+            spec,
+            cfg.data,
+        )
     prepare = data.Prepare(spec, cfg.data)
     outputs = predictions(net, dataset, prepare, options.batch)
     rows: list[Row] = []
@@ -232,10 +233,11 @@ def decode(
         image = ops.exif_transpose(opened).convert(mode)
     content = image.resize(size, pil.Resampling.BILINEAR).tobytes()
     pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    return pixels.view(
-        *size,
-        spec.channels,
-    ).permute(2, 0, 1)
+    return pixels.view(*size, spec.channels).permute(
+        2,
+        0,
+        1,
+    )
 
 
 def read_frames(
@@ -277,7 +279,10 @@ def read_table(
         column = convert(frame[name], cfg)
         found = pandas.Index(known).get_indexer(column)
         codes[:, place] = torch.tensor(found + 1)
-    numbers = torch.zeros(len(frame), len(spec.numeric))
+    numbers = torch.zeros(
+        len(frame),
+        len(spec.numeric),
+    )
     for place, name in enumerate(spec.numeric):
         source = name.removesuffix(" is missing")
         is_flag = source != name and source in spec.numeric
@@ -354,11 +359,7 @@ def value_rows(
         row["predicted"] = classes[int(output.argmax())]
         if target is not None:
             row["label"] = classes[int(target)]
-        for name, share in zip(
-            classes,
-            output.softmax(0).tolist(),
-            strict=True,
-        ):
+        for name, share in zip(classes, output.softmax(0).tolist(), strict=True):
             row[f"p({name})"] = f"{share:.6g}"
     elif output.ndim == 0:
         row["predicted"] = output.item()
@@ -443,7 +444,12 @@ def main(argv: list[str] | None = None) -> None:
     add("run", type=Path, help="folder of the run, such as runs/first")
     add("files", type=Path, nargs="*", help="images, folders or tables; default: validation set")
     add("--output", type=Path, help="output folder; default: predictions/ in the run's folder")
-    add("--device", default=device, type=torch.device, help="cpu, cuda, mps or xpu")
+    add(
+        "--device",
+        default=device,
+        type=torch.device,
+        help="cpu, cuda, mps or xpu",
+    )
     add("--batch", type=int, default=64, help="samples per forward pass")
     add(
         "--prompt",

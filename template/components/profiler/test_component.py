@@ -13,7 +13,12 @@ from ..distributed import World, find_device
 from ..errors import UserError
 from .support import equal, rows, state, train_here
 
-ON = ("--profiler.enabled=true", "--profiler.skip=3", "--profiler.steps=4", "--train.accumulate=2")
+ON = (
+    "--profiler.enabled=true",
+    "--profiler.skip=3",
+    "--profiler.steps=4",
+    "--train.accumulate=2",
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +37,7 @@ def test_phases_are_in_the_rows_and_in_a_table(
     table = (tmp_path / "first/profile/phases.txt").read_text()
     assert table in capsys.readouterr().out
     assert table.splitlines()[1].startswith("data ")
-    assert equal(
-        state(tmp_path)["model"],
-        without,
-    )
+    assert equal(state(tmp_path)["model"], without)
 
 
 def test_functions_are_sorted_by_their_time(
@@ -52,10 +54,7 @@ def test_functions_are_sorted_by_their_time(
     assert equal(state(tmp_path)["model"], without)
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [12, 5],
-)
+@pytest.mark.parametrize("steps", [12, 5])
 def test_trace_has_the_recorded_steps_also_of_a_short_run(
     tmp_path: Path,
     steps: int,
@@ -64,10 +63,7 @@ def test_trace_has_the_recorded_steps_also_of_a_short_run(
     folder = tmp_path / "first/profile"
     trace = json.loads((folder / "trace.json").read_text())
     names = [event.get("name") for event in trace["traceEvents"]]
-    assert names.count("optimizer") == min(
-        4,
-        steps - 3,
-    )
+    assert names.count("optimizer") == min(4, steps - 3)
     assert "aten::" in (folder / "operators.txt").read_text()
     last = (folder / "memory.csv").read_text().splitlines()[-1]
     assert float(last.split(",")[0]) > 0
@@ -82,15 +78,21 @@ def test_ranges_need_cuda(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not (torch.cuda.is_available() or os.environ.get("REQUIRE_GPU")), reason="needs a CUDA device"
 )
-@pytest.mark.parametrize(
-    "kind",
-    ["basic", "torch", "nvtx"],
-)
+@pytest.mark.parametrize("kind", ["basic", "torch", "nvtx"])
 def test_profilers_run_on_a_gpu(
     tmp_path: Path,
     kind: str,
 ) -> None:
-    world = World(0, 1, find_device("cuda"))
-    train_here(tmp_path, *ON, f"--profiler.kind={kind}", world=world)
+    world = World(
+        0,
+        1,
+        find_device("cuda"),
+    )
+    train_here(
+        tmp_path,
+        *ON,
+        f"--profiler.kind={kind}",
+        world=world,
+    )
     last = rows(tmp_path, "train")[-1]
     assert ("ms_data" in last) == (kind == "basic")

@@ -27,7 +27,11 @@ def work(settings: dict[str, Any]) -> None:
     os.chdir(settings["folder"])  # paths in the config are relative to it
     context = get_context()
     rank = context.get_world_rank()
-    world = World(rank, context.get_world_size(), get_device())
+    world = World(
+        rank,
+        context.get_world_size(),
+        get_device(),
+    )
     try:
         train(settings["cfg"], world)
     except Stopped as stopped:  # by run.hours, which is not a failure
@@ -46,14 +50,7 @@ def start(
     ray.init(runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}})
     there = ray.cluster_resources()
     device = cfg.run.device
-    use_gpu = device != "cpu" and (
-        device != "auto"
-        or there.get(
-            "GPU",
-            0,
-        )
-        > 0
-    )
+    use_gpu = device != "cpu" and (device != "auto" or there.get("GPU", 0) > 0)
     kind = "GPU" if use_gpu else "CPU"
     count = int(there.get(kind, 0))
     if not 1 <= workers <= count:

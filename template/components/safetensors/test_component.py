@@ -26,18 +26,16 @@ def test_each_checkpoint_has_its_weights(tmp_path: Path) -> None:
             weights_only=True,
         )["model"]
         for name, value in load_file(file).items():
-            assert torch.equal(value, saved[name])
+            assert torch.equal(
+                value,
+                saved[name],
+            )
     assert not [*tmp_path.rglob("*.partial")]
 
 
 def test_checkpoint_of_a_stop_has_its_weights_and_stays_intact(tmp_path: Path) -> None:
-    with (
-        at_step(
-            1,
-            ask_to_stop,
-        ),
-        pytest.raises(Stopped),
-    ):
+    stopping = at_step(1, ask_to_stop)
+    with stopping, pytest.raises(Stopped):
         train_here(tmp_path, *ON)
     (file,) = files(tmp_path)
     assert file.parent.name == "step-00000002"

@@ -16,14 +16,7 @@ from ..errors import UserError
 def write_lines(folder: Path) -> JsonLines:
     """Write numbers as lines into five files."""
     for file in range(5):
-        lines = [
-            json.dumps({"number": number})
-            for number in range(
-                file,
-                30,
-                5,
-            )
-        ]
+        lines = [json.dumps({"number": number}) for number in range(file, 30, 5)]
         (folder / f"{file}.jsonl").write_text("\n".join(lines) + "\n")
     return JsonLines(
         str(folder / "*.jsonl"),
@@ -32,10 +25,7 @@ def write_lines(folder: Path) -> JsonLines:
     )
 
 
-@pytest.mark.parametrize(
-    "readers",
-    [1, 5, 10],
-)
+@pytest.mark.parametrize("readers", [1, 5, 10])
 def test_readers_share_a_pass_and_continue_with_the_next_sample(
     tmp_path: Path, readers: int
 ) -> None:
@@ -44,9 +34,17 @@ def test_readers_share_a_pass_and_continue_with_the_next_sample(
     count = 30 // readers
     seen: list[Any] = []
     for number in range(readers):
-        reader = shards.reader(number, readers, 7)
+        reader = shards.reader(
+            number,
+            readers,
+            7,
+        )
         first = list(islice(reader, 2))
-        other = shards.reader(number, readers, 7)
+        other = shards.reader(
+            number,
+            readers,
+            7,
+        )
         other.load_state_dict(json.loads(json.dumps(reader.state_dict())))
         rest = list(islice(reader, count - 2))
         assert list(islice(other, count - 2)) == rest
@@ -80,12 +78,7 @@ def test_damaged_line_and_failing_decode_name_the_place(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot decode the sample in .*3\.jsonl at \d+ \(JSON"):
         list(shards)
     with pytest.raises(UserError, match=r"0\.jsonl at 0 \(KeyError: 'other'\): correct it"):
-        list(
-            JsonLines(
-                tmp_path / "0.jsonl",
-                lambda sample: sample["other"],
-            )
-        )
+        list(JsonLines(tmp_path / "0.jsonl", lambda sample: sample["other"]))
 
 
 def test_no_files_and_no_samples_are_one_line(tmp_path: Path) -> None:
@@ -102,9 +95,15 @@ def test_no_files_and_no_samples_are_one_line(tmp_path: Path) -> None:
 
 
 def test_parquet_has_the_columns_of_each_row(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install pyarrow")
+    arrow = pytest.importorskip(
+        "pyarrow",
+        reason="needs pyarrow: pip install pyarrow",
+    )
     parquet = pytest.importorskip("pyarrow.parquet")
     table = arrow.table({"a": list(range(20)), "b": ["x"] * 20})
     parquet.write_table(table, tmp_path / "a.parquet")
-    shards = Parquet(tmp_path / "a.parquet", columns=["a"])
+    shards = Parquet(
+        tmp_path / "a.parquet",
+        columns=["a"],
+    )
     assert list(shards) == [{"a": number} for number in range(20)]

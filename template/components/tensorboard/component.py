@@ -59,10 +59,7 @@ class Tensorboard(Tracker):
         if row.split == "train":
             for name, value in self.about.items():
                 text = indent(
-                    json.dumps(
-                        value,
-                        indent=2,
-                    ),
+                    json.dumps(value, indent=2),
                     "    ",
                 )
                 writer.add_text(name, text, row.step)

@@ -14,7 +14,12 @@ def events(folder: Path) -> Any:
     """Return what TensorBoard shows of a folder."""
     # which has no types
     reader = import_module("tensorboard.backend.event_processing.event_accumulator")
-    every = {"scalars": 0, "images": 0, "histograms": 0, "tensors": 0}
+    every = {
+        "scalars": 0,
+        "images": 0,
+        "histograms": 0,
+        "tensors": 0,
+    }
     return reader.EventAccumulator(
         str(folder),
         every,
@@ -38,18 +43,10 @@ def test_steps_of_a_resumed_run_are_there_once(tmp_path: Path) -> None:
             rel=1e-6,
         )
     validation = events(folder / "val")
-    assert [event.step for event in validation.Images("image")] == [
-        4,
-        8,
-        12,
-    ]
+    assert [event.step for event in validation.Images("image")] == [4, 8, 12]
     assert validation.Images("image")[0].width == 6
     histograms = validation.Histograms("numbers")
-    assert [event.histogram_value.max for event in histograms] == [
-        8,
-        8,
-        8,
-    ]
+    assert [event.histogram_value.max for event in histograms] == [8, 8, 8]
     config = events(folder / "train").Tensors("config/text_summary")[0]
     assert "eval_every" in str(config)
     (own_event,) = events(folder).Scalars("own")

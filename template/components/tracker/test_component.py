@@ -22,8 +22,16 @@ from .support import CPU, ask_to_stop, at_step, equal, rows, state, train_here
 def tracked() -> dict[str, Tensor]:
     """Return an image, a histogram and a scalar."""
     torch.rand(1)  # changes no training
-    image = torch.full((4, 6, 3), 7, dtype=torch.uint8)
-    return {"image": image, "numbers": torch.arange(9.0), "seven": torch.tensor(7)}
+    image = torch.full(
+        (4, 6, 3),
+        7,
+        dtype=torch.uint8,
+    )
+    return {
+        "image": image,
+        "numbers": torch.arange(9.0),
+        "seven": torch.tensor(7),
+    }
 
 
 def build_tracked(*sections: Any) -> nn.Module:
@@ -58,7 +66,10 @@ class Recorder(Tracker):
         seen: list[Any],
         fails_at: int = 0,
     ) -> None:
-        super().__init__(Section(), CPU)
+        super().__init__(
+            Section(),
+            CPU,
+        )
         self.seen = seen
         self.fails_at = fails_at
 
@@ -87,19 +98,16 @@ def recorded(tracker: Tracker) -> AbstractContextManager[Any]:
     def with_tracker(*given: Any) -> Components:
         return Components([*build_components(*given), tracker])
 
-    return mock.patch.object(program, "build_components", with_tracker)
+    return mock.patch.object(
+        program,
+        "build_components",
+        with_tracker,
+    )
 
 
 def test_tracker_has_the_rows_of_a_run_that_was_stopped_once(tmp_path: Path) -> None:
     seen: list[Any] = []
-    with (
-        recorded(Recorder(seen)),
-        at_step(
-            4,
-            ask_to_stop,
-        ),
-        pytest.raises(Stopped),
-    ):
+    with recorded(Recorder(seen)), at_step(4, ask_to_stop), pytest.raises(Stopped):
         train_here(tmp_path)
     (tmp_path / "first/checkpoints/step-00000005/manifest.json").write_text("damaged")
     with recorded(Recorder(seen)), pytest.warns(UserWarning, match="damaged"):
@@ -138,20 +146,14 @@ def test_error_is_one_line_and_changes_nothing(
     assert sent[-1].histograms["numbers"].shape == (9,)
     assert sent[-1].scalars["seven"] == 7
     assert rows(tmp_path / "failing", "train") == rows(tmp_path / "without", "train")
-    assert equal(
-        state(tmp_path / "failing")["model"],
-        state(tmp_path / "without")["model"],
-    )
+    assert equal(state(tmp_path / "failing")["model"], state(tmp_path / "without")["model"])
 
 
 def test_package_that_is_missing_is_refused(tmp_path: Path) -> None:
-    missing = mock.patch.object(Recorder, "name", "no_such")
-    with (
-        missing,
-        recorded(Recorder([])),
-        pytest.raises(
-            UserError,
-            match="no_such.enabled needs",
-        ),
-    ):
+    missing = mock.patch.object(
+        Recorder,
+        "name",
+        "no_such",
+    )
+    with missing, recorded(Recorder([])), pytest.raises(UserError, match="no_such.enabled needs"):
         train_here(tmp_path)

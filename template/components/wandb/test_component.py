@@ -45,12 +45,14 @@ def test_resumed_run_is_one_run_with_each_step_once(
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     crash_and_resume(tmp_path, "--wandb.enabled=true")
-    kept = json.loads((tmp_path / "first/tracker-wandb.json").read_text())
-    files = sorted((tmp_path / "first/wandb").glob("offline-run-*/*.wandb"))
+    folder = tmp_path / "first"
+    kept = json.loads((folder / "tracker-wandb.json").read_text())
+    files = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
     assert [file.stem for file in files] == [f"run-{kept['id']}"] * 2
     sent: dict[str, list[Any]] = defaultdict(list)
     exits = []
-    for record in [*records(files[0]), *records(files[1])]:
+    both = [*records(files[0]), *records(files[1])]
+    for record in both:
         for item in record.history.item:
             name = item.key or "/".join(item.nested_key)
             sent[name].append(json.loads(item.value_json))
@@ -61,13 +63,8 @@ def test_resumed_run_is_one_run_with_each_step_once(
     assert exits == [1, 0]
     assert {"train", "about"} <= set(sent["config"])
     for split in ("train", "val"):
-        losses = [
-            row["loss"]
-            for row in rows(
-                tmp_path,
-                split,
-            )
-        ]
+        expected = rows(tmp_path, split)
+        losses = [row["loss"] for row in expected]
         assert sent[f"{split}/loss"] == pytest.approx(losses)
     assert sent["val/numbers/_type"] == ["histogram"] * 3
     assert sent["val/image/width"] == [6] * 3
