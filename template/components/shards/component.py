@@ -152,7 +152,7 @@ class Reader:
     def _pass(self) -> Iterator[tuple[Any, str, tuple[int, ...]]]:
         """Yield what is left of this pass, with places, and where the next window can begin."""
         files = self._files()
-        shared = len(files) < self.count
+        shared = len(self.shards.files) < self.count
         first, position, seen = self.begin
         for number in range(first, len(files)):
             for content, place, after in self.shards.located(files[number], position):
