@@ -156,7 +156,7 @@ def _components() -> list[Question]:
             for name in ("ema", "mfu", "async_checkpoint", "restart", "early_stopping")
         ],
         _agrees("safetensors", modules=("safetensors",)),
-        *[_agrees("nonfinite", f"action={action}") for action in ("skip", "rollback")],
+        _agrees("nonfinite"),
         *[_agrees("debug", f"{tool}=true") for tool in ("nan", "anomaly")],
         _trains("debug", "deterministic=true", model="resnet"),
         *[_agrees("profiler", f"kind={kind}", "skip=2") for kind in ("basic", "advanced", "torch")],

@@ -107,27 +107,6 @@ def test_spike_is_above_a_multiple_of_the_running_mean(
         )
 
 
-def test_rollback_returns_also_the_optimizer_and_may_do_so_again(
-    tiny: MakePackage,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    p = tiny("nonfinite")
-    monkeypatch.setattr(p.data.Prepare, "forward", fault(p, {1, 6, 9}, float("nan")))
-    p.train_here(
-        tmp_path, *ON, "--nonfinite.action=rollback", "--train.steps=10", "--train.eval_every=5"
-    )
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("skipped")]
-    back = [(2, 0), (7, 5), (10, 5)]
-    assert said == [f"skipped steps before step {step}: weights of step {to}" for step, to in back]
-    assert equal(at(tmp_path, 10, "model"), at(tmp_path, 5, "model"))
-    assert equal(at(tmp_path, 10, "optimizer")["state"], at(tmp_path, 5, "optimizer")["state"])
-    assert "snapshot" not in saved(tmp_path)["components"]["nonfinite"], (
-        "it is the checkpoint itself"
-    )
-
-
 RANKS = """
 import sys, torch
 from {0} import data, train
@@ -144,39 +123,45 @@ train.main()
 """
 
 
-@pytest.mark.parametrize("action", ["skip", "rollback"])
-def test_ranks_decide_alike(tiny: MakePackage, tmp_path: Path, action: str) -> None:
+def test_ranks_decide_alike(tiny: MakePackage, tmp_path: Path) -> None:
     """Rank 1 alone has a loss that is not finite, and later one that is a spike."""
     p = tiny("nonfinite")
     program = tmp_path / "program.py"
     program.write_text(RANKS.format(p.name))
-    options = [
-        *ON,
-        "--train.micro_batch=4",
-        "--nonfinite.spike=5",
-        f"--nonfinite.action={action}",
-        "--log.every=2",
-    ]
-    run = importlib.import_module("warm").start_python(
-        p.root, str(program), *p.arguments(tmp_path, *options, "--model.dropout=0"), ranks=2
-    )
-    done = run.finish()
+    options = [*ON, "--train.micro_batch=4", "--nonfinite.spike=5", "--log.every=2"]
+    arguments = p.arguments(tmp_path, *options, "--model.dropout=0")
+    start_python = importlib.import_module("warm").start_python
+    done = start_python(p.root, str(program), *arguments, ranks=2).finish()
     assert done.returncode == 0, done.stderr
     assert saved(tmp_path)["components"]["nonfinite"]["skipped"] == 2
     assert rows(tmp_path, "train")[-1]["skipped"] == 2
-    assert [line for line in done.stderr.splitlines() if "weights of" in line] == (
-        [
-            "skipped steps before step 4: weights of step 0",
-            "skipped steps before step 8: weights of step 4",
-        ]
-        if action == "rollback"
-        else []
-    )
+
+
+def test_stopped_run_resumes_to_the_same_end(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = tiny("nonfinite")
+    support = importlib.import_module(f"{p.name}.tests.support")
+    clean = p.data.Prepare.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(p.data.Prepare, "forward", fault(p, {1, 7}, float("nan")))
+        p.train_here(tmp_path / "whole", *ON)
+    with monkeypatch.context() as patch:
+        patch.setattr(p.data.Prepare, "forward", fault(p, {1, 7}, float("nan")))
+        with support.at_step(5, support.ask_to_stop), pytest.raises(p.errors.Stopped):
+            p.train_here(tmp_path / "parts", *ON)
+    assert saved(tmp_path / "parts")["step"] < 8
+    assert p.data.Prepare.forward is clean
+    done = saved(tmp_path / "parts")["step"]
+    monkeypatch.setattr(p.data.Prepare, "forward", fault(p, {7 - done}, float("nan")))
+    p.train_here(tmp_path / "parts", *ON)
+    assert equal(saved(tmp_path / "parts"), saved(tmp_path / "whole"))
+    assert rows(tmp_path / "parts", "val") == rows(tmp_path / "whole", "val")
 
 
 def test_run_that_had_no_checks_can_begin_with_them(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("nonfinite")
     p.train_here(tmp_path, *ON, "--nonfinite.enabled=false", "--train.steps=4")
-    p.train_here(tmp_path, *ON, "--nonfinite.action=rollback", "--train.steps=8")
+    p.train_here(tmp_path, *ON, "--train.steps=8")
     p.train_here(tmp_path, *ON, "--nonfinite.enabled=false")
     assert saved(tmp_path)["step"] == 12

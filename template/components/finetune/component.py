@@ -1,11 +1,11 @@
 """Fine-tuning: pretrained weights, frozen parameters, learning rates by layer."""
 
+import fnmatch
 import json
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,20 @@ class FinetuneConfig(Section):
     enabled: bool = False
     """Start from `weights`, and apply the other options."""
     weights: Path | None = None
-    """Safetensors or torch file, folder of Hugging Face weights, or folder of a run; null: random weights."""
+    """Safetensors or torch file, folder of Hugging Face weights, or folder of a run; null: random
+    weights."""
     strip_prefix: str = ""
     """Prefix to remove from names in the file, such as `module.`."""
     add_prefix: str = ""
     """Prefix to add to names in the file, such as `bert.`."""
     freeze: tuple[str, ...] = ()
-    """Modules or parameters not to train, as glob patterns; a later pattern with `!` excludes: ["*", "!head"]."""
+    """Modules or parameters not to train, as glob patterns; a later pattern with `!` excludes:
+    ["*", "!head"]."""
     unfreeze_at: int | None = within("[1, inf)", None)
     """Optimizer step at which all parameters become trainable; null: never."""
     lr_decay: float = within("(0, 1]", 1.0)
-    """Learning rate of each of the model's `blocks` as a multiple of the next one's (arXiv:1801.06146, section 3.2)."""
+    """Learning rate of each of the model's `blocks` as a multiple of the next one's
+    (arXiv:1801.06146, section 3.2)."""
 
 
 class Finetune(Component):
@@ -49,138 +52,153 @@ class Finetune(Component):
     name = "finetune"
 
     def __init__(self, cfg: FinetuneConfig, world: World) -> None:
-        self.cfg, self.until = cfg, cfg.unfreeze_at or math.inf
+        self.cfg = cfg
+        self.until = cfg.unfreeze_at or math.inf
         self.frozen: set[str] = set()
 
     def convert_model(self, model: nn.Module) -> nn.Module:
-        """Freeze.
-
-        What is trained later keeps its gradients, which DistributedDataParallel reduces from its
-        start.
-        """
+        """Freeze; DistributedDataParallel must reduce gradients of what is trained later."""
         names = [name for name, _ in model.named_parameters()]
         self.frozen = matched(self.cfg.freeze, names)
         if len(self.frozen) == len(names):
             self.cfg.refuse("freeze", 'nothing is left to train: exclude a part, such as "!head"')
-        for name in self.frozen if self.cfg.unfreeze_at is None else ():
-            model.get_parameter(name).requires_grad_(False)
+        if self.cfg.unfreeze_at is None:
+            for name in self.frozen:
+                model.get_parameter(name).requires_grad_(False)
         return model
 
     def on_train_start(self, run: Run) -> None:
-        """Load the weights, unless the run is resumed, which needs no file; and divide the optimizer's groups."""
-        resumed = run.world.broadcast(
-            str(newest(run.folder / "checkpoints") or "") if run.world.rank == 0 else ""
-        )
+        """Load the weights, unless the run is resumed; and divide the optimizer's groups."""
         if self.cfg.weights is not None:
-            found = (
-                "finetune: resumed, nothing is loaded"
-                if resumed
-                else load(run.model, self.cfg.weights, self.cfg)
-            )
-            run.world.run_on_rank_zero(lambda: print(found))
+            checkpoint = newest(run.folder / "checkpoints") if run.world.rank == 0 else None
+            resumed = run.world.broadcast(str(checkpoint or ""))
+            message = "finetune: resumed, nothing is loaded"
+            if not resumed:
+                message = load(run.model, self.cfg.weights, self.cfg)
+            run.world.run_on_rank_zero(lambda: print(message))
         if self.cfg.lr_decay != 1:
             scale_rates(run.optimizer, run.model, self.cfg.lr_decay)
 
     def wrap_step(self, run: Run, step: Step) -> Step:
         self._hold(run)
-        frozen = [
-            parameter for name, parameter in run.model.named_parameters() if name in self.frozen
-        ]
+        if self.cfg.unfreeze_at is None:
+            return step
+        frozen = [run.model.get_parameter(name) for name in self.frozen]
 
-        def without_frozen() -> Tensor:
-            for parameter in frozen if run.step < self.until else ():
-                parameter.grad = None  # so that neither clipping nor the optimizer sees it
+        def update_weights() -> Tensor:
+            if run.step < self.until:
+                for parameter in frozen:
+                    parameter.grad = None  # so that neither clipping nor the optimizer sees it
             return step.update_weights()
 
-        return step._replace(update_weights=without_frozen) if self.cfg.unfreeze_at else step
+        return Step(step.compute_gradients, update_weights)
 
     def on_step_end(self, run: Run) -> None:
         if run.step == self.until:
             self._hold(run)
 
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+    def on_validation(
+        self,
+        run: Run,
+        results: dict[str, float],
+    ) -> None:
         self._hold(run)  # a validation ends with `train()`
 
     def _hold(self, run: Run) -> None:
         """Let frozen BatchNorms keep their statistics, and normalize with them."""
         for name, module in run.model.named_modules():
-            if (
-                isinstance(module, NORMS)
-                and f"{name}.weight" in self.frozen
-                and f"{name}.bias" in self.frozen
-            ):
+            own = {f"{name}.weight", f"{name}.bias"}
+            if isinstance(module, NORMS) and own <= self.frozen:
                 module.train(run.step >= self.until)
 
 
-def matched(patterns: Iterable[str], names: list[str]) -> set[str]:
-    """Return the names that match, or are in a module that does; patterns with `!` take names out again."""
-    found = set[str]()
+def matched(
+    patterns: Iterable[str],
+    names: list[str],
+) -> set[str]:
+    """Return the names that match, or whose module does; patterns with `!` take names out again."""
+    chosen: set[str] = set()
     for pattern in patterns:
         plain = pattern.removeprefix("!")
-        these = {
-            name for name in names if fnmatchcase(name, plain) or fnmatchcase(name, f"{plain}.*")
-        }
+        these = {*fnmatch.filter(names, plain), *fnmatch.filter(names, f"{plain}.*")}
         if not these:
-            there = ", ".join(dict.fromkeys(name.split(".")[0] for name in names))
+            parts = dict.fromkeys(name.split(".")[0] for name in names)
             raise UserError(
-                f"finetune.freeze has {pattern!r}, but no parameter has such a name: the model has {there}"
+                f"finetune.freeze has {pattern!r}, but no parameter has such a name: "
+                f"the model has {', '.join(parts)}"
             )
-        found = found - these if pattern.startswith("!") else found | these
-    return found
+        if pattern.startswith("!"):
+            chosen -= these
+        else:
+            chosen |= these
+    return chosen
 
 
 @torch.no_grad()
 def load(model: nn.Module, source: Path, cfg: FinetuneConfig) -> str:
     """Copy weights into a model, which may be sharded or have adapters; return what was loaded."""
-    given = {
-        cfg.add_prefix + name.removeprefix(cfg.strip_prefix): value
-        for name, value in read(source).items()
-    }
-    for old, new in (
-        ("gamma", "weight"),
-        ("beta", "bias"),
-    ):  # in the published files of the first BERTs
-        given = {
-            re.sub(f"LayerNorm.{old}$", f"LayerNorm.{new}", name): value
-            for name, value in given.items()
-        }
-    live = {
-        name: value
-        for name, value in model.state_dict(keep_vars=True).items()
-        if isinstance(value, Tensor)
-    }
-    if any(".lora_A." in name for name in given) and not any(".lora_A." in name for name in live):
+    given = renamed(read(source), cfg)
+    live = tensors(model.state_dict(keep_vars=True))
+    if has_adapters(given) and not has_adapters(live):
         raise UserError(
             f"finetune.weights is {source}: merge its LoRA adapters first, or set lora.enabled=true"
         )
-    loaded, other, unused = dict[str, Tensor](), list[str](), set(given)
+    loaded: list[Tensor] = []
+    other: list[str] = []
+    absent: list[str] = []
+    unused = set(given)
     for name, target in live.items():
         key = name if name in given else name.replace(".base_layer.", ".")  # of LoRA
-        value = given.get(key, target)
         unused.discard(key)
-        if value.shape != target.shape or value.is_floating_point() != target.is_floating_point():
+        if key not in given:
+            absent.append(name)
+        elif is_like(given[key], target):
+            _copy(given[key], target)
+            loaded.append(target)
+        else:
             other.append(name)
-        elif key in given:
-            _copy(value, target)
-            loaded[name] = target
-    if not any(value.ndim for value in loaded.values()):
+    if not any(value.ndim for value in loaded):
         names = f"it has {next(iter(given), 'nothing')}, and the model {next(iter(live))}"
         raise UserError(
             f"finetune.weights is {source}: nothing fits ({names}); see finetune.add_prefix"
         )
-    tied = {id(value) for value in loaded.values()}  # a tied weight has two names
-    missing = [
-        it for it in live if id(live[it]) not in tied and it not in other and ".lora_" not in it
-    ]
-    left = {
-        "of another shape or type": other,
-        "missing": missing,
-        "not in the model": sorted(unused),
-    }
-    rest = [
-        f", {len(names)} {what} ({', '.join(names[:2])})" for what, names in left.items() if names
-    ]
-    return f"finetune: loaded {len(loaded)} of {len(live)} tensors from {source}{''.join(rest)}"
+    tied = {id(value) for value in loaded}  # a tied weight has two names
+    missing = [name for name in absent if id(live[name]) not in tied and ".lora_" not in name]
+    message = f"finetune: loaded {len(loaded)} of {len(live)} tensors from {source}"
+    message += listed(other, "of another shape or type")
+    message += listed(missing, "missing")
+    return message + listed(sorted(unused), "not in the model")
+
+
+def has_adapters(weights: dict[str, Tensor]) -> bool:
+    """Whether there are matrices of LoRA."""
+    return any(".lora_A." in name for name in weights)
+
+
+def listed(names: list[str], what: str) -> str:
+    """Return the number of names, and the first two."""
+    return f", {len(names)} {what} ({', '.join(names[:2])})" if names else ""
+
+
+def is_like(value: Tensor, target: Tensor) -> bool:
+    """Whether two tensors have one shape, and are both of floats or both of integers."""
+    same_kind = value.is_floating_point() == target.is_floating_point()
+    return same_kind and value.shape == target.shape
+
+
+def renamed(
+    weights: dict[str, Tensor],
+    cfg: FinetuneConfig,
+) -> dict[str, Tensor]:
+    """Return weights by the model's names."""
+    result = {}
+    for name, value in weights.items():
+        new = cfg.add_prefix + name.removeprefix(cfg.strip_prefix)
+        # in the published files of the first BERTs
+        new = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", new)
+        new = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", new)
+        result[new] = value
+    return result
 
 
 def read(source: Path) -> dict[str, Tensor]:
@@ -188,29 +206,29 @@ def read(source: Path) -> dict[str, Tensor]:
     if (source / "checkpoints").is_dir():
         return load_weights(source)
     # names of Hugging Face
-    file, index = (
-        source / "model.safetensors",
-        source / "model.safetensors.index.json",
-    )
-    files = [source if source.is_file() else file]
-    if index.is_file():
-        files = [
-            source / part
-            for part in sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        ]
-    elif not files[0].is_file():
+    single = source / "model.safetensors"
+    index = source / "model.safetensors.index.json"
+    if source.is_file():
+        files = [source]
+    elif index.is_file():
+        parts = json.loads(index.read_text())["weight_map"].values()
+        files = [source / part for part in sorted(set(parts))]
+    elif single.is_file():
+        files = [single]
+    else:
         raise UserError(
-            f"finetune.weights is {source}: there is no such file or run, or folder with {file.name}"
+            f"finetune.weights is {source}: "
+            "there is no such file or run, or folder with model.safetensors"
         )
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for file in files:
         try:
-            found |= _read(file)
+            weights |= _read(file)
         except Exception as error:  # torch and safetensors raise many kinds
             raise UserError(
                 f"finetune.weights: {file} is missing, damaged, or has more than named tensors"
             ) from error
-    return found
+    return weights
 
 
 def _read(file: Path) -> dict[str, Tensor]:
@@ -218,52 +236,67 @@ def _read(file: Path) -> dict[str, Tensor]:
         from safetensors.torch import load_file
 
         return load_file(file)
-    loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
-    # of checkpoints
-    inside = [loaded[key] for key in ("state_dict", "model") if isinstance(loaded.get(key), dict)]
-    return {
-        name: value for name, value in (inside or [loaded])[0].items() if isinstance(value, Tensor)
-    }
+    state: Any = torch.load(file, map_location="cpu", weights_only=True)
+    for key in ("state_dict", "model"):  # of checkpoints
+        inside = state.get(key)
+        if isinstance(inside, dict):
+            state = inside
+    return tensors(state)
+
+
+def tensors(state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the values that are tensors."""
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def _copy(value: Tensor, live: Any) -> None:
     value = value.to(live.device, live.dtype)
-    if hasattr(
-        live, "device_mesh"
-    ):  # sharded; each rank has read the whole, so that none has to send it
+    if hasattr(live, "device_mesh"):
+        # sharded; each rank has read the whole, so that none has to send it
         from torch.distributed.tensor import distribute_tensor
 
         value = distribute_tensor(value, live.device_mesh, live.placements, src_data_rank=None)
     live.copy_(value)
 
 
-def scale_rates(optimizer: torch.optim.Optimizer, model: nn.Module, decay: float) -> None:
-    """Divide the optimizer's groups by depth; what is registered before the blocks counts as one more block."""
+def scale_rates(
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    decay: float,
+) -> None:
+    """Divide the optimizer's groups by depth; what is before the blocks is one more block."""
+    below = distances(model)
+    optimizers = getattr(optimizer, "parts", [optimizer])  # one may consist of several
+    every: list[dict[str, Any]] = []
+    for part in optimizers:
+        groups: dict[tuple[int, int], dict[str, Any]] = {}
+        for number, group in enumerate(part.param_groups):
+            for parameter in group["params"]:
+                distance = below[id(parameter)]
+                scale = decay**distance * group.get("lr_scale", 1.0)
+                new = group | {"params": [], "lr_scale": scale}
+                divided = groups.setdefault((number, distance), new)
+                divided["params"].append(parameter)
+        part.param_groups[:] = groups.values()
+        every += part.param_groups
+    optimizer.param_groups = every
+
+
+def distances(model: nn.Module) -> dict[int, int]:
+    """Return how many blocks each parameter, by its id, is below what follows the last block."""
     layers = blocks(model)
     if not layers:
         raise UserError(
             "finetune.lr_decay needs a model with `blocks`, a ModuleList of its layers: set it to 1"
         )
-    places = {
-        id(parameter): place
-        for place, block in enumerate(layers, 1)
-        for parameter in block.parameters()
-    }
-    place, depth = 0, dict[int, int]()
+    places = {}
+    for place, block in enumerate(layers, 1):
+        for parameter in block.parameters():
+            places[id(parameter)] = place
+    place = 0
+    below = {}
     for parameter in model.parameters():
-        place = places.get(id(parameter), len(layers) + 1 if place else 0)
-        depth[id(parameter)] = len(layers) + 1 - place
-    for part in (
-        parts := getattr(optimizer, "parts", [optimizer])
-    ):  # of one that consists of several
-        groups: dict[tuple[int, int], dict[str, Any]] = {}
-        for number, group in enumerate(part.param_groups):
-            for parameter in group["params"]:
-                below = depth[id(parameter)]
-                divided = group | {
-                    "params": [],
-                    "lr_scale": decay**below * group.get("lr_scale", 1.0),
-                }
-                groups.setdefault((number, below), divided)["params"].append(parameter)
-        part.param_groups[:] = groups.values()
-    optimizer.param_groups = [group for part in parts for group in part.param_groups]
+        after = len(layers) + 1 if place else 0
+        place = places.get(id(parameter), after)
+        below[id(parameter)] = len(layers) + 1 - place
+    return below

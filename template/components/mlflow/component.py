@@ -1,4 +1,4 @@
-"""MLflow: the database `mlflow.db` beside the runs, unless the environment has MLFLOW_TRACKING_URI."""
+"""MLflow: `mlflow.db` beside the runs, unless the environment has MLFLOW_TRACKING_URI."""
 
 import fcntl
 import json
@@ -23,7 +23,8 @@ class MlflowConfig(Section):
     """Metrics in MLflow."""
 
     enabled: bool = False
-    """Log to MLflow: to the database `mlflow.db` beside the runs, unless the environment has MLFLOW_TRACKING_URI."""
+    """Log to MLflow: to the database `mlflow.db` beside the runs, unless the environment has
+    MLFLOW_TRACKING_URI."""
 
 
 class Mlflow(Tracker):
@@ -34,7 +35,12 @@ class Mlflow(Tracker):
 
     name = "mlflow"
 
-    def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
+    def open(
+        self,
+        folder: Path,
+        kept: dict[str, Any],
+        about: dict[str, Any],
+    ) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow.tracking import MlflowClient
 
@@ -42,35 +48,37 @@ class Mlflow(Tracker):
             # of sqlalchemy, in mlflow
             warnings.filterwarnings("ignore", "The ``noload`` loader", DeprecationWarning)
             fcntl.flock(file, fcntl.LOCK_EX)  # several runs may begin at once, and find no database
-            self.client = MlflowClient(
-                os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.parent}/mlflow.db")
-            )
+            database = f"sqlite:///{folder.parent}/mlflow.db"
+            server = os.environ.get("MLFLOW_TRACKING_URI", database)
+            self.client = MlflowClient(server)
             if "id" in kept:
                 self.client.update_run(kept["id"], status="RUNNING")
             else:
                 kept["id"] = self._create(folder, about)
-        self.id, self.pending = kept["id"], list[Any]()
+        self.id = kept["id"]
+        self.pending: list[Any] = []
 
-    def _create(self, folder: Path, about: dict[str, Any]) -> str:
+    def _create(
+        self,
+        folder: Path,
+        about: dict[str, Any],
+    ) -> str:
         from mlflow.entities import Param
 
-        experiment, place = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT), None
-        if "MLFLOW_TRACKING_URI" not in os.environ:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment:
+            number = experiment.experiment_id
+        else:
             place = f"{folder.parent.as_uri()}/mlartifacts"
-        found = self.client.get_experiment_by_name(experiment)
-        number = (
-            found.experiment_id
-            if found
-            else self.client.create_experiment(experiment, artifact_location=place)
-        )
-        identity = str(self.client.create_run(number, run_name=folder.name).info.run_id)
-        sections = about.pop("config", {}).items()
-        options = {
-            f"{section}.{key}": str(value)[:500]
-            for section, keys in sections
-            for key, value in keys.items()
-        }
-        params = [Param(key, value) for key, value in options.items()]
+            own = None if "MLFLOW_TRACKING_URI" in os.environ else place
+            number = self.client.create_experiment(name, artifact_location=own)
+        run = self.client.create_run(number, run_name=folder.name)
+        identity = str(run.info.run_id)
+        params = []
+        for section, keys in about.pop("config", {}).items():
+            for key, value in keys.items():
+                params.append(Param(f"{section}.{key}", str(value)[:500]))
         for first in range(0, len(params), AT_ONCE):
             self.client.log_batch(identity, params=params[first : first + AT_ONCE])
         for key, value in about.items():
@@ -81,24 +89,33 @@ class Mlflow(Tracker):
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        values = {
-            re.sub(r"[^\w\-./: ]", "_", name): value
-            for name, value in row.prefixed(row.scalars).items()
-        }
-        metrics = [Metric(name, value, now, row.step) for name, value in values.items()]
+        metrics = []
+        for name, value in row.prefixed(row.scalars).items():
+            allowed = re.sub(r"[^\w\-./: ]", "_", name)
+            metrics.append(Metric(allowed, value, now, row.step))
         # a commit takes milliseconds
-        self.pending.append(self.client.log_batch(self.id, metrics, synchronous=False))
+        operation = self.client.log_batch(self.id, metrics, synchronous=False)
+        self.pending.append(operation)
         for name, image in row.prefixed(row.images).items():
-            self.client.log_image(self.id, image.numpy(), key=name, step=row.step, synchronous=True)
+            self.client.log_image(
+                self.id,
+                image.numpy(),
+                key=name,
+                step=row.step,
+                synchronous=True,
+            )
 
     def flush(self) -> None:
         for operation in self.pending:
             operation.wait()
         self.pending = []
 
-    def close(self, error: BaseException | None) -> None:
+    def close(
+        self,
+        error: BaseException | None,
+    ) -> None:
         self.flush()
-        status = (
-            "FINISHED" if error is None else "KILLED" if isinstance(error, Stopped) else "FAILED"
-        )
+        status = "FINISHED"
+        if error is not None:
+            status = "KILLED" if isinstance(error, Stopped) else "FAILED"
         self.client.set_terminated(self.id, status)

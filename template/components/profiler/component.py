@@ -1,4 +1,7 @@
-"""Where the time of a run goes: by phases of a step, by Python functions, by operators, or as ranges for nsys."""
+"""Where the time of a run goes.
+
+By phases of a step, by Python functions, by operators, or as ranges for nsys.
+"""
 
 import cProfile
 import io
@@ -33,9 +36,10 @@ class ProfilerConfig(Section):
     enabled: bool = False
     """Measure the training loop."""
     kind: Literal["basic", "advanced", "torch", "nvtx"] = "basic"
-    """basic: phases of all steps; advanced: Python functions; torch: operators and memory; nvtx: ranges for nsys."""
+    """basic: phases of all steps; advanced: Python functions; torch: operators and memory; nvtx:
+    ranges for nsys."""
     skip: int = within("[1, inf)", 10)
-    """Optimizer steps at the start of this process that are not measured, because they are slower."""
+    """Optimizer steps at the start of this process that are not measured: they are slower."""
     steps: int = within("[1, 1000]", 5)
     """Optimizer steps to record; `basic` measures all steps after the skipped ones."""
 
@@ -45,12 +49,24 @@ class Profiler(Component):
 
     name = "profiler"
 
-    def __init__(self, cfg: ProfilerConfig, world: World) -> None:
-        self.cfg, self.world, self.folder = cfg, world, Path()
-        self.done, self.first_row = 0, True  # steps of this process, and whether it has logged none
-        self.phases, self.recording = Phases(world.device), ExitStack()
+    def __init__(
+        self,
+        cfg: ProfilerConfig,
+        world: World,
+    ) -> None:
+        self.cfg = cfg
+        self.world = world
+        self.folder = Path()
+        self.done = 0  # steps of this process
+        self.logged = False
+        self.phases = Phases(world.device)
+        self.recording = ExitStack()
 
-    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+    def check(
+        self,
+        cfg: BaseConfig,
+        enabled: Collection[str],
+    ) -> None:
         if self.cfg.kind == "nvtx" and self.world.device.type != "cuda":
             why = f"its ranges need CUDA, and this run is on {self.world.device}"
             self.cfg.refuse("kind", f"{why}: use torch")
@@ -58,8 +74,16 @@ class Profiler(Component):
     def on_train_start(self, run: Run) -> None:
         self.folder = run.folder / "profile"
 
-    def wrap_step(self, run: Run, step: Step) -> Step:
-        def timed_gradients(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+    def wrap_step(
+        self,
+        run: Run,
+        step: Step,
+    ) -> Step:
+        def timed_gradients(
+            batch: Any,
+            loss_weight: float,
+            is_last: bool,
+        ) -> Metrics:
             self.phases.end("data")
             with record_function("forward_backward"):
                 metrics = step.compute_gradients(batch, loss_weight, is_last)
@@ -86,15 +110,23 @@ class Profiler(Component):
         elif self.done == self.cfg.skip + self.cfg.steps:
             self.recording.close()
 
-    def on_log(self, run: Run, row: dict[str, float]) -> None:
+    def on_log(
+        self,
+        run: Run,
+        row: dict[str, float],
+    ) -> None:
         if self.phases.steps > 0:
             row |= self.phases.read()
-        if (
-            self.first_row
-        ):  # a tracker starts with it, which may take seconds: measure from the next step on
-            self.phases.marks, self.first_row = [], False
+        if not self.logged:
+            # a tracker starts with the first row, which may take seconds: measure after it
+            self.phases.marks = []
+            self.logged = True
 
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+    def on_validation(
+        self,
+        run: Run,
+        results: dict[str, float],
+    ) -> None:
         if self.phases.marks:
             self.phases.begin()  # its time is in no row
 
@@ -110,7 +142,8 @@ class Profiler(Component):
             yield
         functions.dump_stats(self._file("functions.prof"))
         text = io.StringIO()
-        pstats.Stats(functions, stream=text).sort_stats("tottime").print_stats(60)
+        statistics = pstats.Stats(functions, stream=text)
+        statistics.sort_stats("tottime").print_stats(60)
         self._report("functions.txt", text.getvalue().strip())
 
     @contextmanager
@@ -118,21 +151,19 @@ class Profiler(Component):
         """Record operators, kernels and memory; ui.perfetto.dev shows trace.json."""
         on_cpu = self.world.device.type == "cpu"
         activities = [ProfilerActivity.CPU] if on_cpu else torch.profiler.supported_activities()
-        # the last, as it warns else
-        options: Any = {
-            "record_shapes": True,
-            "profile_memory": True,
-            "acc_events": True,
-        }
-        with torch.profiler.profile(activities=activities, **options) as profile:
+        with torch.profiler.profile(
+            activities=activities,
+            record_shapes=True,
+            profile_memory=True,
+            acc_events=True,  # as it warns else
+        ) as profile:
             yield
-        profile.export_chrome_trace(str(self._file("trace.json")))
-        _write_memory(self._file("trace.json"), self._file("memory.csv"))
+        trace = self._file("trace.json")
+        profile.export_chrome_trace(str(trace))
+        _write_memory(trace, self._file("memory.csv"))
         by = "self_cpu_time_total" if on_cpu else "self_device_time_total"
-        self._report(
-            "operators.txt",
-            profile.key_averages().table(by, row_limit=40, max_name_column_width=40),
-        )
+        table = profile.key_averages().table(by, row_limit=40, max_name_column_width=40)
+        self._report("operators.txt", table)
 
     @contextmanager
     def _ranges(self) -> Iterator[None]:
@@ -152,22 +183,29 @@ class Profiler(Component):
 
     def _file(self, name: str) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
-        return self.folder / (f"rank-{self.world.rank}-{name}" if self.world.rank else name)
+        prefix = f"rank-{self.world.rank}-" if self.world.rank else ""
+        return self.folder / f"{prefix}{name}"
 
 
 class Phases:
-    """Milliseconds in each phase: of the host on a CPU; else of the device, by events that are read with a row."""
+    """Milliseconds in each phase.
+
+    Of the host on a CPU; else of the device, by events that are read with a row.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.by_events = device, device.type not in ("cpu", "mps")
+        self.device = device
+        self.by_events = device.type not in ("cpu", "mps")
         self.marks: list[tuple[str, Any]] = []
         """The phases since the row began, each with its end; empty if nothing is measured."""
-        self.steps = self.all_steps = 0
+        self.steps = 0  # in this row
+        self.all_steps = 0
         self.totals = dict.fromkeys(PHASES, 0.0)
 
     def begin(self) -> None:
         """Begin a row."""
-        self.marks, self.steps = [("", self._now())], 0
+        self.marks = [("", self._now())]
+        self.steps = 0
 
     def end(self, phase: str) -> None:
         """End a phase, and begin the next one."""
@@ -182,41 +220,37 @@ class Phases:
         return event
 
     def read(self) -> dict[str, float]:
-        """Return the milliseconds per step of each phase, and begin anew.
-
-        The device has finished the steps.
-        """
+        """Return the milliseconds per step of each phase, which are finished, and begin anew."""
         if not self.by_events:  # an event would not have happened yet
             self.end("other")
-        found, steps = dict.fromkeys(PHASES, 0.0), self.steps
+        row = {f"ms_{phase}": 0.0 for phase in PHASES}
         for (_, start), (phase, end) in pairwise(self.marks):
-            found[phase] += start.elapsed_time(end) if self.by_events else 1000 * (end - start)
-        self.totals = {
-            phase: self.totals[phase] + milliseconds for phase, milliseconds in found.items()
-        }
-        self.all_steps += steps
+            milliseconds = start.elapsed_time(end) if self.by_events else 1000 * (end - start)
+            self.totals[phase] += milliseconds
+            row[f"ms_{phase}"] += milliseconds / self.steps
+        self.all_steps += self.steps
         self.begin()
-        return {f"ms_{phase}": milliseconds / steps for phase, milliseconds in found.items()}
+        return row
 
     def table(self) -> str:
         """Return the means over all rows."""
-        whole, steps = sum(self.totals.values()), self.all_steps
-        rows = [
-            f"{phase:18}{it / steps:12.3f}{it / whole:8.1%}" for phase, it in self.totals.items()
-        ]
-        return "\n".join([f"{'phase':18}{'ms per step':>12}{'share':>8}", *rows])
+        whole = sum(self.totals.values())
+        lines = [f"{'phase':18}{'ms per step':>12}{'share':>8}"]
+        for phase, total in self.totals.items():
+            mean = total / self.all_steps
+            lines.append(f"{phase:18}{mean:12.3f}{total / whole:8.1%}")
+        return "\n".join(lines)
 
 
 def _write_memory(trace: Path, target: Path) -> None:
     """Write the memory that tensors took over the time of a trace."""
-    events = json.loads(trace.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    found = sorted(
-        (event for event in events if event.get("name") == "[memory]"),
-        key=lambda event: float(event["ts"]),
-    )
-    with target.open("w", encoding="utf-8") as stream:
-        stream.write("milliseconds,device,allocated_mb\n")
-        for event in found:
-            since, args = (float(event["ts"]) - float(found[0]["ts"])) / 1000, event["args"]
-            device = "cpu" if args["Device Type"] == 0 else args["Device Id"]
-            stream.write(f"{since:.3f},{device},{args['Total Allocated'] / 1e6:.3f}\n")
+    content = json.loads(trace.read_text(encoding="utf-8", errors="replace"))
+    events = [event for event in content["traceEvents"] if event.get("name") == "[memory]"]
+    events.sort(key=lambda event: float(event["ts"]))
+    lines = ["milliseconds,device,allocated_mb"]
+    for event in events:
+        since = (float(event["ts"]) - float(events[0]["ts"])) / 1000
+        args = event["args"]
+        device = "cpu" if args["Device Type"] == 0 else args["Device Id"]
+        lines.append(f"{since:.3f},{device},{args['Total Allocated'] / 1e6:.3f}")
+    target.write_text("\n".join([*lines, ""]), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Trains with Ray Train, which starts a worker per GPU of a Ray cluster, and starts all again if one fails.
+"""Trains with Ray Train: a worker per GPU of a Ray cluster; if one fails, all start again.
 
 python -m <package>.components.ray --workers 8 -- --config configs/default.yaml --run.name first
 
@@ -26,36 +26,47 @@ def work(settings: dict[str, Any]) -> None:
     """Train as one worker, in the process group that Ray has created."""
     os.chdir(settings["folder"])  # paths in the config are relative to it
     context = get_context()
+    rank = context.get_world_rank()
+    world = World(
+        rank,
+        context.get_world_size(),
+        get_device(),
+    )
     try:
-        train(
-            settings["cfg"], World(context.get_world_rank(), context.get_world_size(), get_device())
-        )
+        train(settings["cfg"], world)
     except Stopped as stopped:  # by run.hours, which is not a failure
         print(stopped)
 
 
-def start(options: list[str], workers: int, restarts: int) -> None:
+def start(
+    options: list[str],
+    workers: int,
+    restarts: int,
+) -> None:
     """Train with so many workers; if one fails, start all again from the newest checkpoint."""
     cfg = parse(Config, options)
     if cfg.run.name is None:
         raise UserError("a run without a name cannot be resumed: add --run.name first")
     ray.init(runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}})
-    gpus = int(ray.cluster_resources().get("GPU", 0))
-    use_gpu = cfg.run.device not in ("auto", "cpu") or (cfg.run.device == "auto" and gpus > 0)
-    kind, found = ("GPUs", gpus) if use_gpu else ("CPUs", int(ray.cluster_resources()["CPU"]))
-    if not 1 <= workers <= found:
+    there = ray.cluster_resources()
+    device = cfg.run.device
+    use_gpu = device != "cpu" and (device != "auto" or there.get("GPU", 0) > 0)
+    kind = "GPU" if use_gpu else "CPU"
+    count = int(there.get(kind, 0))
+    if not 1 <= workers <= count:
         raise UserError(
-            f"--workers is {workers}, but the Ray cluster has {found} {kind}: use a number from 1 to {found}"
+            f"--workers is {workers}, but the Ray cluster has {count} {kind}s: "
+            f"use a number from 1 to {count}"
         )
     place = cfg.run.dir.resolve() / cfg.run.name
+    failures = FailureConfig(max_failures=restarts)
+    backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
     trainer = TorchTrainer(
         work,
         train_loop_config={"cfg": cfg, "folder": str(Path.cwd())},
-        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo"),
+        torch_config=TorchConfig(backend=backend),
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
-        run_config=RunConfig(
-            "ray", str(place), failure_config=FailureConfig(max_failures=restarts)
-        ),
+        run_config=RunConfig("ray", str(place), failure_config=failures),
     )
     trainer.fit()
 
@@ -63,11 +74,10 @@ def start(options: list[str], workers: int, restarts: int) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Start the training with the options of the command line."""
     parser = argparse.ArgumentParser(description="Train with Ray Train.")
-    parser.add_argument("--workers", type=int, required=True, help="processes in all, one per GPU")
-    parser.add_argument("--restarts", type=int, default=3, help="restarts after a failure, at most")
-    parser.add_argument(
-        "options", nargs="*", help="after --: options of the training command, with --run.name"
-    )
+    add = parser.add_argument
+    add("--workers", type=int, required=True, help="processes in all, one per GPU")
+    add("--restarts", type=int, default=3, help="restarts after a failure, at most")
+    add("options", nargs="*", help="after --: options of the training command, with --run.name")
     given = parser.parse_args(arguments)
     with one_line():
         start(given.options, given.workers, given.restarts)

@@ -15,12 +15,20 @@ ROOT = Path(__file__).parents[3]
 PACKAGE = Path(__file__).parents[1].name
 
 
-def start(folder: Path, workers: int, *options: str) -> subprocess.CompletedProcess[str]:
+def start(
+    folder: Path,
+    workers: int,
+    *options: str,
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"{PACKAGE}.components.ray", "--workers", str(workers), "--"]
     command += ["--config=configs/default.yaml", *SMALL, f"--run.dir={folder}", *options]
-    variables = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     return subprocess.run(
-        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -28,14 +36,14 @@ def test_two_workers_train(tmp_path: Path) -> None:
     done = start(tmp_path, 2, "--train.steps=4", "--train.eval_every=2")
     assert done.returncode == 0, done.stderr
     assert " on 2 x cpu" in done.stdout + done.stderr
-    assert json.loads((tmp_path / "first/metrics.jsonl").read_text().splitlines()[-1])["step"] == 4
+    lines = (tmp_path / "first/metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] == 4
 
 
 @pytest.mark.parametrize(
     ("workers", "options", "message"),
     [
         (2, ["--run.name=null"], "a run without a name cannot be resumed: add --run.name first"),
-        (0, [], "--workers is 0, but the Ray cluster has"),
         (999, [], "--workers is 999, but the Ray cluster has"),
     ],
 )

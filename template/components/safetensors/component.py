@@ -1,4 +1,4 @@
-"""The weights of each checkpoint as a safetensors file, which other programs read without executing anything in it."""
+"""The weights of each checkpoint as a safetensors file, which executes nothing when it is read."""
 
 import json
 import os
@@ -27,76 +27,88 @@ class SafetensorsConfig(Section):
 
 
 class Safetensors(Component):
-    """Writes the weights of the checkpoints that are complete: at each validation, and when the training ends."""
+    """Writes the weights of complete checkpoints: at each validation, and at the end."""
 
     name = "safetensors"
 
-    def __init__(self, cfg: SafetensorsConfig, world: World) -> None: ...
+    def __init__(
+        self,
+        cfg: SafetensorsConfig,
+        world: World,
+    ) -> None: ...
 
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
-        run.world.run_on_rank_zero(lambda: _write_missing(run, f"step-{run.step:08d}"))
+    def on_validation(
+        self,
+        run: Run,
+        results: dict[str, float],
+    ) -> None:
+        coming = f"step-{run.step:08d}"
+        run.world.run_on_rank_zero(lambda: _write_missing(run, coming))
 
     def on_train_end(self, run: Run) -> None:
         if run.world.rank == 0:  # the others may have ended with an error, and would not answer
             _write_missing(run)
 
 
-def _write_missing(run: Run, coming: str | None = None) -> None:
+def _write_missing(
+    run: Run,
+    coming: str | None = None,
+) -> None:
     from safetensors import SafetensorError
 
-    # A tied weight is written once, under its first name; `safetensors.torch.load_model` restores
-    # the others.
+    metadata = {"format": "pt", "model": type(run.model).__name__}
+    # A tied weight is written once, under its first name, as `safetensors.torch.load_model` expects
     first = {id(value): name for name, value in run.model.named_parameters()}
-    names = {
-        name: first[id(value)] for name, value in run.model.named_parameters(remove_duplicate=False)
-    }
-    aliases = {name: kept for name, kept in names.items() if name != kept}
-    metadata = {"format": "pt", "model": type(run.model).__name__} | aliases
+    for name, value in run.model.named_parameters(remove_duplicate=False):
+        if name != first[id(value)]:
+            metadata[name] = first[id(value)]
     for folder in _kept(run.folder / "checkpoints", run.cfg.run.keep, coming):
+        if (folder / FILE).exists():
+            continue
         try:
-            if not (folder / FILE).exists():
-                _write(folder, metadata | {"step": str(int(folder.name[5:]))})
+            _write(folder, metadata)
         except (SafetensorError, OSError) as error:
-            if (
-                folder.exists()
-            ):  # else a newer checkpoint, which was being written meanwhile, has replaced it
+            if folder.exists():  # else a newer checkpoint has replaced it meanwhile
                 raise UserError(f"cannot write {folder / FILE}: {error}") from error
 
 
-def _kept(checkpoints: Path, keep: int, coming: str | None) -> list[Path]:
-    """Return the complete checkpoints, without those that will be deleted when the coming one is complete."""
-    # a folder has this name once it is complete
+def _kept(
+    checkpoints: Path,
+    keep: int,
+    coming: str | None,
+) -> list[Path]:
+    """Return the complete checkpoints that stay when the coming one is complete."""
     there = {folder.name for folder in checkpoints.glob("step-*")}
+    names = sorted(there | {coming} if coming else there)
+    kept = set(names[-keep:])
     best = checkpoints / "best.json"
-    kept = (
-        {f"step-{json.loads(best.read_text(encoding='utf-8'))['step']:08d}"}
-        if best.exists()
-        else set[str]()
-    )
-    kept |= {*sorted(there | {coming} if coming else there)[-keep:]}
+    if best.exists():
+        step = json.loads(best.read_text(encoding="utf-8"))["step"]
+        kept.add(f"step-{step:08d}")
     return [checkpoints / name for name in sorted(there & kept)]
 
 
-def _write(folder: Path, metadata: dict[str, str]) -> None:
+def _write(
+    folder: Path,
+    metadata: dict[str, str],
+) -> None:
     from safetensors.torch import save_file
 
-    # Copies: safetensors takes no tensors that share memory or are not contiguous, such as NHWC
-    # weights.
-    weights = {
-        name: value.clone(memory_format=torch.contiguous_format)
-        for name, value in weights_of(folder).items()
-    }
+    weights = {}
+    for name, value in weights_of(folder).items():
+        if name not in metadata:
+            # safetensors takes no memory that is shared or not contiguous, such as NHWC weights
+            weights[name] = value.clone(memory_format=torch.contiguous_format)
+    step = str(int(folder.name.removeprefix("step-")))
     partial = folder / f".{FILE}.partial"
-    save_file(
-        {name: value for name, value in weights.items() if name not in metadata}, partial, metadata
-    )
+    save_file(weights, partial, metadata | {"step": step})
     with partial.open("rb") as stream:
         os.fsync(stream.fileno())
     partial.rename(folder / FILE)
 
 
 def weights_of(folder: Path) -> dict[str, Tensor]:
-    """Return the weights in a checkpoint's folder; averaged ones, if the run validates with those."""
+    """Return a checkpoint's weights; averaged ones, if the run validates with those."""
     exported = folder / "weights.pt"  # of a checkpoint in shards
     file = exported if exported.exists() else folder / "state.pt"
     state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)

@@ -1,7 +1,7 @@
-"""Data sets in many files: tar, JSON lines, Parquet; read in parallel, shuffled, and resumed at any sample.
+"""Data sets in many files: tar, JSON lines, Parquet.
 
-In `load` of data.py, where `decode` makes tensors and numbers of {"__key__": "0017", "png": bytes,
-"cls": bytes}:
+They are read in parallel, shuffled, and resumed at any sample. In `load` of data.py, where `decode`
+makes tensors and numbers of {"__key__": "0017", "png": bytes, "cls": bytes}:
 
     from .components.shards import Tar  # within `load`, as components import data.py
 
@@ -11,7 +11,7 @@ In `load` of data.py, where `decode` makes tensors and numbers of {"__key__": "0
 import json
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from tarfile import TarError, TarFile
 from typing import Any
@@ -27,11 +27,11 @@ Files = str | Path | Sequence[str | Path]
 
 
 class Shards(IterableDataset[Any]):
-    """Samples in files: a path, or several, with `*`, or a URL that fsspec knows, such as s3://bucket/train-*.tar.
+    """Samples in files: a path, or several, with `*`, or a URL that fsspec knows.
 
-    `decode` makes tensors or numbers of a sample. Training shuffles the files, and the samples in
-    windows of `shuffle` samples, 1 for neither; `iter` is one pass in the order of the files, as a
-    validation set needs.
+    Such as s3://bucket/train-*.tar. `decode` makes tensors or numbers of a sample. Training
+    shuffles the files, and the samples in windows of `shuffle` samples, 1 for neither; `iter` is
+    one pass in the order of the files, as a validation set needs.
     """
 
     parse: Callable[[Any], Any] | None = None  # makes what `decode` gets of what `read` yields
@@ -41,18 +41,31 @@ class Shards(IterableDataset[Any]):
     ) -> None:
         self.functions = [function for function in (self.parse, decode) if function]
         self.shuffle = max(shuffle, 1)
-        patterns = [
-            str(pattern) for pattern in ([files] if isinstance(files, str | Path) else files)
-        ]
-        self.files = sorted({name for pattern in patterns for name in _expand(pattern)})
+        several = [files] if isinstance(files, str | Path) else files
+        patterns = [str(pattern) for pattern in several]
+        names: set[str] = set()
+        for pattern in patterns:
+            names.update(_expand(pattern))
+        self.files = sorted(names)
         if not self.files:
             raise UserError(f"no file matches {', '.join(patterns)}: correct the path")
 
-    def read(self, stream: Any, position: int) -> Iterator[tuple[Any, int]]:
-        """Yield the samples of a file from a position, a byte or a row, on; each with the position after it."""
+    def read(
+        self,
+        stream: Any,
+        position: int,
+    ) -> Iterator[tuple[Any, int]]:
+        """Yield the samples of a file from a position, a byte or a row, on.
+
+        Each with the position after it.
+        """
         raise NotImplementedError
 
-    def located(self, file: str, position: int) -> Iterator[tuple[Any, str, int]]:
+    def located(
+        self,
+        file: str,
+        position: int,
+    ) -> Iterator[tuple[Any, str, int]]:
         """Yield what `read` yields with the place of each sample, for messages."""
         try:
             with fsspec.open(file, "rb") as stream:
@@ -60,9 +73,8 @@ class Shards(IterableDataset[Any]):
                     yield content, f"{file} at {position}", after
                     position = after
         except (OSError, ValueError, NotImplementedError, TarError, EOFError) as error:
-            raise UserError(
-                f"cannot read {file} ({_first_line(error)}): restore it, or remove it"
-            ) from error
+            why = _first_line(error)
+            raise UserError(f"cannot read {file} ({why}): restore it, or remove it") from error
 
     def decode(self, content: Any, place: str) -> Any:
         try:
@@ -72,9 +84,9 @@ class Shards(IterableDataset[Any]):
         except (UserError, MemoryError):
             raise
         except Exception as error:  # of the owner's function
-            found = f"{type(error).__name__}: {_first_line(error)}"
+            why = f"{type(error).__name__}: {_first_line(error)}"
             raise UserError(
-                f"cannot decode the sample in {place} ({found}): correct it, or remove it"
+                f"cannot decode the sample in {place} ({why}): correct it, or remove it"
             ) from error
 
     def __iter__(self) -> Iterator[Any]:
@@ -88,35 +100,48 @@ class Shards(IterableDataset[Any]):
 
 
 class Reader:
-    """Reads its share of the files, or every `count`-th sample if there are fewer files, pass after pass."""
+    """Reads its share of the files, pass after pass; every `count`-th sample of fewer files."""
 
-    def __init__(self, shards: Shards, number: int, count: int, seed: int) -> None:
-        self.shards, self.number, self.count, self.seed = shards, number, count, seed
-        self.epoch, self.taken = 0, 0  # `taken` samples from the window
+    def __init__(
+        self,
+        shards: Shards,
+        number: int,
+        count: int,
+        seed: int,
+    ) -> None:
+        self.shards = shards
+        self.number = number
+        self.count = count
+        self.seed = seed
+        self.epoch = 0
+        self.taken = 0  # samples from the window
         self.begin: tuple[int, ...] = (0, 0, 0)
-        """Where the present window begins: number of the file, position in it, and samples before it in this pass."""
+        """Where the window begins: number of the file, position in it, samples before it."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "begin": self.begin, "taken": self.taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.begin, self.taken = state["epoch"], tuple(state["begin"]), state["taken"]
+        self.epoch = state["epoch"]
+        self.begin = tuple(state["begin"])
+        self.taken = state["taken"]
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            found = self._pass()
-            while window := list(islice(found, self.shards.shuffle)):
+            samples = self._pass()
+            while window := list(islice(samples, self.shards.shuffle)):
                 order = _shuffled(len(window), self.seed, self.number, self.epoch, *self.begin)
                 while self.taken < len(window):
                     content, place, _ = window[order[self.taken]]
                     self.taken += 1
                     yield self.shards.decode(content, place)
-                self.begin, self.taken = window[-1][2], 0
+                self.begin = window[-1][2]
+                self.taken = 0
             if self.begin == (0, 0, 0):
-                raise UserError(
-                    f"there are no samples in {', '.join(self._files())[:200]}: remove or fill them"
-                )
-            self.epoch, self.begin = self.epoch + 1, (0, 0, 0)
+                files = ", ".join(self._files())[:200]
+                raise UserError(f"there are no samples in {files}: remove or fill them")
+            self.epoch += 1
+            self.begin = (0, 0, 0)
 
     def _files(self) -> list[str]:
         files = self.shards.files
@@ -126,11 +151,9 @@ class Reader:
 
     def _pass(self) -> Iterator[tuple[Any, str, tuple[int, ...]]]:
         """Yield what is left of this pass, with places, and where the next window can begin."""
-        files, shared, (first, position, seen) = (
-            self._files(),
-            len(self.shards.files) < self.count,
-            self.begin,
-        )
+        files = self._files()
+        shared = len(self.shards.files) < self.count
+        first, position, seen = self.begin
         for number in range(first, len(files)):
             for content, place, after in self.shards.located(files[number], position):
                 seen += 1
@@ -144,7 +167,11 @@ class JsonLines(Shards):
 
     parse = staticmethod(json.loads)
 
-    def read(self, stream: Any, position: int) -> Iterator[tuple[Any, int]]:
+    def read(
+        self,
+        stream: Any,
+        position: int,
+    ) -> Iterator[tuple[Any, int]]:
         stream.seek(position)
         for line in stream:
             position += len(line)
@@ -155,32 +182,45 @@ class JsonLines(Shards):
 class Parquet(Shards):
     """Samples are rows: dicts of the `columns`, or of all."""
 
-    def __init__(self, *arguments: Any, columns: list[str] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        columns: list[str] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self.columns = columns
 
-    def read(self, stream: Any, position: int) -> Iterator[tuple[Any, int]]:
+    def read(
+        self,
+        stream: Any,
+        position: int,
+    ) -> Iterator[tuple[Any, int]]:
         try:
             file = import_module("pyarrow.parquet").ParquetFile(stream)
         except ImportError:
             raise UserError(
                 "Parquet files need pyarrow: add pyarrow>=17 to pyproject.toml, and install it"
             ) from None
-        row, groups = 0, list(range(file.num_row_groups))
-        while groups and row + file.metadata.row_group(groups[0]).num_rows <= position:
-            row += file.metadata.row_group(groups.pop(0)).num_rows
-        batches = file.iter_batches(1024, row_groups=groups, columns=self.columns) if groups else ()
-        for after, sample in enumerate(
-            chain.from_iterable(batch.to_pylist() for batch in batches), row + 1
-        ):
-            if after > position:
-                yield sample, after
+        row = 0
+        for group in range(file.num_row_groups):
+            end = row + file.metadata.row_group(group).num_rows
+            if end <= position:
+                row = end
+                continue
+            batches = file.iter_batches(1024, row_groups=[group], columns=self.columns)
+            for batch in batches:
+                for sample in batch.to_pylist():
+                    row += 1
+                    if row > position:
+                        yield sample, row
 
 
 class Tar(Shards):
-    """Samples are successive files with one name up to the first dot, as in WebDataset: bytes by extension, `__key__`.
+    """Samples are successive files with one name up to the first dot, as in WebDataset.
 
-    A .tar.gz cannot be read from the middle: unpack it. The files within may be packed.
+    They are bytes by extension, and `__key__`. A .tar.gz cannot be read from the middle: unpack it.
+    The files within may be packed.
     """
 
     def read(self, stream: Any, position: int) -> Iterator[tuple[Any, int]]:
@@ -191,7 +231,8 @@ class Tar(Shards):
             archive.members.clear()  # which would grow
             folder, slash, name = member.name.rpartition("/")
             stem, _, extension = name.partition(".")
-            key, content = folder + slash + stem, archive.extractfile(member)
+            key = folder + slash + stem
+            content = archive.extractfile(member)
             if not content or not stem:  # a folder, or a hidden file
                 continue
             if sample.get("__key__", key) != key:
@@ -207,10 +248,10 @@ class Tar(Shards):
 
 def _expand(pattern: str) -> list[str]:
     system, path = fsspec.url_to_fs(pattern)
-    return [
-        str(system.unstrip_protocol(name)) if "://" in pattern else name
-        for name in system.glob(path)
-    ]
+    names = system.glob(path)
+    if "://" in pattern:
+        return [str(system.unstrip_protocol(name)) for name in names]
+    return list(names)
 
 
 def _shuffled(count: int, *key: int) -> list[int]:
@@ -220,4 +261,5 @@ def _shuffled(count: int, *key: int) -> list[int]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

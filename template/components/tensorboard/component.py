@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from ..config_base import Section
@@ -18,7 +19,7 @@ class TensorboardConfig(Section):
 
 
 class Tensorboard(Tracker):
-    """Writes each split to a folder of its own: TensorBoard shows both in one chart, and your own events stay.
+    """Writes each split to a folder of its own: TensorBoard shows both in one chart.
 
     A resumed run repeats some steps. The first row of a writer makes TensorBoard drop what its
     folder has from there.
@@ -26,9 +27,15 @@ class Tensorboard(Tracker):
 
     name = "tensorboard"
 
-    def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
+    def open(
+        self,
+        folder: Path,
+        kept: dict[str, Any],
+        about: dict[str, Any],
+    ) -> None:
         kept.clear()  # repeated rows are sent again
-        self.folder, self.about = folder / "tensorboard", about
+        self.folder = folder / "tensorboard"
+        self.about = about
         self.writers: dict[str, Any] = {}
 
     def send(self, row: Row) -> None:
@@ -38,25 +45,32 @@ class Tensorboard(Tracker):
         for name, number in row.scalars.items():
             writer.add_scalar(name, number, row.step)
         for name, image in row.images.items():
-            writer.add_image(name, image, row.step, dataformats="HWC" if image.ndim == 3 else "HW")
+            order = "HWC" if image.ndim == 3 else "HW"
+            writer.add_image(name, image, row.step, dataformats=order)
         for name, values in row.histograms.items():
             writer.add_histogram(name, values, row.step)
 
     def _begin(self, row: Row) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writers[row.split] = SummaryWriter(
-            self.folder / row.split, purge_step=row.step, flush_secs=10
-        )
+        folder = self.folder / row.split
+        writer = SummaryWriter(folder, purge_step=row.step, flush_secs=10)
+        self.writers[row.split] = writer
         if row.split == "train":
             for name, value in self.about.items():
-                text = "".join(f"    {line}\n" for line in json.dumps(value, indent=2).splitlines())
-                self.writers["train"].add_text(name, text, row.step)
+                text = indent(
+                    json.dumps(value, indent=2),
+                    "    ",
+                )
+                writer.add_text(name, text, row.step)
 
     def flush(self) -> None:
         for writer in self.writers.values():
             writer.flush()
 
-    def close(self, error: BaseException | None) -> None:
+    def close(
+        self,
+        error: BaseException | None,
+    ) -> None:
         for writer in self.writers.values():
             writer.close()

@@ -1,9 +1,12 @@
-"""The base class of the trackers: which rows are sent, on which rank; an error of a tracker does not end the run."""
+"""The base class of the trackers: which rows are sent, and on which rank.
+
+An error of a tracker does not end the run.
+"""
 
 import json
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from io import FileIO
@@ -27,7 +30,7 @@ PROJECT = __name__.split(".")[0]
 
 @dataclass
 class Row:
-    """What is sent at once: the metrics of some steps, or those of a validation with the model's own values."""
+    """The metrics of some steps, or those of a validation with the model's own values."""
 
     split: str
     """train or val."""
@@ -36,15 +39,16 @@ class Row:
     images: dict[str, Tensor] = field(default_factory=dict)
     histograms: dict[str, Tensor] = field(default_factory=dict)
 
-    def prefixed(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return values with names such as `train/loss`, for a tracker that has both splits in one place."""
+    def prefixed(
+        self,
+        values: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Return values with names such as `train/loss`, for a tracker without splits."""
         return {f"{self.split}/{name}": value for name, value in values.items()}
 
 
 class Tracker(Component):
-    """Sends a run to a tracking library from rank 0, in this process.
-
-    An error of the library switches it off.
+    """Sends a run to a tracking library from rank 0; an error of the library switches it off.
 
     A model may have a method `tracked`, which returns tensors by name. Every rank calls it at each
     validation, with the weights that are validated: uint8 tensors (H, W) or (H, W, 3) are images,
@@ -52,13 +56,22 @@ class Tracker(Component):
     """
 
     def __init__(self, cfg: Section, world: World) -> None:
-        self.world, self.off = world, False
+        self.world = world
+        self.off = False
         self.kept: dict[str, Any] = {}
-        """The tracker's own name of this run, and the last steps that were sent; `file` in the run's folder has it."""
+        """The tracker's own name of this run, and the last steps sent: the content of `file`."""
         self.file: FileIO | None = None
 
-    def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
-        """Begin or continue the tracked run of a folder: `kept` persists, such as its id, `about` is config.json."""
+    def open(
+        self,
+        folder: Path,
+        kept: dict[str, Any],
+        about: dict[str, Any],
+    ) -> None:
+        """Begin or continue the tracked run of a folder.
+
+        `kept` persists, such as its id; `about` is config.json.
+        """
         raise NotImplementedError
 
     def send(self, row: Row) -> None:
@@ -72,51 +85,51 @@ class Tracker(Component):
         """End the tracked run, with the error that ends the training."""
 
     def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
-        found = find_spec(self.name)
-        if (
-            found is None or found.origin is None
-        ):  # a folder of that name, such as the one that wandb writes
+        package = find_spec(self.name)
+        # without an origin, it is a folder of that name, such as the one that wandb writes
+        if package is None or package.origin is None:
             raise UserError(
                 f"{self.name}.enabled needs the package {self.name}: install the dependencies again"
             )
 
-    def on_log(self, run: Run, row: dict[str, float]) -> None:
+    def on_log(
+        self,
+        run: Run,
+        row: dict[str, float],
+    ) -> None:
         with self._safely():
             self._send(run, Row("train", run.step, dict(row)))
 
     def on_validation(self, run: Run, results: dict[str, float]) -> None:
         with self._safely():
             row = Row("val", run.step, dict(results))
-            for name, value in _tracked(run.model).items():
-                _sort(row, name, value)
+            _add_tracked(row, run.model)
             self._send(run, row)
 
     def on_train_end(self, run: Run) -> None:
         error = sys.exception()
-        with self._safely():
-            if self.file is not None and not self.off:
-                self.close(error)
         if self.file is not None:
+            with self._safely():
+                if not self.off:
+                    self.close(error)
             self.file.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: a run may have another tracker than before.
-
-        Each checkpoint calls it, so flush.
-        """
+        """Flush, as each checkpoint calls it; a run may have another tracker than before."""
         with self._safely():
             if self.file is not None and not self.off:
                 self.flush()
         return {}
 
     def _send(self, run: Run, row: Row) -> None:
-        """Send a row, unless an earlier process has sent it: a resumed run repeats the steps after its checkpoint."""
+        """Send a row, unless an earlier process has: a resumed run repeats some steps."""
         if self.off or self.world.rank > 0:
             return
-        if self.file is None:  # not at the start of the training, when the folder is not locked yet
+        if self.file is None:  # not at the start of the training: the folder is not locked yet
             file = run.folder / f"tracker-{self.name}.json"
+            about = _read(run.folder / "config.json")
             self.kept = _read(file)
-            self.open(run.folder.absolute(), self.kept, _read(run.folder / "config.json"))
+            self.open(run.folder.absolute(), self.kept, about)
             self.file = FileIO(file, "w")
             self._keep(self.file)
         sent = self.kept.setdefault("sent", {})
@@ -126,9 +139,9 @@ class Tracker(Component):
             self.send(row)
 
     def _keep(self, file: FileIO) -> None:
+        content = json.dumps(self.kept)
         file.seek(0)
-        # at once, so that a kill cannot cut it; it never gets shorter
-        file.write(json.dumps(self.kept).encode())
+        file.write(content.encode())  # at once, so that a kill cannot cut it; it never gets shorter
 
     @contextmanager
     def _safely(self) -> Iterator[None]:
@@ -137,7 +150,8 @@ class Tracker(Component):
             yield
         except Exception as error:
             if not self.off and self.world.rank == 0:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+                text = str(error).strip() or type(error).__name__
+                reason = text.splitlines()[0][:200]
                 print(
                     f"warning: {self.name} failed and is off until the end of this run: {reason}",
                     file=sys.stderr,
@@ -145,40 +159,39 @@ class Tracker(Component):
             self.off = True
 
 
-def _tracked(model: nn.Module) -> dict[str, Tensor]:
-    """Return what the model's method `tracked` returns, without a change of its mode or of the random numbers."""
+def _add_tracked(row: Row, model: nn.Module) -> None:
+    """Add what the model's method `tracked` returns; its mode and the random numbers stay."""
     tracked = tracked_method(model)
     if tracked is None:
-        return {}
+        return
     model.eval()
     try:
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng(devices=[]),
-        ):  # a GPU's generator is seeded for each batch
-            return {name: value.to("cpu", copy=True) for name, value in tracked().items()}
+        # a GPU's generator is seeded for each batch
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for name, value in tracked().items():
+                _add(row, name, value.to("cpu", copy=True))
     finally:
         model.train()
 
 
-def _sort(row: Row, name: str, value: Tensor) -> None:
-    """Add one of the model's own values to the images, histograms or scalars of a row."""
-    if value.dtype == torch.uint8 and (
-        value.ndim == 2 or (value.ndim == 3 and value.shape[2] == 3)
-    ):
+def _add(row: Row, name: str, value: Tensor) -> None:
+    """Add a tensor to the images, histograms or scalars of a row."""
+    shape = tuple(value.shape)
+    is_image = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
+    if is_image and value.dtype == torch.uint8:
         row.images[name] = value
-    elif value.ndim == 1 and len(value):
+    elif len(shape) == 1 and len(value):
         row.histograms[name] = value.float()
-    elif value.ndim == 0:
+    elif not shape:
         row.scalars[name] = value.item()
     else:
         raise ValueError(
-            f"tracked() of the model returns {name} of shape {tuple(value.shape)} and {value.dtype}"
+            f"tracked() of the model returns {name} of shape {shape} and {value.dtype}"
         )
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
+    """Return the content of a JSON file; nothing if it is missing or damaged."""
+    with suppress(OSError, ValueError):
         return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
+    return {}

@@ -14,7 +14,8 @@ class TrackioConfig(Section):
     """Metrics in Trackio."""
 
     enabled: bool = False
-    """Log to Trackio: on this machine, unless the environment has TRACKIO_SPACE_ID or TRACKIO_SERVER_URL."""
+    """Log to Trackio: on this machine, unless the environment has TRACKIO_SPACE_ID or
+    TRACKIO_SERVER_URL."""
 
 
 class Trackio(Tracker):
@@ -22,22 +23,37 @@ class Trackio(Tracker):
 
     name = "trackio"
 
-    def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
+    def open(
+        self,
+        folder: Path,
+        kept: dict[str, Any],
+        about: dict[str, Any],
+    ) -> None:
         import trackio
 
         # other folders may have a run of that name
         kept.setdefault("name", f"{folder.name}-{uuid.uuid4().hex[:6]}")
         quiet = {"auto_log_cpu": False, "auto_log_gpu": False, "embed": False}
-        self.run = trackio.init(PROJECT, name=kept["name"], resume="allow", config=about, **quiet)
+        self.run = trackio.init(
+            PROJECT,
+            name=kept["name"],
+            resume="allow",
+            config=about,
+            **quiet,
+        )
 
     def send(self, row: Row) -> None:
         import trackio
 
-        images = {name: trackio.Image(value.numpy()) for name, value in row.images.items()}
-        histograms = {
-            name: trackio.Histogram(value.numpy()) for name, value in row.histograms.items()
-        }
-        self.run.log(row.prefixed(row.scalars | images | histograms), step=row.step)
+        values: dict[str, Any] = dict(row.scalars)
+        for name, value in row.images.items():
+            values[name] = trackio.Image(value.numpy())
+        for name, value in row.histograms.items():
+            values[name] = trackio.Histogram(value.numpy())
+        self.run.log(row.prefixed(values), step=row.step)
 
-    def close(self, error: BaseException | None) -> None:
+    def close(
+        self,
+        error: BaseException | None,
+    ) -> None:
         self.run.finish()

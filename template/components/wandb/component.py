@@ -1,4 +1,7 @@
-"""Weights & Biases: offline in the folder `wandb` of the run, unless the environment has WANDB_MODE=online."""
+"""Weights & Biases: offline in the folder `wandb` of the run.
+
+It logs online if the environment has WANDB_MODE=online.
+"""
 
 import os
 import uuid
@@ -26,7 +29,12 @@ class Wandb(Tracker):
 
     name = "wandb"
 
-    def open(self, folder: Path, kept: dict[str, Any], about: dict[str, Any]) -> None:
+    def open(
+        self,
+        folder: Path,
+        kept: dict[str, Any],
+        about: dict[str, Any],
+    ) -> None:
         # it would send errors to Sentry, also offline
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
@@ -47,11 +55,18 @@ class Wandb(Tracker):
     def send(self, row: Row) -> None:
         import wandb
 
-        images = {name: wandb.Image(value.numpy()) for name, value in row.images.items()}
-        histograms = {
-            name: wandb.Histogram(value.numpy()) for name, value in row.histograms.items()
-        }
-        self.run.log(row.prefixed(row.scalars | images | histograms), step=row.step)
+        values: dict[str, Any] = dict(row.scalars)
+        for name, value in row.images.items():
+            values[name] = wandb.Image(value.numpy())
+        for name, value in row.histograms.items():
+            values[name] = wandb.Histogram(value.numpy())
+        self.run.log(
+            row.prefixed(values),
+            step=row.step,
+        )
 
-    def close(self, error: BaseException | None) -> None:
+    def close(
+        self,
+        error: BaseException | None,
+    ) -> None:
         self.run.finish(exit_code=0 if error is None else 1)

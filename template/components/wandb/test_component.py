@@ -6,51 +6,36 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
-import torch
-from torch import Tensor, nn
 
-from .. import train as program
-from ..model import build
-from .support import at_step, rows, train_here
-
-ON = "--wandb.enabled=true"
-
-
-def crash(_: object) -> None:
-    raise RuntimeError("crash")
+from .support import rows
+from .test_tracker import crash_and_resume
 
 
 def records(file: Path) -> Iterator[Any]:
-    """Yield the records of a file that `wandb sync` uploads: 7 bytes, then a log in the format of LevelDB."""
+    """Yield what `wandb sync` uploads of a file: 7 bytes, then a log in LevelDB's format."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    content, at, parts = file.read_bytes(), 7, b""
-    while at + 7 <= len(content):
-        if 32768 - at % 32768 < 7:  # the padding of a block
-            at += 32768 - at % 32768
+    content = file.read_bytes()
+    place = 7
+    parts = b""
+    while place + 7 <= len(content):
+        rest = 32768 - place % 32768
+        if rest < 7:  # the padding of a block
+            place += rest
             continue
-        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])
-        parts += content[at + 7 : at + 7 + length]
-        at += 7 + length
+        length, kind = struct.unpack(
+            "<HB",
+            content[place + 4 : place + 7],
+        )
+        place += 7 + length
+        parts += content[place - length : place]
         if kind in (1, 4):  # a whole record, or its last part
             record = Record()
             record.ParseFromString(parts)
             parts = b""
             yield record
-
-
-def tracked() -> dict[str, Tensor]:
-    """Return an image and a histogram."""
-    return {"image": torch.full((4, 6, 3), 7, dtype=torch.uint8), "numbers": torch.arange(9.0)}
-
-
-def build_tracked(*sections: Any) -> nn.Module:
-    model = build(*sections)
-    object.__setattr__(model, "tracked", tracked)
-    return model
 
 
 def test_resumed_run_is_one_run_with_each_step_once(
@@ -59,31 +44,27 @@ def test_resumed_run_is_one_run_with_each_step_once(
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    with mock.patch.object(program, "build", build_tracked):
-        with at_step(6, crash), pytest.raises(RuntimeError, match="crash"):
-            train_here(tmp_path, ON)
-        train_here(tmp_path, ON)  # from step 4, so step 6 is repeated, and the validation of step 4
-    identity = json.loads((tmp_path / "first/tracker-wandb.json").read_text())["id"]
-    files = sorted((tmp_path / "first/wandb").glob("offline-run-*/*.wandb"))
-    assert [file.stem for file in files] == [f"run-{identity}"] * 2
-    found: dict[str, list[tuple[int, Any]]] = defaultdict(list)
-    exits, configs = [], set()
-    for record in (record for file in files for record in records(file)):
-        if record.HasField("history"):
-            values = {
-                it.key or "/".join(it.nested_key): json.loads(it.value_json)
-                for it in record.history.item
-            }
-            for name, value in values.items():
-                found[name].append((values["_step"], value))
+    crash_and_resume(tmp_path, "--wandb.enabled=true")
+    folder = tmp_path / "first"
+    kept = json.loads((folder / "tracker-wandb.json").read_text())
+    files = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+    assert [file.stem for file in files] == [f"run-{kept['id']}"] * 2
+    sent: dict[str, list[Any]] = defaultdict(list)
+    exits = []
+    both = [*records(files[0]), *records(files[1])]
+    for record in both:
+        for item in record.history.item:
+            name = item.key or "/".join(item.nested_key)
+            sent[name].append(json.loads(item.value_json))
+        for item in record.run.config.update:
+            sent["config"].append(item.key)
         if record.HasField("exit"):
             exits.append(record.exit.exit_code)
-        configs |= {it.key for it in record.run.config.update}
     assert exits == [1, 0]
-    assert {"train", "about"} <= configs
+    assert {"train", "about"} <= set(sent["config"])
     for split in ("train", "val"):
-        for name in rows(tmp_path, split)[0].keys() - {"split", "step"}:
-            expected = [(row["step"], pytest.approx(row[name])) for row in rows(tmp_path, split)]
-            assert found[f"{split}/{name}"] == expected
-    assert found["val/numbers/_type"] == [(step, "histogram") for step in (4, 8, 12)]
-    assert found["val/image/width"] == [(step, 6) for step in (4, 8, 12)]
+        expected = rows(tmp_path, split)
+        losses = [row["loss"] for row in expected]
+        assert sent[f"{split}/loss"] == pytest.approx(losses)
+    assert sent["val/numbers/_type"] == ["histogram"] * 3
+    assert sent["val/image/width"] == [6] * 3
