@@ -14,18 +14,13 @@ from torch import Tensor, nn
 from .. import data
 from .. import train as program
 from ..contracts import Metrics
-from ..errors import Stopped, UserError
+from ..errors import UserError
 from ..metrics import compute_loss
 from ..model import build
-from .support import ask_to_stop, at_step, equal, rows, state, train_here
+from .support import at_step, rows, state, train_here
 
-OOM = (
-    "--oom.enabled=true",
-    "--train.micro_batch=12",
-    "--train.accumulate=2",
-    "--optim.eps=1e-4",
-    "--train.steps=6",
-)
+OOM = ("--oom.enabled=true", "--train.micro_batch=12", "--train.accumulate=2")
+OOM += ("--optim.eps=1e-4", "--train.steps=6")
 
 
 class Limited(nn.Module):
@@ -36,7 +31,8 @@ class Limited(nn.Module):
 
     def __init__(self, net: nn.Module, limit: int) -> None:
         super().__init__()
-        self.net, self.limit = net, limit
+        self.net = net
+        self.limit = limit
         self.sizes: list[int] = []
         self.train()
 
@@ -44,24 +40,22 @@ class Limited(nn.Module):
         return super().train(False)
 
     def forward(self, *parts: Any, **named: Any) -> tuple[Tensor, Metrics]:
-        first: Tensor = [*parts, *named.values()][0]
-        if not torch.is_grad_enabled():
-            return compute_loss(self.net, named or parts)
-        self.sizes.append(len(first))
-        if len(first) > self.limit:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+        samples = len([*parts, *named.values()][0])
+        if torch.is_grad_enabled():
+            self.sizes.append(samples)
+            if samples > self.limit:
+                raise torch.OutOfMemoryError("CUDA out of memory")
         return compute_loss(self.net, named or parts)
 
 
 @contextmanager
-def limited(limit: int, **attributes: object) -> Iterator[list[Limited]]:
+def limited(limit: int) -> Iterator[list[Limited]]:
     """Let training run out of memory above a number of samples; without augmentation."""
-    prepare, built = data.Prepare.forward, list[Limited]()
+    prepare = data.Prepare.forward
+    built: list[Limited] = []
 
     def build_limited(*sections: Any) -> nn.Module:
         built.append(Limited(build(*sections), limit))
-        for name, value in attributes.items():
-            setattr(built[-1], name, value)
         return built[-1]
 
     def prepare_plainly(own: Any, batch: Any, training: bool, generator: torch.Generator) -> Any:
@@ -72,59 +66,40 @@ def limited(limit: int, **attributes: object) -> Iterator[list[Limited]]:
         yield built
 
 
-def test_weights_are_those_of_a_run_with_enough_memory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def enough(tmp_path: Path) -> Path:
     with limited(100):
         train_here(tmp_path / "enough", *OOM)
-    assert "out of memory" not in capsys.readouterr().err
+    return tmp_path / "enough"
+
+
+def test_weights_are_those_of_a_run_with_enough_memory(
+    enough: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with limited(5) as built:
-        train_here(tmp_path / "little", *OOM)
+        train_here(tmp_path, *OOM)
     assert re.findall(r"passes of (\d+) samples", capsys.readouterr().err) == ["6", "3"]
     assert built[0].sizes == [12, 6] + [3] * 8 * 6
-    enough, little = state(tmp_path / "enough"), state(tmp_path / "little")
-    torch.testing.assert_close(enough["model"], little["model"], rtol=1e-3, atol=1e-5)
-    for row, other in zip(
-        rows(tmp_path / "enough", "train"), rows(tmp_path / "little", "train"), strict=True
-    ):
-        assert row["loss"] == pytest.approx(other["loss"], rel=1e-4)
-        assert row["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
+    torch.testing.assert_close(
+        state(enough)["model"], state(tmp_path)["model"], rtol=1e-3, atol=1e-5
+    )
+    losses = [row["loss"] for row in rows(enough, "train")]
+    assert [row["loss"] for row in rows(tmp_path, "train")] == pytest.approx(losses, rel=1e-4)
 
 
-def test_memory_that_runs_out_in_the_second_micro_batch_repeats_the_step(tmp_path: Path) -> None:
-    with limited(100):
-        train_here(tmp_path / "enough", *OOM)
+def test_memory_that_runs_out_in_a_later_step_repeats_it(enough: Path, tmp_path: Path) -> None:
     with limited(100) as built, at_step(0, lambda _: setattr(built[0], "limit", 6)):
-        train_here(tmp_path / "late", *OOM)
-    assert state(tmp_path / "late")["components"]["oom"] == {"size": 6}
-    weights = (state(tmp_path / name)["model"] for name in ("enough", "late"))
-    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)
-
-
-def test_size_is_remembered_and_the_run_resumes_to_the_same_end(tmp_path: Path) -> None:
-    with limited(6):
-        train_here(tmp_path / "whole", *OOM)
-    with limited(6), at_step(2, ask_to_stop), pytest.raises(Stopped):
-        train_here(tmp_path / "stopped", *OOM)
+        train_here(tmp_path, *OOM)
+    assert state(tmp_path)["components"]["oom"] == {"size": 6}
+    torch.testing.assert_close(
+        state(enough)["model"], state(tmp_path)["model"], rtol=1e-3, atol=1e-5
+    )
     with limited(6) as built:
-        train_here(tmp_path / "stopped", *OOM)
-    assert set(built[0].sizes) == {6}
-    assert equal(state(tmp_path / "whole"), state(tmp_path / "stopped"))
+        train_here(tmp_path, *OOM, "--train.steps=8")
+    assert set(built[0].sizes) == {6}, "it is remembered"
 
 
 def test_model_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
-    with (
-        limited(0),
-        pytest.raises(UserError, match="out of memory with 1 samples: use a smaller model"),
-    ):
-        train_here(tmp_path, *OOM)
-    with limited(5), pytest.raises(UserError, match="out of memory with 6 samples"):
-        train_here(tmp_path, *OOM, "--oom.smallest=4", "--run.name=second")
-
-
-def test_loss_that_compares_samples_is_refused(tmp_path: Path) -> None:
-    with (
-        limited(100, batch_coupled=True),
-        pytest.raises(UserError, match="would change the loss of Limited"),
-    ):
-        train_here(tmp_path, *OOM)
+    message = "out of memory with 6 samples: use a smaller model"
+    with limited(5), pytest.raises(UserError, match=message):
+        train_here(tmp_path, *OOM, "--oom.smallest=4")
