@@ -22,7 +22,8 @@ class EmaConfig(Section):
     enabled: bool = False
     """Average the parameters, and validate with the average."""
     decay: float = within("(0, 1)", 0.999)
-    """Decay per optimizer step; at most (1 + n) / (10 + n) after n steps, so that the random start is forgotten."""
+    """Decay per optimizer step; at most (1 + n) / (10 + n) after n steps, so that the random start
+    is forgotten."""
 
 
 class Ema(Component):
@@ -36,47 +37,39 @@ class Ema(Component):
     def __init__(self, cfg: EmaConfig, world: World) -> None:
         self.decay = cfg.decay
         self.average: dict[str, Tensor] = {}
-        self.pairs: tuple[list[Tensor], list[Tensor]] = ([], [])
-        """The average and the parameters, as lists of this rank's tensors, so that an update is one kernel."""
+        self.averages: list[Tensor] = []
+        self.parameters: list[Tensor] = []
+        """As lists of this rank's tensors, so that an update is one kernel."""
 
     def on_train_start(self, run: Run) -> None:
-        copies = {parameter: parameter.detach().clone() for parameter in run.model.parameters()}
-        for parameter, average in copies.items():
-            self.pairs[0].append(_local(average))
-            self.pairs[1].append(_local(parameter))
-        for name, parameter in run.model.named_parameters(
-            remove_duplicate=False
-        ):  # a tied weight has two names
-            self.average[name] = copies[parameter]
+        copies = {weight: weight.detach().clone() for weight in run.model.parameters()}
+        self.averages = [_local(average) for average in copies.values()]
+        self.parameters = [_local(weight) for weight in copies]
+        # a tied weight has two names
+        for name, weight in run.model.named_parameters(remove_duplicate=False):
+            self.average[name] = copies[weight]
 
     def on_step_end(self, run: Run) -> None:
         decay = min(self.decay, (1 + run.step) / (10 + run.step))
-        get_ema_multi_avg_fn(decay)(*self.pairs, 0)
+        get_ema_multi_avg_fn(decay)(self.averages, self.parameters, 0)
 
     @contextmanager
     def eval_weights(self, run: Run) -> Iterator[None]:
-        average, parameters = self.pairs
-        kept = [parameter.clone() for parameter in parameters]
-        _copy(average, parameters)
+        trained = [weight.clone() for weight in self.parameters]
+        _copy(self.averages, self.parameters)
         try:
             yield
         finally:
-            _copy(kept, parameters)
+            _copy(trained, self.parameters)
 
     def state_dict(self) -> dict[str, Any]:
         return {"eval_weights": self.average}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the average; a run that had none starts with its weights."""
-        average, parameters = self.pairs
-        saved = state.get("eval_weights")
-        if saved is None:
-            _copy(parameters, average)
-        else:
-            _copy(
-                [_local(saved[name]) for name in self.average],
-                [_local(it) for it in self.average.values()],
-            )
+        _copy(self.parameters, self.averages)
+        for name, saved in state.get("eval_weights", {}).items():
+            _copy([_local(saved)], [_local(self.average[name])])
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ class WatchdogConfig(Section):
 
 
 class Watchdog(Component):
-    """Arms faulthandler's watchdog again and again, which works even while Python's lock is held."""
+    """Arms faulthandler's watchdog again and again; it works even while Python's lock is held."""
 
     name = "watchdog"
 
