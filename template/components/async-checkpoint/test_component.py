@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 
 from ..checkpoint import Checkpoints
-from ..errors import Stopped, UserError
-from .support import ask_to_stop, at_step, equal, rows, state, train_here
+from ..errors import UserError
+from .support import at_step, equal, rows, state, train_here
 
 ASYNC = "--async_checkpoint.enabled=true"
 write = Checkpoints.write
@@ -39,15 +39,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     with mock.patch.object(Checkpoints, "write", write_later), at_step(6, lambda _: went_on.set()):
         train_here(tmp_path, ASYNC)
     assert state(tmp_path)["step"] == 12
-
-
-def test_stopped_run_has_its_checkpoint_and_resumes_to_the_same_end(tmp_path: Path) -> None:
-    train_here(tmp_path / "whole", ASYNC)
-    with at_step(6, ask_to_stop), pytest.raises(Stopped):
-        train_here(tmp_path / "stopped", ASYNC)
-    assert state(tmp_path / "stopped")["step"] == 7
-    train_here(tmp_path / "stopped", ASYNC)
-    assert equal(state(tmp_path / "stopped"), state(tmp_path / "whole"))
 
 
 @pytest.mark.parametrize(("failed", "last_step"), [(4, 8), (12, 12)])

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from .. import data, loader
 from ..components.lora import merged
-from ..errors import Stopped, UserError
+from ..errors import UserError
 from ..evaluate import evaluate_run, load_run
 from ..metrics import compute_loss
 from ..model import build
 from . import support
-from .support import CPU, equal, few_samples, rows, state, train_here
+from .support import CPU, few_samples, rows, state, train_here
 
 ON = ("--lora.enabled=true", "--lora.rank=2", "--optim.lr=1e-2")
 ON += ("--train.steps=6", "--train.eval_every=3")
@@ -61,14 +61,6 @@ def test_evaluation_has_the_adapters_and_merged_weights_compute_the_same(run: Pa
     plain = build(cfg.model, spec)
     plain.load_state_dict(merged(net).state_dict())
     torch.testing.assert_close(loss(plain), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_stopped_run_resumes_to_the_same_end(run: Path, tmp_path: Path) -> None:
-    with support.at_step(3, support.ask_to_stop), pytest.raises(Stopped):
-        train_here(tmp_path, *ON)
-    train_here(tmp_path, *ON)
-    assert equal(state(run), state(tmp_path))
-    assert rows(run, "val") == rows(tmp_path, "val")
 
 
 def test_pattern_without_a_match_is_one_line(tmp_path: Path) -> None:

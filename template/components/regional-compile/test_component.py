@@ -14,7 +14,7 @@ from ..contracts import blocks, no_compile_reason
 from ..data import DataConfig
 from ..errors import UserError
 from ..model import ModelConfig, build
-from .support import load_all, rows, state, train_here
+from .support import load_all, state, train_here
 
 SHORT = ("--train.steps=2", "--train.eval_every=2", "--log.every=1")
 ENABLED = "--regional_compile.enabled=true"
@@ -42,9 +42,6 @@ def test_each_block_is_compiled_and_training_does_not_change(
         assert call.kwargs == {"dynamic": False, "mode": "default"}
     weights = [state(tmp_path / name)["model"] for name in ("compiled", "eager")]
     torch.testing.assert_close(*weights)
-    losses = [row["loss"] for row in rows(tmp_path / "eager", "val")]
-    found = [row["loss"] for row in rows(tmp_path / "compiled", "val")]
-    assert found == pytest.approx(losses, rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")

@@ -1,14 +1,13 @@
-"""Each schedule has its shape, trains, and continues when a stopped run is resumed."""
+"""Each schedule has its shape, and training follows it."""
 
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from ..components.schedules import Schedule, SchedulesConfig
-from ..errors import Stopped, UserError
+from ..errors import UserError
 from ..loader import BatchPlan
-from .support import ask_to_stop, config, equal, rows, state, train_here
+from .support import config, rows, train_here
 
 
 def heights(name: str, steps: int, **options: object) -> list[float]:
@@ -31,25 +30,12 @@ def test_shapes(name: str, options: dict[str, object], expected: list[float]) ->
     assert heights(name, 6, **options) == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["cosine", "cyclical", "wsd", "constant"])
-def test_stopped_run_resumes_to_the_same_end(tmp_path: Path, name: str) -> None:
-    options = ["--schedules.enabled=true", f"--schedules.name={name}"]
-    options += ["--log.every=1", "--train.steps=8"]
-    original = Schedule.height
-
-    def stop_and_return(schedule: Schedule, step: int) -> float:
-        if step == 5:
-            ask_to_stop()
-        return original(schedule, step)
-
-    train_here(tmp_path / "whole", *options)
+def test_rates_are_those_of_the_schedule(tmp_path: Path) -> None:
+    options = ["--schedules.enabled=true", "--log.every=1", "--train.steps=8"]
+    train_here(tmp_path, *options)
     peak = config(tmp_path).optim.lr
-    rates = [row["lr"] for row in rows(tmp_path / "whole", "train")]
-    assert rates == pytest.approx([peak * height for height in heights(name, 8)])
-    with mock.patch.object(Schedule, "height", stop_and_return), pytest.raises(Stopped):
-        train_here(tmp_path / "stopped", *options)
-    train_here(tmp_path / "stopped", *options)
-    assert equal(state(tmp_path / "stopped"), state(tmp_path / "whole"))
+    rates = [row["lr"] for row in rows(tmp_path, "train")]
+    assert rates == pytest.approx([peak * height for height in heights("cosine", 8)])
 
 
 def test_warmup_and_decay_that_overlap_are_refused() -> None:
