@@ -82,7 +82,12 @@ class ActivationCheckpointing(Component):
         return model
 
 
-def _within_budget(forward: Callable[..., Any], budget: float, *args: Any, **named: Any) -> Any:
+def _within_budget(
+    forward: Callable[..., Any],
+    budget: float,
+    *args: Any,
+    **named: Any,
+) -> Any:
     if not torch.compiler.is_compiling():
         return forward(*args, **named)
     with torch.autograd.graph.region_activation_memory_budget(budget):

@@ -34,7 +34,11 @@ class AsyncCheckpoint(Component):
 
     name = "async_checkpoint"
 
-    def __init__(self, cfg: AsyncCheckpointConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: AsyncCheckpointConfig,
+        world: World,
+    ) -> None:
         self.checkpoints: AsyncCheckpoints
 
     def checkpointer(self, run: Run) -> "AsyncCheckpoints":
@@ -56,7 +60,12 @@ class AsyncCheckpoint(Component):
 class AsyncCheckpoints(Checkpoints):
     """Writes one checkpoint at a time. The thread does not communicate with other ranks."""
 
-    def __init__(self, run_folder: Path, keep: int, world: World) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        keep: int,
+        world: World,
+    ) -> None:
         super().__init__(run_folder, keep, world)
         self.plain = Checkpoints(run_folder, keep, World(0, 1, world.device))
         self.thread = ThreadPoolExecutor(1, "checkpoint")
@@ -67,7 +76,13 @@ class AsyncCheckpoints(Checkpoints):
         """Wait for the checkpoint before, raise its error on every rank, and begin this one."""
         self.world.run_on_rank_zero(lambda: self._begin_save(state))
 
-    def save_best(self, step: int, results: dict[str, float], monitor: str, mode: str) -> None:
+    def save_best(
+        self,
+        step: int,
+        results: dict[str, float],
+        monitor: str,
+        mode: str,
+    ) -> None:
         """Record the best step when its checkpoint is complete."""
         if monitor not in results:
             super().save_best(step, results, monitor, mode)  # raises the error at once

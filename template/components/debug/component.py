@@ -88,7 +88,11 @@ class Debug(Component):
         warm_step = run.step + WARMUP
         is_checked = not self.cfg.gradcheck
 
-        def checked(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+        def checked(
+            batch: Any,
+            loss_weight: float,
+            is_last: bool,
+        ) -> Metrics:
             nonlocal is_checked
             if not is_checked:
                 gradcheck(run.model, batch)
@@ -111,7 +115,11 @@ class Debug(Component):
         self.on_step_end(run)
         self.on_exit.close()
 
-    def _check_nan(self, speed: SpeedConfig, enabled: Collection[str]) -> None:
+    def _check_nan(
+        self,
+        speed: SpeedConfig,
+        enabled: Collection[str],
+    ) -> None:
         if speed.compile != "off":
             self.cfg.refuse("nan", "compiled code has no modules: set speed.compile=off")
         if "regional_compile" in enabled:
@@ -131,7 +139,12 @@ def find_nan(model: nn.Module) -> list[Any]:
     return hooks
 
 
-def _check_output(place: str, module: nn.Module, inputs: Any, output: Any) -> None:
+def _check_output(
+    place: str,
+    module: nn.Module,
+    inputs: Any,
+    output: Any,
+) -> None:
     for part in output if isinstance(output, tuple | list) else [output]:
         if isinstance(part, Tensor):
             _check(part, f"the output of {place}")
@@ -185,7 +198,12 @@ def _direction(weight: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @torch.no_grad()
-def _slope(net: nn.Module, batch: Any, weight: Tensor, direction: Tensor) -> float:
+def _slope(
+    net: nn.Module,
+    batch: Any,
+    weight: Tensor,
+    direction: Tensor,
+) -> float:
     """Return the central difference of the loss."""
     width = 1e-8  # a larger one would cross more kinks of ReLUs
     original = weight.clone()

@@ -39,7 +39,11 @@ class EarlyStopping(Component):
         self.step = 0
         """Step of the last validation."""
 
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+    def on_validation(
+        self,
+        run: Run,
+        results: dict[str, float],
+    ) -> None:
         """Count a validation, unless a resumed run repeats one that its checkpoint has counted."""
         metric = run.cfg.train.monitor
         sign = 1 if run.cfg.train.monitor_mode == "min" else -1

@@ -34,7 +34,11 @@ class Ema(Component):
 
     name = "ema"
 
-    def __init__(self, cfg: EmaConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: EmaConfig,
+        world: World,
+    ) -> None:
         self.decay = cfg.decay
         self.average: dict[str, Tensor] = {}
         self.averages: list[Tensor] = []
@@ -42,16 +46,19 @@ class Ema(Component):
         """As lists of this rank's tensors, so that an update is one kernel."""
 
     def on_train_start(self, run: Run) -> None:
-        copies = {weight: weight.detach().clone() for weight in run.model.parameters()}
-        self.averages = [_local(average) for average in copies.values()]
-        self.parameters = [_local(weight) for weight in copies]
+        copies = {}
+        for weight in run.model.parameters():
+            copies[weight] = weight.detach().clone()
+            self.averages.append(_local(copies[weight]))
+            self.parameters.append(_local(weight))
         # a tied weight has two names
         for name, weight in run.model.named_parameters(remove_duplicate=False):
             self.average[name] = copies[weight]
 
     def on_step_end(self, run: Run) -> None:
-        decay = min(self.decay, (1 + run.step) / (10 + run.step))
-        get_ema_multi_avg_fn(decay)(self.averages, self.parameters, 0)
+        early = (1 + run.step) / (10 + run.step)
+        update = get_ema_multi_avg_fn(min(self.decay, early))
+        update(self.averages, self.parameters, 0)
 
     @contextmanager
     def eval_weights(self, run: Run) -> Iterator[None]:
@@ -68,8 +75,10 @@ class Ema(Component):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the average; a run that had none starts with its weights."""
         _copy(self.parameters, self.averages)
-        for name, saved in state.get("eval_weights", {}).items():
-            _copy([_local(saved)], [_local(self.average[name])])
+        saved = state.get("eval_weights", {})
+        for name, value in saved.items():
+            average = _local(self.average[name])
+            average.copy_(_local(value))
 
 
 @torch.no_grad()
@@ -80,4 +89,6 @@ def _copy(values: list[Tensor], to: list[Tensor]) -> None:
 
 def _local(value: Tensor) -> Tensor:
     """Return this rank's shard of a sharded tensor; else the tensor."""
-    return value.to_local().detach() if hasattr(value, "to_local") else value.detach()
+    if hasattr(value, "to_local"):
+        value = value.to_local()
+    return value.detach()

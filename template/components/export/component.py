@@ -30,7 +30,11 @@ Predict = Callable[[list[Tensor]], Tensor]
 
 
 @torch.no_grad()
-def export(run: Path, kind: str, file: Path) -> float:
+def export(
+    run: Path,
+    kind: str,
+    file: Path,
+) -> float:
     """Write the model of a run; return how much it differs at most on validation samples.
 
     Raises:
@@ -39,8 +43,8 @@ def export(run: Path, kind: str, file: Path) -> float:
     cfg, net, val_set, spec = load_run(run, torch.device("cpu"))
     model: Any = net.eval()
     prepare = data.Prepare(spec, cfg.data)
-    batch = prepare(load_batch(val_set, [0, 1, 2]), False, torch.default_generator)
-    inputs = _inputs(model, batch)
+    loaded = load_batch(val_set, [0, 1, 2])
+    inputs = _inputs(model, prepare(loaded, False, torch.default_generator))
     model.forward = model.predict
     file.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings(action="ignore"), TemporaryDirectory(dir=file.parent) as folder:
@@ -49,10 +53,11 @@ def export(run: Path, kind: str, file: Path) -> float:
         predict = write(program, Path(folder, file.name))
         largest = 0.0
         for count in (1, 3):
-            expected = model(*_first(inputs, count))
-            exported = predict(_first(inputs, count))
-            difference = (exported - expected).abs().max().item()
-            largest = max(largest, difference)
+            samples = _first(inputs, count)
+            expected = model(*samples)
+            exported = predict(samples)
+            difference = (exported - expected).abs().max()
+            largest = max(largest, difference.item())
             # ONNX Runtime adds in another order
             if not torch.allclose(exported, expected, rtol=1e-3, atol=1e-4):
                 differs = f"the exported model differs by up to {largest:.2g}"
@@ -66,14 +71,16 @@ def _inputs(model: Any, batch: Any) -> list[Tensor]:
     """Return what `predict` takes of a batch."""
     named = batch
     if not isinstance(batch, dict):
-        named = dict(zip(signature(model.forward).parameters, batch, strict=False))
-    names = list(signature(model.predict).parameters)
-    for name in names:
+        names = signature(model.forward).parameters
+        named = dict(zip(names, batch, strict=False))
+    inputs = []
+    for name in signature(model.predict).parameters:
         if name not in named:
             taken = f"`predict` of {type(model).__name__} takes {name}"
             missing = "export has no example of it, nor of a loop that samples"
             raise UserError(f"{taken}, which is no input of `forward`: {missing}")
-    return [named[name] for name in names]
+        inputs.append(named[name])
+    return inputs
 
 
 def _first(inputs: list[Tensor], count: int) -> list[Tensor]:
@@ -115,10 +122,10 @@ def _write_onnx(program: ExportedProgram, file: Path) -> Predict:
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
     def predict(inputs: list[Tensor]) -> Tensor:
-        named = {}
-        for declared, value in zip(session.get_inputs(), inputs, strict=True):
-            named[declared.name] = value.numpy()
-        return torch.from_numpy(session.run(None, named)[0])
+        names = [declared.name for declared in session.get_inputs()]
+        arrays = [value.numpy() for value in inputs]
+        outputs = session.run(None, dict(zip(names, arrays, strict=True)))
+        return torch.from_numpy(outputs[0])
 
     return predict
 

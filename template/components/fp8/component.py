@@ -58,7 +58,11 @@ class Fp8(Component):
         convert_to_float8_training(layers, config=settings, module_filter_fn=_fits)
         return model
 
-    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+    def check(
+        self,
+        cfg: BaseConfig,
+        enabled: Collection[str],
+    ) -> None:
         if not self._supported():
             needed = "it needs a GPU with fp8, such as NVIDIA's from Ada (8.9) and Hopper (9.0)"
             raise UserError(f"fp8.enabled is true, but this is the {self.device}, and {needed}")

@@ -44,12 +44,20 @@ class Fsdp(Component):
         self.cfg = cfg
         self.world = world
 
-    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+    def check(
+        self,
+        cfg: BaseConfig,
+        enabled: Collection[str],
+    ) -> None:
         if self.world.size == 1:
             start = "start with torchrun --nproc-per-node 2"
             raise UserError(f"fsdp.enabled needs several ranks: {start}")
 
-    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> Parallel:
+    def parallelize(
+        self,
+        model: nn.Module,
+        cfg: BaseConfig,
+    ) -> Parallel:
         """Shard the model of the CPU; one block at a time is whole on the device."""
         # here, as these imports take a second
         from torch.distributed.device_mesh import init_device_mesh
@@ -106,7 +114,11 @@ class ShardedCheckpoints(Checkpoints):
         weights = map_tensors(_whole, parts)
         self.world.run_on_rank_zero(lambda: torch.save(weights, folder / "weights.pt"))
 
-    def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    def read(
+        self,
+        folder: Path,
+        state: dict[str, Any],
+    ) -> dict[str, Any]:
         """Return the state with this rank's shards."""
         from torch.distributed.checkpoint import state_dict_loader
         from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict

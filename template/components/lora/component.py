@@ -43,7 +43,11 @@ class Lora(Component):
 
     name = "lora"
 
-    def __init__(self, cfg: LoraConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: LoraConfig,
+        world: World,
+    ) -> None:
         self.cfg = cfg
 
     def convert_model(self, model: nn.Module) -> nn.Module:
@@ -73,7 +77,11 @@ class Lora(Component):
         _hold_norms(run.model)
         return step
 
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+    def on_validation(
+        self,
+        run: Run,
+        results: dict[str, float],
+    ) -> None:
         _hold_norms(run.model)  # a validation ends with `train()`
 
     def _layers(self, model: nn.Module) -> list[str]:
@@ -112,7 +120,11 @@ def _hold_norms(model: nn.Module) -> None:
             module.eval()
 
 
-def _matched(patterns: Iterable[str], names: list[str], key: str) -> set[str]:
+def _matched(
+    patterns: Iterable[str],
+    names: list[str],
+    key: str,
+) -> set[str]:
     """Return the names that match, or are in a module that does."""
     matched = set[str]()
     for pattern in patterns:

@@ -59,19 +59,35 @@ class LrRangeTest(Component):
     name = "lr_range_test"
     conflicts = ("schedules",)
 
-    def __init__(self, cfg: LrRangeTestConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: LrRangeTestConfig,
+        world: World,
+    ) -> None:
         self.cfg = cfg
         self.meter = Meter(world)
         self.schedule: Exponential
         self.rates: list[float] = []
         self.losses: list[float] = []
 
-    def build_schedule(self, plan: BatchPlan, cfg: BaseConfig) -> OneCycle:
+    def build_schedule(
+        self,
+        plan: BatchPlan,
+        cfg: BaseConfig,
+    ) -> OneCycle:
         self.schedule = Exponential(self.cfg, plan, cfg)
         return self.schedule
 
-    def wrap_step(self, run: Run, step: Step) -> Step:
-        def compute_gradients(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+    def wrap_step(
+        self,
+        run: Run,
+        step: Step,
+    ) -> Step:
+        def compute_gradients(
+            batch: Any,
+            loss_weight: float,
+            is_last: bool,
+        ) -> Metrics:
             metrics = step.compute_gradients(batch, loss_weight, is_last)
             loss, count = metrics["loss"]
             self.meter.add({"loss": (loss, count)})
@@ -123,7 +139,12 @@ class LrRangeTest(Component):
 class Exponential(OneCycle):
     """The learning rate of the test; momentum stays as configured."""
 
-    def __init__(self, own: LrRangeTestConfig, plan: BatchPlan, cfg: BaseConfig) -> None:
+    def __init__(
+        self,
+        own: LrRangeTestConfig,
+        plan: BatchPlan,
+        cfg: BaseConfig,
+    ) -> None:
         super().__init__(cfg.optim, plan)
         self.factor = self.peak / cfg.optim.lr
         """Peak learning rate of this global batch, divided by `optim.lr`."""
@@ -132,7 +153,11 @@ class Exponential(OneCycle):
         self.last_step = max(plan.total_steps - 1, 1)
         self.lr = 0.0
 
-    def set(self, optimizer: torch.optim.Optimizer, step: int) -> float:
+    def set(
+        self,
+        optimizer: torch.optim.Optimizer,
+        step: int,
+    ) -> float:
         """Set and return the learning rate of a step."""
         self.lr = self.lowest * (self.peak / self.lowest) ** (step / self.last_step)
         for group in optimizer.param_groups:

@@ -53,7 +53,11 @@ class Oom(Component):
         self.micro_batches: list[MicroBatch] = []
         """Those of the present step, which starts again after an error."""
 
-    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+    def check(
+        self,
+        cfg: BaseConfig,
+        enabled: Collection[str],
+    ) -> None:
         if cfg.speed.has_cuda_graphs:
             why = "its CUDA graphs overwrite gradients that are kept"
             other = "use default or max-autotune-no-cudagraphs, or oom.enabled=false"
@@ -88,7 +92,11 @@ class Oom(Component):
                     total[name] = (before[0] + sums, before[1] + counts)
             return total
 
-        def compute_gradients(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+        def compute_gradients(
+            batch: Any,
+            loss_weight: float,
+            is_last: bool,
+        ) -> Metrics:
             self.micro_batches.append((batch, loss_weight, is_last))
             first = len(self.micro_batches) - 1
             while True:

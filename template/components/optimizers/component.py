@@ -49,7 +49,11 @@ class Optimizers(Component):
         if "fsdp" in enabled and self.cfg.name not in ("sgd", "adam"):
             self.cfg.refuse("name", "it needs whole weights, which fsdp divides: use sgd or adam")
 
-    def build_optimizer(self, model: nn.Module, cfg: BaseConfig) -> Optimizer:
+    def build_optimizer(
+        self,
+        model: nn.Module,
+        cfg: BaseConfig,
+    ) -> Optimizer:
         if self.cfg.name == "muon":
             return self._muon(model, cfg)
         groups = []

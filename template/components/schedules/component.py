@@ -49,17 +49,30 @@ class Schedules(Component):
 
     name = "schedules"
 
-    def __init__(self, cfg: SchedulesConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: SchedulesConfig,
+        world: World,
+    ) -> None:
         self.cfg = cfg
 
-    def build_schedule(self, plan: BatchPlan, cfg: BaseConfig) -> OneCycle:
+    def build_schedule(
+        self,
+        plan: BatchPlan,
+        cfg: BaseConfig,
+    ) -> OneCycle:
         return Schedule(self.cfg, plan, cfg)
 
 
 class Schedule(OneCycle):
     """The learning rate of each step, as a part of the peak; momentum stays as configured."""
 
-    def __init__(self, own: SchedulesConfig, plan: BatchPlan, cfg: BaseConfig) -> None:
+    def __init__(
+        self,
+        own: SchedulesConfig,
+        plan: BatchPlan,
+        cfg: BaseConfig,
+    ) -> None:
         super().__init__(cfg.optim, plan)
         self.own = own
         self.total = plan.total_steps
@@ -67,7 +80,11 @@ class Schedule(OneCycle):
         self.decay = max(round(own.decay * self.total), 1)
         self.cycle = own.cycle_steps or max(self.total // 4, 2)
 
-    def set(self, optimizer: torch.optim.Optimizer, step: int) -> float:
+    def set(
+        self,
+        optimizer: torch.optim.Optimizer,
+        step: int,
+    ) -> float:
         """Set and return the learning rate of a step."""
         lr = self.peak * self.height(step)
         for group in optimizer.param_groups:

@@ -97,7 +97,12 @@ class Stream:
     Micro-batch m of all ranks comes from reader m % readers.
     """
 
-    def __init__(self, dataset: Any, cfg: StreamsConfig, world: World) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        cfg: StreamsConfig,
+        world: World,
+    ) -> None:
         self.dataset = dataset
         self.cfg = cfg
         self.world = world
@@ -116,7 +121,12 @@ class Stream:
             self.cfg.refuse("epoch_samples", "set how many samples count as one epoch")
         return self.cfg.epoch_samples or len(self.dataset)
 
-    def batches(self, cfg: LoaderConfig, workers: int, pin: bool) -> Iterator[Any]:
+    def batches(
+        self,
+        cfg: LoaderConfig,
+        workers: int,
+        pin: bool,
+    ) -> Iterator[Any]:
         """Yield the batches of this rank; the iterator never ends."""
         ranks = self.world.size
         self.states = self.states or [""] * (self.cfg.readers or ranks * max(workers, 1))

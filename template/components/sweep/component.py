@@ -30,7 +30,11 @@ from optuna.trial import TrialState
 from ..errors import UserError, one_line
 
 
-def suggest(trial: Any, option: str, space: Any) -> Any:
+def suggest(
+    trial: Any,
+    option: str,
+    space: Any,
+) -> Any:
     """Return the trial's value of an option: one of a list, or a number of a range."""
     if isinstance(space, list):
         return trial.suggest_categorical(option, space)
@@ -51,14 +55,27 @@ def validations(name: str, metric: str) -> dict[int, float]:
     file = Path("runs", name, "metrics.jsonl")
     if not file.exists():
         return {}
-    whole_lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
-    rows = [row for row in map(json.loads, whole_lines) if row["split"] == "val"]
-    if rows and metric not in rows[0]:
-        raise UserError(f"a validation has no {metric}: use one of {', '.join(sorted(rows[0]))}")
-    return {row["step"]: row[metric] for row in rows}
+    text = file.read_text(encoding="utf-8")
+    whole_lines = text.rpartition("\n")[0]
+    values = {}
+    for line in whole_lines.splitlines():
+        row = json.loads(line)
+        if row["split"] != "val":
+            continue
+        if metric not in row:
+            known = ", ".join(sorted(row))
+            raise UserError(f"a validation has no {metric}: use one of {known}")
+        values[row["step"]] = row[metric]
+    return values
 
 
-def train(trial: Any, name: str, command: list[str], log: Path, metric: str) -> TrialState:
+def train(
+    trial: Any,
+    name: str,
+    command: list[str],
+    log: Path,
+    metric: str,
+) -> TrialState:
     """Train with a trial's options, and end the run if Optuna prunes it."""
     with log.open("a") as output:
         child = subprocess.Popen(command, stdout=output, stderr=output)
@@ -85,14 +102,15 @@ def train(trial: Any, name: str, command: list[str], log: Path, metric: str) -> 
 def sweep(args: argparse.Namespace) -> None:
     """Run trials until the study has enough, and write the best options to best.yaml."""
     space = yaml.safe_load(args.search.read_text(encoding="utf-8"))
-    if not isinstance(space, dict) or not any("{name}" in word for word in args.command):
+    if not isinstance(space, dict) or "{name}" not in " ".join(args.command):
         raise UserError(
             "a sweep needs options in its file, and {name} in its command, for the name of the run"
         )
     folder = Path("runs", args.name)
     folder.mkdir(parents=True, exist_ok=True)
+    journal = JournalFileBackend(str(folder / "journal.log"))
     study = optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(folder / "journal.log"))),
+        storage=JournalStorage(journal),
         study_name=args.name,
         direction=args.direction,
         load_if_exists=True,
@@ -102,7 +120,7 @@ def sweep(args: argparse.Namespace) -> None:
     while len(study.get_trials(states=ended)) < args.trials:
         run_trial(study, space, folder, args)
         if study.get_trials(states=[TrialState.COMPLETE]):
-            best_run = study.best_trial.user_attrs["run"][0]
+            best_run = study.best_trial.user_attrs["run"]
             title = f"# {args.metric} {study.best_value:.6g} of {best_run}\n"
             text = title + yaml.safe_dump(study.best_params)
             (folder / "best.yaml").write_text(text, encoding="utf-8")
@@ -111,10 +129,11 @@ def sweep(args: argparse.Namespace) -> None:
 def resume_killed(study: optuna.Study) -> None:
     """Queue the trials of a sweep that was killed: their runs keep their names and resume."""
     for trial in study.get_trials(states=[TrialState.RUNNING]):
-        name, host, pid = trial.user_attrs.get("run", ("", "", 0))
-        if host == socket.gethostname() and not Path(f"/proc/{pid}").exists():
+        attrs = trial.user_attrs
+        is_here = attrs.get("host") == socket.gethostname()
+        if is_here and not Path("/proc", str(attrs["pid"])).exists():
             study.tell(trial.number, state=TrialState.FAIL)
-            study.enqueue_trial(trial.params, user_attrs={"run": (name, "", 0)})
+            study.enqueue_trial(trial.params, user_attrs={"run": attrs["run"]})
 
 
 def run_trial(
@@ -125,10 +144,13 @@ def run_trial(
 ) -> None:
     """Train with the options of one trial, and record how it ended."""
     trial = study.ask()
-    new_run = (f"{args.name}-{trial.number}", "", 0)
-    name = trial.user_attrs.get("run", new_run)[0]
-    trial.set_user_attr("run", (name, socket.gethostname(), os.getpid()))
-    options = [f"--{option}={suggest(trial, option, values)}" for option, values in space.items()]
+    name = trial.user_attrs.get("run", f"{args.name}-{trial.number}")
+    trial.set_user_attr("run", name)
+    trial.set_user_attr("pid", os.getpid())
+    trial.set_user_attr("host", socket.gethostname())
+    options = []
+    for option, values in space.items():
+        options.append(f"--{option}={suggest(trial, option, values)}")
     print(name, *options, flush=True)
     command = [word.replace("{name}", name) for word in args.command] + options
     log = folder / f"{name}.log"
@@ -136,7 +158,7 @@ def run_trial(
     if state == TrialState.FAIL:
         study.tell(trial, state=state)
         raise UserError(f"the run failed: see {log}")
-    result = list(validations(name, args.metric).values())[-1]
+    *_, result = validations(name, args.metric).values()
     study.tell(trial, result if state == TrialState.COMPLETE else None, state=state)
     print(f"{name} {state.name.lower()}: {args.metric} {result:.6g}", flush=True)
 
