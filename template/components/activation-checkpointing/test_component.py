@@ -22,14 +22,20 @@ ENABLED = "--activation_checkpointing.enabled=true"
 
 
 @pytest.mark.parametrize("mode", ["blocks", "ops"])
-def test_training_does_not_change(tmp_path: Path, mode: str) -> None:
+def test_training_does_not_change(
+    tmp_path: Path,
+    mode: str,
+) -> None:
     train_here(tmp_path / "plain", *SHORT)
     train_here(tmp_path / mode, *SHORT, ENABLED, f"--activation_checkpointing.mode={mode}")
     assert equal(state(tmp_path / mode)["model"], state(tmp_path / "plain")["model"])
     assert rows(tmp_path / mode, "train") == rows(tmp_path / "plain", "train")
 
 
-def count_saved(folder: Path, every: int | None) -> int:
+def count_saved(
+    folder: Path,
+    every: int | None,
+) -> int:
     """Return the elements that a forward pass saves for the backward pass."""
     cfg = config(folder)
     train_set, _, spec = load_all(cfg.data)

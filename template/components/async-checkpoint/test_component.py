@@ -31,7 +31,11 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     went_on = threading.Event()
     best = tmp_path / "first/checkpoints/best.json"
 
-    def write_later(checkpoints: Checkpoints, folder: Path, saved: dict[str, Any]) -> None:
+    def write_later(
+        checkpoints: Checkpoints,
+        folder: Path,
+        saved: dict[str, Any],
+    ) -> None:
         assert went_on.wait(200), "training waits for the checkpoint"
         assert saved["step"] > 4 or not best.exists(), "best.json names an incomplete checkpoint"
         write(checkpoints, folder, saved)
@@ -42,8 +46,16 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("failed", "last_step"), [(4, 8), (12, 12)])
-def test_error_of_a_save_ends_the_run(tmp_path: Path, failed: int, last_step: int) -> None:
-    def fail(checkpoints: Checkpoints, folder: Path, saved: dict[str, Any]) -> None:
+def test_error_of_a_save_ends_the_run(
+    tmp_path: Path,
+    failed: int,
+    last_step: int,
+) -> None:
+    def fail(
+        checkpoints: Checkpoints,
+        folder: Path,
+        saved: dict[str, Any],
+    ) -> None:
         if saved["step"] == failed:
             raise OSError(28, "No space left on device")
         write(checkpoints, folder, saved)

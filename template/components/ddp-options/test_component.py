@@ -69,7 +69,10 @@ def test_synchronized_batchnorm_has_the_weights_and_names(
     assert all(after[name] is before[name] for name in before)
 
 
-def _train(folder: Path, world: World) -> None:
+def _train(
+    folder: Path,
+    world: World,
+) -> None:
     for name, options in RUNS.items():
         train_here(folder / name, *SHORT, *options, world=world)
     for name, options in REFUSED.items():

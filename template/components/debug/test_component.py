@@ -21,12 +21,19 @@ class Scaled(torch.autograd.Function):
     """Returns its input; multiplies the gradient by a factor, which is wrong unless it is 1."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        value: Tensor,
+        factor: float,
+    ) -> Tensor:
         ctx.factor = factor
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(
+        ctx: Any,
+        *gradients: Tensor,
+    ) -> tuple[Tensor, None]:
         return gradients[0] * ctx.factor, None
 
 

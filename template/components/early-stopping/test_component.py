@@ -15,7 +15,11 @@ OPTIONS = ["--early_stopping.enabled=true", "--early_stopping.patience=2", "--tr
 LOSSES = [3.0, 4.0, 2.0, 2.5, 2.0, 1.0]
 
 
-def validate(folder: Path, losses: list[float], *options: str) -> list[float]:
+def validate(
+    folder: Path,
+    losses: list[float],
+    *options: str,
+) -> list[float]:
     """Train with validations that return these losses; return those of metrics.jsonl."""
     done = len(rows(folder, "val")) if (folder / "first").exists() else 0
     remaining = iter(losses[max(done - 1, 0) :])  # a resumed run validates again

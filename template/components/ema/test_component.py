@@ -17,7 +17,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_training_does_not_change(run: Path, tmp_path: Path) -> None:
+def test_training_does_not_change(
+    run: Path,
+    tmp_path: Path,
+) -> None:
     train_here(tmp_path)
     assert equal(state(run)["model"], state(tmp_path)["model"])
     assert rows(run, "train") == rows(tmp_path, "train")

@@ -69,7 +69,10 @@ def test_one_process_and_another_kind_of_checkpoint_are_refused(runs: Path) -> N
     assert "was saved without fsdp: use another run.name" in (runs / "refused.txt").read_text()
 
 
-def _train(folder: Path, world: World) -> None:
+def _train(
+    folder: Path,
+    world: World,
+) -> None:
     train_here(folder / "sharded", *FSDP, world=world)
     try:
         with support.at_step(4, support.ask_to_stop):

@@ -23,7 +23,11 @@ def results(folder: Path) -> Any:
 def test_stopped_test_has_rate_and_loss_of_each_step(tmp_path: Path) -> None:
     original = Exponential.set
 
-    def stop_and_set(schedule: Exponential, optimizer: Any, step: int) -> float:
+    def stop_and_set(
+        schedule: Exponential,
+        optimizer: Any,
+        step: int,
+    ) -> float:
         if step == 2:
             ask_to_stop()
         return original(schedule, optimizer, step)

@@ -33,7 +33,10 @@ def test_metric_selects_the_best_checkpoint(run: Path) -> None:
     assert all(0 <= row["recall"] <= 1 for row in validations)
 
 
-def test_training_does_not_change(run: Path, tmp_path: Path) -> None:
+def test_training_does_not_change(
+    run: Path,
+    tmp_path: Path,
+) -> None:
     train_here(tmp_path, "--train.steps=8")
     torch.testing.assert_close(state(run)["model"], state(tmp_path)["model"], rtol=0, atol=0)
     assert rows(run, "train") == rows(tmp_path, "train")

@@ -29,7 +29,11 @@ def test_flops_are_those_of_the_real_model_and_training_does_not_change(tmp_path
         built.append(build(*sections))
         return built[0]
 
-    def count_both(mfu: Mfu, model: nn.Module, batch: Any) -> int:
+    def count_both(
+        mfu: Mfu,
+        model: nn.Module,
+        batch: Any,
+    ) -> int:
         real = copy.deepcopy(built[0])
         counter = FlopCounterMode(display=False)
         with torch.random.fork_rng(), sdpa_kernel(SDPBackend.MATH), counter:
@@ -54,7 +58,10 @@ def test_flops_are_those_of_the_real_model_and_training_does_not_change(tmp_path
 def test_model_that_cannot_be_counted_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def read_a_value(model: nn.Module, inputs: Any) -> None:
+    def read_a_value(
+        model: nn.Module,
+        inputs: Any,
+    ) -> None:
         assert next(model.parameters()).isfinite().all()
 
     def build_dynamic(*sections: Any) -> nn.Module:

@@ -27,17 +27,28 @@ class Limited(nn.Module):
     So BatchNorm, dropout and noise do not depend on the size of a forward pass.
     """
 
-    def __init__(self, net: nn.Module, limit: int) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        limit: int,
+    ) -> None:
         super().__init__()
         self.net = net
         self.limit = limit
         self.sizes: list[int] = []
         self.train()
 
-    def train(self, mode: bool = True) -> "Limited":
+    def train(
+        self,
+        mode: bool = True,
+    ) -> "Limited":
         return super().train(False)
 
-    def forward(self, *parts: Any, **named: Any) -> tuple[Tensor, Metrics]:
+    def forward(
+        self,
+        *parts: Any,
+        **named: Any,
+    ) -> tuple[Tensor, Metrics]:
         samples = len([*parts, *named.values()][0])
         if torch.is_grad_enabled():
             self.sizes.append(samples)
@@ -46,7 +57,11 @@ class Limited(nn.Module):
         return compute_loss(self.net, named or parts)
 
 
-def train_limited(folder: Path, limit: int, *options: str) -> list[int]:
+def train_limited(
+    folder: Path,
+    limit: int,
+    *options: str,
+) -> list[int]:
     """Run out of memory from the fourth forward pass on; return the sizes of all. No augmentation.
 
     The fourth one is of the second micro-batch of a step, which begins again.
@@ -58,7 +73,12 @@ def train_limited(folder: Path, limit: int, *options: str) -> list[int]:
         built.append(Limited(build(*sections), limit))
         return built[-1]
 
-    def prepare_plainly(own: Any, batch: Any, training: bool, generator: torch.Generator) -> Any:
+    def prepare_plainly(
+        own: Any,
+        batch: Any,
+        training: bool,
+        generator: torch.Generator,
+    ) -> Any:
         return prepare(own, batch, False, generator)
 
     replaced = mock.patch.object(data.Prepare, "forward", prepare_plainly)

@@ -15,7 +15,10 @@ RATES = {"sgd": 1e-2, "adam": 1e-3, "muon": 1e-3, "lamb": 1e-2, "lars": 1.0, "no
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_stopped_run_resumes_to_the_same_end(tmp_path: Path, name: str) -> None:
+def test_stopped_run_resumes_to_the_same_end(
+    tmp_path: Path,
+    name: str,
+) -> None:
     options = ["--optimizers.enabled=true", f"--optimizers.name={name}"]
     options += [f"--optim.lr={RATES[name]}", "--train.steps=6", "--log.every=1"]
     try:
@@ -32,7 +35,10 @@ def test_stopped_run_resumes_to_the_same_end(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd", "muon"])
-def test_each_parameter_has_one_rate_and_its_weight_decay(tmp_path: Path, name: str) -> None:
+def test_each_parameter_has_one_rate_and_its_weight_decay(
+    tmp_path: Path,
+    name: str,
+) -> None:
     cfg = config(tmp_path, "--optim.weight_decay=0.3")
     net = build(cfg.model, load_all(cfg.data)[2])
     blocks(net).append(torch.nn.Linear(8, 4))

@@ -10,7 +10,11 @@ from ..loader import BatchPlan
 from .support import config, rows, train_here
 
 
-def heights(name: str, steps: int, **options: object) -> list[float]:
+def heights(
+    name: str,
+    steps: int,
+    **options: object,
+) -> list[float]:
     plan = BatchPlan.make(config(Path(), f"--train.steps={steps}").train, 36, 1)
     own = SchedulesConfig(enabled=True, name=name, **options)  # type: ignore[arg-type]
     schedule = Schedule(own, plan, config(Path()))
@@ -26,7 +30,11 @@ def heights(name: str, steps: int, **options: object) -> list[float]:
         ("cyclical", {"cycle_steps": 4, "cycle_factor": 5}, [0.2, 0.6, 1, 0.6, 0.2, 0.6]),
     ],
 )
-def test_shapes(name: str, options: dict[str, object], expected: list[float]) -> None:
+def test_shapes(
+    name: str,
+    options: dict[str, object],
+    expected: list[float],
+) -> None:
     assert heights(name, 6, **options) == pytest.approx(expected, abs=1e-4)
 
 

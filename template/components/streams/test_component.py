@@ -21,13 +21,19 @@ STREAM = ("--streams.enabled=true", "--streams.epoch_samples=20", "--train.steps
 class Endless(IterableDataset[int]):
     """Numbers of 17 samples; a batch is theirs."""
 
-    def __init__(self, samples: Any) -> None:
+    def __init__(
+        self,
+        samples: Any,
+    ) -> None:
         self.samples = samples
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(17))
 
-    def collate_fn(self, indices: list[int]) -> Any:
+    def collate_fn(
+        self,
+        indices: list[int],
+    ) -> Any:
         return self.samples.__getitems__(indices)
 
 
@@ -41,14 +47,20 @@ def streamed() -> Iterator[None]:
 
 
 @streamed()
-def train_on_stream(folder: Path, *options: str) -> None:
+def train_on_stream(
+    folder: Path,
+    *options: str,
+) -> None:
     train(config(folder, *STREAM, *options), CPU)
 
 
 def test_stream_is_read_in_order_again_and_again(tmp_path: Path) -> None:
     seen: list[int] = []
 
-    def collate(self: Endless, indices: list[int]) -> Any:
+    def collate(
+        self: Endless,
+        indices: list[int],
+    ) -> Any:
         seen.extend(indices)
         return self.samples.__getitems__(indices)
 

@@ -27,14 +27,20 @@ for step in range(1, 4):
 """
 
 
-def command(seconds: float, *options: str) -> list[str]:
+def command(
+    seconds: float,
+    *options: str,
+) -> list[str]:
     """Return a sweep's arguments; the training pauses after each validation."""
     training = [sys.executable, "-c", TRAIN, "{name}", str(seconds)]
     return ["search.yaml", "--metric=score", *options, "--", *training]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("search.yaml").write_text("optim.lr: {low: 0.001, high: 1.0, log: true}\n")
     return tmp_path
