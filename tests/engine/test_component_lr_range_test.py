@@ -107,6 +107,6 @@ def test_schedules_are_refused(package: MakePackage, tmp_path: Path) -> None:
     p = package("mlp", "lr-range-test", "schedules")
     with pytest.raises(
         p.errors.UserError,
-        match=r"^lr_range_test.enabled does not work with schedules.enabled: set ",
+        match=r"^lr_range_test.enabled and schedules.enabled exclude each other: set ",
     ):
         p.train_here(tmp_path, *TEST, "--schedules.enabled=true")

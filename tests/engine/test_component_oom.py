@@ -97,3 +97,12 @@ def test_cuda_graphs_of_torch_compile_are_refused(tiny: MakePackage, tmp_path: P
     )
     with mock.patch.object(nn.Module, "compile"), refused:
         p.train_here(tmp_path, "--oom.enabled=true", *compiled)
+
+
+def test_loss_that_compares_samples_is_refused(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = tiny("oom")
+    monkeypatch.setattr(p.model.Net, "batch_coupled", True, raising=False)
+    with pytest.raises(p.errors.UserError, match="would change the loss of Net"):
+        p.train_here(tmp_path, "--oom.enabled=true")

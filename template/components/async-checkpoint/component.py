@@ -1,11 +1,10 @@
-"""Checkpoints that a background thread writes during the training, from a copy of the state in host memory."""
+"""Checkpoints that a background thread writes, from a copy of the state in host memory."""
 
 import copy
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,21 @@ class AsyncCheckpointConfig(Section):
     """Checkpoints that a background thread writes during the training."""
 
     enabled: bool = False
-    """Copy the state to host memory and let a thread write it; the run waits for the last checkpoint."""
+    """Copy the state to host memory and let a thread write it; the run waits for the last
+    checkpoint."""
 
 
 class AsyncCheckpoint(Component):
-    """Replaces what writes checkpoints; their files and the order of the file operations stay the same."""
+    """Replaces what writes checkpoints; the files and the order of their operations stay."""
 
     name = "async_checkpoint"
 
-    def __init__(self, cfg: AsyncCheckpointConfig, world: World) -> None:
-        self.checkpoints: AsyncCheckpoints | None = None
+    def __init__(
+        self,
+        cfg: AsyncCheckpointConfig,
+        world: World,
+    ) -> None:
+        self.checkpoints: AsyncCheckpoints
 
     def checkpointer(self, run: Run) -> "AsyncCheckpoints":
         self.checkpoints = AsyncCheckpoints(run.folder, run.cfg.run.keep, run.world)
@@ -43,20 +47,25 @@ class AsyncCheckpoint(Component):
 
     def on_train_end(self, run: Run) -> None:
         """Wait for the last checkpoint."""
-        assert self.checkpoints is not None
-        if sys.exception() is None or isinstance(sys.exception(), Stopped):  # on all ranks alike
+        error = sys.exception()
+        if error is None or isinstance(error, Stopped):  # on all ranks alike
             run.world.run_on_rank_zero(self.checkpoints.wait)
             return
         try:  # after another error, this rank may be the only one here
             self.checkpoints.wait()
-        except (UserError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+        except (UserError, OSError) as unsaved:
+            print(f"error: {unsaved}", file=sys.stderr, flush=True)
 
 
 class AsyncCheckpoints(Checkpoints):
     """Writes one checkpoint at a time. The thread does not communicate with other ranks."""
 
-    def __init__(self, run_folder: Path, keep: int, world: World) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        keep: int,
+        world: World,
+    ) -> None:
         super().__init__(run_folder, keep, world)
         self.plain = Checkpoints(run_folder, keep, World(0, 1, world.device))
         self.thread = ThreadPoolExecutor(1, "checkpoint")
@@ -65,68 +74,71 @@ class AsyncCheckpoints(Checkpoints):
 
     def save(self, state: dict[str, Any]) -> None:
         """Wait for the checkpoint before, raise its error on every rank, and begin this one."""
+        self.world.run_on_rank_zero(lambda: self._begin_save(state))
 
-        def begin() -> None:
-            self.wait()
-            self._begin(partial(_save, self.plain, *_copy_to_host(state, self.world.device)))
-
-        self.world.run_on_rank_zero(begin)
-
-    def save_best(self, step: int, results: dict[str, float], monitor: str, mode: str) -> None:
+    def save_best(
+        self,
+        step: int,
+        results: dict[str, float],
+        monitor: str,
+        mode: str,
+    ) -> None:
         """Record the best step when its checkpoint is complete."""
         if monitor not in results:
             super().save_best(step, results, monitor, mode)  # raises the error at once
         if self.world.rank == 0:
-            self._begin(partial(self.plain.save_best, step, results, monitor, mode))
+            self._begin(lambda: self.plain.save_best(step, results, monitor, mode))
 
     def wait(self) -> None:
         """Wait until all that was begun is on the disk; raise the error of what failed."""
-        last, self.last = self.last, None
+        last = self.last
+        self.last = None
         if last is not None:
             last.result()
 
+    def _begin_save(self, state: dict[str, Any]) -> None:
+        self.wait()
+        event, copied = _copy_to_host(state, self.world.device)
+
+        def save() -> None:
+            if event is not None:
+                event.synchronize()
+            self.plain.save(copied)
+
+        self._begin(save)
+
     def _begin(self, action: Callable[[], None]) -> None:
-        self.last = self.thread.submit(_after, self.last, action)
+        before = self.last
 
+        def act() -> None:
+            if before is not None:
+                before.result()
+            action()
 
-def _after(before: Future[None] | None, action: Callable[[], None]) -> None:
-    if before is not None:
-        before.result()
-    action()
-
-
-def _save(checkpoints: Checkpoints, copied: torch.Event | None, state: dict[str, Any]) -> None:
-    if copied is not None:
-        copied.synchronize()
-    checkpoints.save(state)
+        self.last = self.thread.submit(act)
 
 
 @torch.no_grad()
 def _copy_to_host(
     state: dict[str, Any], device: torch.device
 ) -> tuple[torch.Event | None, dict[str, Any]]:
-    """Return a copy of the state, and for a GPU the event after which it is complete; the host waits for no copy."""
-    pin = device.type not in ("cpu", "mps")
+    """Return an event of the GPU after which the copy is complete, and the copy."""
+    is_async = device.type not in ("cpu", "mps")
     copies: dict[object, Tensor] = {}
     memo: dict[int, Any] = {}
 
     def add(value: Tensor) -> None:
         # a tied weight is copied once
-        key = (
-            value.data_ptr(),
-            value.shape,
-            value.stride(),
-            value.dtype,
-        )
+        key = (value.data_ptr(), value.shape, value.stride(), value.dtype)
         if key not in copies:
-            copies[key] = torch.empty_like(value, device="cpu", pin_memory=pin).copy_(
-                value, non_blocking=pin
-            )
+            host = torch.empty_like(value, device="cpu", pin_memory=is_async)
+            copies[key] = host.copy_(value, non_blocking=is_async)
         memo[id(value)] = copies[key]
 
     map_tensors(add, state)
     copied = copy.deepcopy(state, memo)  # takes the tensors from `memo`
-    event = torch.Event(device) if pin else None
-    if event is not None:
-        event.record()
+    if not is_async:
+        return None, copied
+    event = torch.Event(device)
+    event.record()
     return event, copied

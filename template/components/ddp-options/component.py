@@ -1,4 +1,4 @@
-"""Options of DistributedDataParallel: synchronized BatchNorm, a static graph, gradients all-reduced in bf16."""
+"""Options of DistributedDataParallel: synchronized BatchNorm, static graph, bf16 gradients."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -37,21 +37,20 @@ class DdpOptions(Component):
     conflicts = ("fsdp",)
 
     def __init__(self, cfg: DdpOptionsConfig, world: World) -> None:
-        self.cfg, self.world = cfg, world
+        self.cfg = cfg
+        self.world = world
 
     def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
-        device = self.world.device
         if self.world.size == 1:
             return
+        device = self.world.device
         if self.cfg.sync_batchnorm and device.type not in ("cuda", "xpu"):
             where = f"torch synchronizes BatchNorm on GPUs only, not on the {device}"
             self.cfg.refuse("sync_batchnorm", where)
         micro_batches = cfg.train.micro_batches(self.world.size)
         if self.cfg.static_graph and micro_batches > 1:
-            steps = f"steps of {micro_batches} micro-batches"
-            self.cfg.refuse(
-                "static_graph", f"DDP does not support it with {steps}: set train.accumulate=1"
-            )
+            why = f"DDP does not support it with steps of {micro_batches} micro-batches"
+            self.cfg.refuse("static_graph", f"{why}: set train.accumulate=1")
 
     def parallelize(self, model: nn.Module, cfg: BaseConfig) -> Parallel | None:
         if self.world.size == 1:
@@ -59,9 +58,11 @@ class DdpOptions(Component):
         if self.cfg.sync_batchnorm:
             # in place; `evaluate` has the BatchNorm of the same names
             nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        channels_last = use_channels_last(cfg.speed, self.world.device)
         parallel = data_parallel(
-            model, self.world, channels_last, static_graph=self.cfg.static_graph
+            model,
+            self.world,
+            use_channels_last(cfg.speed, self.world.device),
+            static_graph=self.cfg.static_graph,
         )
         if self.cfg.bf16_gradients:
             net: Any = parallel.net
@@ -73,5 +74,5 @@ def _all_reduce_in_bf16(
     group: dist.ProcessGroup | None,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch's annotations leave it out
 ) -> torch.futures.Future[Tensor]:
-    """Call torch's hook, which DDP refuses by its name where it does not know of support, such as with gloo."""
+    """Call torch's hook, which DDP refuses by its name where it knows of no support, as of gloo."""
     return bf16_compress_hook(group, bucket)  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from tqdm import tqdm
 from ..component import Component
 from ..config_base import Section, within
 from ..distributed import World
-from ..errors import UserError
 from ..run import Run
 
 
@@ -33,31 +32,41 @@ class EarlyStopping(Component):
 
     def __init__(self, cfg: EarlyStoppingConfig, world: World) -> None:
         self.cfg = cfg
-        self.best, self.since, self.step = math.inf, 0, 0
-        """The best value so far, negative if a higher one is better; validations since then; step of the last one."""
+        self.best = math.inf
+        """The best value so far, negated if a higher one is better."""
+        self.since = 0
+        """Validations since then."""
+        self.step = 0
+        """Step of the last validation."""
 
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+    def on_validation(
+        self,
+        run: Run,
+        results: dict[str, float],
+    ) -> None:
         """Count a validation, unless a resumed run repeats one that its checkpoint has counted."""
-        metric, sign = run.cfg.train.monitor, 1 if run.cfg.train.monitor_mode == "min" else -1
+        metric = run.cfg.train.monitor
+        sign = 1 if run.cfg.train.monitor_mode == "min" else -1
         if metric not in results:
-            raise UserError(
-                f"train.monitor is {metric}: the validation metrics are {', '.join(results)}"
-            )
+            return  # an error follows, as for any run
         if run.step != self.step:
-            improves = sign * results[metric] < self.best - self.cfg.min_delta
-            self.best = sign * results[metric] if improves else self.best
-            self.since = 0 if improves else self.since + 1
             self.step = run.step
+            self.since += 1
+            if sign * results[metric] < self.best - self.cfg.min_delta:
+                self.best = sign * results[metric]
+                self.since = 0
         if self.since >= self.cfg.patience and run.step < run.plan.total_steps:
             run.finished = True
             if run.world.rank == 0:
-                unimproved = f"{self.since} validations in a row did not improve {metric} {sign * self.best:.4g}"
-                tqdm.write(f"early_stopping ends the run at step {run.step:,}: {unimproved}")
+                best = f"{metric} {sign * self.best:.4g}"
+                why = f"{self.since} validations in a row did not improve {best}"
+                tqdm.write(f"early_stopping ends the run at step {run.step:,}: {why}")
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "since": self.since, "step": self.step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the count; a run that had none starts to count."""
-        self.best, self.since = state.get("best", math.inf), state.get("since", 0)
+        self.best = state.get("best", math.inf)
+        self.since = state.get("since", 0)
         self.step = state.get("step", 0)

@@ -22,7 +22,8 @@ class EmaConfig(Section):
     enabled: bool = False
     """Average the parameters, and validate with the average."""
     decay: float = within("(0, 1)", 0.999)
-    """Decay per optimizer step; at most (1 + n) / (10 + n) after n steps, so that the random start is forgotten."""
+    """Decay per optimizer step; at most (1 + n) / (10 + n) after n steps, so that the random start
+    is forgotten."""
 
 
 class Ema(Component):
@@ -33,50 +34,51 @@ class Ema(Component):
 
     name = "ema"
 
-    def __init__(self, cfg: EmaConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: EmaConfig,
+        world: World,
+    ) -> None:
         self.decay = cfg.decay
         self.average: dict[str, Tensor] = {}
-        self.pairs: tuple[list[Tensor], list[Tensor]] = ([], [])
-        """The average and the parameters, as lists of this rank's tensors, so that an update is one kernel."""
+        self.averages: list[Tensor] = []
+        self.parameters: list[Tensor] = []
+        """As lists of this rank's tensors, so that an update is one kernel."""
 
     def on_train_start(self, run: Run) -> None:
-        copies = {parameter: parameter.detach().clone() for parameter in run.model.parameters()}
-        for parameter, average in copies.items():
-            self.pairs[0].append(_local(average))
-            self.pairs[1].append(_local(parameter))
-        for name, parameter in run.model.named_parameters(
-            remove_duplicate=False
-        ):  # a tied weight has two names
-            self.average[name] = copies[parameter]
+        copies = {}
+        for weight in run.model.parameters():
+            copies[weight] = weight.detach().clone()
+            self.averages.append(_local(copies[weight]))
+            self.parameters.append(_local(weight))
+        # a tied weight has two names
+        for name, weight in run.model.named_parameters(remove_duplicate=False):
+            self.average[name] = copies[weight]
 
     def on_step_end(self, run: Run) -> None:
-        decay = min(self.decay, (1 + run.step) / (10 + run.step))
-        get_ema_multi_avg_fn(decay)(*self.pairs, 0)
+        early = (1 + run.step) / (10 + run.step)
+        update = get_ema_multi_avg_fn(min(self.decay, early))
+        update(self.averages, self.parameters, 0)
 
     @contextmanager
     def eval_weights(self, run: Run) -> Iterator[None]:
-        average, parameters = self.pairs
-        kept = [parameter.clone() for parameter in parameters]
-        _copy(average, parameters)
+        trained = [weight.clone() for weight in self.parameters]
+        _copy(self.averages, self.parameters)
         try:
             yield
         finally:
-            _copy(kept, parameters)
+            _copy(trained, self.parameters)
 
     def state_dict(self) -> dict[str, Any]:
         return {"eval_weights": self.average}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the average; a run that had none starts with its weights."""
-        average, parameters = self.pairs
-        saved = state.get("eval_weights")
-        if saved is None:
-            _copy(parameters, average)
-        else:
-            _copy(
-                [_local(saved[name]) for name in self.average],
-                [_local(it) for it in self.average.values()],
-            )
+        _copy(self.parameters, self.averages)
+        saved = state.get("eval_weights", {})
+        for name, value in saved.items():
+            average = _local(self.average[name])
+            average.copy_(_local(value))
 
 
 @torch.no_grad()
@@ -87,4 +89,6 @@ def _copy(values: list[Tensor], to: list[Tensor]) -> None:
 
 def _local(value: Tensor) -> Tensor:
     """Return this rank's shard of a sharded tensor; else the tensor."""
-    return value.to_local().detach() if hasattr(value, "to_local") else value.detach()
+    if hasattr(value, "to_local"):
+        value = value.to_local()
+    return value.detach()

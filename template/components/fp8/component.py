@@ -1,4 +1,4 @@
-"""fp8 matrix products with torchao: forward and backward pass of the linear layers in the model's `blocks`."""
+"""fp8 matrix products with torchao, in the linear layers of the model's `blocks`."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ class Fp8Config(Section):
     """fp8 matrix products: Micikevicius et al. 2022 (arXiv:2209.05433)."""
 
     enabled: bool = False
-    """Compute the linear layers in `blocks` in fp8, the rest in bf16; weights and optimizer state stay in fp32."""
+    """Compute the linear layers in `blocks` in fp8, the rest in bf16; weights and optimizer state
+    stay in fp32."""
 
 
 class Fp8(Component):
@@ -37,7 +38,7 @@ class Fp8(Component):
     """For tests: compute without the hardware what it would compute."""
 
     def __init__(self, cfg: Fp8Config, world: World) -> None:
-        self.world = world
+        self.device = world.device
 
     def convert_model(self, model: nn.Module) -> nn.Module:
         if not self._supported():
@@ -45,39 +46,36 @@ class Fp8(Component):
         try:
             from torchao.float8 import Float8LinearConfig, convert_to_float8_training
         except ImportError:
-            raise UserError(
-                "fp8.enabled is true, but torchao is not installed: pip install torchao"
-            ) from None
+            missing = "torchao is not installed: pip install torchao"
+            raise UserError(f"fp8.enabled is true, but {missing}") from None
         layers = blocks(model)
         if not any(_fits(layer, "") for layer in layers.modules()):
-            missing = f"{type(model).__name__} has no linear layers in `blocks` whose sizes are multiples of 16"
-            raise UserError(f"fp8.enabled is true, but {missing}: set it to false")
+            missing = f"{type(model).__name__} has no linear layers in `blocks`"
+            sizes = "whose sizes are multiples of 16"
+            raise UserError(f"fp8.enabled is true, but {missing} {sizes}: set it to false")
         # for any number of tokens
         settings = Float8LinearConfig(emulate=self.emulate, pad_inner_dim=True)
         convert_to_float8_training(layers, config=settings, module_filter_fn=_fits)
         return model
 
-    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+    def check(
+        self,
+        cfg: BaseConfig,
+        enabled: Collection[str],
+    ) -> None:
         if not self._supported():
             needed = "it needs a GPU with fp8, such as NVIDIA's from Ada (8.9) and Hopper (9.0)"
-            raise UserError(
-                f"fp8.enabled is true, but this is the {self.world.device}, and {needed}"
-            )
+            raise UserError(f"fp8.enabled is true, but this is the {self.device}, and {needed}")
         if cfg.speed.precision not in ("auto", "bf16"):
-            cfg.speed.refuse(
-                "precision", "fp8.enabled needs bf16 for the rest: set speed.precision=bf16"
-            )
+            needed = "fp8.enabled needs bf16 for the rest"
+            cfg.speed.refuse("precision", f"{needed}: set speed.precision=bf16")
 
     def _supported(self) -> bool:
-        if self.emulate or self.world.device.type != "cuda":
+        if self.emulate or self.device.type != "cuda":
             return self.emulate
         least = (9, 4) if torch.version.hip else (8, 9)  # MI300, Ada
-        return torch.cuda.get_device_capability(self.world.device) >= least
+        return torch.cuda.get_device_capability(self.device) >= least
 
 
 def _fits(layer: nn.Module, name: str) -> bool:
-    return (
-        isinstance(layer, nn.Linear)
-        and layer.in_features % 16 == 0
-        and layer.out_features % 16 == 0
-    )
+    return isinstance(layer, nn.Linear) and not any(size % 16 for size in layer.weight.shape)

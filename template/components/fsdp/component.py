@@ -41,25 +41,33 @@ class Fsdp(Component):
     """Weights that were gathered under inference mode cannot be trained."""
 
     def __init__(self, cfg: FsdpConfig, world: World) -> None:
-        self.cfg, self.world = cfg, world
+        self.cfg = cfg
+        self.world = world
 
-    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+    def check(
+        self,
+        cfg: BaseConfig,
+        enabled: Collection[str],
+    ) -> None:
         if self.world.size == 1:
-            raise UserError(
-                "fsdp.enabled needs several ranks: start with torchrun --nproc-per-node 2"
-            )
+            start = "start with torchrun --nproc-per-node 2"
+            raise UserError(f"fsdp.enabled needs several ranks: {start}")
 
-    def parallelize(self, model: nn.Module, cfg: BaseConfig) -> Parallel:
+    def parallelize(
+        self,
+        model: nn.Module,
+        cfg: BaseConfig,
+    ) -> Parallel:
         """Shard the model of the CPU; one block at a time is whole on the device."""
-        from torch.distributed.device_mesh import (
-            init_device_mesh,
-        )  # here, as these imports take a second
+        # here, as these imports take a second
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         mesh = init_device_mesh(self.world.device.type, (self.world.size,))
-        dtype = torch.bfloat16 if self.cfg.bf16 else None
         policy = MixedPrecisionPolicy(
-            param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+            param_dtype=torch.bfloat16 if self.cfg.bf16 else None,
+            reduce_dtype=torch.float32,
+            cast_forward_inputs=False,
         )
         for module in [*blocks(model), model]:
             fully_shard(module, mesh=mesh, mp_policy=policy)
@@ -84,7 +92,7 @@ def _no_sync(model: Any) -> Iterator[None]:
 
 
 class ShardedCheckpoints(Checkpoints):
-    """Checkpoints in shards, one per rank, and the whole weights; any number of ranks can load them.
+    """Checkpoints in shards, one per rank, and the whole weights; any ranks can load them.
 
     The metadata of torch.distributed.checkpoint is a pickle: resume only from checkpoints that you
     trust.
@@ -102,35 +110,32 @@ class ShardedCheckpoints(Checkpoints):
             dist.broadcast(buffer, src=0)
         self.world.run_on_rank_zero(lambda: shutil.rmtree(folder, ignore_errors=True))
         state_dict_saver.save(state | self._shards(), checkpoint_id=folder)
-        weights = map_tensors(_whole, {key: state[key] for key in ("model", "components")})
+        parts = {"model": state["model"], "components": state["components"]}
+        weights = map_tensors(_whole, parts)
         self.world.run_on_rank_zero(lambda: torch.save(weights, folder / "weights.pt"))
 
-    def read(self, folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    def read(
+        self,
+        folder: Path,
+        state: dict[str, Any],
+    ) -> dict[str, Any]:
         """Return the state with this rank's shards."""
         from torch.distributed.checkpoint import state_dict_loader
         from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
         if not (folder / ".metadata").exists():
-            raise UserError(
-                f"{folder} was saved without fsdp: use another run.name, or fsdp.enabled=false"
-            )
+            other = "use another run.name, or fsdp.enabled=false"
+            raise UserError(f"{folder} was saved without fsdp: {other}")
         loaded = state | self._shards()
         state_dict_loader.load(loaded, checkpoint_id=folder)
         set_optimizer_state_dict(self.run.model, self.run.optimizer, loaded["optimizer"])
         return loaded | {"optimizer": self.run.optimizer.state_dict()}
 
     def _shards(self) -> dict[str, Any]:
-        from torch.distributed.checkpoint.state_dict import (
-            get_model_state_dict,
-            get_optimizer_state_dict,
-        )
+        from torch.distributed.checkpoint.state_dict import get_state_dict
 
-        # first, as it reshards what a validation has gathered
-        model = get_model_state_dict(self.run.model)
-        return {
-            "model": model,
-            "optimizer": get_optimizer_state_dict(self.run.model, self.run.optimizer),
-        }
+        model, optimizer = get_state_dict(self.run.model, self.run.optimizer)
+        return {"model": model, "optimizer": optimizer}
 
 
 def _whole(value: Tensor) -> Tensor:

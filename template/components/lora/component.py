@@ -1,10 +1,10 @@
 """Low-rank adapters (LoRA), Hu et al. 2021 (arXiv:2106.09685), with peft."""
 
+import fnmatch
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from torch import nn
 
@@ -23,9 +23,11 @@ class LoraConfig(Section):
     """Low-rank adapters."""
 
     enabled: bool = False
-    """Train adapters of the layers in `target`, and the modules in `train`; freeze all other parameters."""
+    """Train adapters of the layers in `target`, and the modules in `train`; freeze all other
+    parameters."""
     target: tuple[str, ...] = ()
-    """Linear layers and convolutions to adapt, as glob patterns of module names; empty: all of them."""
+    """Linear layers and convolutions to adapt, as glob patterns of module names; empty: all of
+    them."""
     rank: int = within("[1, 65536]", 8)
     """Rank of an adapter's two matrices."""
     alpha: float = within("(0, inf)", 16.0)
@@ -37,11 +39,15 @@ class LoraConfig(Section):
 
 
 class Lora(Component):
-    """Replaces layers by peft's, in place: the model keeps its class, and its other parameters their names."""
+    """Replaces layers by peft's, in place: the model keeps its class, and the names of the rest."""
 
     name = "lora"
 
-    def __init__(self, cfg: LoraConfig, world: World) -> None:
+    def __init__(
+        self,
+        cfg: LoraConfig,
+        world: World,
+    ) -> None:
         self.cfg = cfg
 
     def convert_model(self, model: nn.Module) -> nn.Module:
@@ -49,62 +55,54 @@ class Lora(Component):
             import peft
         except ImportError:
             self.cfg.refuse("enabled", "install its package: pip install 'peft>=0.17'")
-        names = [name for name, _ in model.named_parameters()]
-        trained = {
-            id(model.get_parameter(name)) for name in _matched(self.cfg.train, names, "lora.train")
-        }
-        layers = [
-            name
-            for name in self._layers(model)
-            if id(model.get_parameter(f"{name}.weight")) not in trained
-        ]
+        parameters = dict(model.named_parameters())
+        trained = _matched(self.cfg.train, list(parameters), "lora.train")
+        layers = [name for name in self._layers(model) if f"{name}.weight" not in trained]
         if not layers:
-            self.cfg.refuse(
-                "train", "it has all layers to adapt: name fewer, or set lora.enabled=false"
-            )
-        # a pattern, as peft takes a name for that of every layer's end
-        targets = "|".join(map(re.escape, layers))
-        options = {
-            "r": self.cfg.rank,
-            "lora_alpha": self.cfg.alpha,
-            "lora_dropout": self.cfg.dropout,
-        }
-        peft.inject_adapter_in_model(peft.LoraConfig(target_modules=targets, **options), model)
-        for parameter in model.parameters():
-            parameter.requires_grad_(parameter.requires_grad or id(parameter) in trained)
+            left = "name fewer, or set lora.enabled=false"
+            self.cfg.refuse("train", f"it has all layers to adapt: {left}")
+        adapters = peft.LoraConfig(
+            # a pattern, as peft takes a name for that of every layer's end
+            target_modules="|".join(map(re.escape, layers)),
+            r=self.cfg.rank,
+            lora_alpha=self.cfg.alpha,
+            lora_dropout=self.cfg.dropout,
+        )
+        peft.inject_adapter_in_model(adapters, model)
+        for name in trained:
+            parameters[name].requires_grad_()
         return model
 
     def wrap_step(self, run: Run, step: Step) -> Step:
         _hold_norms(run.model)
         return step
 
-    def on_validation(self, run: Run, results: dict[str, float]) -> None:
+    def on_validation(
+        self,
+        run: Run,
+        results: dict[str, float],
+    ) -> None:
         _hold_norms(run.model)  # a validation ends with `train()`
 
     def _layers(self, model: nn.Module) -> list[str]:
-        """Return the names of the layers to adapt: those of their own weight, which the model calls."""
-        uses = Counter(
-            id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)
-        )
-        attention = [it for it in model.modules() if isinstance(it, nn.MultiheadAttention)]
-        # it reads their weights instead
-        read = {id(it) for parent in attention for it in parent.modules()}
-        found = {
-            name: it
-            for name, it in model.named_modules()
-            if isinstance(it, LAYERS) and id(it) not in read
-        }
-        own = [name for name, layer in found.items() if uses[id(layer.weight)] == 1]
+        """Return the layers to adapt: those of their own weight, which the model calls."""
+        uses = Counter(weight for _, weight in model.named_parameters(remove_duplicate=False))
+        not_called = set[nn.Module]()
+        for module in model.modules():
+            if isinstance(module, nn.MultiheadAttention):  # reads their weights instead
+                not_called.update(module.modules())
+        own = []
+        for name, layer in model.named_modules():
+            if isinstance(layer, LAYERS) and layer not in not_called and uses[layer.weight] == 1:
+                own.append(name)
         if not own:
-            name = type(model).__name__
-            raise UserError(
-                f"lora.enabled: {name} has no linear layer or convolution whose weight is its own"
-            )
+            missing = f"{type(model).__name__} has no linear layer or convolution"
+            raise UserError(f"lora.enabled: {missing} whose weight is its own")
         return sorted(_matched(self.cfg.target, own, "lora.target")) or own
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """Add the adapters to the weights, in place: the model has its original modules and names again."""
+    """Add the adapters to the weights, in place: the model has its original modules and names."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for name, module in list(model.named_modules()):
@@ -115,26 +113,24 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def _hold_norms(model: nn.Module) -> None:
-    """Let BatchNorms whose weights are not trained keep their statistics, and normalize with them."""
+    """Let BatchNorms that are not trained keep their statistics, and normalize with them."""
     for module in model.modules():
-        if isinstance(module, NORMS) and not any(
-            parameter.requires_grad for parameter in module.parameters()
-        ):
+        trained = any(weight.requires_grad for weight in module.parameters())
+        if isinstance(module, NORMS) and not trained:
             module.eval()
 
 
-def _matched(patterns: Iterable[str], names: list[str], key: str) -> set[str]:
+def _matched(
+    patterns: Iterable[str],
+    names: list[str],
+    key: str,
+) -> set[str]:
     """Return the names that match, or are in a module that does."""
-    found = set[str]()
+    matched = set[str]()
     for pattern in patterns:
-        these = {
-            name
-            for name in names
-            if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
-        }
-        if not these:
-            raise UserError(
-                f"{key} has {pattern!r}, which matches none of {', '.join(names[:3])} and so on"
-            )
-        found |= these
-    return found
+        own = fnmatch.filter(names, pattern) + fnmatch.filter(names, f"{pattern}.*")
+        if not own:
+            some = ", ".join(names[:3])
+            raise UserError(f"{key} has {pattern!r}, which matches none of {some} and so on")
+        matched.update(own)
+    return matched

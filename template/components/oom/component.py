@@ -1,16 +1,16 @@
-"""Out of memory: smaller forward passes and the same global batch; with several ranks after a restart."""
+"""Out of memory: smaller forward passes and the same global batch; on several ranks, a restart."""
 
 import gc
 import json
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..checkpoint import write_text
 from ..component import Component, Step
@@ -53,19 +53,20 @@ class Oom(Component):
         self.micro_batches: list[MicroBatch] = []
         """Those of the present step, which starts again after an error."""
 
-    def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
+    def check(
+        self,
+        cfg: BaseConfig,
+        enabled: Collection[str],
+    ) -> None:
         if cfg.speed.has_cuda_graphs:
+            why = "its CUDA graphs overwrite gradients that are kept"
             other = "use default or max-autotune-no-cudagraphs, or oom.enabled=false"
-            cfg.speed.refuse(
-                "compile_mode", f"its CUDA graphs overwrite gradients that are kept: {other}"
-            )
+            cfg.speed.refuse("compile_mode", f"{why}: {other}")
 
     def convert_model(self, model: nn.Module) -> nn.Module:
         if is_batch_coupled(model):
-            name = type(model).__name__
-            raise UserError(
-                f"oom.enabled would change the loss of {name}, which compares the samples of a batch"
-            )
+            changed = f"oom.enabled would change the loss of {type(model).__name__}"
+            raise UserError(f"{changed}, which compares the samples of a batch")
         return model
 
     def on_train_start(self, run: Run) -> None:
@@ -73,29 +74,35 @@ class Oom(Component):
         self.size = int(run.world.broadcast(file.read_text("utf-8") if file.exists() else "0"))
 
     def wrap_step(self, run: Run, step: Step) -> Step:
-        def in_chunks(batch: Any, loss_weight: float, is_last: bool, micro: int) -> Metrics:
+        def in_chunks(micro: int) -> Metrics:
+            batch, loss_weight, is_last = self.micro_batches[micro]
             if self.size == 0:
                 return step.compute_gradients(batch, loss_weight, is_last)
             # a resumed run has made no failed attempt
             seed_batch(run.world, run.cfg.run.seed, run.step, micro)
-            count, found = run.plan.micro_batch, list[Metrics]()
+            count = run.plan.micro_batch
+            total: dict[str, tuple[Any, ...]] = {}
             for begin in range(0, count, self.size):
                 end = min(begin + self.size, count)
                 chunk = map_tensors(itemgetter(slice(begin, end)), batch)
-                found.append(
-                    step.compute_gradients(
-                        chunk, loss_weight * (end - begin) / count, is_last and end == count
-                    )
-                )
-            return {name: _sum([metrics[name] for metrics in found]) for name in found[0]}
+                weight = loss_weight * (end - begin) / count
+                metrics = step.compute_gradients(chunk, weight, is_last and end == count)
+                for name, (sums, counts) in metrics.items():
+                    before = total.get(name, (0, 0))
+                    total[name] = (before[0] + sums, before[1] + counts)
+            return total
 
-        def with_retries(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+        def compute_gradients(
+            batch: Any,
+            loss_weight: float,
+            is_last: bool,
+        ) -> Metrics:
             self.micro_batches.append((batch, loss_weight, is_last))
             first = len(self.micro_batches) - 1
             while True:
                 try:
                     for micro in range(first, len(self.micro_batches)):
-                        metrics = in_chunks(*self.micro_batches[micro], micro)
+                        metrics = in_chunks(micro)
                     if is_last:
                         self.micro_batches = []
                     return metrics
@@ -105,39 +112,28 @@ class Oom(Component):
                 run.optimizer.zero_grad(set_to_none=True)
                 gc.collect()
 
-        return step._replace(compute_gradients=with_retries)
+        return step._replace(compute_gradients=compute_gradients)
 
     def _halve(self, run: Run) -> None:
-        size = (self.size or run.plan.micro_batch) // 2
+        before = self.size or run.plan.micro_batch
+        size = before // 2
         if size < self.smallest:
-            raise UserError(
-                f"out of memory with {self.size or run.plan.micro_batch} samples: use a smaller model"
-            )
-        if (
-            run.world.size > 1
-        ):  # the others wait for this rank's gradients, so all of them must start again
-            with suppress(
-                FileNotFoundError
-            ):  # another rank has just replaced it, with the same number
-                write_text(run.folder / FILE, json.dumps(size))
-            what = f"out of memory on rank {run.world.rank} at step {run.step}"
-            raise UserError(
-                f"{what}: resume with --run.name {run.folder.name}, in forward passes of {size} samples"
-            )
-        self.size = size
-        print(
-            f"out of memory at step {run.step}: forward passes of {size} samples from here on",
-            file=sys.stderr,
-        )
+            raise UserError(f"out of memory with {before} samples: use a smaller model")
+        if run.world.size == 1:
+            self.size = size
+            message = f"out of memory at step {run.step}: forward passes of {size} samples"
+            print(f"{message} from here on", file=sys.stderr)
+            return
+        # The others wait for this rank's gradients, so all of them must start again.
+        with suppress(FileNotFoundError):  # another rank has just replaced it, with the same number
+            write_text(run.folder / FILE, json.dumps(size))
+        resume = f"resume with --run.name {run.folder.name}, in forward passes of {size} samples"
+        raise UserError(f"out of memory on rank {run.world.rank} at step {run.step}: {resume}")
 
     def state_dict(self) -> dict[str, Any]:
         return {"size": self.size}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the smaller of the sizes in the checkpoint and in the file, which is newer."""
-        self.size = min(filter(None, (self.size, state.get("size", 0))), default=0)
-
-
-def _sum(pairs: list[tuple[Any, ...]]) -> tuple[Tensor | float, ...]:
-    """Add the sums and the counts of a metric."""
-    return tuple(sum(column) for column in zip(*pairs, strict=True))
+        saved = state.get("size", 0)
+        self.size = min(self.size or saved, saved or self.size)

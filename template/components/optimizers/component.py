@@ -3,11 +3,11 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ..component import Component
 from ..config import BaseConfig
@@ -15,9 +15,6 @@ from ..config_base import Section, within
 from ..contracts import blocks, no_weight_decay
 from ..distributed import World
 from ..optim import adamw
-
-Groups = list[dict[str, Any]]
-"""Parameter groups of an optimizer."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,8 @@ class OptimizersConfig(Section):
     muon: for the matrices in `blocks`, AdamW for the rest.
     """
     momentum: float = within("[0, 1)", 0.9)
-    """Momentum of SGD, Muon and LARS; a schedule that cycles momentum overrides it, unless it is 0."""
+    """Momentum of SGD, Muon and LARS; a schedule that cycles momentum overrides it, unless it is
+    0."""
     nesterov: bool = True
     """SGD and Muon: Nesterov momentum."""
     trust_coefficient: float = within("(0, 1]", 1e-3)
@@ -40,7 +38,7 @@ class OptimizersConfig(Section):
 
 
 class Optimizers(Component):
-    """Builds the optimizer, with the parameter groups of AdamW in `optim.py`: no weight decay of biases and norms."""
+    """Builds the optimizer, with AdamW's parameter groups: no weight decay of biases and norms."""
 
     name = "optimizers"
 
@@ -51,90 +49,109 @@ class Optimizers(Component):
         if "fsdp" in enabled and self.cfg.name not in ("sgd", "adam"):
             self.cfg.refuse("name", "it needs whole weights, which fsdp divides: use sgd or adam")
 
-    def build_optimizer(self, model: nn.Module, cfg: BaseConfig) -> torch.optim.Optimizer:
-        own, core = self.cfg, cfg.optim
-        betas = (core.beta1, core.beta2)
-        kept = ("params", "weight_decay", "lr_scale")
-        groups = [
-            {key: group[key] for key in kept if key in group}
-            for group in adamw(model, core).param_groups
-        ]
-        if own.name == "adam":  # Kingma and Ba 2014 (arXiv:1412.6980, algorithm 1)
-            same = {"amsgrad": core.amsgrad, "fused": core.fused}
-            return torch.optim.Adam(groups, lr=core.lr, betas=betas, eps=core.eps, **same)
-        if own.name == "sgd":
-            nesterov = own.nesterov and own.momentum > 0
-            return torch.optim.SGD(groups, lr=core.lr, momentum=own.momentum, nesterov=nesterov)
-        if own.name == "muon":
+    def build_optimizer(
+        self,
+        model: nn.Module,
+        cfg: BaseConfig,
+    ) -> Optimizer:
+        if self.cfg.name == "muon":
             return self._muon(model, cfg)
-        return self._layerwise(groups, core.lr, {"betas": betas, "eps": core.eps})
+        groups = []
+        for group in adamw(model, cfg.optim).param_groups:
+            kept = ("params", "weight_decay", "lr_scale")
+            groups.append({key: group[key] for key in kept if key in group})
+        betas = (cfg.optim.beta1, cfg.optim.beta2)
+        if self.cfg.name == "sgd":
+            return torch.optim.SGD(
+                groups,
+                lr=cfg.optim.lr,
+                momentum=self.cfg.momentum,
+                nesterov=self.cfg.nesterov and self.cfg.momentum > 0,
+            )
+        if self.cfg.name == "adam":  # Kingma and Ba 2014 (arXiv:1412.6980, algorithm 1)
+            return torch.optim.Adam(
+                groups,
+                lr=cfg.optim.lr,
+                betas=betas,
+                eps=cfg.optim.eps,
+                amsgrad=cfg.optim.amsgrad,
+                fused=cfg.optim.fused,
+            )
+        return self._layerwise(groups, cfg.optim.lr, {"betas": betas, "eps": cfg.optim.eps})
 
     def _layerwise(
-        self, groups: Groups, lr: float, adaptive: dict[str, Any]
-    ) -> torch.optim.Optimizer:
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        adaptive: dict[str, Any],
+    ) -> Optimizer:
         """Return an optimizer whose steps depend on the norms of each layer."""
         try:
             import pytorch_optimizer as library
         except ImportError:
             self.cfg.refuse("name", "install its package: pip install 'pytorch_optimizer>=4'")
-        found: torch.optim.Optimizer
-        if (
-            self.cfg.name == "lars"
-        ):  # You et al. 2017 (arXiv:1708.03888); vectors keep the plain rate
-            trust = self.cfg.trust_coefficient
-            found = library.LARS(groups, lr=lr, momentum=self.cfg.momentum, trust_coefficient=trust)
-        elif self.cfg.name == "novograd":  # Ginsburg et al. 2019 (arXiv:1905.11286, algorithm 1)
-            found = library.NovoGrad(groups, lr=lr, **adaptive)
-        else:  # You et al. 2019 (arXiv:1904.00962, algorithm 2), with the norms of the weights as they are
-            # Without `adam_debias`, the first step would be 1 / (1 - beta1) times as large as the
-            # trust ratio makes it.
-            found = lamb = library.Lamb(
+        optimizer: Any
+        if self.cfg.name == "lars":
+            # You et al. 2017 (arXiv:1708.03888); vectors keep the plain rate
+            optimizer = library.LARS(
+                groups,
+                lr=lr,
+                momentum=self.cfg.momentum,
+                trust_coefficient=self.cfg.trust_coefficient,
+            )
+        elif self.cfg.name == "novograd":
+            # Ginsburg et al. 2019 (arXiv:1905.11286, algorithm 1)
+            optimizer = library.NovoGrad(groups, lr=lr, **adaptive)
+        else:
+            # You et al. 2019 (arXiv:1904.00962, algorithm 2), with the norms of the weights as they
+            # are. Without `adam_debias`, the first step would be 1 / (1 - beta1) times as large as
+            # the trust ratio makes it.
+            optimizer = library.Lamb(
                 groups, lr=lr, weight_decouple=False, adam_debias=True, **adaptive
             )
-            lamb.clamp = math.inf
-        return found
+            optimizer.clamp = math.inf
+        return optimizer  # type: ignore[no-any-return]
 
-    def _muon(self, model: nn.Module, cfg: BaseConfig) -> torch.optim.Optimizer:
-        """Return Muon for the matrices in `blocks`, and AdamW for all else, at one learning rate."""
+    def _muon(self, model: nn.Module, cfg: BaseConfig) -> Optimizer:
+        """Return Muon for the matrices in `blocks`, and AdamW for all else, at one rate."""
+        inside = {weight for weight in blocks(model).parameters() if weight.ndim == 2}
         exempt = no_weight_decay(model)
-        inside = {
-            id(parameter)
-            for parameter in blocks(model).parameters()
-            if parameter.ndim == 2 and parameter.requires_grad
-        }
-        hidden = [
-            it for name, it in model.named_parameters() if id(it) in inside and name not in exempt
-        ]
+        hidden = []
+        for name, weight in model.named_parameters():
+            if weight in inside and weight.requires_grad and name not in exempt:
+                hidden.append(weight)
         if not hidden:
-            self.cfg.refuse(
-                "name", "the model's `blocks` have no matrices to train: use another optimizer"
-            )
-        # Updates of AdamW's size, so that one learning rate fits both: Liu et al. 2025
-        # (arXiv:2502.16982, section 2.2).
-        settings: dict[str, Any] = {"momentum": self.cfg.momentum, "nesterov": self.cfg.nesterov}
-        settings |= {"weight_decay": cfg.optim.weight_decay, "adjust_lr_fn": "match_rms_adamw"}
-        return MuonAndAdamW(
-            torch.optim.Muon(hidden, lr=cfg.optim.lr, **settings), adamw(model, cfg.optim)
+            missing = "the model's `blocks` have no matrices to train"
+            self.cfg.refuse("name", f"{missing}: use another optimizer")
+        muon = torch.optim.Muon(
+            hidden,
+            lr=cfg.optim.lr,
+            momentum=self.cfg.momentum,
+            nesterov=self.cfg.nesterov,
+            weight_decay=cfg.optim.weight_decay,
+            # Updates of AdamW's size, so that one learning rate fits both: Liu et al. 2025
+            # (arXiv:2502.16982, section 2.2).
+            adjust_lr_fn="match_rms_adamw",
         )
+        return MuonAndAdamW(muon, adamw(model, cfg.optim))
 
 
-class MuonAndAdamW(torch.optim.Optimizer):
+class MuonAndAdamW(Optimizer):
     """Muon and AdamW as one optimizer, with the parameter groups of both and one state."""
 
-    def __init__(self, muon: torch.optim.Muon, rest: torch.optim.Optimizer) -> None:
-        hidden = {id(parameter) for parameter in muon.param_groups[0]["params"]}
+    def __init__(self, muon: Optimizer, rest: Optimizer) -> None:
+        hidden = set(muon.param_groups[0]["params"])
         for group in rest.param_groups:
-            group["params"] = [
-                parameter for parameter in group["params"] if id(parameter) not in hidden
-            ]
-        self.parts = (muon, rest)
-        super().__init__([group for part in self.parts for group in part.param_groups], {})
+            group["params"] = [weight for weight in group["params"] if weight not in hidden]
+        self.muon = muon
+        self.rest = rest
+        super().__init__(muon.param_groups + rest.param_groups, {})
         self._share()
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update all parameters."""
-        for part in self.parts:
-            part.step()
+        self.muon.step()
+        self.rest.step()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state, and give it to both optimizers."""
@@ -142,6 +159,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        groups = iter(self.param_groups)
-        for part in self.parts:
-            part.state, part.param_groups = self.state, list(islice(groups, len(part.param_groups)))
+        self.muon.state = self.state
+        self.rest.state = self.state
+        self.muon.param_groups = self.param_groups[:1]
+        self.rest.param_groups = self.param_groups[1:]

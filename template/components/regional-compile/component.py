@@ -1,4 +1,4 @@
-"""torch.compile of each of the model's `blocks`: equal blocks share compiled code, so the start is short."""
+"""torch.compile of each of the model's `blocks`: equal ones share code, so the start is short."""
 
 import warnings
 from collections.abc import Collection
@@ -35,45 +35,32 @@ class RegionalCompile(Component):
     def __init__(self, cfg: RegionalCompileConfig, world: World) -> None: ...
 
     def check(self, cfg: BaseConfig, enabled: Collection[str]) -> None:
-        speed = cfg.speed
-        if speed.compile != "off":
-            speed.refuse(
-                "compile",
-                "regional_compile.enabled compiles the blocks already; set one of them to off",
-            )
-        if speed.compile_mode in ("reduce-overhead", "max-autotune"):
+        if cfg.speed.compile != "off":
+            why = "regional_compile.enabled compiles the blocks already"
+            cfg.speed.refuse("compile", f"{why}; set one of them to off")
+        if cfg.speed.compile_mode in ("reduce-overhead", "max-autotune"):
+            why = "the CUDA graphs of the blocks would share their memory"
             other = "use default or max-autotune-no-cudagraphs"
-            speed.refuse(
-                "compile_mode", f"the CUDA graphs of the blocks would share their memory; {other}"
-            )
+            cfg.speed.refuse("compile_mode", f"{why}; {other}")
+
+    def convert_model(self, model: nn.Module) -> nn.Module:
+        enabled = f"regional_compile.enabled is true, but {type(model).__name__}"
+        reason = no_compile_reason(model)
+        if reason:
+            raise UserError(f"{enabled} cannot be compiled: {reason}")
+        if not blocks(model):
+            repeated = "put its repeated layers into self.blocks = nn.ModuleList(...) in model.py"
+            raise UserError(f"{enabled} has no `blocks`: {repeated}")
+        return model
 
     def on_train_start(self, run: Run) -> None:
-        layers = _layers(run.model)
-        for caused_by_the_compiler in (
-            "`torch.jit.script_method` is deprecated",
-            "The .grad attribute of a Tensor",
-        ):
-            warnings.filterwarnings("ignore", caused_by_the_compiler)
+        # caused by the compiler
+        warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated")
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
         # One kind of block is compiled for training, for validation, and for the last batch of a
         # validation.
-        torch.compiler.config.recompile_limit = max(
-            torch.compiler.config.recompile_limit, 4 * len(layers)
-        )
+        layers = blocks(run.model)
+        limit = torch.compiler.config.recompile_limit
+        torch.compiler.config.recompile_limit = max(limit, 4 * len(layers))
         for layer in layers:
             layer.compile(dynamic=False, mode=run.cfg.speed.compile_mode)
-
-
-def _layers(model: nn.Module) -> nn.ModuleList:
-    name = type(model).__name__
-    reason = no_compile_reason(model)
-    if reason:
-        raise UserError(
-            f"regional_compile.enabled is true, but {name} cannot be compiled: {reason}"
-        )
-    layers = blocks(model)
-    if not layers:
-        missing = f"regional_compile.enabled is true, but {name} has no `blocks`"
-        raise UserError(
-            f"{missing}: put its repeated layers into self.blocks = nn.ModuleList(...) in model.py"
-        )
-    return layers

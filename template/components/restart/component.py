@@ -32,7 +32,12 @@ GRACE = 5.0
 class Supervisor:
     """Starts the ranks of a run on this machine, as often as needed."""
 
-    def __init__(self, folder: Path, options: list[str], ranks: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: list[str],
+        ranks: int,
+    ) -> None:
         self.folder = folder
         self.ranks = ranks
         module = f"{__package__.removesuffix('.components')}.train"

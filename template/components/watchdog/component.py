@@ -32,7 +32,7 @@ class WatchdogConfig(Section):
 
 
 class Watchdog(Component):
-    """Arms faulthandler's watchdog again and again, which works even while Python's lock is held."""
+    """Arms faulthandler's watchdog again and again; it works even while Python's lock is held."""
 
     name = "watchdog"
 
@@ -46,7 +46,11 @@ class Watchdog(Component):
     def wrap_step(self, run: Run, step: Step) -> Step:
         first = run.step
 
-        def watched(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
+        def watched(
+            batch: Any,
+            loss_weight: float,
+            is_last: bool,
+        ) -> Metrics:
             self.arm(run, SLOW if run.step == first else 1)
             return step.compute_gradients(batch, loss_weight, is_last)
 
