@@ -275,8 +275,8 @@ class OnDisk(Cached):
                     records[place],
                     indices[place] * self.size,
                 )
-        content = torch.frombuffer(bytearray(b"".join(records)), dtype=torch.uint8)
-        rows = content.view(len(indices), self.size)
+        whole = torch.frombuffer(bytearray(b"".join(records)), dtype=torch.uint8)
+        rows = whole.view(len(indices), self.size)
         parts = []
         columns = rows[:, 8:].split(self.sizes, 1)
         for column, (dtype, shape) in zip(columns, self.source.layout, strict=True):

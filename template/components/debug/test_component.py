@@ -43,7 +43,7 @@ def scale_gradient(factor: float) -> Any:
     def build_changed(*sections: Any) -> nn.Module:
         net = build(*sections)
         layers = [module for module in net.modules() if list(module.parameters(recurse=False))]
-        hook: Any = lambda module, inputs, output: Scaled.apply(output, factor)  # noqa: E731
+        hook: Any = lambda module, inputs, output: Scaled.apply(output, factor)  # type: ignore[no-untyped-call]  # noqa: E731
         layers[-1].register_forward_hook(hook)
         return net
 

@@ -164,7 +164,8 @@ def peak(device: str, precision_name: str) -> float:
 def _lstm_flops(sequence: torch.Size, *weights: Any, **_: Any) -> int:
     """Return the FLOPs of a sequence (length, batch, channels) times the first two matrices."""
     length, batch = sequence[:2]
-    return 2 * length * batch * (math.prod(weights[0]) + math.prod(weights[1]))
+    per_sample: int = math.prod(weights[0]) + math.prod(weights[1])
+    return 2 * length * batch * per_sample
 
 
 def _lstm_backward_flops(sequence: torch.Size, *weights: Any, **_: Any) -> int:
