@@ -268,8 +268,8 @@ class OnDisk(Cached):
                 if record[:8] != _checksum(record[8:]):
                     missing.append(place)
             decoded = self._decode([indices[place] for place in missing])
-            for place, content in zip(missing, decoded, strict=True):
-                records[place] = _checksum(content) + content
+            for place, sample in zip(missing, decoded, strict=True):
+                records[place] = _checksum(sample) + sample
                 os.pwrite(
                     file.fileno(),
                     records[place],
