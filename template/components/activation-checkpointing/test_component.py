@@ -39,7 +39,7 @@ def count_saved(
     """Return the elements that a forward pass saves for the backward pass."""
     cfg = config(folder)
     train_set, _, spec = load_all(cfg.data)
-    model = build(cfg.model, spec)
+    model: nn.Module = build(cfg.model, spec)
     if every is not None:
         options = ActivationCheckpointingConfig(enabled=True, every=every)
         model = ActivationCheckpointing(options, CPU).convert_model(model)

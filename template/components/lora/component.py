@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..component import Component, Step
 from ..config_base import Section, within
@@ -86,7 +86,9 @@ class Lora(Component):
 
     def _layers(self, model: nn.Module) -> list[str]:
         """Return the layers to adapt: those of their own weight, which the model calls."""
-        uses = Counter(weight for _, weight in model.named_parameters(remove_duplicate=False))
+        uses: Counter[Tensor] = Counter(
+            weight for _, weight in model.named_parameters(remove_duplicate=False)
+        )
         not_called = set[nn.Module]()
         for module in model.modules():
             if isinstance(module, nn.MultiheadAttention):  # reads their weights instead

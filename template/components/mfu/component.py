@@ -135,7 +135,8 @@ class Mfu(Component):
         except Exception as error:  # whatever needs values, which fake tensors do not have
             self._warn(error)
             return 0
-        return counter.get_total_flops()
+        flops: int = counter.get_total_flops()
+        return flops
 
     def _warn(self, error: Exception) -> None:
         if self.rank == 0:
