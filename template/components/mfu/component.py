@@ -135,8 +135,7 @@ class Mfu(Component):
         except Exception as error:  # whatever needs values, which fake tensors do not have
             self._warn(error)
             return 0
-        flops: int = counter.get_total_flops()
-        return flops
+        return counter.get_total_flops()
 
     def _warn(self, error: Exception) -> None:
         if self.rank == 0:
@@ -162,11 +161,11 @@ def peak(device: str, precision_name: str) -> float:
     return 0
 
 
-def _lstm_flops(sequence: torch.Size, *weights: Any, **_: Any) -> int:
+def _lstm_flops(sequence: torch.Size, *weights: torch.Size, **_: Any) -> int:
     """Return the FLOPs of a sequence (length, batch, channels) times the first two matrices."""
     length, batch = sequence[:2]
     return 2 * length * batch * (math.prod(weights[0]) + math.prod(weights[1]))
 
 
-def _lstm_backward_flops(sequence: torch.Size, *weights: Any, **_: Any) -> int:
+def _lstm_backward_flops(sequence: torch.Size, *weights: torch.Size, **_: Any) -> int:
     return 2 * _lstm_flops(sequence, *weights)
