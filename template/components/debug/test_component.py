@@ -43,8 +43,8 @@ def scale_gradient(factor: float) -> Any:
     def build_changed(*sections: Any) -> nn.Module:
         net = build(*sections)
         layers = [module for module in net.modules() if list(module.parameters(recurse=False))]
-        hook: Any = lambda module, inputs, output: Scaled.apply(output, factor)  # type: ignore[no-untyped-call]  # noqa: E731
-        layers[-1].register_forward_hook(hook)
+        apply: Any = Scaled.apply
+        layers[-1].register_forward_hook(lambda module, inputs, output: apply(output, factor))
         return net
 
     return mock.patch.object(program, "build", build_changed)

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 from ..components.fp8 import Fp8, Fp8Config
 from ..errors import UserError
 from ..evaluate import evaluate_run
-from .support import CPU, few_samples, rows, state, train_here
+from .support import CPU, few_samples, rows, train_here
 
 SHORT = ("--train.steps=4", "--train.eval_every=4", "--log.every=1", "--speed.precision=bf16")
 ENABLED = "--fp8.enabled=true"
@@ -53,8 +52,6 @@ def test_training_is_near_bf16_and_any_machine_evaluates(
     fp8_norms = [row["grad_norm"] for row in rows(tmp_path / "fp8", "train")]
     assert fp8_norms == pytest.approx(norms, rel=0.3)
     assert fp8_norms != norms
-    dtypes = {value.dtype for value in state(tmp_path / "fp8")["model"].values()}
-    assert dtypes <= {torch.float32, torch.int64}
     monkeypatch.setattr(Fp8, "emulate", False)
     with few_samples():
         results = evaluate_run(tmp_path / "fp8/first", CPU)

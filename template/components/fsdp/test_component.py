@@ -53,7 +53,6 @@ def test_each_rank_saves_its_shards(runs: Path) -> None:
 def test_stopped_run_resumes_to_the_same_end(runs: Path) -> None:
     assert (runs / "stopped.txt").read_text() == "stopped at step 5"
     assert equal(weights(runs / "sharded"), weights(runs / "stopped"))
-    assert rows(runs / "stopped", "train")[-1] == rows(runs / "sharded", "train")[-1]
 
 
 def test_one_process_evaluates_the_weights(runs: Path) -> None:

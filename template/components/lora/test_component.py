@@ -15,8 +15,8 @@ from ..model import build
 from . import support
 from .support import CPU, few_samples, rows, state, train_here
 
-ON: tuple[str, ...] = ("--lora.enabled=true", "--lora.rank=2", "--optim.lr=1e-2")
-ON += ("--train.steps=6", "--train.eval_every=3")
+ON = ["--lora.enabled=true", "--lora.rank=2", "--optim.lr=1e-2"]
+ON += ["--train.steps=6", "--train.eval_every=3"]
 
 
 @pytest.fixture(scope="module")

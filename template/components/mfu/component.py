@@ -161,12 +161,12 @@ def peak(device: str, precision_name: str) -> float:
     return 0
 
 
-def _lstm_flops(sequence: torch.Size, *weights: Any, **_: Any) -> int:
+def _lstm_flops(sequence: torch.Size, *weights: torch.Size, **_: Any) -> int:
     """Return the FLOPs of a sequence (length, batch, channels) times the first two matrices."""
     length, batch = sequence[:2]
     per_sample: int = math.prod(weights[0]) + math.prod(weights[1])
     return 2 * length * batch * per_sample
 
 
-def _lstm_backward_flops(sequence: torch.Size, *weights: Any, **_: Any) -> int:
+def _lstm_backward_flops(sequence: torch.Size, *weights: torch.Size, **_: Any) -> int:
     return 2 * _lstm_flops(sequence, *weights)

@@ -17,8 +17,8 @@ from ..metrics import compute_loss
 from ..model import build
 from .support import rows, state, train_here
 
-OOM: tuple[str, ...] = ("--oom.enabled=true", "--train.micro_batch=12", "--train.accumulate=2")
-OOM += ("--optim.eps=1e-4", "--train.steps=6")
+OOM = ["--oom.enabled=true", "--train.micro_batch=12", "--train.accumulate=2"]
+OOM += ["--optim.eps=1e-4", "--train.steps=6"]
 
 
 class Limited(nn.Module):

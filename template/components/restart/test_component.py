@@ -15,8 +15,8 @@ from ..components.watchdog import Watchdog
 from ..run import Run
 from .support import equal, rows, state, train_here
 
-ON: tuple[str, ...] = ("--watchdog.enabled=true", "--watchdog.hang_seconds=100")
-ON += ("--train.steps=8", "--train.eval_every=2", "--run.keep=9")
+ON = ["--watchdog.enabled=true", "--watchdog.hang_seconds=100"]
+ON += ["--train.steps=8", "--train.eval_every=2", "--run.keep=9"]
 
 
 @pytest.fixture
