@@ -22,7 +22,11 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("emulated")
 def test_suitable_layers_are_converted_and_names_stay() -> None:
     net = nn.Module()
-    net.blocks = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 40), nn.Linear(40, 16))
+    net.blocks = nn.Sequential(
+        nn.Linear(32, 64),
+        nn.Linear(64, 40),
+        nn.Linear(40, 16),
+    )
     net.head = nn.Linear(16, 16)
     names = list(net.state_dict())
     Fp8(Fp8Config(enabled=True), CPU).convert_model(net)

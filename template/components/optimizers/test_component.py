@@ -11,7 +11,14 @@ from ..errors import Stopped, UserError
 from ..model import build
 from .support import CPU, ask_to_stop, at_step, config, equal, load_all, rows, state, train_here
 
-RATES = {"sgd": 1e-2, "adam": 1e-3, "muon": 1e-3, "lamb": 1e-2, "lars": 1.0, "novograd": 1e-3}
+RATES = {
+    "sgd": 1e-2,
+    "adam": 1e-3,
+    "muon": 1e-3,
+    "lamb": 1e-2,
+    "lars": 1.0,
+    "novograd": 1e-3,
+}
 
 
 @pytest.mark.parametrize("name", RATES)

@@ -25,9 +25,21 @@ def heights(
     ("name", "options", "expected"),
     [
         ("constant", {"warmup": 0.5}, [0.25, 0.5, 0.75, 1, 1, 1]),
-        ("cosine", {"warmup": 0.0, "final": 0.5}, [1, 0.9665, 0.875, 0.75, 0.625, 0.5335]),
-        ("wsd", {"warmup": 0.0, "decay": 0.5}, [1, 1, 1, 1, 0.4226, 0.1835]),
-        ("cyclical", {"cycle_steps": 4, "cycle_factor": 5}, [0.2, 0.6, 1, 0.6, 0.2, 0.6]),
+        (
+            "cosine",
+            {"warmup": 0.0, "final": 0.5},
+            [1, 0.9665, 0.875, 0.75, 0.625, 0.5335],
+        ),
+        (
+            "wsd",
+            {"warmup": 0.0, "decay": 0.5},
+            [1, 1, 1, 1, 0.4226, 0.1835],
+        ),
+        (
+            "cyclical",
+            {"cycle_steps": 4, "cycle_factor": 5},
+            [0.2, 0.6, 1, 0.6, 0.2, 0.6],
+        ),
     ],
 )
 def test_shapes(
