@@ -119,7 +119,9 @@ class Prepare(nn.Module):
         values = batch[0]
         context = self.spec.context
         if self.spec.vocabulary:
-            return values[:, :-1].long(), values[:, 1:].long()
+            inputs = values[:, :-1].long()
+            targets = values[:, 1:].long()
+            return inputs, targets
         inputs = values[:, :context]
         targets = values[:, context:]
         return inputs.contiguous(), targets.contiguous()

@@ -75,7 +75,10 @@ def test_the_end_of_your_own_text_is_for_validation_and_the_test(tmp_path: Path)
     train, val, _ = data.load(cfg)
     test = data.load_test(cfg)
     assert test
-    splits = [split.tensors[0].unique().tolist() for split in (train, val, test)]
+    splits = []
+    for split in (train, val, test):
+        tokens = split.tensors[0].unique()
+        splits.append(tokens.tolist())
     assert splits == [
         [0, 1],
         [2],

@@ -95,7 +95,9 @@ class Prepare(nn.Module):
     ) -> Batch:
         """Return the tokens and, as targets, the next ones: both (n, context), int64."""
         tokens = batch[0]
-        return tokens[:, :-1].long(), tokens[:, 1:].long()
+        inputs = tokens[:, :-1].long()
+        targets = tokens[:, 1:].long()
+        return inputs, targets
 
 
 def load(cfg: DataConfig) -> tuple[Windows, Windows, Spec]:

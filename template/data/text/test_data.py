@@ -60,7 +60,10 @@ def test_files_of_a_folder_are_not_divided(tmp_path: Path) -> None:
     train, val, _ = data.load(cfg)
     test = data.load_test(cfg)
     assert test
-    splits = [split.tensors[0].unique().tolist() for split in (train, val, test)]
+    splits = []
+    for split in (train, val, test):
+        tokens = split.tensors[0].unique()
+        splits.append(tokens.tolist())
     assert all(splits)
     values = splits[0] + splits[1] + splits[2]
     assert sorted(values) == list(range(40))
@@ -78,8 +81,9 @@ def test_the_end_of_a_file_is_for_validation_and_the_test(tmp_path: Path) -> Non
     train, val, _ = data.load(cfg)
     test = data.load_test(cfg)
     assert test
-    first = [split.tensors[0].min().item() for split in (train, val, test)]
-    assert first == [0, 100, 150]
+    assert train.tensors[0].min() == 0
+    assert val.tensors[0].min() == 100
+    assert test.tensors[0].min() == 150
     assert train.tensors[0].max() < 100
     assert val.tensors[0].max() < 150
 
