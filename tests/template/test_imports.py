@@ -127,10 +127,10 @@ def test_component_imports_no_other_one_that_it_does_not_require(component: str)
         r"^\s*from (?:\.|\.\.components\.)(\w+) import",
     )
     text = "".join((folder / name).read_text() for name in ("component.py", "test_component.py"))
-    required = {component, *COMPONENTS[component].get("requires", [])}
-    assert {*re.findall(others, text, re.MULTILINE)} <= {module_of(name) for name in required} | {
-        "support"
-    }
+    required = [module_of(component)]
+    for name in COMPONENTS[component].get("requires", []):
+        required += [module_of(name), f"test_{module_of(name)}"]
+    assert {*re.findall(others, text, re.MULTILINE)} <= {"support", *required}
 
 
 def test_only_few_files_use_what_only_cuda_has() -> None:

@@ -94,8 +94,10 @@ class Cache(Component):
             print(f"reading {count:,} samples, {total:.3g} GB, into the memory of {device}")
         one_rank = World(0, 1, torch.device("cpu"))
         for cached in self.sets:
-            indices = torch.arange(len(cached)).split(256)
-            chunks = [chunk.tolist() for chunk in indices]
+            chunks = []
+            for first in range(0, len(cached), 256):
+                after = min(first + 256, len(cached))
+                chunks.append(list(range(first, after)))
             loader = Loader(cached.source, chunks, run.cfg.loader, one_rank)
             cached.fill(loader, device)
 

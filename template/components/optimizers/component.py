@@ -143,15 +143,14 @@ class MuonAndAdamW(Optimizer):
         hidden = set(muon.param_groups[0]["params"])
         for group in rest.param_groups:
             group["params"] = [weight for weight in group["params"] if weight not in hidden]
-        self.muon = muon
-        self.rest = rest
+        self.parts = (muon, rest)  # `finetune` divides the groups of each
         super().__init__(muon.param_groups + rest.param_groups, {})
         self._share()
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update all parameters."""
-        self.muon.step()
-        self.rest.step()
+        for part in self.parts:
+            part.step()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state, and give it to both optimizers."""
@@ -159,7 +158,9 @@ class MuonAndAdamW(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        self.muon.state = self.state
-        self.rest.state = self.state
-        self.muon.param_groups = self.param_groups[:1]
-        self.rest.param_groups = self.param_groups[1:]
+        first = 0
+        for part in self.parts:
+            after = first + len(part.param_groups)
+            part.state = self.state
+            part.param_groups = self.param_groups[first:after]
+            first = after
