@@ -37,21 +37,22 @@ def main() -> None:
     base = statistics.median(taken["copier copy"])
     for name, times in taken.items():
         middle = statistics.median(times)
-        print(
-            f"{name:24}{middle:7.0f} ms  ({min(times):.0f} to {max(times):.0f})  {middle / base:.2f}"
-        )
+        limits = f"({min(times):.0f} to {max(times):.0f})"
+        print(f"{name:24}{middle:7.0f} ms  {limits}  {middle / base:.2f}")
 
 
 def _install(work: Path) -> dict[str, str]:
-    """Install the program in `work` with the bundle that a wheel contains; return the environment that runs it."""
+    """Install the program in `work` as a wheel contains it; return the environment that runs it."""
     site = work / "site"
-    shutil.copytree(
-        ROOT / "generator/fastproj", site / "fastproj", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    without_cache = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "generator/fastproj", site / "fastproj", ignore=without_cache)
     build(ROOT, site / "fastproj/_template.bundle")
     (work / ".gitconfig").write_text("[user]\nname = a\nemail = a@example.org\n")
-    folders = dict.fromkeys(("HOME", "XDG_CONFIG_HOME"), str(work))
-    return os.environ | folders | {"PYTHONPATH": str(site)}
+    return os.environ | {
+        "HOME": str(work),
+        "XDG_CONFIG_HOME": str(work),
+        "PYTHONPATH": str(site),
+    }
 
 
 def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
@@ -68,6 +69,7 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
         "project_name=proj",
         "--vcs-ref",
     ]
+    output = str(work / "output/proj")
     (work / "output").mkdir()
     _run(new, work, environment)  # copies the bundle to the home folder, and compiles the modules
     bundle = work / ".fastproj/template.bundle"
@@ -82,8 +84,8 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
         "fastproj detect": [*fastproj, "detect"],
         "fastproj new": new,
         "fastproj new --no-git": [*new, "--no-git"],
-        "copier copy": [*copier, f"v{releases[-1]}", str(bundle), str(work / "output/proj")],
-        "copier copy, 0.3.0": [*copier, "v0.3.0", str(bundle), str(work / "output/proj")],
+        "copier copy": [*copier, f"v{releases[-1]}", str(bundle), output],
+        "copier copy, 0.3.0": [*copier, "v0.3.0", str(bundle), output],
         "fastproj update": [*fastproj, "update", str(work / "output/old")],
     }
 
@@ -91,7 +93,7 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
 def _run(
     command: list[str], work: Path, environment: dict[str, str], folder: Path | None = None
 ) -> float:
-    """Run a command with an empty output folder that contains a copy of the old project; return the milliseconds."""
+    """Return the milliseconds of a command; the output folder is empty, but for what it updates."""
     shutil.rmtree(work / "output")
     (work / "output").mkdir()
     if "update" in command:

@@ -17,7 +17,6 @@ loss is at `lr`.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -29,8 +28,8 @@ from typing import Any
 
 import copier
 import yaml
+from projects import ROOT, one_thread
 
-ROOT = Path(__file__).parents[1]
 STEPS = 60
 SAME = [f"--train.steps={STEPS}", "--train.eval_every=30", "--log.every=1"]
 TIMES = {
@@ -84,7 +83,8 @@ class Case:
 def cases() -> Iterator[Case]:
     """Every pair of framework and model, each framework on two ranks, each option."""
     questions = yaml.safe_load((ROOT / "copier.yml").read_text())
-    frameworks, models = (list(questions[name]["default"]) for name in ("frameworks", "models"))
+    frameworks = list(questions["frameworks"]["default"])
+    models = list(questions["models"]["default"])
     for framework in frameworks:
         for model in models:
             yield Case(f"{framework} {model}", framework, model, [])
@@ -96,7 +96,7 @@ def cases() -> Iterator[Case]:
 
 
 def record(case: Case, project: Path, number: int) -> list[dict[str, Any]] | None:
-    """Train and return the logged rows without what depends on time; None if the options are refused."""
+    """Train; return the logged rows without times, or None if the options are refused."""
     start = [
         "-m",
         "torch.distributed.run",
@@ -111,12 +111,11 @@ def record(case: Case, project: Path, number: int) -> list[dict[str, Any]] | Non
         *case.options,
     ]
     command = [sys.executable, *(start if case.ranks > 1 else []), "-m", "proj.train", *options]
-    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
     name = f"golden-{number}"
     done = subprocess.run(
         [*command, f"--run.name={name}"],
         cwd=project,
-        env=environment,
+        env=one_thread(project),
         capture_output=True,
         text=True,
         check=False,
@@ -124,9 +123,13 @@ def record(case: Case, project: Path, number: int) -> list[dict[str, Any]] | Non
     if done.returncode != 0:
         print(f"{case.name}: left out: {done.stderr[-500:]}", file=sys.stderr, flush=True)
         return None
-    rows = map(json.loads, (project / "runs" / name / "metrics.jsonl").read_text().splitlines())
     print(case.name, file=sys.stderr, flush=True)
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+    lines = (project / "runs" / name / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        for key in TIMES & row.keys():
+            del row[key]
+    return rows
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
@@ -163,9 +166,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.command == "compare":
         before, after = (json.loads(file.read_text()) for file in args.files)
-        sys.exit(
-            bool(compare({name: rows for name, rows in before.items() if args.only in name}, after))
-        )
+        before = {name: rows for name, rows in before.items() if args.only in name}
+        sys.exit(compare(before, after) > 0)
     chosen = [case for case in cases() if args.only in case.name]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
         projects = {}
@@ -176,12 +178,16 @@ def main() -> None:
                 str(ROOT), target, answers, vcs_ref=args.revision, defaults=True, quiet=True
             )
             projects[framework, model] = target
-        runs = {
-            case.name: pool.submit(record, case, projects[case.framework, case.model], number)
-            for number, case in enumerate(chosen)
-        }
-        found = {name: rows for name, run in runs.items() if (rows := run.result()) is not None}
-    args.files[0].write_text(json.dumps(found, indent=0) + "\n")
+        runs = {}
+        for number, case in enumerate(chosen):
+            project = projects[case.framework, case.model]
+            runs[case.name] = pool.submit(record, case, project, number)
+        recordings = {}
+        for name, run in runs.items():
+            rows = run.result()
+            if rows is not None:
+                recordings[name] = rows
+    args.files[0].write_text(json.dumps(recordings, indent=0) + "\n")
 
 
 if __name__ == "__main__":

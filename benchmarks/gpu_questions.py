@@ -1,4 +1,7 @@
-"""What `gpu_smoke.py` asks a GPU: questions, each a short run that must agree with another one, and rows of a table."""
+"""What `gpu_smoke.py` asks a GPU: questions, which are short runs, and rows of a table.
+
+A question is answered with yes if its run trains and agrees with another one.
+"""
 
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -18,15 +21,15 @@ BF16 = (*EAGER, "--speed.precision=bf16")
 COMPILED_FP32 = (*SHORT, "--speed.precision=fp32", "--speed.compile=model")
 COMPILED_BF16 = (*SHORT, "--speed.precision=bf16", "--speed.compile=model")
 FEW = ("--train.steps=10", "--train.eval_every=10")
-"""So few that rounding hardly grows: a relative 1e-6 in each product moves losses of `resnet` by 1e-5. In 20 steps,
-1e-7 moves them by 4e-4."""
+"""So few that rounding hardly grows: a relative 1e-6 in each product moves losses of `resnet` by
+1e-5. In 20 steps, 1e-7 moves them by 4e-4."""
 SAME_ON_ALL = {"resnet": ("--data.shift=0",), "vit": ("--model.dropout=0",), "gpt": (), "lstm": ()}
 """Options without random numbers of the device, so that a CPU and a GPU do the same."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A run with `options`, and what must hold: finite losses that fall, and agree with those of the reference."""
+    """A run, and what must hold: finite losses that fall, and agree with those of the reference."""
 
     name: str
     model: str
@@ -46,7 +49,7 @@ class Question:
     memory: float = 1.0
     """Share of the GPU memory that the reference has used which the run may use."""
     launch: str = ""
-    """one-rank: in a process group of one rank; two: two processes; stop: stopped after its first step, and resumed."""
+    """one-rank: in a process group of one rank; two: two processes; stop: stopped and resumed."""
     silent: bool = False
     """Whether nothing may wait for the GPU, from loading a batch to the end of its step."""
 
@@ -74,16 +77,17 @@ def _agrees(
     name: str, *options: str, model: str = "gpt", base: tuple[str, ...] = FP32, **others: Any
 ) -> Question:
     """A component that does not change the loss, or not by more than `tolerance`."""
-    what = " ".join([*[f"{model}:"] * (model != "gpt"), name, *options])
-    return Question(
-        what, model, (*base, *component(name, *options)), base, **{"tolerance": 1e-3, **others}
-    )
+    title = " ".join([name, *options])
+    if model != "gpt":
+        title = f"{model}: {title}"
+    others.setdefault("tolerance", 1e-3)
+    return Question(title, model, (*base, *component(name, *options)), base, **others)
 
 
 def _trains(name: str, *options: str, model: str = "gpt", **others: Any) -> Question:
     """A component that changes the loss."""
-    what = " ".join([name, *options])
-    return Question(what, model, (*FP32, *component(name, *options)), **others)
+    title = " ".join([name, *options])
+    return Question(title, model, (*FP32, *component(name, *options)), **others)
 
 
 def _precisions(model: str) -> list[Question]:
@@ -195,7 +199,7 @@ def _two_ranks() -> list[Question]:
 
 
 QUESTIONS: list[Question] = [
-    *chain(*map(_precisions, MODELS)),
+    *chain.from_iterable(map(_precisions, MODELS)),
     *_parts(),
     *_components(),
     *_two_ranks(),
@@ -249,42 +253,46 @@ OTHERS: dict[str, tuple[str, tuple[str, ...]]] = {
 def other(loop: str, model: str, compiled: bool = False) -> Row:
     """Return the row of another loop."""
     label, modules = OTHERS[loop]
-    name, options = ("bf16, compiled", COMPILED) if compiled else ("bf16", FAST)
-    needs = "CUDA" if compiled else ""
-    return Row(f"{name}: {label}", model, (*SIZES[model], *options), needs, modules, loop=loop)
+    row = core(model, compiled)
+    return replace(row, name=f"{row.name}: {label}", modules=modules, loop=loop)
 
 
-def _core(model: str, compiled: bool = False) -> Row:
+def core(model: str, compiled: bool = False) -> Row:
+    """Return the row of the project's own loop."""
     if compiled:
         return Row("bf16, compiled", model, (*SIZES[model], *COMPILED))
     return Row("bf16", model, (*SIZES[model], *FAST), needs="")
 
 
 def _ladder() -> list[Row]:
-    rows, options = list[Row](), (*SIZES["resnet"], *WITHOUT)
+    rows = []
+    options = (*SIZES["resnet"], *WITHOUT)
     for name, technique in LADDER.items():
         options = (*options, technique)
-        rows.append(Row(name, "resnet", options, "CUDA" if "tf32" in technique else "", steps=30))
+        needs = "CUDA" if "tf32" in technique else ""
+        rows.append(Row(name, "resnet", options, needs, steps=30))
     return rows
 
 
 CEILING = Row("product and copy", "gpt", (), needs="", loop="ceiling")
 ROWS: list[Row] = [
     CEILING,
-    *[other("bare", "gpt"), _core("gpt"), other("nanogpt", "gpt"), other("lightning", "gpt")],
-    *[
-        other("hugging_face", "gpt"),
-        other("bare", "gpt", compiled=True),
-        _core("gpt", compiled=True),
-    ],
-    *[
-        other("bare", "resnet"),
-        _core("resnet"),
-        other("timm", "resnet"),
-        other("lightning", "resnet"),
-    ],
+    other("bare", "gpt"),
+    core("gpt"),
+    other("nanogpt", "gpt"),
+    other("lightning", "gpt"),
+    other("hugging_face", "gpt"),
+    other("bare", "gpt", compiled=True),
+    core("gpt", compiled=True),
+    other("bare", "resnet"),
+    core("resnet"),
+    other("timm", "resnet"),
+    other("lightning", "resnet"),
     *_ladder(),
-    *[_core("resnet", compiled=True), _core("vit"), _core("vit", compiled=True), _core("lstm")],
+    core("resnet", compiled=True),
+    core("vit"),
+    core("vit", compiled=True),
+    core("lstm"),
     Row(
         "bf16, compiled, fp8",
         "gpt",
@@ -312,7 +320,5 @@ COLD = [
 
 def compiles(asked: Question | Row) -> bool:
     """Whether it starts with a compilation."""
-    return any(
-        option in asked.options
-        for option in ("--speed.compile=model", "--regional_compile.enabled=true")
-    )
+    compiling = {"--speed.compile=model", "--regional_compile.enabled=true"}
+    return not compiling.isdisjoint(asked.options)

@@ -26,20 +26,17 @@ MODELS = {
 COMPONENTS = "activation-checkpointing,ema,lora,mfu,nonfinite,oom,regional-compile"
 HEAD = """# Measured effects
 
-`benchmarks/techniques.py` wrote this page from what `fastproj bench` measured. The same command \
+`benchmarks/techniques.py` wrote this page from what `fastproj bench` measured. The same command
 measures your project:
 
 ```
 fastproj bench
 ```
 
-"Times" is the speed with the technique, divided by the speed without: the median of interleaved \
-rounds, with their
-range in parentheses. Where the range contains 1, no effect is shown. "Memory" is the largest \
-memory of the process in
-MB. Each trial trains the project's recipe for a few seconds after its first steps, without \
-validations. The machine was
-shared with other work.
+"Times" is the speed with the technique, divided by the speed without: the median of interleaved
+rounds, with their range in parentheses. Where the range contains 1, no effect is shown. "Memory" is
+the largest memory of the process in MB. Each trial trains the project's recipe for a few seconds
+after its first steps, without validations. The machine was shared with other work.
 
 There is no GPU figure yet.
 """
