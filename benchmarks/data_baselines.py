@@ -109,7 +109,7 @@ def compressors(files: Sequence[bytes]) -> dict[str, float]:
 
 
 def histograms(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]:
-    """Bits per byte from the training text's frequencies of bytes, alone or after the one before."""
+    """Bits per byte from the training text's frequencies of bytes, and of pairs of them."""
     seen = b"".join(train)
     new = b"".join(val)
     alone = Counter(seen)

@@ -1,4 +1,4 @@
-"""Render the projects of `gpu_smoke.py`, and fetch the packages that a machine with torch may lack."""
+"""Render the projects of `gpu_smoke.py`, and fetch packages that a machine with torch may lack."""
 
 import shutil
 import subprocess

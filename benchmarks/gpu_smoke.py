@@ -45,7 +45,7 @@ PEERS = "peers.json"
 LIMITS = {Question: 120.0, Row: 100.0}
 """Seconds that one of them may take."""
 PATIENCE = 6
-"""On a CPU, which measures nothing and may have other work, the limits are so many times as long."""
+"""On a CPU, which measures nothing and may have other work, limits are so many times as long."""
 SHORTEST = 10.0
 """Nothing is started when fewer seconds are left."""
 

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import statistics
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,15 @@ def machine() -> str:
     processor = match[1] if match else platform.processor()
     cores = len(os.sched_getaffinity(0))
     return f"{processor}, {cores} cores"
+
+
+def summary(values: list[float], digits: int) -> list[float]:
+    """Return the median, lowest and highest value."""
+    return [
+        round(statistics.median(values), digits),
+        round(min(values), digits),
+        round(max(values), digits),
+    ]
 
 
 def keep(file: Path, results: dict[str, Any]) -> None:

@@ -137,37 +137,23 @@ def _silent(warm_up: int = 3) -> Iterator[None]:
 
 
 def _measure(asked: Row, runs: Path) -> dict[str, Any]:
-    """Train on synthetic data; return speed, spread and memory without the first two blocks of steps."""
+    """Train on synthetic data; return speed, spread and memory.
+
+    The first two blocks of steps do not count.
+    """
     if asked.loop == "ceiling":
         return gpu_loops.ceiling()
     cuda = torch.cuda.is_available()
     every = 10 if cuda and asked.steps >= 30 else 1
-    options = list(asked.options)
-    if asked.model in IMAGES:
-        options.append("--data.shift=0")
-    if cuda:
-        options.append(f"--train.steps={asked.steps}")
-        options.append(f"--train.eval_every={asked.steps}")
-        options.append(f"--log.every={every}")
-    else:
-        options += DRY
-        if asked.model != "resnet":
-            options.append("--model.depth=1")
-    own_load = module("data").load
-
-    def load(cfg: Any) -> Any:
-        if asked.model in IMAGES:
-            return _random_images(cfg, size=224) if cuda else _random_images(cfg, size=32)
-        if asked.model == "gpt":
-            return _random_tokens(cfg.context, 50304) if cuda else _random_tokens(32, 256)
-        return own_load(cfg)  # real text for the LSTM
-
+    options = _row_options(asked, every, cuda)
+    load = _synthetic_data(asked.model, cuda)
     result: dict[str, Any] = {}
     if asked.loop:
         arguments = _arguments(asked.model, options, runs / "run")
         speeds = gpu_loops.measure(asked.loop, arguments, load, every)
     else:
-        rows = _train_only(asked.model, [*options, "--mfu.enabled=true"], runs / "run", load)
+        options.append("--mfu.enabled=true")
+        rows = _train_only(asked.model, options, runs / "run", load)
         speeds = [row["samples_per_second"] for row in rows]
         result = _medians(rows)
     speeds = speeds[2:] or speeds
@@ -182,6 +168,35 @@ def _measure(asked: Row, runs: Path) -> dict[str, Any]:
             if name == "--data.context":
                 result["tokens_per_second"] = speed * int(value)
     return result
+
+
+def _row_options(asked: Row, every: int, cuda: bool) -> list[str]:
+    """Return the options of a row, which is short without a GPU."""
+    options = list(asked.options)
+    if asked.model in IMAGES:
+        options.append("--data.shift=0")
+    if cuda:
+        options.append(f"--train.steps={asked.steps}")
+        options.append(f"--train.eval_every={asked.steps}")
+        options.append(f"--log.every={every}")
+        return options
+    options += DRY
+    if asked.model != "resnet":
+        options.append("--model.depth=1")
+    return options
+
+
+def _synthetic_data(model: str, cuda: bool) -> Callable[[Any], Any]:
+    """Return what replaces `data.load`: random images or tokens, and real text for the LSTM."""
+    if model in IMAGES:
+        size = 224 if cuda else 32
+        return lambda cfg: _random_images(cfg, size)
+    if model == "gpt":
+        if cuda:
+            return lambda cfg: _random_tokens(cfg.context, vocabulary=50304)
+        return lambda cfg: _random_tokens(context=32, vocabulary=256)
+    load: Callable[[Any], Any] = module("data").load
+    return load
 
 
 def _medians(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -44,7 +44,10 @@ class ByHand(LightningModule):
         """Return AdamW and OneCycleLR."""
         decayed = [parameter for parameter in self.net.parameters() if parameter.ndim >= 2]
         rest = [parameter for parameter in self.net.parameters() if parameter.ndim < 2]
-        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [
+            {"params": decayed},
+            {"params": rest, "weight_decay": 0.0},
+        ]
         optimizer = torch.optim.AdamW(groups, lr=self.lr, weight_decay=0.5, fused=True)
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -1,4 +1,6 @@
-"""Print the images per second of a loader of JPEG files in 224 pixels: `load_images.py LOADER FOLDER WORKERS`.
+"""Print the images per second of a loader of JPEG files in 224 pixels.
+
+    python load_images.py LOADER FOLDER WORKERS
 
 core           the rendered project's
 torchvision    ImageFolder, Resize and PILToTensor with torch's DataLoader
@@ -44,7 +46,7 @@ def core(folder: Path, workers: str) -> Iterable[Any]:
 
 @contextmanager
 def without_operators() -> Iterator[None]:
-    """Let torchvision's build for CUDA be imported beside torch's for CPUs; its operators are not used."""
+    """Let torchvision's build for CUDA be imported beside torch's for CPUs, without its operators."""
     with (
         mock.patch.object(torch.library, "register_fake"),
         mock.patch.object(torch.library.Library, "impl"),

@@ -1,4 +1,4 @@
-"""What all loops of `peers.py` share: the network, data and recipe of the rendered project `proj`."""
+"""What all loops of `peers.py` share: network, data and recipe of the rendered project `proj`."""
 
 import importlib
 from collections.abc import Callable
