@@ -193,7 +193,12 @@ def largest_batch() -> dict[str, Any]:
     for model, precision in product(("resnet", "gpt"), ("fp32", "bf16")):
         folder = project(model)
         command = [sys.executable, "-c", LARGEST, precision, "256"]
-        printed = subprocess.check_output(command, cwd=folder, env=one_thread(folder), text=True)
+        printed = subprocess.check_output(
+            command,
+            cwd=folder,
+            env=one_thread(folder),
+            text=True,
+        )
         samples[f"{model}, {precision}"] = int(printed)
     return {"samples": samples}
 
@@ -206,7 +211,7 @@ def from_numpy() -> dict[str, Any]:
         "as_tensor": torch.as_tensor,
         "tensor, a copy": torch.tensor,
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = defaultdict(list)
     for _ in range(30):
         for name, make in ways.items():
             begin = time.perf_counter()

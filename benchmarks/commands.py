@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 
 from fastproj.template.embedded import entries
@@ -25,12 +26,14 @@ PYTHON = sys.executable
 
 def main() -> None:
     """Run the rounds and print the table."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = ROUNDS
+    if len(sys.argv) > 1:
+        rounds = int(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         environment = _install(work)
         commands = _commands(work, environment)
-        taken: dict[str, list[float]] = {name: [] for name in commands}
+        taken: dict[str, list[float]] = defaultdict(list)
         for _ in range(rounds):
             for name, command in commands.items():
                 taken[name].append(_run(command, work, environment))
@@ -91,7 +94,10 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _run(
-    command: list[str], work: Path, environment: dict[str, str], folder: Path | None = None
+    command: list[str],
+    work: Path,
+    environment: dict[str, str],
+    folder: Path | None = None,
 ) -> float:
     """Return the milliseconds of a command; the output folder is empty, but for what it updates."""
     shutil.rmtree(work / "output")
@@ -99,7 +105,13 @@ def _run(
     if "update" in command:
         shutil.copytree(work / "old", work / "output/old", symlinks=True)
     started = time.perf_counter()
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     return (time.perf_counter() - started) * 1000
 
 

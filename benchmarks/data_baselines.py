@@ -15,7 +15,7 @@ import math
 import re
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from itertools import pairwise
@@ -61,7 +61,9 @@ def main() -> None:
 def read_library(package: str) -> tuple[list[bytes], list[bytes]]:
     """The files of the standard library for training and for validation."""
     train, val, _ = import_module(f"{package}.data").library()
-    return [file.read_bytes() for file in train], [file.read_bytes() for file in val]
+    texts = [file.read_bytes() for file in train]
+    new_texts = [file.read_bytes() for file in val]
+    return texts, new_texts
 
 
 def read_digits(package: str) -> tuple[list[bytes], list[bytes]]:
@@ -69,8 +71,10 @@ def read_digits(package: str) -> tuple[list[bytes], list[bytes]]:
     data = import_module(f"{package}.data")
     splits = []
     for split in data.load(data.DataConfig())[:2]:
-        images = split.__getitems__(list(range(len(split))))[0]
-        splits.append([bytes(image) for image in images.flatten(1).tolist()])
+        indices = list(range(len(split)))
+        images = split.__getitems__(indices)[0]
+        rows = images.flatten(1).tolist()
+        splits.append([bytes(row) for row in rows])
     return splits[0], splits[1]
 
 
@@ -102,9 +106,13 @@ def compressors(files: Sequence[bytes]) -> dict[str, float]:
     if len(files) > 1:
         size = sum(len(gzip.compress(file, 9)) for file in files)
         results["gzip -9, file by file"] = bits(size, stream)
-    results["gzip -9"] = bits(len(gzip.compress(stream, 9)), stream)
-    results["bzip2 -9"] = bits(len(bz2.compress(stream, 9)), stream)
-    results["xz -9e"] = bits(xz(stream), stream)
+    sizes = {
+        "gzip -9": len(gzip.compress(stream, 9)),
+        "bzip2 -9": len(bz2.compress(stream, 9)),
+        "xz -9e": xz(stream),
+    }
+    for name, size in sizes.items():
+        results[name] = bits(size, stream)
     return results
 
 
@@ -117,7 +125,8 @@ def histograms(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]
     new_pairs = Counter(pairwise(new))
     total = 0.0
     for pair, count in new_pairs.items():
-        probability = (pairs[pair] + ADDED) / (alone[pair[0]] + 256 * ADDED)
+        before = alone[pair[0]] + 256 * ADDED
+        probability = (pairs[pair] + ADDED) / before
         total -= count * math.log2(probability)
     return {
         "frequencies of bytes in the training text": histogram_bits(alone, new, 256),
@@ -125,7 +134,11 @@ def histograms(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, float]
     }
 
 
-def histogram_bits(seen: Counter[int], new: Iterable[int], values: int) -> float:
+def histogram_bits(
+    seen: Counter[int],
+    new: Iterable[int],
+    values: int,
+) -> float:
     """Bits per new entry, from the frequencies of those seen, among a number of possible values."""
     total = sum(seen.values()) + values * ADDED
     return fmean(-math.log2((seen[entry] + ADDED) / total) for entry in new)
@@ -145,12 +158,17 @@ def pixel_histogram(train: Sequence[bytes], val: Sequence[bytes]) -> dict[str, f
     costs = []
     for pixel in range(len(train[0])):
         seen = Counter(image[pixel] for image in train)
-        costs.append(histogram_bits(seen, [image[pixel] for image in val], levels))
+        new = [image[pixel] for image in val]
+        costs.append(histogram_bits(seen, new, levels))
     name = f"frequencies of the {levels} levels that occur, for each pixel in the training images"
     return {name: fmean(costs)}
 
 
-def velocities(train: Sequence[bytes], val: Sequence[bytes], times: int = 32) -> dict[str, float]:
+def velocities(
+    train: Sequence[bytes],
+    val: Sequence[bytes],
+    times: int = 32,
+) -> dict[str, float]:
     """Loss of predictors of diffusion's velocity, image - noise: the mean over intervals of time.
 
     Each is the conditional mean of the velocity under a distribution of images that is fitted to
@@ -164,22 +182,24 @@ def velocities(train: Sequence[bytes], val: Sequence[bytes], times: int = 32) ->
     seen = (seen - center) / scale
     new = (new - center) / scale
     mean = seen.mean(0)
-    variances, basis = torch.linalg.eigh((seen - mean).T.cov(correction=0))
+    covariances = (seen - mean).T.cov(correction=0)
+    variances, basis = torch.linalg.eigh(covariances)
     squares = ((new - mean) @ basis).square().mean(0)
 
     generator = torch.Generator().manual_seed(0)
-    linear: dict[float, list[float]] = {least: [] for least in (1e-5, 1e-4, 1e-3, 1e-2)}
-    kernel: dict[float, list[float]] = {width: [] for width in (0.2, 0.3, 0.35, 0.4, 0.5)}
+    linear: dict[float, list[float]] = defaultdict(list)
+    kernel: dict[float, list[float]] = defaultdict(list)
     for number in range(times):
         time = (number + 0.5) / times
         noise = torch.randn(new.shape, generator=generator, dtype=torch.float64)
-        for least, losses in linear.items():
+        for least in (1e-5, 1e-4, 1e-3, 1e-2):
             change = slope(variances.clamp(least), time)
             # the mean over all noise
-            loss = squares * (1 - time * change) ** 2 + (1 + (1 - time) * change) ** 2
-            losses.append(loss.mean().item())
-        for width, losses in kernel.items():
-            losses.append(kernel_loss(seen, new, noise, time, width))
+            loss = squares * (1 - time * change) ** 2
+            loss += (1 + (1 - time) * change) ** 2
+            linear[least].append(loss.mean().item())
+        for width in (0.2, 0.3, 0.35, 0.4, 0.5):
+            kernel[width].append(kernel_loss(seen, new, noise, time, width))
 
     constant = 1 + squares.mean().item()
     covariance = (
@@ -200,16 +220,24 @@ def slope(variance: Tensor, time: float) -> Tensor:
     return (time * variance - rest) / (time**2 * variance + rest**2)
 
 
-def kernel_loss(seen: Tensor, new: Tensor, noise: Tensor, time: float, width: float) -> float:
+def kernel_loss(
+    seen: Tensor,
+    new: Tensor,
+    noise: Tensor,
+    time: float,
+    width: float,
+) -> float:
     """Loss of the mean velocity under Gaussians of a width around the training images."""
     rest = 1 - time
     point = time * new + rest * noise
     variance = (time * width) ** 2 + rest**2
-    distances = torch.cdist(point, time * seen).square() / (2 * variance)
-    nearest = torch.softmax(-distances, 1) @ seen
+    distances = torch.cdist(point, time * seen).square()
+    weights = torch.softmax(-distances / (2 * variance), 1)
+    nearest = weights @ seen
     change = slope(torch.tensor(width**2), time)
     velocity = nearest + change * (point - time * nearest)
-    return (velocity - (new - noise)).square().mean().item()
+    error = velocity - (new - noise)
+    return error.square().mean().item()
 
 
 def by_frequency(train: Texts, val: Texts) -> dict[str, float]:
@@ -244,12 +272,17 @@ def regressions(train: Texts, val: Texts) -> dict[str, float]:
         counts = CountVectorizer(token_pattern=WORDS, lowercase=False, ngram_range=(1, longest))
         model = LogisticRegression(max_iter=300)
         model.fit(counts.fit_transform(train[0]), train[1])
-        accuracy = model.score(counts.transform(val[0]), val[1])
-        results[f"logistic regression on words and signs{pairs}"] = accuracy
+        name = f"logistic regression on words and signs{pairs}"
+        results[name] = model.score(counts.transform(val[0]), val[1])
     return results
 
 
-def write(page: str, unit: str, rows: dict[str, float], sign: int = 1) -> None:
+def write(
+    page: str,
+    unit: str,
+    rows: dict[str, float],
+    sign: int = 1,
+) -> None:
     """Replace the rows of the page's table: the lowest last, or with `sign` -1 the highest."""
     file = PAGES / f"{page}.md"
     body = ""

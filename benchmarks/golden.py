@@ -95,7 +95,11 @@ def cases() -> Iterator[Case]:
             yield Case(f"{frameworks[0]} {model}: {name}", frameworks[0], model, options)
 
 
-def record(case: Case, project: Path, number: int) -> list[dict[str, Any]] | None:
+def record(
+    case: Case,
+    project: Path,
+    number: int,
+) -> list[dict[str, Any]] | None:
     """Train; return the logged rows without times, or None if the options are refused."""
     start = [
         "-m",
@@ -110,7 +114,9 @@ def record(case: Case, project: Path, number: int) -> list[dict[str, Any]] | Non
         *SAME,
         *case.options,
     ]
-    command = [sys.executable, *(start if case.ranks > 1 else []), "-m", "proj.train", *options]
+    command = [sys.executable, "-m", "proj.train", *options]
+    if case.ranks > 1:
+        command[1:1] = start
     name = f"golden-{number}"
     done = subprocess.run(
         [*command, f"--run.name={name}"],
@@ -139,8 +145,8 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
     differing = [name for name in before if before[name] != after[name]]
     for name in differing:
         pairs = zip(before[name], after[name], strict=False)
-        first = next((pair for pair in pairs if pair[0] != pair[1]), None)
-        print(f"{name}: {first or 'another number of rows'}")
+        different = [pair for pair in pairs if pair[0] != pair[1]]
+        print(f"{name}: {different[0] if different else 'another number of rows'}")
     print(f"{len(before) - len(differing)} of {len(before)} recordings are equal to the bit")
     losses = [name for name in before if _losses(before[name]) == _losses(after[name])]
     print(f"{len(losses)} of {len(before)} have losses that are equal to the bit")
@@ -175,7 +181,12 @@ def main() -> None:
             target = Path(folder, f"{framework}-{model}", "proj")
             answers = {"project_name": "proj", "framework": framework, "model": model}
             copier.run_copy(
-                str(ROOT), target, answers, vcs_ref=args.revision, defaults=True, quiet=True
+                str(ROOT),
+                target,
+                answers,
+                vcs_ref=args.revision,
+                defaults=True,
+                quiet=True,
             )
             projects[framework, model] = target
         runs = {}

@@ -33,7 +33,8 @@ share of the peak of dense bf16 (TF32: half of it). Memory is the largest that t
 
 def page(results: dict[str, Any]) -> str:
     """Return the page of a file of results."""
-    return HEAD + _questions(results["machine"], results["results"]) + _rows(results["results"])
+    answers = results["results"]
+    return HEAD + _questions(results["machine"], answers) + _rows(answers)
 
 
 def _questions(machine: dict[str, Any], answers: dict[str, Any]) -> str:
@@ -94,7 +95,9 @@ def _reason(answer: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write the page, if there are results."""
-    file = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
+    file = RESULTS
+    if len(sys.argv) > 1:
+        file = Path(sys.argv[1])
     if not file.exists():
         sys.exit(f"error: there is no {file}: run make gpu-smoke on a GPU")
     PAGE.write_text(page(json.loads(file.read_text())))

@@ -23,7 +23,12 @@ COMPILED_BF16 = (*SHORT, "--speed.precision=bf16", "--speed.compile=model")
 FEW = ("--train.steps=10", "--train.eval_every=10")
 """So few that rounding hardly grows: a relative 1e-6 in each product moves losses of `resnet` by
 1e-5. In 20 steps, 1e-7 moves them by 4e-4."""
-SAME_ON_ALL = {"resnet": ("--data.shift=0",), "vit": ("--model.dropout=0",), "gpt": (), "lstm": ()}
+SAME_ON_ALL: dict[str, tuple[str, ...]] = {
+    "resnet": ("--data.shift=0",),
+    "vit": ("--model.dropout=0",),
+    "gpt": (),
+    "lstm": (),
+}
 """Options without random numbers of the device, so that a CPU and a GPU do the same."""
 
 
@@ -81,13 +86,24 @@ def _agrees(
     if model != "gpt":
         title = f"{model}: {title}"
     others.setdefault("tolerance", 1e-3)
-    return Question(title, model, (*base, *component(name, *options)), base, **others)
+    return Question(
+        title,
+        model,
+        (*base, *component(name, *options)),
+        base,
+        **others,
+    )
 
 
 def _trains(name: str, *options: str, model: str = "gpt", **others: Any) -> Question:
     """A component that changes the loss."""
     title = " ".join([name, *options])
-    return Question(title, model, (*FP32, *component(name, *options)), **others)
+    return Question(
+        title,
+        model,
+        (*FP32, *component(name, *options)),
+        **others,
+    )
 
 
 def _precisions(model: str) -> list[Question]:
@@ -95,31 +111,73 @@ def _precisions(model: str) -> list[Question]:
     fp32 = (*FP32, *same)
     few = (*fp32, *FEW)
     on_cpu = (*few, "--run.device=cpu")
-    found = [Question(f"{model}: the GPU agrees with the CPU", model, few, on_cpu, 1e-4, "CUDA")]
-    wanted = {"tf32": (0.02, "CUDA"), "bf16": (0.1, ""), "fp16": (0.05, "CUDA")}
+    found = [
+        Question(
+            f"{model}: the GPU agrees with the CPU",
+            model,
+            few,
+            on_cpu,
+            1e-4,
+            "CUDA",
+        )
+    ]
+    wanted = {
+        "tf32": (0.02, "CUDA"),
+        "bf16": (0.1, ""),
+        "fp16": (0.05, "CUDA"),
+    }
     for name, (tolerance, needs) in wanted.items():
         options = (*EAGER, *same, f"--speed.precision={name}")
         found.append(
-            Question(f"{model}: {name} agrees with fp32", model, options, fp32, tolerance, needs)
+            Question(
+                f"{model}: {name} agrees with fp32",
+                model,
+                options,
+                fp32,
+                tolerance,
+                needs,
+            )
         )
     if model != "lstm":  # torch.compile does not trace nn.LSTM
         compiled = (*COMPILED_FP32, *same)
         found.append(
-            Question(f"{model}: compiled agrees with eager", model, compiled, fp32, 1e-2, "CUDA")
+            Question(
+                f"{model}: compiled agrees with eager",
+                model,
+                compiled,
+                fp32,
+                1e-2,
+                "CUDA",
+            )
         )
     options = (*BF16, *component("debug", "synchronization=error"), "--log.every=10")
     found.append(
-        Question(f"{model}: a step does not synchronize", model, options, needs="CUDA", silent=True)
+        Question(
+            f"{model}: a step does not synchronize",
+            model,
+            options,
+            needs="CUDA",
+            silent=True,
+        )
     )
     return found
 
 
 def _parts() -> list[Question]:
     def resnet(
-        name: str, option: str, reference: str, tolerance: float = 1e-3, needs: str = ""
+        name: str,
+        option: str,
+        reference: str,
+        tolerance: float = 1e-3,
+        needs: str = "",
     ) -> Question:
         return Question(
-            name, "resnet", (*FP32, f"--{option}"), (*FP32, f"--{reference}"), tolerance, needs
+            name,
+            "resnet",
+            (*FP32, f"--{option}"),
+            (*FP32, f"--{reference}"),
+            tolerance,
+            needs,
         )
 
     smaller = (*FP32, "--train.micro_batch=4", "--train.accumulate=2")
@@ -134,9 +192,29 @@ def _parts() -> list[Question]:
             "speed.channels_last=false",
             1e-2,
         ),
-        Question("micro-batches agree with one batch", "gpt", smaller, FP32, 1e-3),
-        Question("a resumed run agrees", "gpt", FP32, FP32, 1e-3, launch="stop"),
-        Question("compiled with CUDA graphs agrees with eager", "gpt", graphs, BF16, 0.05, "CUDA"),
+        Question(
+            "micro-batches agree with one batch",
+            "gpt",
+            smaller,
+            FP32,
+            1e-3,
+        ),
+        Question(
+            "a resumed run agrees",
+            "gpt",
+            FP32,
+            FP32,
+            1e-3,
+            launch="stop",
+        ),
+        Question(
+            "compiled with CUDA graphs agrees with eager",
+            "gpt",
+            graphs,
+            BF16,
+            0.05,
+            "CUDA",
+        ),
     ]
 
 
@@ -150,10 +228,24 @@ def _components() -> list[Question]:
         _agrees("regional_compile", tolerance=1e-2, needs="CUDA"),
         _agrees("fp8", base=BF16, tolerance=0.1, needs="fp8", modules=("torchao",)),
         Question(
-            "oom", "gpt", oom, large, 1e-3, "CUDA", prints="out of memory at step", memory=0.6
+            "oom",
+            "gpt",
+            oom,
+            large,
+            1e-3,
+            "CUDA",
+            prints="out of memory at step",
+            memory=0.6,
         ),
         *[_agrees("activation_checkpointing", f"mode={mode}") for mode in ("blocks", "ops")],
-        Question("activation_checkpointing mode=budget", "gpt", budget, FP32, 1e-2, "torch 2.13"),
+        Question(
+            "activation_checkpointing mode=budget",
+            "gpt",
+            budget,
+            FP32,
+            1e-2,
+            "torch 2.13",
+        ),
         _agrees("fsdp", launch="one-rank"),
         *[
             _agrees(name)
@@ -193,7 +285,15 @@ def _two_ranks() -> list[Question]:
     }
     halves = (*FP32, "--train.micro_batch=4")
     return [
-        Question(f"{way}, 2 ranks", "gpt", (*halves, *options), FP32, 1e-2, "2 GPUs", launch="two")
+        Question(
+            f"{way}, 2 ranks",
+            "gpt",
+            (*halves, *options),
+            FP32,
+            1e-2,
+            "2 GPUs",
+            launch="two",
+        )
         for way, options in ways.items()
     ]
 
@@ -250,7 +350,11 @@ OTHERS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Names of the loops of `programs/gpu_loops.py`, and the packages that they need."""
 
 
-def other(loop: str, model: str, compiled: bool = False) -> Row:
+def other(
+    loop: str,
+    model: str,
+    compiled: bool = False,
+) -> Row:
     """Return the row of another loop."""
     label, modules = OTHERS[loop]
     row = core(model, compiled)
@@ -261,7 +365,12 @@ def core(model: str, compiled: bool = False) -> Row:
     """Return the row of the project's own loop."""
     if compiled:
         return Row("bf16, compiled", model, (*SIZES[model], *COMPILED))
-    return Row("bf16", model, (*SIZES[model], *FAST), needs="")
+    return Row(
+        "bf16",
+        model,
+        (*SIZES[model], *FAST),
+        needs="",
+    )
 
 
 def _ladder() -> list[Row]:
@@ -270,11 +379,25 @@ def _ladder() -> list[Row]:
     for name, technique in LADDER.items():
         options = (*options, technique)
         needs = "CUDA" if "tf32" in technique else ""
-        rows.append(Row(name, "resnet", options, needs, steps=30))
+        rows.append(
+            Row(
+                name,
+                "resnet",
+                options,
+                needs,
+                steps=30,
+            )
+        )
     return rows
 
 
-CEILING = Row("product and copy", "gpt", (), needs="", loop="ceiling")
+CEILING = Row(
+    "product and copy",
+    "gpt",
+    (),
+    needs="",
+    loop="ceiling",
+)
 ROWS: list[Row] = [
     CEILING,
     other("bare", "gpt"),
@@ -307,7 +430,12 @@ ROWS: list[Row] = [
         (*SIZES["gpt"], *FAST, *component("activation_checkpointing")),
     ),
     Row("fp16", "vit", (*SIZES["vit"], "--speed.precision=fp16")),
-    Row("TF32", "gpt", (*SIZES["gpt"], "--speed.precision=tf32"), steps=30),
+    Row(
+        "TF32",
+        "gpt",
+        (*SIZES["gpt"], "--speed.precision=tf32"),
+        steps=30,
+    ),
 ]
 """In the order of measurement: others' loops in the same minutes as the project's own one."""
 COLD = [

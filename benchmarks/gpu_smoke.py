@@ -107,7 +107,11 @@ class Smoke:
         result["seconds"] = round(time.monotonic() - started, 1)
         self.write(name_of(asked), result)
 
-    def write(self, name: str, result: dict[str, Any]) -> None:
+    def write(
+        self,
+        name: str,
+        result: dict[str, Any],
+    ) -> None:
         """Add a result to the file."""
         with self.lock:
             self.results[name] = result
@@ -122,7 +126,12 @@ class Smoke:
         """Return the seconds that it may take."""
         return LIMITS[type(asked)] * (1 if self.machine["gpus"] else PATIENCE)
 
-    def _answer(self, asked: Question | Row, left: float, limit: float) -> dict[str, Any] | None:
+    def _answer(
+        self,
+        asked: Question | Row,
+        left: float,
+        limit: float,
+    ) -> dict[str, Any] | None:
         """Return the answer of a process, or None if no time is left."""
         context = multiprocessing.get_context("forkserver")
         with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +152,11 @@ class Smoke:
             return result
 
 
-def _start(asked: Question | Row, project: Path, result: Path) -> None:
+def _start(
+    asked: Question | Row,
+    project: Path,
+    result: Path,
+) -> None:
     from gpu_answer import answer  # imports torch, which the parent needs not
 
     answer(asked, project, result)
@@ -196,7 +209,12 @@ def find_versions() -> dict[str, Any]:
     driver = ""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     with suppress(OSError):
-        done = subprocess.run(query, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            query,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         driver = done.stdout.partition("\n")[0].strip()
     return {"cudnn": torch.backends.cudnn.version(), "driver": driver}
 
@@ -215,7 +233,11 @@ def find_machine() -> dict[str, Any]:
     }
 
 
-def remaining(asked: Iterable[Asked], done: dict[str, Any], only: str) -> list[Asked]:
+def remaining(
+    asked: Iterable[Asked],
+    done: dict[str, Any],
+    only: str,
+) -> list[Asked]:
     """Return what is not answered yet, or what is asked for by name."""
     if only:
         return [question for question in asked if re.search(only, name_of(question))]
@@ -223,7 +245,10 @@ def remaining(asked: Iterable[Asked], done: dict[str, Any], only: str) -> list[A
 
 
 def ask_all(
-    smoke: Smoke, together: Sequence[Question | Row], alone: Sequence[Row], jobs: int
+    smoke: Smoke,
+    together: Sequence[Question | Row],
+    alone: Sequence[Row],
+    jobs: int,
 ) -> None:
     """Ask several at the same time, those that compile first; then measure the others alone."""
     context = multiprocessing.get_context("forkserver")
@@ -231,7 +256,8 @@ def ask_all(
     programs = sys.path[0]
     site = str(smoke.folder / "site")
     sys.path.append(site)
-    os.environ["PYTHONPATH"] = os.pathsep.join([programs, str(Path(__file__).parent), site])
+    folders = [programs, str(Path(__file__).parent), site]
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(smoke.ask, sorted(together, key=compiles, reverse=True)))
     for row in alone:
@@ -269,7 +295,8 @@ def main() -> None:
     at_once: list[Question | Row] = [*COLD, *QUESTIONS]
     together = remaining(at_once, smoke.results, args.only)
     alone = remaining(ROWS, smoke.results, args.only)
-    ask_all(smoke, together, alone, args.jobs or max(1, (os.cpu_count() or 2) // 2))
+    cores = os.cpu_count() or 2
+    ask_all(smoke, together, alone, jobs=args.jobs or max(1, cores // 2))
 
     every = [*at_once, *ROWS]
     answered = len(every) - len(remaining(every, smoke.results, only=""))

@@ -37,10 +37,12 @@ def write_images(folder: Path) -> None:
     """Write JPEG files of smooth noise in a folder per class."""
     random = np.random.default_rng(0)
     for number in range(FILES):
-        small = Image.fromarray(random.integers(0, 256, (47, 63, 3), dtype=np.uint8))
+        noise = random.integers(0, 256, (47, 63, 3), dtype=np.uint8)
+        small = Image.fromarray(noise)
         file = folder / str(number % CLASSES) / f"{number}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        small.resize((500, 375), Image.Resampling.BICUBIC).save(file, quality=90)
+        large = small.resize((500, 375), Image.Resampling.BICUBIC)
+        large.save(file, quality=90)
 
 
 def main() -> None:
@@ -93,7 +95,13 @@ def print_table(table: Table) -> None:
             print(f"{kind:18} auto / best: {row['auto'][0] / best:.2f}")
 
 
-def load(project: Path, images: Path, kind: str, workers: str, peers: str | None) -> float:
+def load(
+    project: Path,
+    images: Path,
+    kind: str,
+    workers: str,
+    peers: str | None,
+) -> float:
     """Return the images per second of a loader alone, with one thread."""
     python = peers if peers and kind in PEERS else sys.executable
     command = [python, str(PROGRAMS / "load_images.py"), kind, str(images), workers]
@@ -101,7 +109,11 @@ def load(project: Path, images: Path, kind: str, workers: str, peers: str | None
     return float(printed.splitlines()[-1])
 
 
-def train(project: Path, images: Path | None, workers: str) -> float:
+def train(
+    project: Path,
+    images: Path | None,
+    workers: str,
+) -> float:
     """Return the images per second of a training on the CPU, without its start.
 
     It has torch's own number of threads.
@@ -124,7 +136,13 @@ def train(project: Path, images: Path | None, workers: str) -> float:
         command += [f"--data.path={images}", "--data.size=32"]
     environment = one_thread(project)
     del environment["OMP_NUM_THREADS"]
-    subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command,
+        cwd=project,
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     rows = read_rows(project / "runs" / name, "train")
     return statistics.mean(row["samples_per_second"] for row in rows[1:])
 

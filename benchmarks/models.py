@@ -43,7 +43,11 @@ def main() -> None:
             measure(model, Path(folder), args.seeds)
 
 
-def measure(model: str, folder: Path, seeds: int) -> None:
+def measure(
+    model: str,
+    folder: Path,
+    seeds: int,
+) -> None:
     """Render a project with the model, train it once per seed, and update its page."""
     project = render_project(folder, "proj", model)
     config = (project / "configs/default.yaml").read_text()

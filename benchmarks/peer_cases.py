@@ -18,7 +18,7 @@ class Case:
     peers: tuple[str, ...] = ()
     """Loops that run in a process of their own."""
     turn: int = 1
-    """Steps that a loop makes when it is its turn: many, if a step is as short as a thread's change."""
+    """Steps that a loop makes in its turn: many, if one is as short as a change of thread."""
 
 
 MLP = {

@@ -96,7 +96,11 @@ def print_table(model: str, rows: dict[str, list[Any]]) -> None:
         print(line)
 
 
-def keep_tables(times: dict[str, Times], loads: list[float], compiled: bool) -> None:
+def keep_tables(
+    times: dict[str, Times],
+    loads: list[float],
+    compiled: bool,
+) -> None:
     """Write the tables of these models to peers.json, which keeps the others."""
     before = json.loads(RESULT.read_text())
     results: dict[str, Any] = {
@@ -112,7 +116,12 @@ def keep_tables(times: dict[str, Times], loads: list[float], compiled: bool) -> 
     keep(RESULT, results)
 
 
-def measure(case: Case, folder: Path, number: int, compiled: bool) -> Times:
+def measure(
+    case: Case,
+    folder: Path,
+    number: int,
+    compiled: bool,
+) -> Times:
     """Run each loop of a case once; check that they end with the same loss."""
     options = [
         "--config=configs/default.yaml",
@@ -154,7 +163,11 @@ def measure(case: Case, folder: Path, number: int, compiled: bool) -> Times:
 
 
 def run_peer(
-    case: Case, peer: str, folder: Path, options: list[str], name: str
+    case: Case,
+    peer: str,
+    folder: Path,
+    options: list[str],
+    name: str,
 ) -> tuple[list[float], float]:
     """Train with another framework; return the microseconds per step of each block, and the loss.
 
@@ -175,14 +188,27 @@ def run_peer(
         )
         return printed["times"], printed["loss"]
     if peer == "hf":
-        printed = run(project, clock, str(PROGRAMS / "hf_trainer.py"), case.model, *options)
+        printed = run(
+            project,
+            clock,
+            str(PROGRAMS / "hf_trainer.py"),
+            case.model,
+            *options,
+        )
         return printed["times"], printed["loss"]
 
     if peer == "lightning":
         options = [*lightning_options(case), f"--trainer.logger.version={name}"]
     else:
         options = [*options, f"--run.name={name}"]
-    run(project, clock, "-m", "proj.train", *options, prints_json=False)
+    run(
+        project,
+        clock,
+        "-m",
+        "proj.train",
+        *options,
+        prints_json=False,
+    )
     samples = case.options["train.micro_batch"]
     times = []
     for row in read_rows(project / "runs" / name, "train"):
@@ -191,7 +217,11 @@ def run_peer(
     return times, validation["loss"]
 
 
-def render(folder: Path, model: str, framework: str) -> Path:
+def render(
+    folder: Path,
+    model: str,
+    framework: str,
+) -> Path:
     """Render a model with a framework, once, and return the project's folder."""
     output = folder / model / framework
     if output.exists():
@@ -222,8 +252,9 @@ def table(times: Times) -> dict[str, list[Any]]:
     """Return each loop's median and its ratios to the loops in `BASES`, each with an interval."""
     rows = {}
     for peer, blocks in times.items():
+        median = round(statistics.median(blocks), 1)
         ratios = [ratio(blocks, times[base]) for base in BASES]
-        rows[peer] = [round(statistics.median(blocks), 1), *ratios]
+        rows[peer] = [median, *ratios]
     return rows
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 
 from machine import keep, summary
@@ -53,7 +54,7 @@ def main() -> None:
             "--speed.precision=fp32",
         ]
         commands = {"bare program": [str(PROGRAMS / "bare_start.py")], "core": core}
-        times: dict[str, list[float]] = {name: [] for name in commands}
+        times: dict[str, list[float]] = defaultdict(list)
         for _ in range(args.rounds):
             for name, command in commands.items():
                 times[name].append(until_step_5(project, command))

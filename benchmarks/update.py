@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 
 from machine import summary
@@ -35,14 +36,18 @@ def main() -> None:
         environment = os.environ | {"HOME": folder, "XDG_CONFIG_HOME": folder}
         (work / ".gitconfig").write_text("[user]\nname = a\nemail = a@example.org\n")
         files = _project(work, environment)
-        taken: dict[str, list[float]] = {name: [] for name in COMMANDS}
+        taken: dict[str, list[float]] = defaultdict(list)
         for _ in range(ROUNDS):
             for name, command in COMMANDS.items():
                 shutil.rmtree(work / "copy", ignore_errors=True)
                 shutil.copytree(work / "proj", work / "copy", symlinks=True)
                 started = time.perf_counter()
                 done = subprocess.run(
-                    command, cwd=work / "copy", env=environment, check=False, capture_output=True
+                    command,
+                    cwd=work / "copy",
+                    env=environment,
+                    check=False,
+                    capture_output=True,
                 )
                 taken[name].append((time.perf_counter() - started) * 1000)
                 assert done.returncode == (3 if name == "fastproj status" else 0), done.stderr
@@ -76,7 +81,13 @@ def _project(work: Path, environment: dict[str, str]) -> int:
     git("init", "--quiet")
     release("v1.0.0")
     new = [*FASTPROJ, "new", "proj", "--yes", "--template", str(work / "team.bundle")]
-    subprocess.run(new, cwd=work, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        new,
+        cwd=work,
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     template = work / "template/template"
     for name in ("loader", "checkpoint", "log", "optim"):
         with (template / f"frameworks/pytorch/{name}.py").open("a") as file:

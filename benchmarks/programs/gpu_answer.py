@@ -36,7 +36,11 @@ class One(int):
     __hash__ = int.__hash__
 
 
-def answer(asked: Question | Row, project: Path, result: Path) -> None:
+def answer(
+    asked: Question | Row,
+    project: Path,
+    result: Path,
+) -> None:
     """Write the answer to a JSON file; all that is printed goes to a file beside it."""
     set_start_method("fork", force=True)  # of loader workers, as in a process of its own
     output = result.with_suffix(".out")
@@ -66,7 +70,11 @@ def _set_threads(alone: bool) -> None:
         inductor.compile_threads = 4
 
 
-def _ask(asked: Question, runs: Path, output: Path) -> dict[str, Any]:
+def _ask(
+    asked: Question,
+    runs: Path,
+    output: Path,
+) -> dict[str, Any]:
     """Train the reference and the run, and compare them."""
     expected = None
     if asked.reference is not None:
@@ -79,7 +87,9 @@ def _ask(asked: Question, runs: Path, output: Path) -> dict[str, Any]:
     assert all(map(math.isfinite, losses)), f"a loss is not finite: {losses}"
     assert not asked.falls or losses[-1] < losses[0], f"the loss did not fall: {losses}"
     assert asked.prints in output.read_text(), f"the run did not print {asked.prints!r}"
-    result: dict[str, Any] = {"losses": [round(losses[0], 5), round(losses[-1], 5)]}
+    first = round(losses[0], 5)
+    last = round(losses[-1], 5)
+    result: dict[str, Any] = {"losses": [first, last]}
     if expected is not None:
         result["difference"] = _difference(losses, expected, asked.tolerance)
     return result
@@ -98,7 +108,11 @@ def _limit_memory(share: float) -> None:
     torch.cuda.set_per_process_memory_fraction(share * peak / total)
 
 
-def _difference(losses: list[float], expected: list[float], tolerance: float) -> float:
+def _difference(
+    losses: list[float],
+    expected: list[float],
+    tolerance: float,
+) -> float:
     """Return the largest relative difference of a loss, which must be within the tolerance."""
     rows = len(losses)
     assert rows == len(expected), f"{rows} rows of metrics are not {len(expected)}"
@@ -170,7 +184,11 @@ def _measure(asked: Row, runs: Path) -> dict[str, Any]:
     return result
 
 
-def _row_options(asked: Row, every: int, cuda: bool) -> list[str]:
+def _row_options(
+    asked: Row,
+    every: int,
+    cuda: bool,
+) -> list[str]:
     """Return the options of a row, which is short without a GPU."""
     options = list(asked.options)
     if asked.model in IMAGES:
@@ -211,7 +229,10 @@ def _medians(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _train_only(
-    model: str, options: Sequence[str], folder: Path, load: Callable[[Any], Any]
+    model: str,
+    options: Sequence[str],
+    folder: Path,
+    load: Callable[[Any], Any],
 ) -> list[dict[str, Any]]:
     """Train on these data without a checkpoint and a validation, and return the rows."""
     module("train")
@@ -233,9 +254,16 @@ def _random_images(cfg: Any, size: int) -> Any:
     data = module("data")
     count = 1024 if size > 200 else 12
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
+    images = torch.randint(
+        256,
+        (count, 3, size, size),
+        dtype=torch.uint8,
+        generator=generator,
+    )
     labels = torch.randint(1000, (count,), generator=generator)
-    samples = [(image, str(label.item())) for image, label in zip(images, labels, strict=True)]
+    samples = []
+    for image, label in zip(images, labels.tolist(), strict=True):
+        samples.append((image, str(label)))
     classes = [str(number) for number in range(1000)]
     train = data.Images(samples[: count * 3 // 4], classes, cfg)
     val = data.Images(samples[count * 3 // 4 :], classes, cfg)
@@ -249,19 +277,31 @@ def _random_tokens(context: int, vocabulary: int) -> Any:
     data = module("data")
     count = 256 * context + 1
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(vocabulary, (count,), dtype=torch.int32, generator=generator)
+    tokens = torch.randint(
+        vocabulary,
+        (count,),
+        dtype=torch.int32,
+        generator=generator,
+    )
     train = data.Windows(tokens, context)
     val = data.Windows(tokens[: 32 * context + 1], context)
     return train, val, data.Spec(vocabulary, context)
 
 
-def _arguments(model: str, options: Sequence[str], folder: Path) -> list[str]:
+def _arguments(
+    model: str,
+    options: Sequence[str],
+    folder: Path,
+) -> list[str]:
     text = ("--data.path=text.txt",) if model in ("gpt", "lstm") else ()
     return [CONFIG, *text, *options, f"--run.dir={folder}", "--run.name=run"]
 
 
 def _train(
-    model: str, options: Sequence[str], folder: Path, launch: str = ""
+    model: str,
+    options: Sequence[str],
+    folder: Path,
+    launch: str = "",
 ) -> list[dict[str, Any]]:
     """Train with options; return the rows of metrics."""
     given = _arguments(model, options, folder)

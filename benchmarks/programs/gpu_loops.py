@@ -24,7 +24,12 @@ WORKERS = 8
 class Setup:
     """What all loops share, and the clock."""
 
-    def __init__(self, options: list[str], load: Callable[[Any], Any], every: int) -> None:
+    def __init__(
+        self,
+        options: list[str],
+        load: Callable[[Any], Any],
+        every: int,
+    ) -> None:
         loader = module("loader")
         distributed = module("distributed")
         precision = module("precision")
@@ -74,7 +79,8 @@ class Setup:
 
     def loss(self, batch: Any) -> Tensor:
         """Return the loss of a loaded batch."""
-        return self.loss_of(self.prepare(tuple(batch), True, torch.default_generator))
+        inputs = self.prepare(tuple(batch), True, torch.default_generator)
+        return self.loss_of(inputs)
 
     def loss_of(self, inputs: Any) -> Tensor:
         """Return the loss of prepared inputs."""
@@ -127,7 +133,9 @@ def nanogpt(setup: Setup) -> None:
     def get_batch() -> Tensor:
         starts = torch.randint(len(tokens) - context, (setup.plan.micro_batch,))
         rows = torch.stack([tokens[start : start + context + 1] for start in starts])
-        return rows.pin_memory().to(setup.device, non_blocking=True) if setup.cuda else rows
+        if not setup.cuda:
+            return rows
+        return rows.pin_memory().to(setup.device, non_blocking=True)
 
     schedule = setup.schedule()
     setup.start()
@@ -177,7 +185,11 @@ def lightning(setup: Setup) -> None:
             self.net = setup.net
             self.prepare = setup.prepare
 
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        def training_step(
+            self,
+            batch: Any,
+            batch_idx: int,
+        ) -> Tensor:
             loss = setup.loss(batch)
             self.log("train_loss", loss, prog_bar=True)
             return loss
@@ -266,7 +278,12 @@ LOOPS: dict[str, Callable[[Setup], None]] = {
 }
 
 
-def measure(loop: str, options: list[str], load: Callable[[Any], Any], every: int) -> list[float]:
+def measure(
+    loop: str,
+    options: list[str],
+    load: Callable[[Any], Any],
+    every: int,
+) -> list[float]:
     """Train with a loop; return the samples per second of each block of steps."""
     setup = Setup(options, load, every)
     LOOPS[loop](setup)

@@ -21,20 +21,33 @@ from peer_setup import module
 class ByHand(LightningModule):
     """The network of model.py."""
 
-    def __init__(self, net: torch.nn.Module, prepare: Any, lr: float) -> None:
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        prepare: Any,
+        lr: float,
+    ) -> None:
         super().__init__()
         self.net = net
         self.prepare = prepare
         self.lr = lr
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+    def training_step(
+        self,
+        batch: Any,
+        batch_idx: int,
+    ) -> torch.Tensor:
         """Return the loss, and log it."""
         inputs = self.prepare(batch, True, torch.default_generator)
         loss: torch.Tensor = self.net(*inputs)[0]
         self.log("train_loss", loss, prog_bar=True)
         return loss
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(
+        self,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
         """Log the loss, whose mean over the samples Lightning computes."""
         inputs = self.prepare(batch, False, torch.default_generator)
         loss, _ = self.net(*inputs)
@@ -48,7 +61,12 @@ class ByHand(LightningModule):
             {"params": decayed},
             {"params": rest, "weight_decay": 0.0},
         ]
-        optimizer = torch.optim.AdamW(groups, lr=self.lr, weight_decay=0.5, fused=True)
+        optimizer = torch.optim.AdamW(
+            groups,
+            lr=self.lr,
+            weight_decay=0.5,
+            fused=True,
+        )
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, self.lr, total_steps=steps, div_factor=10
@@ -64,7 +82,11 @@ class Clock(Callback):
         self.times: list[float] = []
         self.begin = 0.0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+    ) -> None:
         """Start the clock."""
         self.begin = time.perf_counter()
 

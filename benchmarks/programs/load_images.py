@@ -46,7 +46,7 @@ def core(folder: Path, workers: str) -> Iterable[Any]:
 
 @contextmanager
 def without_operators() -> Iterator[None]:
-    """Let torchvision's build for CUDA be imported beside torch's for CPUs, without its operators."""
+    """Let torchvision's build for CUDA be imported beside torch's for CPUs."""
     with (
         mock.patch.object(torch.library, "register_fake"),
         mock.patch.object(torch.library.Library, "impl"),
@@ -60,7 +60,8 @@ def torchvision(folder: Path, workers: str) -> Iterable[Any]:
         datasets = importlib.import_module("torchvision.datasets")
         transforms = importlib.import_module("torchvision.transforms")
 
-    transform = transforms.Compose([transforms.Resize((224, 224)), transforms.PILToTensor()])
+    resize = transforms.Resize((224, 224))
+    transform = transforms.Compose([resize, transforms.PILToTensor()])
     loader = torch.utils.data.DataLoader(
         datasets.ImageFolder(str(folder), transform),
         BATCH,

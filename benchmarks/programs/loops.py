@@ -22,6 +22,7 @@ import json
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from statistics import fmean
 from threading import Semaphore, Thread
@@ -67,7 +68,8 @@ def measured(setup: Setup) -> Iterator[None]:
         optimizer.step()
         optimizer.zero_grad()
         if (step + 1) % setup.cfg.log.every == 0:
-            torch.cat([total.double().flatten() for total in sums.values()]).tolist()
+            totals = [total.double().flatten() for total in sums.values()]
+            torch.cat(totals).tolist()
             sums.clear()
         yield
 
@@ -173,9 +175,13 @@ LOOPS: dict[str, Callable[[Setup], Iterator[None]]] = {
 }
 
 
-def in_turn(loops: dict[str, Iterator[None]], turns: int, turn: int) -> dict[str, list[float]]:
+def in_turn(
+    loops: dict[str, Iterator[None]],
+    turns: int,
+    turn: int,
+) -> dict[str, list[float]]:
     """Return the microseconds of CPU time per step of each turn of each loop."""
-    times: dict[str, list[float]] = {name: [] for name in loops}
+    times: dict[str, list[float]] = defaultdict(list)
     names = list(loops)
     for _ in range(turns):
         for name in names:

@@ -13,7 +13,12 @@ from torch.utils.data import DataLoader, Dataset
 class Setup:
     """What all loops share."""
 
-    def __init__(self, model_name: str, options: list[str], turn: int = 1) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        options: list[str],
+        turn: int = 1,
+    ) -> None:
         data = module("data")
         loader = module("loader")
         optim = module("optim")
@@ -45,7 +50,11 @@ class Setup:
         if self.noisy:
             self.seed_batch(self.world, self.cfg.run.seed, step, 0)
 
-    def prepared(self, loaded: Any, training: bool = True) -> Any:
+    def prepared(
+        self,
+        loaded: Any,
+        training: bool = True,
+    ) -> Any:
         """Return the inputs of the network."""
         return self.prepare(loaded, training, torch.default_generator)
 
@@ -64,7 +73,11 @@ class Setup:
 
     def batches(self) -> list[Any]:
         """Return the inputs of all steps."""
-        return [self.prepared(self.load(self.train_set, indices)) for indices in self.order]
+        batches = []
+        for indices in self.order:
+            loaded = self.load(self.train_set, indices)
+            batches.append(self.prepared(loaded))
+        return batches
 
     def rates(self) -> list[tuple[float, tuple[float, float]]]:
         """Return the learning rate and the betas of all steps."""
