@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 
 from fastproj.template.embedded import entries
@@ -25,33 +26,36 @@ PYTHON = sys.executable
 
 def main() -> None:
     """Run the rounds and print the table."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    rounds = ROUNDS
+    if len(sys.argv) > 1:
+        rounds = int(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         environment = _install(work)
         commands = _commands(work, environment)
-        taken: dict[str, list[float]] = {name: [] for name in commands}
+        taken: dict[str, list[float]] = defaultdict(list)
         for _ in range(rounds):
             for name, command in commands.items():
                 taken[name].append(_run(command, work, environment))
     base = statistics.median(taken["copier copy"])
     for name, times in taken.items():
         middle = statistics.median(times)
-        print(
-            f"{name:24}{middle:7.0f} ms  ({min(times):.0f} to {max(times):.0f})  {middle / base:.2f}"
-        )
+        limits = f"({min(times):.0f} to {max(times):.0f})"
+        print(f"{name:24}{middle:7.0f} ms  {limits}  {middle / base:.2f}")
 
 
 def _install(work: Path) -> dict[str, str]:
-    """Install the program in `work` with the bundle that a wheel contains; return the environment that runs it."""
+    """Install the program in `work` as a wheel contains it; return the environment that runs it."""
     site = work / "site"
-    shutil.copytree(
-        ROOT / "generator/fastproj", site / "fastproj", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    without_cache = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "generator/fastproj", site / "fastproj", ignore=without_cache)
     build(ROOT, site / "fastproj/_template.bundle")
     (work / ".gitconfig").write_text("[user]\nname = a\nemail = a@example.org\n")
-    folders = dict.fromkeys(("HOME", "XDG_CONFIG_HOME"), str(work))
-    return os.environ | folders | {"PYTHONPATH": str(site)}
+    return os.environ | {
+        "HOME": str(work),
+        "XDG_CONFIG_HOME": str(work),
+        "PYTHONPATH": str(site),
+    }
 
 
 def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
@@ -68,6 +72,7 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
         "project_name=proj",
         "--vcs-ref",
     ]
+    output = str(work / "output/proj")
     (work / "output").mkdir()
     _run(new, work, environment)  # copies the bundle to the home folder, and compiles the modules
     bundle = work / ".fastproj/template.bundle"
@@ -82,22 +87,31 @@ def _commands(work: Path, environment: dict[str, str]) -> dict[str, list[str]]:
         "fastproj detect": [*fastproj, "detect"],
         "fastproj new": new,
         "fastproj new --no-git": [*new, "--no-git"],
-        "copier copy": [*copier, f"v{releases[-1]}", str(bundle), str(work / "output/proj")],
-        "copier copy, 0.3.0": [*copier, "v0.3.0", str(bundle), str(work / "output/proj")],
+        "copier copy": [*copier, f"v{releases[-1]}", str(bundle), output],
+        "copier copy, 0.3.0": [*copier, "v0.3.0", str(bundle), output],
         "fastproj update": [*fastproj, "update", str(work / "output/old")],
     }
 
 
 def _run(
-    command: list[str], work: Path, environment: dict[str, str], folder: Path | None = None
+    command: list[str],
+    work: Path,
+    environment: dict[str, str],
+    folder: Path | None = None,
 ) -> float:
-    """Run a command with an empty output folder that contains a copy of the old project; return the milliseconds."""
+    """Return the milliseconds of a command; the output folder is empty, but for what it updates."""
     shutil.rmtree(work / "output")
     (work / "output").mkdir()
     if "update" in command:
         shutil.copytree(work / "old", work / "output/old", symlinks=True)
     started = time.perf_counter()
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     return (time.perf_counter() - started) * 1000
 
 

@@ -17,7 +17,6 @@ loss is at `lr`.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -29,8 +28,8 @@ from typing import Any
 
 import copier
 import yaml
+from projects import ROOT, one_thread
 
-ROOT = Path(__file__).parents[1]
 STEPS = 60
 SAME = [f"--train.steps={STEPS}", "--train.eval_every=30", "--log.every=1"]
 TIMES = {
@@ -84,7 +83,8 @@ class Case:
 def cases() -> Iterator[Case]:
     """Every pair of framework and model, each framework on two ranks, each option."""
     questions = yaml.safe_load((ROOT / "copier.yml").read_text())
-    frameworks, models = (list(questions[name]["default"]) for name in ("frameworks", "models"))
+    frameworks = list(questions["frameworks"]["default"])
+    models = list(questions["models"]["default"])
     for framework in frameworks:
         for model in models:
             yield Case(f"{framework} {model}", framework, model, [])
@@ -95,8 +95,12 @@ def cases() -> Iterator[Case]:
             yield Case(f"{frameworks[0]} {model}: {name}", frameworks[0], model, options)
 
 
-def record(case: Case, project: Path, number: int) -> list[dict[str, Any]] | None:
-    """Train and return the logged rows without what depends on time; None if the options are refused."""
+def record(
+    case: Case,
+    project: Path,
+    number: int,
+) -> list[dict[str, Any]] | None:
+    """Train; return the logged rows without times, or None if the options are refused."""
     start = [
         "-m",
         "torch.distributed.run",
@@ -110,13 +114,14 @@ def record(case: Case, project: Path, number: int) -> list[dict[str, Any]] | Non
         *SAME,
         *case.options,
     ]
-    command = [sys.executable, *(start if case.ranks > 1 else []), "-m", "proj.train", *options]
-    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "proj.train", *options]
+    if case.ranks > 1:
+        command[1:1] = start
     name = f"golden-{number}"
     done = subprocess.run(
         [*command, f"--run.name={name}"],
         cwd=project,
-        env=environment,
+        env=one_thread(project),
         capture_output=True,
         text=True,
         check=False,
@@ -124,9 +129,13 @@ def record(case: Case, project: Path, number: int) -> list[dict[str, Any]] | Non
     if done.returncode != 0:
         print(f"{case.name}: left out: {done.stderr[-500:]}", file=sys.stderr, flush=True)
         return None
-    rows = map(json.loads, (project / "runs" / name / "metrics.jsonl").read_text().splitlines())
     print(case.name, file=sys.stderr, flush=True)
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+    lines = (project / "runs" / name / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        for key in TIMES & row.keys():
+            del row[key]
+    return rows
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
@@ -136,8 +145,8 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
     differing = [name for name in before if before[name] != after[name]]
     for name in differing:
         pairs = zip(before[name], after[name], strict=False)
-        first = next((pair for pair in pairs if pair[0] != pair[1]), None)
-        print(f"{name}: {first or 'another number of rows'}")
+        different = [pair for pair in pairs if pair[0] != pair[1]]
+        print(f"{name}: {different[0] if different else 'another number of rows'}")
     print(f"{len(before) - len(differing)} of {len(before)} recordings are equal to the bit")
     losses = [name for name in before if _losses(before[name]) == _losses(after[name])]
     print(f"{len(losses)} of {len(before)} have losses that are equal to the bit")
@@ -163,9 +172,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.command == "compare":
         before, after = (json.loads(file.read_text()) for file in args.files)
-        sys.exit(
-            bool(compare({name: rows for name, rows in before.items() if args.only in name}, after))
-        )
+        before = {name: rows for name, rows in before.items() if args.only in name}
+        sys.exit(compare(before, after) > 0)
     chosen = [case for case in cases() if args.only in case.name]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
         projects = {}
@@ -173,15 +181,24 @@ def main() -> None:
             target = Path(folder, f"{framework}-{model}", "proj")
             answers = {"project_name": "proj", "framework": framework, "model": model}
             copier.run_copy(
-                str(ROOT), target, answers, vcs_ref=args.revision, defaults=True, quiet=True
+                str(ROOT),
+                target,
+                answers,
+                vcs_ref=args.revision,
+                defaults=True,
+                quiet=True,
             )
             projects[framework, model] = target
-        runs = {
-            case.name: pool.submit(record, case, projects[case.framework, case.model], number)
-            for number, case in enumerate(chosen)
-        }
-        found = {name: rows for name, run in runs.items() if (rows := run.result()) is not None}
-    args.files[0].write_text(json.dumps(found, indent=0) + "\n")
+        runs = {}
+        for number, case in enumerate(chosen):
+            project = projects[case.framework, case.model]
+            runs[case.name] = pool.submit(record, case, project, number)
+        recordings = {}
+        for name, run in runs.items():
+            rows = run.result()
+            if rows is not None:
+                recordings[name] = rows
+    args.files[0].write_text(json.dumps(recordings, indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure loops of others beside the project's own on one GPU, one after the other; `make gpu-smoke` does it as well.
+"""Measure loops of others beside the project's own on one GPU, as `make gpu-smoke` does.
 
     python benchmarks/gpu_peers.py FOLDER RESULTS LOOP:MODEL[:compiled] ...
 
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from gpu_questions import OTHERS, ROWS, SIZES, Row, other
+from gpu_questions import OTHERS, SIZES, Row, core, other
 from gpu_smoke import Smoke, ask_all, end_all, find_machine, find_versions, name_of
 
 SHORT_NAMES = {"hf": "hugging_face"}
@@ -21,14 +21,13 @@ SHORT_NAMES = {"hf": "hugging_face"}
 
 def row_of(text: str) -> Row:
     """Return the row of LOOP:MODEL or LOOP:MODEL:compiled."""
-    loop, model, *rest = [*text.split(":"), ""][:3]
-    loop, compiled = SHORT_NAMES.get(loop, loop), rest == ["compiled"]
+    short, _, rest = text.partition(":")
+    model, _, how = rest.partition(":")
+    loop = SHORT_NAMES.get(short, short)
+    compiled = how == "compiled"
     if model not in SIZES or loop not in ("core", *OTHERS):
         sys.exit(f"error: {text} is not LOOP:MODEL, with a loop of core, {', '.join(OTHERS)}")
-    if loop != "core":
-        return other(loop, model, compiled)
-    name = "bf16, compiled" if compiled else "bf16"
-    return next(row for row in ROWS if (row.model, row.name) == (model, name))
+    return core(model, compiled) if loop == "core" else other(loop, model, compiled)
 
 
 def main() -> None:
@@ -44,17 +43,18 @@ def main() -> None:
     signal.signal(signal.SIGTERM, end_all)
     deadline = time.monotonic() + args.seconds
     smoke = Smoke(
-        args.folder.resolve(), args.results, deadline, find_machine(), versions=find_versions()
+        args.folder.resolve(),
+        args.results,
+        deadline,
+        find_machine(),
+        versions=find_versions(),
     )
     smoke.load()
+    succeeded = smoke.with_status("ok")
     rows = [row_of(text) for text in args.loops]
-    ask_all(
-        smoke,
-        [],
-        [row for row in rows if smoke.results.get(name_of(row), {}).get("status") != "ok"],
-        1,
-    )
-    failed = [name for name, answer in smoke.results.items() if answer["status"] == "failed"]
+    rows = [row for row in rows if name_of(row) not in succeeded]
+    ask_all(smoke, together=[], alone=rows, jobs=1)
+    failed = smoke.with_status("failed")
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 

@@ -1,4 +1,4 @@
-"""Render the projects of `gpu_smoke.py`, and fetch the packages that a machine with torch may lack."""
+"""Render the projects of `gpu_smoke.py`, and fetch packages that a machine with torch may lack."""
 
 import shutil
 import subprocess
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import yaml
 from gpu_questions import MODELS
+from projects import ROOT, render_project
 
-ROOT = Path(__file__).parents[1]
+NOT_IN_TRAINING = {"launch", "workflow", "config", "file", "kind"}
+"""Keys of components that do not act in training."""
 PACKAGES = [
     "jsonargparse",
     "docstring-parser",
@@ -32,35 +34,13 @@ TEXT = 400_000
 
 
 def prepare(folder: Path, python: str = "") -> None:
-    """Render each model with all components, and unpack wheels for a version of Python into `site`."""
-    components = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
-    others = {"launch", "workflow", "config", "file", "kind"}
-    chosen = [
-        name
-        for name, entry in components.items()
-        if not others & entry.keys() and "tracker" not in _needs(entry)
-    ]
-    chosen += sorted({needed for name in chosen for needed in _needs(components[name])})
+    """Render each model with all components; unpack wheels for a version of Python in `site`."""
+    components = _components()
     for model in MODELS:
-        project = folder / model / "proj"
-        if project.exists():
-            shutil.rmtree(project)
-        new = [
-            sys.executable,
-            "-m",
-            "fastproj",
-            "new",
-            "proj",
-            "--model",
-            model,
-            "--gpus",
-            "0",
-            "--yes",
-            "--no-git",
-        ]
-        options = ["--output", str(project.parent), "--components", ",".join(chosen)]
-        project.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([*new, *options], check=True, stdout=subprocess.DEVNULL)
+        output = folder / model
+        shutil.rmtree(output / "proj", ignore_errors=True)
+        output.mkdir(parents=True, exist_ok=True)
+        project = render_project(output, "proj", model, "--components", ",".join(components))
         (project / "text.txt").write_bytes(_text())
     (folder / "gpu_peers.py").write_text(PEERS)
     if python:
@@ -73,20 +53,26 @@ def prepare(folder: Path, python: str = "") -> None:
             "--no-deps",
             "--no-compile",
             "--upgrade",
+            "--only-binary=:all:",
+            f"--target={folder / 'site'}",
+            f"--python-version={python}",
+            "--implementation=cp",
         ]
-        command += ["--only-binary=:all:", "--target", str(folder / "site")]
-        command += [
-            "--python-version",
-            python,
-            "--implementation",
-            "cp",
-            *[f"--platform={it}" for it in PLATFORMS],
-        ]
+        command += [f"--platform={platform}" for platform in PLATFORMS]
         subprocess.run([*command, *PACKAGES], check=True)
 
 
-def _needs(entry: dict[str, list[str]]) -> list[str]:
-    return entry.get("requires", [])
+def _components() -> list[str]:
+    """Return the components that act in training, without trackers, and what they require."""
+    table = yaml.safe_load((ROOT / "copier.yml").read_text())["component_table"]["default"]
+    components = []
+    required = set()
+    for name, entry in table.items():
+        needs = entry.get("requires", [])
+        if NOT_IN_TRAINING.isdisjoint(entry) and "tracker" not in needs:
+            components.append(name)
+            required.update(needs)
+    return components + sorted(required)
 
 
 def _text() -> bytes:

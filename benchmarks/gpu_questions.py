@@ -1,4 +1,7 @@
-"""What `gpu_smoke.py` asks a GPU: questions, each a short run that must agree with another one, and rows of a table."""
+"""What `gpu_smoke.py` asks a GPU: questions, which are short runs, and rows of a table.
+
+A question is answered with yes if its run trains and agrees with another one.
+"""
 
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -18,15 +21,20 @@ BF16 = (*EAGER, "--speed.precision=bf16")
 COMPILED_FP32 = (*SHORT, "--speed.precision=fp32", "--speed.compile=model")
 COMPILED_BF16 = (*SHORT, "--speed.precision=bf16", "--speed.compile=model")
 FEW = ("--train.steps=10", "--train.eval_every=10")
-"""So few that rounding hardly grows: a relative 1e-6 in each product moves losses of `resnet` by 1e-5. In 20 steps,
-1e-7 moves them by 4e-4."""
-SAME_ON_ALL = {"resnet": ("--data.shift=0",), "vit": ("--model.dropout=0",), "gpt": (), "lstm": ()}
+"""So few that rounding hardly grows: a relative 1e-6 in each product moves losses of `resnet` by
+1e-5. In 20 steps, 1e-7 moves them by 4e-4."""
+SAME_ON_ALL: dict[str, tuple[str, ...]] = {
+    "resnet": ("--data.shift=0",),
+    "vit": ("--model.dropout=0",),
+    "gpt": (),
+    "lstm": (),
+}
 """Options without random numbers of the device, so that a CPU and a GPU do the same."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A run with `options`, and what must hold: finite losses that fall, and agree with those of the reference."""
+    """A run, and what must hold: finite losses that fall, and agree with those of the reference."""
 
     name: str
     model: str
@@ -46,7 +54,7 @@ class Question:
     memory: float = 1.0
     """Share of the GPU memory that the reference has used which the run may use."""
     launch: str = ""
-    """one-rank: in a process group of one rank; two: two processes; stop: stopped after its first step, and resumed."""
+    """one-rank: in a process group of one rank; two: two processes; stop: stopped and resumed."""
     silent: bool = False
     """Whether nothing may wait for the GPU, from loading a batch to the end of its step."""
 
@@ -74,16 +82,28 @@ def _agrees(
     name: str, *options: str, model: str = "gpt", base: tuple[str, ...] = FP32, **others: Any
 ) -> Question:
     """A component that does not change the loss, or not by more than `tolerance`."""
-    what = " ".join([*[f"{model}:"] * (model != "gpt"), name, *options])
+    title = " ".join([name, *options])
+    if model != "gpt":
+        title = f"{model}: {title}"
+    others.setdefault("tolerance", 1e-3)
     return Question(
-        what, model, (*base, *component(name, *options)), base, **{"tolerance": 1e-3, **others}
+        title,
+        model,
+        (*base, *component(name, *options)),
+        base,
+        **others,
     )
 
 
 def _trains(name: str, *options: str, model: str = "gpt", **others: Any) -> Question:
     """A component that changes the loss."""
-    what = " ".join([name, *options])
-    return Question(what, model, (*FP32, *component(name, *options)), **others)
+    title = " ".join([name, *options])
+    return Question(
+        title,
+        model,
+        (*FP32, *component(name, *options)),
+        **others,
+    )
 
 
 def _precisions(model: str) -> list[Question]:
@@ -91,31 +111,73 @@ def _precisions(model: str) -> list[Question]:
     fp32 = (*FP32, *same)
     few = (*fp32, *FEW)
     on_cpu = (*few, "--run.device=cpu")
-    found = [Question(f"{model}: the GPU agrees with the CPU", model, few, on_cpu, 1e-4, "CUDA")]
-    wanted = {"tf32": (0.02, "CUDA"), "bf16": (0.1, ""), "fp16": (0.05, "CUDA")}
+    found = [
+        Question(
+            f"{model}: the GPU agrees with the CPU",
+            model,
+            few,
+            on_cpu,
+            1e-4,
+            "CUDA",
+        )
+    ]
+    wanted = {
+        "tf32": (0.02, "CUDA"),
+        "bf16": (0.1, ""),
+        "fp16": (0.05, "CUDA"),
+    }
     for name, (tolerance, needs) in wanted.items():
         options = (*EAGER, *same, f"--speed.precision={name}")
         found.append(
-            Question(f"{model}: {name} agrees with fp32", model, options, fp32, tolerance, needs)
+            Question(
+                f"{model}: {name} agrees with fp32",
+                model,
+                options,
+                fp32,
+                tolerance,
+                needs,
+            )
         )
     if model != "lstm":  # torch.compile does not trace nn.LSTM
         compiled = (*COMPILED_FP32, *same)
         found.append(
-            Question(f"{model}: compiled agrees with eager", model, compiled, fp32, 1e-2, "CUDA")
+            Question(
+                f"{model}: compiled agrees with eager",
+                model,
+                compiled,
+                fp32,
+                1e-2,
+                "CUDA",
+            )
         )
     options = (*BF16, *component("debug", "synchronization=error"), "--log.every=10")
     found.append(
-        Question(f"{model}: a step does not synchronize", model, options, needs="CUDA", silent=True)
+        Question(
+            f"{model}: a step does not synchronize",
+            model,
+            options,
+            needs="CUDA",
+            silent=True,
+        )
     )
     return found
 
 
 def _parts() -> list[Question]:
     def resnet(
-        name: str, option: str, reference: str, tolerance: float = 1e-3, needs: str = ""
+        name: str,
+        option: str,
+        reference: str,
+        tolerance: float = 1e-3,
+        needs: str = "",
     ) -> Question:
         return Question(
-            name, "resnet", (*FP32, f"--{option}"), (*FP32, f"--{reference}"), tolerance, needs
+            name,
+            "resnet",
+            (*FP32, f"--{option}"),
+            (*FP32, f"--{reference}"),
+            tolerance,
+            needs,
         )
 
     smaller = (*FP32, "--train.micro_batch=4", "--train.accumulate=2")
@@ -130,9 +192,29 @@ def _parts() -> list[Question]:
             "speed.channels_last=false",
             1e-2,
         ),
-        Question("micro-batches agree with one batch", "gpt", smaller, FP32, 1e-3),
-        Question("a resumed run agrees", "gpt", FP32, FP32, 1e-3, launch="stop"),
-        Question("compiled with CUDA graphs agrees with eager", "gpt", graphs, BF16, 0.05, "CUDA"),
+        Question(
+            "micro-batches agree with one batch",
+            "gpt",
+            smaller,
+            FP32,
+            1e-3,
+        ),
+        Question(
+            "a resumed run agrees",
+            "gpt",
+            FP32,
+            FP32,
+            1e-3,
+            launch="stop",
+        ),
+        Question(
+            "compiled with CUDA graphs agrees with eager",
+            "gpt",
+            graphs,
+            BF16,
+            0.05,
+            "CUDA",
+        ),
     ]
 
 
@@ -146,10 +228,24 @@ def _components() -> list[Question]:
         _agrees("regional_compile", tolerance=1e-2, needs="CUDA"),
         _agrees("fp8", base=BF16, tolerance=0.1, needs="fp8", modules=("torchao",)),
         Question(
-            "oom", "gpt", oom, large, 1e-3, "CUDA", prints="out of memory at step", memory=0.6
+            "oom",
+            "gpt",
+            oom,
+            large,
+            1e-3,
+            "CUDA",
+            prints="out of memory at step",
+            memory=0.6,
         ),
         *[_agrees("activation_checkpointing", f"mode={mode}") for mode in ("blocks", "ops")],
-        Question("activation_checkpointing mode=budget", "gpt", budget, FP32, 1e-2, "torch 2.13"),
+        Question(
+            "activation_checkpointing mode=budget",
+            "gpt",
+            budget,
+            FP32,
+            1e-2,
+            "torch 2.13",
+        ),
         _agrees("fsdp", launch="one-rank"),
         *[
             _agrees(name)
@@ -189,13 +285,21 @@ def _two_ranks() -> list[Question]:
     }
     halves = (*FP32, "--train.micro_batch=4")
     return [
-        Question(f"{way}, 2 ranks", "gpt", (*halves, *options), FP32, 1e-2, "2 GPUs", launch="two")
+        Question(
+            f"{way}, 2 ranks",
+            "gpt",
+            (*halves, *options),
+            FP32,
+            1e-2,
+            "2 GPUs",
+            launch="two",
+        )
         for way, options in ways.items()
     ]
 
 
 QUESTIONS: list[Question] = [
-    *chain(*map(_precisions, MODELS)),
+    *chain.from_iterable(map(_precisions, MODELS)),
     *_parts(),
     *_components(),
     *_two_ranks(),
@@ -246,45 +350,72 @@ OTHERS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Names of the loops of `programs/gpu_loops.py`, and the packages that they need."""
 
 
-def other(loop: str, model: str, compiled: bool = False) -> Row:
+def other(
+    loop: str,
+    model: str,
+    compiled: bool = False,
+) -> Row:
     """Return the row of another loop."""
     label, modules = OTHERS[loop]
-    name, options = ("bf16, compiled", COMPILED) if compiled else ("bf16", FAST)
-    needs = "CUDA" if compiled else ""
-    return Row(f"{name}: {label}", model, (*SIZES[model], *options), needs, modules, loop=loop)
+    row = core(model, compiled)
+    return replace(row, name=f"{row.name}: {label}", modules=modules, loop=loop)
 
 
-def _core(model: str, compiled: bool = False) -> Row:
+def core(model: str, compiled: bool = False) -> Row:
+    """Return the row of the project's own loop."""
     if compiled:
         return Row("bf16, compiled", model, (*SIZES[model], *COMPILED))
-    return Row("bf16", model, (*SIZES[model], *FAST), needs="")
+    return Row(
+        "bf16",
+        model,
+        (*SIZES[model], *FAST),
+        needs="",
+    )
 
 
 def _ladder() -> list[Row]:
-    rows, options = list[Row](), (*SIZES["resnet"], *WITHOUT)
+    rows = []
+    options = (*SIZES["resnet"], *WITHOUT)
     for name, technique in LADDER.items():
         options = (*options, technique)
-        rows.append(Row(name, "resnet", options, "CUDA" if "tf32" in technique else "", steps=30))
+        needs = "CUDA" if "tf32" in technique else ""
+        rows.append(
+            Row(
+                name,
+                "resnet",
+                options,
+                needs,
+                steps=30,
+            )
+        )
     return rows
 
 
-CEILING = Row("product and copy", "gpt", (), needs="", loop="ceiling")
+CEILING = Row(
+    "product and copy",
+    "gpt",
+    (),
+    needs="",
+    loop="ceiling",
+)
 ROWS: list[Row] = [
     CEILING,
-    *[other("bare", "gpt"), _core("gpt"), other("nanogpt", "gpt"), other("lightning", "gpt")],
-    *[
-        other("hugging_face", "gpt"),
-        other("bare", "gpt", compiled=True),
-        _core("gpt", compiled=True),
-    ],
-    *[
-        other("bare", "resnet"),
-        _core("resnet"),
-        other("timm", "resnet"),
-        other("lightning", "resnet"),
-    ],
+    other("bare", "gpt"),
+    core("gpt"),
+    other("nanogpt", "gpt"),
+    other("lightning", "gpt"),
+    other("hugging_face", "gpt"),
+    other("bare", "gpt", compiled=True),
+    core("gpt", compiled=True),
+    other("bare", "resnet"),
+    core("resnet"),
+    other("timm", "resnet"),
+    other("lightning", "resnet"),
     *_ladder(),
-    *[_core("resnet", compiled=True), _core("vit"), _core("vit", compiled=True), _core("lstm")],
+    core("resnet", compiled=True),
+    core("vit"),
+    core("vit", compiled=True),
+    core("lstm"),
     Row(
         "bf16, compiled, fp8",
         "gpt",
@@ -299,7 +430,12 @@ ROWS: list[Row] = [
         (*SIZES["gpt"], *FAST, *component("activation_checkpointing")),
     ),
     Row("fp16", "vit", (*SIZES["vit"], "--speed.precision=fp16")),
-    Row("TF32", "gpt", (*SIZES["gpt"], "--speed.precision=tf32"), steps=30),
+    Row(
+        "TF32",
+        "gpt",
+        (*SIZES["gpt"], "--speed.precision=tf32"),
+        steps=30,
+    ),
 ]
 """In the order of measurement: others' loops in the same minutes as the project's own one."""
 COLD = [
@@ -312,7 +448,5 @@ COLD = [
 
 def compiles(asked: Question | Row) -> bool:
     """Whether it starts with a compilation."""
-    return any(
-        option in asked.options
-        for option in ("--speed.compile=model", "--regional_compile.enabled=true")
-    )
+    compiling = {"--speed.compile=model", "--regional_compile.enabled=true"}
+    return not compiling.isdisjoint(asked.options)

@@ -1,14 +1,14 @@
-"""Ask a GPU whether each precision and component trains and agrees, and measure speed and memory: `make gpu-smoke`.
+"""Ask a GPU whether each precision and component trains, and measure: `make gpu-smoke`.
 
-    python benchmarks/gpu_smoke.py                         # all, at most nine minutes; what is answered is skipped
-    python benchmarks/gpu_smoke.py --only 'fp8|^gpt'       # these again
-    python benchmarks/gpu_page.py                          # docs/gpu.md from the results
-    python benchmarks/gpu_peers.py                         # some loops only
+    python benchmarks/gpu_smoke.py                      # all, nine minutes; skips what is answered
+    python benchmarks/gpu_smoke.py --only 'fp8|^gpt'    # these again
+    python benchmarks/gpu_page.py                       # docs/gpu.md from the results
+    python benchmarks/gpu_peers.py                      # some loops only
 
 A machine without a network needs torch, and a copy of this repository with a folder that is
 prepared elsewhere, for its version of Python:
 
-    python benchmarks/gpu_smoke.py --prepare 3.12          # writes build/gpu-smoke, which must be copied as well
+    python benchmarks/gpu_smoke.py --prepare 3.12       # writes build/gpu-smoke: copy it as well
 
 Each answer is written at once to the results, a JSON file, so that a second call continues the
 first. Without a GPU, this is a dry run: what needs one is skipped.
@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpu_prepare import ROOT, prepare
 from gpu_questions import COLD, QUESTIONS, ROWS, Question, Row, compiles
@@ -41,13 +41,16 @@ sys.path.insert(0, str(Path(__file__).parent / "programs"))
 FOLDER = ROOT / "build/gpu-smoke"
 RESULTS = Path(__file__).with_name("gpu.json")
 PEERS = "peers.json"
-"""Results of `gpu_peers.py`: rows in a file of this name, beside the results, are not measured again."""
+"""A file beside the results, of `gpu_peers.py`: its rows are not measured again."""
 LIMITS = {Question: 120.0, Row: 100.0}
 """Seconds that one of them may take."""
 PATIENCE = 6
-"""On a CPU, which measures nothing and may have other work, the limits are so many times as long."""
+"""On a CPU, which measures nothing and may have other work, limits are so many times as long."""
 SHORTEST = 10.0
 """Nothing is started when fewer seconds are left."""
+
+
+Asked = TypeVar("Asked", bound=Question | Row)
 
 
 def name_of(asked: Question | Row) -> str:
@@ -69,22 +72,22 @@ class Smoke:
 
     def load(self) -> None:
         """Read the results so far, or end the program if they are of another machine."""
-        found = (
-            json.loads(self.file.read_text())
-            if self.file.exists()
-            else {"machine": self.machine, "results": {}}
-        )
-        if found["machine"] != self.machine:
-            sys.exit(
-                f"error: {self.file} is of another machine, {found['machine']}: use another --results"
-            )
-        self.results = found["results"]
+        self.results = {}
         peers = self.file.with_name(PEERS)
         if peers != self.file and peers.exists():
             others = json.loads(peers.read_text())
-            self.results = (
-                others["results"] if others.get("machine") == self.machine else {}
-            ) | self.results
+            if others["machine"] == self.machine:
+                self.results = others["results"]
+        if self.file.exists():
+            saved = json.loads(self.file.read_text())
+            if saved["machine"] != self.machine:
+                other = f"{self.file} is of another machine, {saved['machine']}"
+                sys.exit(f"error: {other}: use another --results")
+            self.results |= saved["results"]
+
+    def with_status(self, status: str) -> list[str]:
+        """Return the names of the results that are ok, failed or skipped."""
+        return [name for name, result in self.results.items() if result["status"] == status]
 
     def ask(self, asked: Question | Row) -> None:
         """Answer in a process of its own, within the time that is left, and write the result."""
@@ -93,56 +96,67 @@ class Smoke:
         if not why and left < SHORTEST:
             return
         started = time.monotonic()
-        found = (
-            {"status": "skipped", "why": why}
-            if why
-            else self._answer(asked, left, self.limit(asked))
-        )
-        if found:
-            found |= self.versions if isinstance(asked, Row) else {}
-            self.write(name_of(asked), found | {"seconds": round(time.monotonic() - started, 1)})
+        if why:
+            result: dict[str, Any] | None = {"status": "skipped", "why": why}
+        else:
+            result = self._answer(asked, left, self.limit(asked))
+        if result is None:
+            return
+        if isinstance(asked, Row):
+            result |= self.versions
+        result["seconds"] = round(time.monotonic() - started, 1)
+        self.write(name_of(asked), result)
 
-    def write(self, name: str, found: dict[str, Any]) -> None:
+    def write(
+        self,
+        name: str,
+        result: dict[str, Any],
+    ) -> None:
         """Add a result to the file."""
         with self.lock:
-            self.results[name] = found
+            self.results[name] = result
+            content = {"machine": self.machine, "results": self.results}
             new = self.file.with_suffix(".new")
-            new.write_text(
-                json.dumps({"machine": self.machine, "results": self.results}, indent=1) + "\n"
-            )
+            new.write_text(json.dumps(content, indent=1) + "\n")
             new.replace(self.file)
-            print(
-                f"{found['status']:8}{found['seconds']:6.1f} s  {name}  {found.get('why', '')}".rstrip(),
-                flush=True,
-            )
+            line = f"{result['status']:8}{result['seconds']:6.1f} s  {name}"
+            print(f"{line}  {result.get('why', '')}".rstrip(), flush=True)
 
     def limit(self, asked: Question | Row) -> float:
         """Return the seconds that it may take."""
         return LIMITS[type(asked)] * (1 if self.machine["gpus"] else PATIENCE)
 
-    def _answer(self, asked: Question | Row, left: float, limit: float) -> dict[str, Any]:
+    def _answer(
+        self,
+        asked: Question | Row,
+        left: float,
+        limit: float,
+    ) -> dict[str, Any] | None:
+        """Return the answer of a process, or None if no time is left."""
         context = multiprocessing.get_context("forkserver")
         with tempfile.TemporaryDirectory() as folder:
-            result = Path(folder, "answer.json")
-            process = context.Process(
-                target=_start, args=(asked, self.folder / asked.model / "proj", result)
-            )
+            file = Path(folder, "answer.json")
+            project = self.folder / asked.model / "proj"
+            process = context.Process(target=_start, args=(asked, project, file))
             process.start()
             process.join(min(left, limit))
             if process.is_alive():
                 end(process.pid or 0)
                 process.join()
-                return (
-                    {"status": "failed", "why": f"took more than {limit:.0f} s"}
-                    if left > limit
-                    else {}
-                )
-            ended = {"status": "failed", "why": f"the process ended with {process.exitcode}"}
-            found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else ended
-            return found
+                if left <= limit:
+                    return None
+                return {"status": "failed", "why": f"took more than {limit:.0f} s"}
+            if not file.exists():
+                return {"status": "failed", "why": f"the process ended with {process.exitcode}"}
+            result: dict[str, Any] = json.loads(file.read_text())
+            return result
 
 
-def _start(asked: Question | Row, project: Path, result: Path) -> None:
+def _start(
+    asked: Question | Row,
+    project: Path,
+    result: Path,
+) -> None:
     from gpu_answer import answer  # imports torch, which the parent needs not
 
     answer(asked, project, result)
@@ -150,17 +164,19 @@ def _start(asked: Question | Row, project: Path, result: Path) -> None:
 
 def missing(asked: Question | Row, machine: dict[str, Any]) -> str:
     """Return what this machine lacks for a question."""
+    no_gpu = machine["gpus"] < 1
+    version = [int(part) for part in machine["torch"].split(".")[:2]]
     lacks = {
-        "CUDA": machine["gpus"] < 1,
+        "": False,
+        "CUDA": no_gpu,
         "2 GPUs": machine["gpus"] < 2,
         "fp8": machine["capability"] < [8, 9],
+        "torch 2.13": no_gpu or version < [2, 13],
     }
-    lacks["torch 2.13"] = lacks["CUDA"] or [
-        int(part) for part in machine["torch"].split(".")[:2]
-    ] < [2, 13]
+    if lacks[asked.needs]:
+        return f"needs {asked.needs}"
     packages = [name for name in asked.modules if find_spec(name) is None]
-    found = [asked.needs] if lacks.get(asked.needs) else packages
-    return f"needs {' and '.join(found)}" if found else ""
+    return f"needs {' and '.join(packages)}" if packages else ""
 
 
 def end(process: int) -> None:
@@ -168,11 +184,13 @@ def end(process: int) -> None:
     parents = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
-            parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
-    family = {process}
-    while children := {child for child, parent in parents.items() if parent in family} - family:
-        family |= children
-    for member in sorted(family, key=os.getpid().__eq__):  # this process is the last one
+            after_name = file.read_text().rpartition(")")[2]
+            parents[int(file.parent.name)] = int(after_name.split()[1])
+
+    family = [process]
+    for member in family:  # which grows meanwhile
+        family += [child for child, parent in parents.items() if parent == member]
+    for member in reversed(family):  # so that this process is the last one
         with suppress(ProcessLookupError):
             os.kill(member, signal.SIGKILL)
 
@@ -188,11 +206,17 @@ def find_versions() -> dict[str, Any]:
 
     if not torch.cuda.is_available():
         return {}
+    driver = ""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     with suppress(OSError):
-        printed = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
-        return {"cudnn": torch.backends.cudnn.version(), "driver": printed[0] if printed else ""}
-    return {"cudnn": torch.backends.cudnn.version(), "driver": ""}
+        done = subprocess.run(
+            query,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        driver = done.stdout.partition("\n")[0].strip()
+    return {"cudnn": torch.backends.cudnn.version(), "driver": driver}
 
 
 def find_machine() -> dict[str, Any]:
@@ -210,23 +234,30 @@ def find_machine() -> dict[str, Any]:
 
 
 def remaining(
-    asked: Iterable[Question | Row], done: dict[str, Any], only: str
-) -> list[Question | Row]:
+    asked: Iterable[Asked],
+    done: dict[str, Any],
+    only: str,
+) -> list[Asked]:
     """Return what is not answered yet, or what is asked for by name."""
     if only:
-        return [it for it in asked if re.search(only, name_of(it))]
-    return [it for it in asked if name_of(it) not in done]
+        return [question for question in asked if re.search(only, name_of(question))]
+    return [question for question in asked if name_of(question) not in done]
 
 
 def ask_all(
-    smoke: Smoke, together: Sequence[Question | Row], alone: Sequence[Row], jobs: int
+    smoke: Smoke,
+    together: Sequence[Question | Row],
+    alone: Sequence[Row],
+    jobs: int,
 ) -> None:
-    """Ask several at the same time, those that compile first; then, one after the other, what is measured."""
+    """Ask several at the same time, those that compile first; then measure the others alone."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo", "jsonargparse", "gpu_answer"])
+    programs = sys.path[0]
     site = str(smoke.folder / "site")
     sys.path.append(site)
-    os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:1], str(Path(__file__).parent), site])
+    folders = [programs, str(Path(__file__).parent), site]
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(smoke.ask, sorted(together, key=compiles, reverse=True)))
     for row in alone:
@@ -254,18 +285,24 @@ def main() -> None:
     if args.prepare:
         return
     smoke = Smoke(
-        args.folder.resolve(), args.results, deadline, find_machine(), versions=find_versions()
+        args.folder.resolve(),
+        args.results,
+        deadline,
+        find_machine(),
+        versions=find_versions(),
     )
     smoke.load()
-    together = remaining([*COLD, *QUESTIONS], smoke.results, args.only)
-    alone = [row for row in remaining(ROWS, smoke.results, args.only) if isinstance(row, Row)]
-    ask_all(smoke, together, alone, args.jobs or max(1, (os.cpu_count() or 2) // 2))
-    every: list[Question | Row] = [*COLD, *QUESTIONS, *ROWS]
-    failed = [name for name, found in smoke.results.items() if found["status"] == "failed"]
-    unanswered = len(remaining(every, smoke.results, ""))
-    print(
-        f"{len(every) - unanswered} of {len(every)} answered, {len(failed)} failed: {', '.join(failed) or 'none'}"
-    )
+    at_once: list[Question | Row] = [*COLD, *QUESTIONS]
+    together = remaining(at_once, smoke.results, args.only)
+    alone = remaining(ROWS, smoke.results, args.only)
+    cores = os.cpu_count() or 2
+    ask_all(smoke, together, alone, jobs=args.jobs or max(1, cores // 2))
+
+    every = [*at_once, *ROWS]
+    answered = len(every) - len(remaining(every, smoke.results, only=""))
+    failed = smoke.with_status("failed")
+    names = ", ".join(failed) or "none"
+    print(f"{answered} of {len(every)} answered, {len(failed)} failed: {names}")
     sys.exit(1 if failed else 0)
 
 

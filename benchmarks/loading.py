@@ -1,7 +1,8 @@
-"""Images per second of loaders, for each number of workers: JPEG files in 224 pixels, and data in memory.
+"""Images per second of loaders: JPEG files in 224 pixels, and data in memory.
 
-    python benchmarks/loading.py [--rounds 3] [--peers PYTHON] [--keep]     # --keep also writes benchmarks/loading.json
+    python benchmarks/loading.py [--rounds 3] [--peers PYTHON] [--keep]
 
+Each is measured with several numbers of workers; --keep also writes benchmarks/loading.json.
 PYTHON has torchvision and timm as well; without it, only our loader is measured, and whether `auto`
 chooses well. The files have 500 x 375 pixels, as most of ImageNet's have. The loader alone is what
 a GPU needs; whole trainings on the CPU are measured in 32 pixels, and with the digits in memory.
@@ -9,20 +10,26 @@ Prints median, lowest and highest of interleaved rounds.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import numpy as np
-from machine import keep
+from machine import keep, summary
 from peers import PROGRAMS, render
 from PIL import Image
+from projects import one_thread, read_rows
 
-FILES, CLASSES = 640, 4
+FILES = 640
+CLASSES = 4
+CORE = ("core", "training, files", "training, memory")
+PEERS = ("torchvision", "timm")
+Table = dict[str, dict[str, list[float]]]
+"""Numbers for each loader and number of workers."""
 RESULT = Path(__file__).with_name("loading.json")
 
 
@@ -30,10 +37,12 @@ def write_images(folder: Path) -> None:
     """Write JPEG files of smooth noise in a folder per class."""
     random = np.random.default_rng(0)
     for number in range(FILES):
-        small = Image.fromarray(random.integers(0, 256, (47, 63, 3), dtype=np.uint8))
+        noise = random.integers(0, 256, (47, 63, 3), dtype=np.uint8)
+        small = Image.fromarray(noise)
         file = folder / str(number % CLASSES) / f"{number}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        small.resize((500, 375), Image.Resampling.BICUBIC).save(file, quality=90)
+        large = small.resize((500, 375), Image.Resampling.BICUBIC)
+        large.save(file, quality=90)
 
 
 def main() -> None:
@@ -43,85 +52,99 @@ def main() -> None:
     parser.add_argument("--peers", metavar="PYTHON", help="a Python with torchvision and timm")
     parser.add_argument("--keep", action="store_true", help="write the result to loading.json")
     args = parser.parse_args()
-    counts = list(dict.fromkeys(["0", "1", str(os.cpu_count())]))
-    rows = [
-        (kind, workers)
-        for kind in ("core", "training, files", "training, memory")
-        for workers in [*counts, "auto"]
-    ]
-    rows += [
-        (peer, workers) for peer in ("torchvision", "timm") if args.peers for workers in counts
-    ]
-    speeds: dict[str, dict[str, list[float]]] = {kind: {} for kind, _ in rows}
-    with tempfile.TemporaryDirectory() as folder:
-        project, images = render(Path(folder), "resnet", "pytorch"), Path(folder, "images")
-        write_images(images)
-        for _ in range(args.rounds):
-            for kind, workers in rows:
-                if kind.startswith("training"):
-                    speed = train(project, images if kind.endswith("files") else None, workers)
-                else:
-                    speed = load(project, images, kind, workers, args.peers)
-                speeds[kind].setdefault(workers, []).append(speed)
-            rows.append(rows.pop(0))
-    found = {
-        kind: {workers: summary(row) for workers, row in by.items()} for kind, by in speeds.items()
-    }
-    for kind, by in found.items():
-        for workers, (middle, low, high) in by.items():
-            print(f"{kind:18}{workers:>5} workers{middle:8.0f} images/s  ({low:.0f} to {high:.0f})")
-        if "auto" in by:
-            print(
-                f"{kind:18} auto / best: {by['auto'][0] / max(row[0] for row in by.values()):.2f}"
-            )
+    table = measure(args.rounds, args.peers)
+    print_table(table)
     if args.keep:
-        keep(RESULT, {"columns": ["images/s, median", "lowest", "highest"], "loaders": found})
+        keep(RESULT, {"columns": ["images/s, median", "lowest", "highest"], "loaders": table})
 
 
-def summary(values: list[float]) -> list[float]:
-    """Return median, lowest and highest."""
-    return [round(it(values), 1) for it in (statistics.median, min, max)]
+def measure(rounds: int, peers: str | None) -> Table:
+    """Return the median, lowest and highest speed of each loader with each number of workers."""
+    counts = list(dict.fromkeys(["0", "1", str(os.cpu_count())]))
+    cases = list(product(CORE, [*counts, "auto"]))
+    if peers:
+        cases += product(PEERS, counts)
+    speeds: Table = {kind: {} for kind, _ in cases}
+    with tempfile.TemporaryDirectory() as folder:
+        project = render(Path(folder), "resnet", "pytorch")
+        images = Path(folder, "images")
+        write_images(images)
+        for _ in range(rounds):
+            for kind, workers in cases:
+                if kind == "training, files":
+                    speed = train(project, images, workers)
+                elif kind == "training, memory":
+                    speed = train(project, None, workers)
+                else:
+                    speed = load(project, images, kind, workers, peers)
+                speeds[kind].setdefault(workers, []).append(speed)
+            cases.append(cases.pop(0))
+    for row in speeds.values():
+        for workers, values in row.items():
+            row[workers] = summary(values, digits=1)
+    return speeds
 
 
-def load(project: Path, images: Path, kind: str, workers: str, peers: str) -> float:
+def print_table(table: Table) -> None:
+    """Print the speeds, and whether `auto` chooses well."""
+    for kind, row in table.items():
+        for workers, (middle, low, high) in row.items():
+            print(f"{kind:18}{workers:>5} workers{middle:8.0f} images/s  ({low:.0f} to {high:.0f})")
+        if "auto" in row:
+            best = max(middle for middle, _, _ in row.values())
+            print(f"{kind:18} auto / best: {row['auto'][0] / best:.2f}")
+
+
+def load(
+    project: Path,
+    images: Path,
+    kind: str,
+    workers: str,
+    peers: str | None,
+) -> float:
     """Return the images per second of a loader alone, with one thread."""
-    python = sys.executable if kind == "core" else peers
+    python = peers if peers and kind in PEERS else sys.executable
     command = [python, str(PROGRAMS / "load_images.py"), kind, str(images), workers]
-    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
-    found: float = json.loads(
-        subprocess.check_output(command, env=environment, text=True).splitlines()[-1]
-    )
-    return found
+    printed = subprocess.check_output(command, env=one_thread(project), text=True)
+    return float(printed.splitlines()[-1])
 
 
-def train(project: Path, images: Path | None, workers: str) -> float:
-    """Return the images per second of a training on the CPU with torch's own number of threads, without its start."""
+def train(
+    project: Path,
+    images: Path | None,
+    workers: str,
+) -> float:
+    """Return the images per second of a training on the CPU, without its start.
+
+    It has torch's own number of threads.
+    """
     name = str(len(list((project / "runs").glob("*"))))
-    own = [
+    command = [
+        sys.executable,
+        "-m",
+        "proj.train",
+        "--config=configs/default.yaml",
         "--run.device=cpu",
         f"--run.name={name}",
         f"--loader.workers={workers}",
         "--train.micro_batch=32",
-    ]
-    own += [
         "--train.steps=45",
         "--log.every=15",
         "--train.eval_every=45",
-        "--config=configs/default.yaml",
     ]
-    own += [f"--data.path={images}", "--data.size=32"] if images else []
-    environment = os.environ | {"PYTHONPATH": str(project / "src")}
-    environment.pop("OMP_NUM_THREADS", None)
-    command = [sys.executable, "-m", "proj.train", *own]
-    subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.DEVNULL)
-    rows = [
-        json.loads(line)
-        for line in (project / "runs" / name / "metrics.jsonl").read_text().splitlines()
-    ]
-    found: float = statistics.mean(
-        row["samples_per_second"] for row in rows[1:] if row["split"] == "train"
+    if images:
+        command += [f"--data.path={images}", "--data.size=32"]
+    environment = one_thread(project)
+    del environment["OMP_NUM_THREADS"]
+    subprocess.run(
+        command,
+        cwd=project,
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
-    return found
+    rows = read_rows(project / "runs" / name, "train")
+    return statistics.mean(row["samples_per_second"] for row in rows[1:])
 
 
 if __name__ == "__main__":

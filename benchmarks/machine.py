@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import statistics
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,27 @@ PACKAGES = ("torch", "lightning", "accelerate", "transformers", "timm", "torchvi
 
 def machine() -> str:
     """Return the name of the processor and the number of usable cores."""
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    return f"{found[1] if found else platform.processor()}, {len(os.sched_getaffinity(0))} cores"
+    match = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    processor = match[1] if match else platform.processor()
+    cores = len(os.sched_getaffinity(0))
+    return f"{processor}, {cores} cores"
 
 
-def keep(file: Path, found: dict[str, Any]) -> None:
+def summary(values: list[float], digits: int) -> list[float]:
+    """Return the median, lowest and highest value."""
+    return [
+        round(statistics.median(values), digits),
+        round(min(values), digits),
+        round(max(values), digits),
+    ]
+
+
+def keep(file: Path, results: dict[str, Any]) -> None:
     """Write a measurement as JSON, with the machine, its load and the versions of the packages."""
-    installed = {it.name: it.version for it in distributions()}
-    versions = {name: installed[name] for name in PACKAGES if name in installed}
-    about = {"machine": machine(), "load": round(os.getloadavg()[1], 1), "versions": versions}
-    file.write_text(json.dumps(about | found, indent=1) + "\n")
+    installed = {package.name: package.version for package in distributions()}
+    about = {
+        "machine": machine(),
+        "load": round(os.getloadavg()[1], 1),
+        "versions": {name: installed[name] for name in PACKAGES if name in installed},
+    }
+    file.write_text(json.dumps(about | results, indent=1) + "\n")

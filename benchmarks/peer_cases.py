@@ -1,4 +1,4 @@
-"""The models and loops that `peers.py` measures, and the options with which they compute the same."""
+"""The models and loops that `peers.py` measures, with the options that make them equal."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ class Case:
     peers: tuple[str, ...] = ()
     """Loops that run in a process of their own."""
     turn: int = 1
-    """Steps that a loop makes when it is its turn; more, if a step takes no longer than to change the thread."""
+    """Steps that a loop makes in its turn: many, if one is as short as a change of thread."""
 
 
 MLP = {
@@ -57,18 +57,19 @@ LIGHTNING = {
 
 def lightning_options(case: Case) -> list[str]:
     """Return the options of the rendered LightningCLI."""
-    own = {
-        "trainer.accelerator": "cpu",
-        "trainer.max_epochs": "null",
-        "trainer.max_steps": case.steps,
-    }
-    own |= {"trainer.log_every_n_steps": case.every, "trainer.val_check_interval": case.steps}
-    own |= {"trainer.num_sanity_val_steps": 0}
-    for key, value in case.options.items():
-        section, name = key.split(".")
-        own[LIGHTNING.get(key, f"{LIGHTNING.get(section, section)}.{name}")] = value
-    return [
+    options = [
         "fit",
         "--config=configs/default.yaml",
-        *(f"--{key}={value}" for key, value in own.items()),
+        "--trainer.accelerator=cpu",
+        "--trainer.max_epochs=null",
+        f"--trainer.max_steps={case.steps}",
+        f"--trainer.log_every_n_steps={case.every}",
+        f"--trainer.val_check_interval={case.steps}",
+        "--trainer.num_sanity_val_steps=0",
     ]
+    for key, value in case.options.items():
+        section, name = key.split(".")
+        section = LIGHTNING.get(section, section)
+        key = LIGHTNING.get(key, f"{section}.{name}")
+        options.append(f"--{key}={value}")
+    return options

@@ -27,12 +27,14 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from machine import keep
 from peer_cases import CASES, MLP, Case, lightning_options
+from projects import one_thread, read_rows, render_project
 
 PROGRAMS = Path(__file__).parent / "programs"
 RESULT = Path(__file__).with_name("peers.json")
@@ -43,6 +45,13 @@ KEPT = str(2**32)
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": KEPT, "MALLOC_MMAP_THRESHOLD_": KEPT}
 """Settings with which glibc gives no memory back to the system."""
 BASES = ("bare", "measured", "tutorial")
+FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "Lightning, all defaults": "lightning",
+    "hf": "pytorch",
+}
+"""The framework of the project in which a peer runs."""
 Times = dict[str, list[float]]
 
 
@@ -63,126 +72,173 @@ def main() -> None:
     )
     args = parser.parse_args()
     cases = [case for case in CASES if case.model in args.models or not args.models]
-    times: dict[str, Times] = {case.model: {} for case in cases}
+    times: dict[str, Times] = {case.model: defaultdict(list) for case in cases}
     loads: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.rounds):
             for case in cases:
-                found = measure(case, Path(folder), number, args.compiled)
-                for peer, blocks in found.items():
-                    times[case.model].setdefault(peer, []).extend(blocks)
+                blocks = measure(case, Path(folder), number, args.compiled)
+                for peer, values in blocks.items():
+                    times[case.model][peer] += values
             loads.append(round(os.getloadavg()[1], 1))
             if args.keep:
                 keep_tables(times, loads, args.compiled)
-    for model, found in times.items():
-        for peer, (median, *ratios) in table(found).items():
-            shown = "".join(
-                f"  {ratio[0]:.3f} ({ratio[1]:.3f} to {ratio[2]:.3f})" for ratio in ratios
-            )
-            print(f"{model:10}{peer:24}{median:9.0f} us{shown}")
-
-
-def keep_tables(times: dict[str, Times], loads: list[float], compiled: bool) -> None:
-    """Write the tables of these models to peers.json, which keeps the others."""
-    columns = ["median, us"] + [
-        f"ratio to {base}: median, lower and upper end of 95%" for base in BASES
-    ]
-    found: dict[str, Any] = {"columns": columns, "models": {}, "compiled": {}}
-    if RESULT.exists():
-        found |= {key: json.loads(RESULT.read_text())[key] for key in ("models", "compiled")}
     for model, peers in times.items():
-        found["compiled" if compiled else "models"][model] = {
+        print_table(model, table(peers))
+
+
+def print_table(model: str, rows: dict[str, list[Any]]) -> None:
+    """Print the loops of a model."""
+    for peer, (median, *ratios) in rows.items():
+        line = f"{model:10}{peer:24}{median:9.0f} us"
+        for middle, low, high in ratios:
+            line += f"  {middle:.3f} ({low:.3f} to {high:.3f})"
+        print(line)
+
+
+def keep_tables(
+    times: dict[str, Times],
+    loads: list[float],
+    compiled: bool,
+) -> None:
+    """Write the tables of these models to peers.json, which keeps the others."""
+    before = json.loads(RESULT.read_text())
+    results: dict[str, Any] = {
+        "columns": before["columns"],
+        "models": before["models"],
+        "compiled": before["compiled"],
+    }
+    for model, peers in times.items():
+        results["compiled" if compiled else "models"][model] = {
             "load of each round": loads,
             "loops": table(peers),
         }
-    keep(RESULT, found)
+    keep(RESULT, results)
 
 
-def measure(case: Case, folder: Path, number: int, compiled: bool) -> Times:
+def measure(
+    case: Case,
+    folder: Path,
+    number: int,
+    compiled: bool,
+) -> Times:
     """Run each loop of a case once; check that they end with the same loss."""
-    own = {
-        "run.device": "cpu",
-        "speed.precision": "fp32",
-        "loader.workers": 0,
-        "log.every": case.every,
-    }
-    own |= {"train.steps": case.steps, "train.eval_every": case.steps, **case.options}
-    own |= {"speed.compile": "model"} if compiled else {}
-    options = ["--config=configs/default.yaml", *(f"--{key}={value}" for key, value in own.items())]
-    loops = [*BASES, "core", *(name for name in case.loops if name != "timm" or find_spec("timm"))]
-    turn = str(case.turn)
-    command = [
+    options = [
+        "--config=configs/default.yaml",
+        "--run.device=cpu",
+        "--speed.precision=fp32",
+        "--loader.workers=0",
+        f"--log.every={case.every}",
+        f"--train.steps={case.steps}",
+        f"--train.eval_every={case.steps}",
+    ]
+    options += [f"--{key}={value}" for key, value in case.options.items()]
+    if compiled:
+        options.append("--speed.compile=model")
+    loops = [*BASES, "core", *case.loops]
+    if find_spec("timm") is None and "timm" in loops:
+        loops.remove("timm")
+    printed = run(
+        render(folder, case.model, "pytorch"),
         str(PROGRAMS / "loops.py"),
         ",".join(loops),
         case.model,
-        turn,
+        str(case.turn),
         *options,
         f"--run.name={number}",
-    ]
-    printed = run(render(folder, case.model, "pytorch"), *command)
-    times, losses = printed["times"], printed["losses"]
-    for peer in () if compiled else case.peers:
-        times[peer], losses[peer] = run_peer(case, peer, folder, options, f"{peer}-{number}")
-    compared = [loss for peer, loss in losses.items() if peer != "bare"]
+    )
+    times: Times = printed["times"]
+    losses: dict[str, float] = printed["losses"]
+    if not compiled:
+        for peer in case.peers:
+            times[peer], losses[peer] = run_peer(case, peer, folder, options, f"{peer}-{number}")
+
     shown = ", ".join(f"{peer} {loss:.6f}" for peer, loss in losses.items())
     print(f"{case.model}, round {number + 1}: loss {shown}", file=sys.stderr, flush=True)
-    assert max(compared) - min(compared) <= TOLERANCE * abs(max(compared)), (
-        f"{case.model}: the losses differ"
-    )
+    del losses["bare"]
+    highest = max(losses.values())
+    difference = highest - min(losses.values())
+    assert difference <= TOLERANCE * abs(highest), f"{case.model}: the losses differ"
     return {peer: blocks[WARM_UP:] for peer, blocks in times.items()}
 
 
 def run_peer(
-    case: Case, peer: str, folder: Path, options: list[str], name: str
+    case: Case,
+    peer: str,
+    folder: Path,
+    options: list[str],
+    name: str,
 ) -> tuple[list[float], float]:
-    """Train with another framework; return the microseconds per step of each block, and the loss of the validation."""
+    """Train with another framework; return the microseconds per step of each block, and the loss.
+
+    The loss is that of the validation.
+    """
     clock = str(PROGRAMS / "cpu_clock.py")
-    framework = "lightning" if peer.lower().startswith("lightning") else "accelerate"
-    project = render(folder, case.model, "pytorch" if peer == "hf" else framework)
+    project = render(folder, case.model, FRAMEWORKS[peer])
     if peer == "Lightning, all defaults":
-        sizes = map(
-            str,
-            (case.steps, case.every, MLP["train.micro_batch"], MLP["model.width"], MLP["optim.lr"]),
+        printed = run(
+            project,
+            clock,
+            str(PROGRAMS / "lightning_module.py"),
+            str(case.steps),
+            str(case.every),
+            str(MLP["train.micro_batch"]),
+            str(MLP["model.width"]),
+            str(MLP["optim.lr"]),
         )
-        found = run(project, clock, str(PROGRAMS / "lightning_module.py"), *sizes)
-        return found["times"], found["loss"]
+        return printed["times"], printed["loss"]
     if peer == "hf":
-        found = run(project, clock, str(PROGRAMS / "hf_trainer.py"), case.model, *options)
-        return found["times"], found["loss"]
+        printed = run(
+            project,
+            clock,
+            str(PROGRAMS / "hf_trainer.py"),
+            case.model,
+            *options,
+        )
+        return printed["times"], printed["loss"]
+
     if peer == "lightning":
         options = [*lightning_options(case), f"--trainer.logger.version={name}"]
-        run(project, clock, "-m", "proj.train", *options, prints_json=False)
     else:
-        run(project, clock, "-m", "proj.train", *options, f"--run.name={name}", prints_json=False)
-    rows = [
-        json.loads(line)
-        for line in (project / "runs" / name / "metrics.jsonl").read_text().splitlines()
-    ]
+        options = [*options, f"--run.name={name}"]
+    run(
+        project,
+        clock,
+        "-m",
+        "proj.train",
+        *options,
+        prints_json=False,
+    )
     samples = case.options["train.micro_batch"]
-    train = [samples * 1e6 / row["samples_per_second"] for row in rows if row["split"] == "train"]
-    return train, next(row["loss"] for row in rows if row["split"] == "val")
+    times = []
+    for row in read_rows(project / "runs" / name, "train"):
+        times.append(samples * 1e6 / row["samples_per_second"])
+    validation = read_rows(project / "runs" / name, "val")[0]
+    return times, validation["loss"]
 
 
-def render(folder: Path, model: str, framework: str) -> Path:
+def render(
+    folder: Path,
+    model: str,
+    framework: str,
+) -> Path:
     """Render a model with a framework, once, and return the project's folder."""
     output = folder / model / framework
-    if not output.exists():
-        output.mkdir(parents=True)
-        answers = ["--model", model, "--framework", framework, "--gpus", "0", "--yes", "--no-git"]
-        new = [sys.executable, "-m", "fastproj", "new", "proj", *answers, "--output", str(output)]
-        subprocess.run(new, check=True, stdout=subprocess.DEVNULL)
-        files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:20]
-        (output / "proj/text.txt").write_bytes(b"".join(file.read_bytes() for file in files))
-    return output / "proj"
+    if output.exists():
+        return output / "proj"
+    output.mkdir(parents=True)
+    project = render_project(output, "proj", model, "--framework", framework)
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:20]
+    (project / "text.txt").write_bytes(b"".join(file.read_bytes() for file in files))
+    return project
 
 
 def run(project: Path, *command: str, prints_json: bool = True) -> Any:
     """Run a Python program in a project with one thread, and return what its last line has."""
-    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"} | MALLOC
     done = subprocess.run(
         [sys.executable, *command],
         cwd=project,
-        env=environment,
+        env=one_thread(project) | MALLOC,
         capture_output=True,
         text=True,
         check=False,
@@ -194,18 +250,31 @@ def run(project: Path, *command: str, prints_json: bool = True) -> Any:
 
 def table(times: Times) -> dict[str, list[Any]]:
     """Return each loop's median and its ratios to the loops in `BASES`, each with an interval."""
-    return {
-        peer: [round(statistics.median(blocks), 1), *(ratio(blocks, times[base]) for base in BASES)]
-        for peer, blocks in times.items()
-    }
+    rows = {}
+    for peer, blocks in times.items():
+        median = round(statistics.median(blocks), 1)
+        ratios = [ratio(blocks, times[base]) for base in BASES]
+        rows[peer] = [median, *ratios]
+    return rows
 
 
 def ratio(blocks: list[float], base: list[float]) -> list[float]:
-    """Return the median of the ratios of pairs of blocks, and the interval of 95% of the medians of resampled pairs."""
+    """Return the median of the ratios of pairs of blocks, and its interval of 95%.
+
+    The interval contains 95% of the medians of resampled pairs.
+    """
     pairs = [own / other for own, other in zip(blocks, base, strict=True)]
     draw = random.Random(0)  # noqa: S311
-    medians = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(1000))
-    return [round(it, 4) for it in (statistics.median(pairs), medians[25], medians[974])]
+    medians = []
+    for _ in range(1000):
+        sample = draw.choices(pairs, k=len(pairs))
+        medians.append(statistics.median(sample))
+    medians.sort()
+    return [
+        round(statistics.median(pairs), 4),
+        round(medians[25], 4),
+        round(medians[974], 4),
+    ]
 
 
 if __name__ == "__main__":

@@ -1,18 +1,15 @@
-"""Print how large the default rendering of each model is: files, lines of Python without and with tests, README.
+"""Print how large the default rendering of each model is: files, lines of Python and of README.
 
 .venv/bin/python benchmarks/sizes.py          # all models, or some: mlp gpt; --framework lightning
 """
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-
-ROOT = Path(__file__).parents[1]
+from projects import ROOT, render_project
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,17 @@ class Size:
 
 MOST_FILES = 45
 """Files of a project without components, at most."""
+ADDED = {
+    ".git",
+    "__pycache__",
+    "runs",
+    ".venv",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".cache",
+}
+"""What git, trainings and tools add to a project."""
 
 
 def lines(file: Path) -> int:
@@ -39,33 +47,23 @@ def lines(file: Path) -> int:
 
 def measure(project: Path) -> Size:
     """Measure a rendered project, without what git or a training has added."""
-    added = {
-        ".git",
-        "__pycache__",
-        "runs",
-        ".venv",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".pytest_cache",
-        ".cache",
-    }
-    files = [
-        file
-        for file in project.rglob("*")
-        if file.is_file() and not added & {*file.relative_to(project).parts}
-    ]
-    python = [
-        file for file in files if file.suffix == ".py" and "src" in file.relative_to(project).parts
-    ]
-    tests = [file for file in python if "tests" in file.parent.name]
-    modules = [file for file in python if file not in tests]
-    return Size(
-        files=len(files),
-        source_lines=sum(map(lines, modules)),
-        test_lines=sum(map(lines, tests)),
-        readme_lines=lines(project / "README.md"),
-        longest=max((lines(file), file.name) for file in python),
-    )
+    num_files = 0
+    source_lines = 0
+    test_lines = 0
+    longest = (0, "")
+    for file in project.rglob("*"):
+        parts = file.relative_to(project).parts
+        if file.is_dir() or not ADDED.isdisjoint(parts):
+            continue
+        num_files += 1
+        if file.suffix != ".py" or "src" not in parts:
+            continue
+        longest = max(longest, (lines(file), file.name))
+        if "tests" in file.parent.name:
+            test_lines += lines(file)
+        else:
+            source_lines += lines(file)
+    return Size(num_files, source_lines, test_lines, lines(project / "README.md"), longest)
 
 
 def main() -> None:
@@ -85,24 +83,10 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for model in chosen:
-            new = [
-                sys.executable,
-                "-m",
-                "fastproj",
-                "new",
-                f"{model}-project",
-                "--model",
-                model,
-                "--gpus",
-                "0",
-            ]
-            new += ["--framework", given.framework]
-            subprocess.run(
-                [*new, "--yes", "--no-git", "--output", folder],
-                check=True,
-                stdout=subprocess.DEVNULL,
+            name = f"{model}-project"
+            size = measure(
+                render_project(Path(folder), name, model, "--framework", given.framework)
             )
-            size = measure(Path(folder, f"{model}-project"))
             cells = [model, size.files, size.source_lines, size.test_lines, size.readme_lines]
             print("| " + " | ".join(map(str, cells)) + f" | {size.longest[1]}, {size.longest[0]} |")
 

@@ -1,4 +1,6 @@
-"""Time `fastproj update` against `copier update` on a real rendering: `python benchmarks/update.py`.
+"""Time `fastproj update` against `copier update` on a real rendering.
+
+    python benchmarks/update.py
 
 Uses two versions of this repository's template; the second changes some files of the engine. Each
 round runs every command once, on a fresh copy of the project. Prints the median, lowest and highest
@@ -7,14 +9,16 @@ in milliseconds.
 
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from machine import summary
+from projects import ROOT
+
 ROUNDS = 9
 FASTPROJ = [sys.executable, "-m", "fastproj"]
 COMMANDS = {
@@ -31,27 +35,30 @@ def main() -> None:
         work = Path(folder)
         environment = os.environ | {"HOME": folder, "XDG_CONFIG_HOME": folder}
         (work / ".gitconfig").write_text("[user]\nname = a\nemail = a@example.org\n")
-        bundle = _project(work, environment)
-        taken: dict[str, list[float]] = {name: [] for name in COMMANDS}
+        files = _project(work, environment)
+        taken: dict[str, list[float]] = defaultdict(list)
         for _ in range(ROUNDS):
             for name, command in COMMANDS.items():
                 shutil.rmtree(work / "copy", ignore_errors=True)
                 shutil.copytree(work / "proj", work / "copy", symlinks=True)
                 started = time.perf_counter()
                 done = subprocess.run(
-                    command, cwd=work / "copy", env=environment, check=False, capture_output=True
+                    command,
+                    cwd=work / "copy",
+                    env=environment,
+                    check=False,
+                    capture_output=True,
                 )
                 taken[name].append((time.perf_counter() - started) * 1000)
                 assert done.returncode == (3 if name == "fastproj status" else 0), done.stderr
-    print(f"{bundle} files in the rendering")
+    print(f"{files} files in the rendering")
     for name, times in taken.items():
-        print(
-            f"{name:28}{statistics.median(times):7.0f} ms  ({min(times):.0f} to {max(times):.0f})"
-        )
+        middle, low, high = summary(times, digits=0)
+        print(f"{name:28}{middle:7.0f} ms  ({low:.0f} to {high:.0f})")
 
 
 def _project(work: Path, environment: dict[str, str]) -> int:
-    """Make a bundle with the first version, a project from it, and put the second version into the bundle."""
+    """Make a bundle with two versions, and a project from the first; return its number of files."""
 
     def git(*arguments: str) -> None:
         subprocess.run(
@@ -68,25 +75,30 @@ def _project(work: Path, environment: dict[str, str]) -> int:
         git("tag", version)
         git("bundle", "create", "--quiet", str(work / "team.bundle"), "--tags", "HEAD")
 
-    shutil.copytree(
-        ROOT / "template", work / "template/template", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    without_cache = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "template", work / "template/template", ignore=without_cache)
     shutil.copy(ROOT / "copier.yml", work / "template")
     git("init", "--quiet")
     release("v1.0.0")
     new = [*FASTPROJ, "new", "proj", "--yes", "--template", str(work / "team.bundle")]
-    subprocess.run(new, cwd=work, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        new,
+        cwd=work,
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     template = work / "template/template"
     for name in ("loader", "checkpoint", "log", "optim"):
         with (template / f"frameworks/pytorch/{name}.py").open("a") as file:
             file.write("# newer\n")
     (template / "project/src/{{ package }}/newer.py").write_text('"""New."""\n')
     release("v1.1.0")
-    return sum(
-        len(names)
-        for folder, _, names in os.walk(work / "proj")
-        if ".git" not in Path(folder).parts
-    )
+    count = 0
+    for folder, _, names in os.walk(work / "proj"):
+        if ".git" not in Path(folder).parts:
+            count += len(names)
+    return count
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ if __name__ == "__main__":
     net = torch.nn.Linear(30, 2)
     optimizer = torch.optim.AdamW(net.parameters(), fused=True)
     for _ in range(5):
-        torch.nn.functional.cross_entropy(
-            net(torch.randn(64, 30)), torch.zeros(64, dtype=torch.long)
-        ).backward()
+        output = net(torch.randn(64, 30))
+        target = torch.zeros(64, dtype=torch.long)
+        loss = torch.nn.functional.cross_entropy(output, target)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     print("train 5", flush=True)

@@ -1,7 +1,7 @@
-"""Train the network of a rendered `proj` with the loops of others, on the data and sizes of `gpu_smoke.py`'s rows.
+"""Train the network of a rendered `proj` with the loops of others, on a GPU.
 
-All have the network, AdamW, precision, batch size and compilation of the row. The loop and the
-loading differ.
+All have the data, network, AdamW, precision, batch size and compilation of a row of `gpu_smoke.py`.
+The loop and the loading differ.
 """
 
 import importlib
@@ -9,10 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 import torch
-from peer_setup import Samples
+from peer_setup import NamedSamples, Samples, module
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -23,41 +24,42 @@ WORKERS = 8
 class Setup:
     """What all loops share, and the clock."""
 
-    def __init__(self, options: list[str], load: Callable[[Any], Any], every: int) -> None:
-        names = (
-            "components",
-            "config",
-            "data",
-            "distributed",
-            "loader",
-            "model",
-            "optim",
-            "precision",
-        )
-        components, config, data, distributed, loader, model, optim, precision = map(module, names)
-        self.cfg = cfg = config.parse(components.Config, options)
+    def __init__(
+        self,
+        options: list[str],
+        load: Callable[[Any], Any],
+        every: int,
+    ) -> None:
+        loader = module("loader")
+        distributed = module("distributed")
+        precision = module("precision")
+        cfg = module("config").parse(module("components").Config, options)
+        self.cfg = cfg
         torch.manual_seed(cfg.run.seed)
         self.device: torch.device = distributed.find_device(cfg.run.device)
         self.cuda = self.device.type == "cuda"
-        self.autocast: Callable[[], AbstractContextManager[Any]] = precision.setup(
-            cfg.speed, self.device
-        )[1]
+        _, autocast, _ = precision.setup(cfg.speed, self.device)
+        self.autocast: Callable[[], AbstractContextManager[Any]] = autocast
+
         self.train_set, _, self.spec = load(cfg.data)
         self.plan = loader.BatchPlan.make(cfg.train, len(self.train_set), 1)
         world = distributed.World(0, 1, self.device)
-        self.order: list[list[int]] = list(loader.train_batches(self.plan, world, cfg.run.seed, 0))
-        self.net: nn.Module = model.build(cfg.model, self.spec)
-        self.channels_last = cfg.speed.channels_last is True or (
-            cfg.speed.channels_last == "auto" and self.cuda
-        )
+        batches = loader.train_batches(self.plan, world, cfg.run.seed, 0)
+        self.order: list[list[int]] = list(batches)
+        self.prepare = module("data").Prepare(self.spec, cfg.data).to(self.device)
+
+        self.net: nn.Module = module("model").build(cfg.model, self.spec)
+        self.channels_last = precision.use_channels_last(cfg.speed, self.device)
         if self.channels_last:
             self.net.to(memory_format=torch.channels_last)
         self.net.to(self.device)
         if cfg.speed.compile == "model":
             self.net.compile(dynamic=False, mode=cfg.speed.compile_mode)
-        self.prepare = data.Prepare(self.spec, cfg.data).to(self.device)
-        self.optimizer: torch.optim.Optimizer = optim.adamw(self.net, cfg.optim)
-        self.every, self.step, self.begin = every, 0, 0.0
+        self.optimizer: torch.optim.Optimizer = module("optim").adamw(self.net, cfg.optim)
+
+        self.every = every
+        self.step = 0
+        self.begin = 0.0
         self.seconds: list[float] = []
         """Time of each block of steps."""
 
@@ -77,11 +79,12 @@ class Setup:
 
     def loss(self, batch: Any) -> Tensor:
         """Return the loss of a loaded batch."""
-        return self.loss_of(self.prepare(tuple(batch), True, torch.default_generator))
+        inputs = self.prepare(tuple(batch), True, torch.default_generator)
+        return self.loss_of(inputs)
 
     def loss_of(self, inputs: Any) -> Tensor:
         """Return the loss of prepared inputs."""
-        loss: Tensor = (self.net(**inputs) if isinstance(inputs, dict) else self.net(*inputs))[0]
+        loss: Tensor = module("metrics").compute_loss(self.net, inputs)[0]
         return loss
 
     def clip(self) -> None:
@@ -97,13 +100,11 @@ class Setup:
 
     def samples(self) -> DataLoader[Any]:
         """Return a DataLoader of single samples in the order of the run."""
-        indices = [index for batch in self.order for index in batch]
-        workers, size = WORKERS if self.cuda else 0, self.plan.micro_batch
         return DataLoader(
             Samples(self.train_set),
-            size,
-            sampler=indices,
-            num_workers=workers,
+            self.plan.micro_batch,
+            sampler=list(chain.from_iterable(self.order)),
+            num_workers=WORKERS if self.cuda else 0,
             pin_memory=self.cuda,
             drop_last=True,
         )
@@ -125,13 +126,16 @@ def bare(setup: Setup) -> None:
 
 
 def nanogpt(setup: Setup) -> None:
-    """Train as nanoGPT does: random windows of one array, stacked, pinned and copied while the GPU computes."""
-    tokens, context = setup.train_set.tensors[0].flatten(), setup.spec.context
+    """Train as nanoGPT does: windows of one array, which are copied while the GPU computes."""
+    tokens = setup.train_set.tensors[0].flatten()
+    context = setup.spec.context
 
     def get_batch() -> Tensor:
         starts = torch.randint(len(tokens) - context, (setup.plan.micro_batch,))
         rows = torch.stack([tokens[start : start + context + 1] for start in starts])
-        return rows.pin_memory().to(setup.device, non_blocking=True) if setup.cuda else rows
+        if not setup.cuda:
+            return rows
+        return rows.pin_memory().to(setup.device, non_blocking=True)
 
     schedule = setup.schedule()
     setup.start()
@@ -153,7 +157,8 @@ def nanogpt(setup: Setup) -> None:
 def timm(setup: Setup) -> None:
     """Train as timm's train.py does, with its clipping and its average of the losses."""
     utils = importlib.import_module("timm.utils")
-    schedule, losses = setup.schedule(), utils.AverageMeter()
+    schedule = setup.schedule()
+    losses = utils.AverageMeter()
     setup.start()
     for loaded in setup.samples():
         batch = [part.to(setup.device, non_blocking=True) for part in loaded]
@@ -177,9 +182,14 @@ def lightning(setup: Setup) -> None:
     class Module(LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net, self.prepare = setup.net, setup.prepare
+            self.net = setup.net
+            self.prepare = setup.prepare
 
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        def training_step(
+            self,
+            batch: Any,
+            batch_idx: int,
+        ) -> Tensor:
             loss = setup.loss(batch)
             self.log("train_loss", loss, prog_bar=True)
             return loss
@@ -215,20 +225,17 @@ def lightning(setup: Setup) -> None:
 
 
 def hugging_face(setup: Setup) -> None:
-    """Train with Hugging Face's Trainer, which has its defaults where they do not change the result."""
+    """Train with Hugging Face's Trainer, with its defaults if they do not change the result."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.net, self.prepare = setup.net, setup.prepare
+            self.net = setup.net
+            self.prepare = setup.prepare
 
         def forward(self, **batch: Tensor) -> dict[str, Tensor]:
             return {"loss": setup.loss(batch.values())}
-
-    class Named(Samples):
-        def __getitem__(self, index: int) -> Any:
-            return {f"part{number}": part for number, part in enumerate(super().__getitem__(index))}
 
     class Clock(TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -252,10 +259,14 @@ def hugging_face(setup: Setup) -> None:
             remove_unused_columns=False,
         )
         optimizers: Any = (setup.optimizer, setup.schedule())
-        named = Named(setup.train_set)
-        Trainer(
-            Net(), arguments, train_dataset=named, optimizers=optimizers, callbacks=[Clock()]
-        ).train()
+        trainer = Trainer(
+            Net(),
+            arguments,
+            train_dataset=NamedSamples(setup.train_set),
+            optimizers=optimizers,
+            callbacks=[Clock()],
+        )
+        trainer.train()
 
 
 LOOPS: dict[str, Callable[[Setup], None]] = {
@@ -267,7 +278,12 @@ LOOPS: dict[str, Callable[[Setup], None]] = {
 }
 
 
-def measure(loop: str, options: list[str], load: Callable[[Any], Any], every: int) -> list[float]:
+def measure(
+    loop: str,
+    options: list[str],
+    load: Callable[[Any], Any],
+    every: int,
+) -> list[float]:
     """Train with a loop; return the samples per second of each block of steps."""
     setup = Setup(options, load, every)
     LOOPS[loop](setup)
@@ -276,12 +292,18 @@ def measure(loop: str, options: list[str], load: Callable[[Any], Any], every: in
 
 def ceiling() -> dict[str, float]:
     """Return TFLOP/s of a large product in bf16, and TB/s of a copy: what this GPU can do."""
-    size = 8192 if torch.cuda.is_available() else 128
-    square = torch.ones(size, size, dtype=torch.bfloat16, device="cuda" if size > 1000 else "cpu")
+    size = 128
+    device = "cpu"
+    if torch.cuda.is_available():
+        size = 8192
+        device = "cuda"
+    square = torch.ones(size, size, dtype=torch.bfloat16, device=device)
     target = torch.empty_like(square)
     product = min(_times(lambda: torch.mm(square, square, out=target)))
     copy = min(_times(lambda: target.copy_(square)))
-    return {"tflops": 2 * size**3 / product / 1e12, "copy_tb": 2 * square.nbytes / copy / 1e12}
+    operations = 2 * size**3
+    copied_bytes = 2 * square.nbytes
+    return {"tflops": operations / product / 1e12, "copy_tb": copied_bytes / copy / 1e12}
 
 
 def _times(work: Callable[[], object]) -> Iterator[float]:
@@ -293,8 +315,3 @@ def _times(work: Callable[[], object]) -> Iterator[float]:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         yield (time.perf_counter() - begin) / 20
-
-
-def module(name: str) -> Any:
-    """Import a module of the project."""
-    return importlib.import_module(f"proj.{name}")

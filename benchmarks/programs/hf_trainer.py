@@ -1,4 +1,4 @@
-"""Train the network of a rendered `proj` with Hugging Face's Trainer: the same weights, samples, steps and validation.
+"""Train the network of a rendered `proj` with Hugging Face's Trainer, as `loops.py` does.
 
     python hf_trainer.py MODEL --config configs/default.yaml
 
@@ -8,32 +8,29 @@ The Trainer has its defaults where they do not change the result. Prints what `l
 import json
 import sys
 import time
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
-from peer_setup import Samples, Setup
+from peer_setup import NamedSamples, Setup
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 
-def hugging_face(it: Setup) -> list[float]:
+def hugging_face(setup: Setup) -> list[float]:
     """Train with Hugging Face's Trainer, and return the microseconds per step of each block."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.net = it.net
+            self.net = setup.net
 
         def forward(self, **batch: Tensor) -> dict[str, Tensor]:
-            return {"loss": it.loss(it.prepared(tuple(batch.values())))}
-
-    class Named(Samples):
-        def __getitem__(self, index: int) -> Any:
-            return {f"part{number}": part for number, part in enumerate(super().__getitem__(index))}
+            inputs = setup.prepared(tuple(batch.values()))
+            return {"loss": setup.loss(inputs)}
 
     class InOrder(Trainer):
         def _get_train_sampler(self, *_: Any) -> Any:
-            return [index for batch in it.order for index in batch]
+            return list(chain.from_iterable(setup.order))
 
     times: list[float] = []
 
@@ -41,24 +38,25 @@ def hugging_face(it: Setup) -> list[float]:
         def on_log(self, *_: Any, **__: Any) -> None:
             times.append(time.perf_counter())
 
-    steps, every = it.plan.total_steps, it.cfg.log.every
+    steps = setup.plan.total_steps
+    every = setup.cfg.log.every
     arguments = TrainingArguments(
         output_dir="runs/hf",
         use_cpu=True,
         max_steps=steps,
         logging_steps=every,
-        per_device_train_batch_size=it.cfg.train.micro_batch,
-        max_grad_norm=it.cfg.optim.clip,
+        per_device_train_batch_size=setup.cfg.train.micro_batch,
+        max_grad_norm=setup.cfg.optim.clip,
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
     )
-    optimizers: Any = (it.optimizer, it.torch_schedule())
+    optimizers: Any = (setup.optimizer, setup.torch_schedule())
     trainer = InOrder(
         Net(),
         arguments,
-        train_dataset=Named(it.train_set),
+        train_dataset=NamedSamples(setup.train_set),
         optimizers=optimizers,
         callbacks=[Clock()],
     )

@@ -1,4 +1,4 @@
-"""Train a LightningModule written by hand, with the network, data and recipe of the rendered Lightning project `proj`.
+"""Train a LightningModule written by hand, with the network, data and recipe of a `proj`.
 
     python lightning_module.py STEPS EVERY BATCH WIDTH LR
 
@@ -8,7 +8,6 @@ clipping, and where the result would differ. Prints JSON: the microseconds per s
 EVERY steps, and the loss of the validation after the last one.
 """
 
-import importlib
 import json
 import sys
 import time
@@ -16,33 +15,58 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from peer_setup import module
 
 
 class ByHand(LightningModule):
     """The network of model.py."""
 
-    def __init__(self, net: torch.nn.Module, prepare: Any, lr: float) -> None:
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        prepare: Any,
+        lr: float,
+    ) -> None:
         super().__init__()
-        self.net, self.prepare, self.lr = net, prepare, lr
+        self.net = net
+        self.prepare = prepare
+        self.lr = lr
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+    def training_step(
+        self,
+        batch: Any,
+        batch_idx: int,
+    ) -> torch.Tensor:
         """Return the loss, and log it."""
-        loss, _ = self.net(*self.prepare(batch, True, torch.default_generator))
+        inputs = self.prepare(batch, True, torch.default_generator)
+        loss: torch.Tensor = self.net(*inputs)[0]
         self.log("train_loss", loss, prog_bar=True)
-        found: torch.Tensor = loss
-        return found
+        return loss
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(
+        self,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
         """Log the loss, whose mean over the samples Lightning computes."""
         inputs = self.prepare(batch, False, torch.default_generator)
-        self.log("val_loss", self.net(*inputs)[0], batch_size=len(inputs[0]))
+        loss, _ = self.net(*inputs)
+        self.log("val_loss", loss, batch_size=len(inputs[0]))
 
     def configure_optimizers(self) -> Any:
         """Return AdamW and OneCycleLR."""
         decayed = [parameter for parameter in self.net.parameters() if parameter.ndim >= 2]
         rest = [parameter for parameter in self.net.parameters() if parameter.ndim < 2]
-        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, lr=self.lr, weight_decay=0.5, fused=True)
+        groups: list[dict[str, Any]] = [
+            {"params": decayed},
+            {"params": rest, "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW(
+            groups,
+            lr=self.lr,
+            weight_decay=0.5,
+            fused=True,
+        )
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, self.lr, total_steps=steps, div_factor=10
@@ -54,9 +78,15 @@ class Clock(Callback):
     """Measures blocks of steps."""
 
     def __init__(self, every: int) -> None:
-        self.every, self.times, self.begin = every, list[float](), 0.0
+        self.every = every
+        self.times: list[float] = []
+        self.begin = 0.0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+    ) -> None:
         """Start the clock."""
         self.begin = time.perf_counter()
 
@@ -71,12 +101,13 @@ class Clock(Callback):
 def main() -> None:
     """Train, validate, and print."""
     steps, every, batch, width = map(int, sys.argv[1:5])
-    data, model, datamodule = (
-        importlib.import_module(f"proj.{name}") for name in ("data", "model", "datamodule")
-    )
+    data = module("data")
+    model = module("model")
     seed_everything(0, verbose=False)
-    samples = datamodule.Data(data.DataConfig(), batch_size=batch)
-    net = model.build(model.ModelConfig(width=width, depth=1, dropout=0.0), samples.spec)
+    samples = module("datamodule").Data(data.DataConfig(), batch_size=batch)
+    cfg = model.ModelConfig(width=width, depth=1, dropout=0.0)
+    net = model.build(cfg, samples.spec)
+    prepare = data.Prepare(samples.spec, samples.source)
     clock = Clock(every)
     trainer = Trainer(
         accelerator="cpu",
@@ -89,10 +120,9 @@ def main() -> None:
         num_sanity_val_steps=0,
         callbacks=[clock],
     )
-    trainer.fit(
-        ByHand(net, data.Prepare(samples.spec, samples.source), float(sys.argv[5])), samples
-    )
-    print(json.dumps({"times": clock.times, "loss": trainer.callback_metrics["val_loss"].item()}))
+    trainer.fit(ByHand(net, prepare, lr=float(sys.argv[5])), samples)
+    loss = trainer.callback_metrics["val_loss"].item()
+    print(json.dumps({"times": clock.times, "loss": loss}))
 
 
 if __name__ == "__main__":

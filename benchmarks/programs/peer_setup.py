@@ -1,7 +1,8 @@
-"""What all loops of `peers.py` share: the network, data and recipe of the rendered project `proj`."""
+"""What all loops of `peers.py` share: network, data and recipe of the rendered project `proj`."""
 
 import importlib
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -12,19 +13,26 @@ from torch.utils.data import DataLoader, Dataset
 class Setup:
     """What all loops share."""
 
-    def __init__(self, model_name: str, options: list[str], turn: int = 1) -> None:
-        names = ("config", "components", "data", "model", "optim", "loader", "distributed")
-        config, components, data, model, optim, loader, self.distributed = map(module, names)
+    def __init__(
+        self,
+        model_name: str,
+        options: list[str],
+        turn: int = 1,
+    ) -> None:
+        data = module("data")
+        loader = module("loader")
+        optim = module("optim")
         self.turn = turn
         """Steps that a loop makes when it is its turn."""
         self.results: dict[str, float] = {}
         """What `train` returns, if it is the loop."""
-        self.cfg = cfg = config.parse(components.Config, options)
+        cfg = module("config").parse(module("components").Config, options)
+        self.cfg = cfg
         torch.manual_seed(cfg.run.seed)
-        self.world = self.distributed.World(0, 1, torch.device("cpu"))
+        self.world = module("distributed").World(0, 1, torch.device("cpu"))
         self.train_set, self.val_set, spec = data.load(cfg.data)
         self.plan = loader.BatchPlan.make(cfg.train, len(self.train_set), 1)
-        self.net: nn.Module = model.build(cfg.model, spec)
+        self.net: nn.Module = module("model").build(cfg.model, spec)
         if cfg.speed.compile == "model":
             self.net.compile(dynamic=False)
         self.prepare = data.Prepare(spec, cfg.data)
@@ -32,70 +40,90 @@ class Setup:
         self.schedule = optim.OneCycle(cfg.optim, self.plan)
         self.order = list(loader.train_batches(self.plan, self.world, cfg.run.seed, 0))
         self.load: Callable[[Any, list[int]], Any] = loader.load_batch
+        self.seed_batch: Callable[..., object] = module("distributed").seed_batch
+        self.compute_loss: Callable[..., Any] = module("metrics").compute_loss
         self.noisy = model_name in ("vae", "diffusion")
         """Whether the network draws random numbers in each step."""
 
     def seed(self, step: int) -> None:
         """Seed the noise of a step as the core does, if the network has any."""
         if self.noisy:
-            self.distributed.seed_batch(self.world, self.cfg.run.seed, step, 0)
+            self.seed_batch(self.world, self.cfg.run.seed, step, 0)
 
-    def prepared(self, loaded: Any, training: bool = True) -> Any:
+    def prepared(
+        self,
+        loaded: Any,
+        training: bool = True,
+    ) -> Any:
         """Return the inputs of the network."""
         return self.prepare(loaded, training, torch.default_generator)
 
     def loss(self, batch: Any) -> Tensor:
         """Return the loss of prepared inputs."""
-        return self.call(batch)[0]
+        return self.loss_and_metrics(batch)[0]
 
-    def call(self, batch: Any) -> tuple[Tensor, Any]:
+    def loss_and_metrics(self, batch: Any) -> tuple[Tensor, Any]:
         """Return the loss and the metrics of prepared inputs."""
-        found: tuple[Tensor, Any] = (
-            self.net(**batch) if isinstance(batch, dict) else self.net(*batch)
-        )
-        return found
+        result: tuple[Tensor, Any] = self.compute_loss(self.net, batch)
+        return result
+
+    def clip(self) -> None:
+        """Clip the gradients as the recipe does."""
+        nn.utils.clip_grad_norm_(self.net.parameters(), self.cfg.optim.clip)
 
     def batches(self) -> list[Any]:
         """Return the inputs of all steps."""
-        return [self.prepared(self.load(self.train_set, indices)) for indices in self.order]
+        batches = []
+        for indices in self.order:
+            loaded = self.load(self.train_set, indices)
+            batches.append(self.prepared(loaded))
+        return batches
 
     def rates(self) -> list[tuple[float, tuple[float, float]]]:
         """Return the learning rate and the betas of all steps."""
         rates = []
         for step in range(len(self.order)):
             self.schedule.set(self.optimizer, step)
-            rates.append(
-                (self.optimizer.param_groups[0]["lr"], self.optimizer.param_groups[0]["betas"])
-            )
+            group = self.optimizer.param_groups[0]
+            rates.append((group["lr"], group["betas"]))
         return rates
 
     def torch_schedule(self) -> torch.optim.lr_scheduler.OneCycleLR:
         """Return torch's scheduler with the settings of the core's."""
-        own = self.cfg.optim
-        names = ("pct_start", "div_factor", "final_div_factor", "base_momentum", "max_momentum")
-        options = {name: getattr(own, name) for name in names}
-        steps = self.plan.total_steps
+        cfg = self.cfg.optim
         return torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, self.schedule.peak, total_steps=steps, **options
+            self.optimizer,
+            self.schedule.peak,
+            total_steps=self.plan.total_steps,
+            pct_start=cfg.pct_start,
+            div_factor=cfg.div_factor,
+            final_div_factor=cfg.final_div_factor,
+            base_momentum=cfg.base_momentum,
+            max_momentum=cfg.max_momentum,
         )
 
     def samples(self) -> DataLoader[Any]:
         """Return a DataLoader of single samples in the order of the run."""
-        indices = [index for batch in self.order for index in batch]
-        return DataLoader(Samples(self.train_set), self.cfg.train.micro_batch, sampler=indices)
+        return DataLoader(
+            Samples(self.train_set),
+            self.cfg.train.micro_batch,
+            sampler=list(chain.from_iterable(self.order)),
+        )
 
     def validate(self) -> float:
         """Return the loss over the validation samples."""
-        metrics = module("metrics")
-        batches, counted = module("loader").val_batches(
-            len(self.val_set), self.cfg.train.micro_batch, self.world
+        size = self.cfg.train.micro_batch
+        batches, counted = module("loader").val_batches(len(self.val_set), size, self.world)
+        _, autocast, _ = module("precision").setup(self.cfg.speed, self.world.device)
+        results: dict[str, float] = module("metrics").evaluate(
+            self.net,
+            [self.load(self.val_set, indices) for indices in batches],
+            counted,
+            self.prepare,
+            autocast,
+            self.world,
         )
-        loaded = (self.load(self.val_set, indices) for indices in batches)
-        autocast = module("precision").setup(self.cfg.speed, self.world.device)[1]
-        found: dict[str, float] = metrics.evaluate(
-            self.net, loaded, counted, self.prepare, autocast, self.world
-        )
-        return found["loss"]
+        return results["loss"]
 
 
 class Samples(Dataset[Any]):
@@ -109,6 +137,14 @@ class Samples(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         return tuple(tensor[index] for tensor in self.tensors)
+
+
+class NamedSamples(Samples):
+    """Samples as Hugging Face's Trainer wants them: with names."""
+
+    def __getitem__(self, index: int) -> Any:
+        parts = super().__getitem__(index)
+        return {f"part{number}": part for number, part in enumerate(parts)}
 
 
 def module(name: str) -> Any:
