@@ -76,16 +76,13 @@ def uncounted_lines(tree: ast.AST) -> set[int]:
     """Return the lines of imports, docstrings and strings below a field."""
     lines: set[int] = set()
     for node in ast.walk(tree):
-        is_import = isinstance(node, ast.Import | ast.ImportFrom)
-        if is_import or is_text(node):
-            last = node.end_lineno or node.lineno
-            lines.update(range(node.lineno, last + 1))
+        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr):
+            continue
+        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+            continue
+        last = node.end_lineno or node.lineno
+        lines.update(range(node.lineno, last + 1))
     return lines
-
-
-def is_text(node: ast.AST) -> bool:
-    """Whether a statement is a docstring."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def count_tokens(text: str, uncounted: set[int]) -> Counter[int]:

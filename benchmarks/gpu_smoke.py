@@ -34,8 +34,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_prepare import ROOT, prepare
+from gpu_prepare import prepare
 from gpu_questions import COLD, QUESTIONS, ROWS, Question, Row, compiles
+from projects import ROOT
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 FOLDER = ROOT / "build/gpu-smoke"

@@ -144,7 +144,8 @@ def train(
         stdout=subprocess.DEVNULL,
     )
     rows = read_rows(project / "runs" / name, "train")
-    return statistics.mean(row["samples_per_second"] for row in rows[1:])
+    speeds: list[float] = [row["samples_per_second"] for row in rows[1:]]
+    return statistics.mean(speeds)
 
 
 if __name__ == "__main__":

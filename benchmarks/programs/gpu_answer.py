@@ -219,7 +219,7 @@ def _synthetic_data(model: str, cuda: bool) -> Callable[[Any], Any]:
 
 def _medians(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return medians over the blocks but the first two, and the time of the first one."""
-    medians = {}
+    medians: dict[str, float] = {}
     kept = rows[2:] or rows
     for name in ("data_wait", "mfu", "tflops"):
         if name in kept[0]:
@@ -327,7 +327,7 @@ def _train_here(given: list[str], launch: str) -> None:
     device = distributed.find_device(cfg.run.device)
     world = distributed.World(0, 1, device)
     if launch == "one-rank":
-        store = torch.distributed.HashStore()
+        store = torch.distributed.HashStore()  # type: ignore[attr-defined]
         torch.distributed.init_process_group(store=store, rank=0, world_size=1)
         world = distributed.World(0, One(1), device)
     if launch == "stop":

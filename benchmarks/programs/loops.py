@@ -140,7 +140,7 @@ def core(setup: Setup) -> Iterator[None]:
     go = Semaphore(0)
     done = Semaphore(0)
 
-    class Pause(component.Component):  # type: ignore[misc]
+    class Pause(component.Component):  # type: ignore[misc, name-defined]
         name = "pause"
 
         def on_step_end(self, run: Any) -> None:
