@@ -13,6 +13,7 @@ from safetensors.torch import load_model
 from . import data, loader
 from .accelerator import create, join
 from .config import Config, Device, parse
+from .contracts import load_test_split
 from .errors import UserError, one_line
 from .metrics import evaluate
 from .model import build
@@ -38,17 +39,6 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     return cfg, net.to(device), val_set, spec
 
 
-def load_test(cfg: data.DataConfig) -> Any:
-    """Return the test split, which `load` of data.py leaves out."""
-    own = getattr(data, "load_test", None)  # your own data.py may have none
-    test_set = own(cfg) if own else None
-    if test_set is None:
-        raise UserError(
-            "there is no test split: train with data.test_fraction, or see load_test in data.py"
-        )
-    return test_set
-
-
 def evaluate_run(
     folder: Path,
     device: Device,
@@ -58,7 +48,7 @@ def evaluate_run(
     join(device)
     cfg, net, samples, spec = load_run(folder, torch.device("cpu"))
     if split == "test":
-        samples = load_test(cfg.data)
+        samples = load_test_split(data, cfg.data)
     cfg = replace(cfg, run=replace(cfg.run, device=device))
     accelerator = create(cfg)
     batches = loader.val_loader(samples, cfg, accelerator.num_processes)

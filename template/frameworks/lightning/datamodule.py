@@ -8,7 +8,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from . import data
-from .contracts import collate_fn
+from .contracts import collate_fn, load_test_split
 from .errors import UserError
 from .loader import TrainLoader, TrainSampler, collate, even_batches
 
@@ -84,11 +84,7 @@ class Data(LightningDataModule):
     predict_dataloader = val_dataloader
 
     def test_dataloader(self) -> DataLoader[Any]:
-        load_test = getattr(data, "load_test", None)  # your own data.py may have none
-        samples = load_test(self.source) if load_test else None
-        if samples is None:
-            option = "train with data.source.test_fraction, or see load_test in data.py"
-            raise UserError(f"there is no test split: {option}")
+        samples = load_test_split(data, self.source, "data.source")
         return self.even_loader(samples)
 
     def even_loader(self, samples: Any) -> DataLoader[Any]:

@@ -11,6 +11,7 @@ import torch
 from . import checkpoint, data, distributed, errors, loader, precision
 from .components import Config, build_components
 from .config import parse
+from .contracts import load_test_split
 from .distributed import World
 from .metrics import evaluate
 from .model import build
@@ -31,22 +32,11 @@ def load_run(folder: Path, device: torch.device) -> tuple[Config, torch.nn.Modul
     return cfg, net.to(device), val_set, spec
 
 
-def load_test(cfg: data.DataConfig) -> Any:
-    """Return the test split, which `load` of data.py leaves out."""
-    own = getattr(data, "load_test", None)  # your own data.py may have none
-    test_set = own(cfg) if own else None
-    if test_set is None:
-        raise errors.UserError(
-            "there is no test split: train with data.test_fraction, or see load_test in data.py"
-        )
-    return test_set
-
-
 def evaluate_run(folder: Path, world: World, split: str = "val") -> dict[str, float]:
     """Return the metrics of a run's best weights on the validation or the test split."""
     cfg, net, samples, spec = load_run(folder, world.device)
     if split == "test":
-        samples = load_test(cfg.data)
+        samples = load_test_split(data, cfg.data)
     _, autocast, _ = precision.setup(cfg.speed, world.device)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
     indices, num_batches = loader.val_batches(len(samples), cfg.train.micro_batch, world)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from .errors import UserError
+
 Metrics = Mapping[str, tuple[Any, ...]]
 """By name: its sum over a batch, and the count to divide by. Must have "loss".
 
@@ -69,6 +71,21 @@ class Model(Protocol):
 
     def forward(self, *batch: Any, **named: Any) -> tuple[Tensor, Metrics]:
         """Return the mean loss of a batch, a tuple or a dict, and its metrics."""
+
+
+def load_test_split(data: Any, cfg: Any, section: str = "data") -> Any:
+    """Return `load_test(cfg)` of data.py, the samples that `load` leaves out.
+
+    Raises a UserError if there are none, or data.py has no `load_test`.
+    """
+    load_test = getattr(data, "load_test", None)
+    samples = load_test(cfg) if load_test else None
+    if samples is None:
+        raise UserError(
+            "there is no test split: "
+            f"train with {section}.test_fraction, or see load_test in data.py"
+        )
+    return samples
 
 
 def whole_batches(dataset: Any) -> Callable[[list[int]], Any] | None:
