@@ -249,7 +249,7 @@ def _components() -> list[Question]:
         _agrees("fsdp", launch="one-rank"),
         *[
             _agrees(name)
-            for name in ("ema", "mfu", "async_checkpoint", "restart", "early_stopping")
+            for name in ("ema", "mfu", "async_checkpoint", "watchdog", "early_stopping")
         ],
         _agrees("safetensors", modules=("safetensors",)),
         _agrees("nonfinite"),

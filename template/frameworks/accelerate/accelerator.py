@@ -1,6 +1,7 @@
 """The Accelerator of a run: its device, precision, sample order and trackers."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from .errors import UserError
 
 def join(device: str) -> None:
     """Join the other processes of this run, on the device for `run.device`."""
+    if device == "cpu":
+        # A barrier of Accelerate looks for the GPU with the number of the process.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     has_accelerator = torch.accelerator.is_available()
     if device == "accelerator" and not has_accelerator:
         raise UserError("run.device is accelerator, but torch finds none: use cpu")

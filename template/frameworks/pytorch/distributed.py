@@ -91,7 +91,11 @@ def init(wanted_device: str) -> Iterator[World]:
     if size > 1:
         # first: its default arguments would keep the group's threads
         import_module("torch.distributed.nn.functional")
-        dist.init_process_group(device_id=device if device.index is not None else None)
+        if device.index is None:
+            # not the default backends, whose barrier uses a GPU if there is one
+            dist.init_process_group("gloo")
+        else:
+            dist.init_process_group(device_id=device)
         dist.barrier()  # so that an error of one rank does not meet another one that still connects
     yield World(rank, size, device)
     if size > 1:

@@ -120,6 +120,7 @@ def test_planted_synchronization_is_found(tmp_path: Path, fault: str) -> None:
 @pytest.mark.skipif(
     not (torch.accelerator.is_available() or os.environ.get("REQUIRE_GPU")), reason="needs a GPU"
 )
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_training_on_a_gpu_synchronizes_for_rows_only(tmp_path: Path) -> None:
     world = World(0, 1, find_device("accelerator"))
 
