@@ -40,18 +40,23 @@ def page(results: dict[str, Any]) -> str:
 def _questions(machine: dict[str, Any], answers: dict[str, Any]) -> str:
     counts: Counter[str] = Counter()
     failed = ""
+    held = []
     for question in QUESTIONS:
         answer = answers.get(question.name)
         if answer is None:
             continue
         counts[answer["status"]] += 1
+        if answer["status"] == "ok":
+            held.append(question.name)
         if answer["status"] == "failed":
             failed += f"\n- {question.name}: {_reason(answer)}"
     text = "\n## Does it train, and does it agree?\n\n"
     text += f"{machine['device']}, torch {machine['torch']}. "
     text += f"Of {counts.total()} questions, {counts['ok']} hold, "
     text += f"{counts['failed']} failed, {counts['skipped']} were skipped.\n"
-    return text + failed + "\n" if failed else text
+    if failed:
+        text += failed + "\n"
+    return text + f"\nThose that hold: {'; '.join(held)}.\n"
 
 
 def _rows(answers: dict[str, Any]) -> str:
@@ -101,7 +106,7 @@ def main() -> None:
     if not file.exists():
         sys.exit(f"error: there is no {file}: run make gpu-smoke on a GPU")
     PAGE.write_text(page(json.loads(file.read_text())))
-    print(f"wrote {PAGE.name}: name it in the nav of mkdocs.yml")
+    print(f"wrote {PAGE.name}")
 
 
 if __name__ == "__main__":
