@@ -114,7 +114,7 @@ def clipping() -> dict[str, Any]:
             project("lstm"),
             seed,
             f"--optim.lr={rate}",
-            f"--optim.clip={clip}",
+            f"--optim.max_grad_norm={clip}",
             "--train.steps=300",
             "--train.eval_every=300",
             "--data.val_fraction=0.02",

@@ -43,23 +43,23 @@ TIMES = {
     "memory_gb",
 }
 TIMES |= {"prepare", "forward", "backward", "communication", "optimizer"}  # until version 0.3
-TWO_RANKS = {"two ranks": [], "two ranks, accumulation": ["--train.accumulate=2"]}
+TWO_RANKS = {"two ranks": [], "two ranks, accumulation": ["--train.gradient_accumulation_steps=2"]}
 OPTIONS = {
     "mlp": {
         "not fused": ["--optim.fused=false"],
         "gradients set to zero": ["--optim.set_to_none=false"],
-        "accumulation": ["--train.accumulate=4"],
+        "accumulation": ["--train.gradient_accumulation_steps=4"],
         "global batch": [
-            "--train.global_batch=128",
+            "--train.global_batch_size=128",
             "--optim.lr_scaling=linear",
             "--optim.base_batch=128",
         ],
-        "no clipping": ["--optim.clip=null"],
-        "clipping": ["--optim.clip=0.1"],
-        "clipping by value": ["--optim.clip_value=0.01"],
+        "no clipping": ["--optim.max_grad_norm=null"],
+        "clipping": ["--optim.max_grad_norm=0.1"],
+        "clipping by value": ["--optim.max_grad_value=0.01"],
         "three phases": ["--optim.three_phase=true"],
         "linear annealing": ["--optim.anneal_strategy=linear"],
-        "one worker": ["--loader.workers=1"],
+        "one worker": ["--loader.num_workers=1"],
         "bf16": ["--speed.precision=bf16"],
         "fp16": ["--speed.precision=fp16"],
         "regression": ["--data.builtin=diabetes"],

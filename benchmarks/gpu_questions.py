@@ -13,7 +13,7 @@ SHORT = (
     f"--train.steps={STEPS}",
     f"--train.eval_every={STEPS}",
     "--log.every=1",
-    "--loader.workers=0",
+    "--loader.num_workers=0",
 )
 EAGER = (*SHORT, "--speed.compile=off")
 FP32 = (*EAGER, "--speed.precision=fp32")
@@ -180,12 +180,12 @@ def _parts() -> list[Question]:
             needs,
         )
 
-    smaller = (*FP32, "--train.micro_batch=4", "--train.accumulate=2")
+    smaller = (*FP32, "--train.batch_size=4", "--train.gradient_accumulation_steps=2")
     graphs = (*COMPILED_BF16, "--speed.compile_mode=reduce-overhead")
     pinned = ("loader.pin_memory=true", "loader.pin_memory=false")
     return [
         resnet("pinned copies agree with pageable ones", *pinned, needs="CUDA"),
-        resnet("two workers agree with none", "loader.workers=2", "loader.workers=0"),
+        resnet("two workers agree with none", "loader.num_workers=2", "loader.num_workers=0"),
         resnet(
             "channels_last agrees with NCHW",
             "speed.channels_last=true",
@@ -220,7 +220,7 @@ def _parts() -> list[Question]:
 
 def _components() -> list[Question]:
     """Each component that acts in training, on one GPU."""
-    large = (*FP32, "--train.micro_batch=512")
+    large = (*FP32, "--train.batch_size=512")
     oom = (*large, *component("oom"))
     budget = (*COMPILED_FP32, *component("activation_checkpointing", "mode=budget"))
     layerwise: dict[str, Any] = {"modules": ("pytorch_optimizer",), "falls": False}
@@ -283,7 +283,7 @@ def _two_ranks() -> list[Question]:
         "fsdp": component("fsdp"),
         "ddp_options": component("ddp_options", "static_graph=true"),
     }
-    halves = (*FP32, "--train.micro_batch=4")
+    halves = (*FP32, "--train.batch_size=4")
     return [
         Question(
             f"{way}, 2 ranks",
@@ -308,10 +308,10 @@ QUESTIONS: list[Question] = [
 FAST = ("--speed.precision=bf16",)
 COMPILED = (*FAST, "--speed.compile=model")
 SIZES: dict[str, tuple[str, ...]] = {
-    "resnet": ("--model.size=50", "--train.micro_batch=256"),
-    "vit": ("--model.size=S/16", "--model.dropout=0", "--train.micro_batch=256"),
-    "gpt": ("--model.size=124M", "--data.context=1024", "--train.micro_batch=16"),
-    "lstm": ("--model.size=base", "--data.context=256", "--train.micro_batch=256"),
+    "resnet": ("--model.size=50", "--train.batch_size=256"),
+    "vit": ("--model.size=S/16", "--model.dropout=0", "--train.batch_size=256"),
+    "gpt": ("--model.size=124M", "--data.context=1024", "--train.batch_size=16"),
+    "lstm": ("--model.size=base", "--data.context=256", "--train.batch_size=256"),
 }
 NAMES = {
     "resnet": "ResNet-50, 224 pixels",
@@ -328,7 +328,7 @@ LADDER = {
     "+ fused AdamW": "--optim.fused=true",
     "+ gradients set to None": "--optim.set_to_none=true",
     "+ pinned memory": "--loader.pin_memory=true",
-    "+ batch of 256": "--train.micro_batch=256",
+    "+ batch of 256": "--train.batch_size=256",
 }
 """One technique after the other."""
 WITHOUT = (
@@ -337,7 +337,7 @@ WITHOUT = (
     "--optim.fused=false",
     "--optim.set_to_none=false",
     "--loader.pin_memory=false",
-    "--train.micro_batch=64",
+    "--train.batch_size=64",
 )
 """Options without the techniques."""
 OTHERS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -25,7 +25,7 @@ MLP = {
     "model.width": 16,
     "model.depth": 1,
     "model.dropout": 0,
-    "train.micro_batch": 32,
+    "train.batch_size": 32,
     "optim.lr": 1e-4,
 }
 """So small that little but the loop matters.
@@ -35,7 +35,7 @@ Lightning's defaults do not clip: this clipping changes no gradient.
 PEERS = ("accelerate", "lightning", "Lightning, all defaults", "hf")
 TEXT = {"data.path": "text.txt"}
 CASES = [
-    Case("mlp", 50, 2000, MLP | {"optim.clip": 1e9}, peers=PEERS, turn=50),
+    Case("mlp", 50, 2000, MLP | {"optim.max_grad_norm": 1e9}, peers=PEERS, turn=50),
     Case("resnet", 10, 200, {"data.shift": 0}, loops=("timm",)),
     Case("vit", 10, 200, {"model.dropout": 0}),
     Case("unet", 10, 200, {"data.shift": 0}),
@@ -48,9 +48,9 @@ CASES = [
 LIGHTNING = {
     "model": "model.net",
     "data": "data.source",
-    "train.micro_batch": "data.batch_size",
+    "train.batch_size": "data.batch_size",
     "optim.lr": "model.lr",
-    "optim.clip": "trainer.gradient_clip_val",
+    "optim.max_grad_norm": "trainer.gradient_clip_val",
 }
 """LightningCLI's names of options and sections."""
 

@@ -127,7 +127,7 @@ def measure(
         "--config=configs/default.yaml",
         "--run.device=cpu",
         "--speed.precision=fp32",
-        "--loader.workers=0",
+        "--loader.num_workers=0",
         f"--log.every={case.every}",
         f"--train.steps={case.steps}",
         f"--train.eval_every={case.steps}",
@@ -182,7 +182,7 @@ def run_peer(
             str(PROGRAMS / "lightning_module.py"),
             str(case.steps),
             str(case.every),
-            str(MLP["train.micro_batch"]),
+            str(MLP["train.batch_size"]),
             str(MLP["model.width"]),
             str(MLP["optim.lr"]),
         )
@@ -209,7 +209,7 @@ def run_peer(
         *options,
         prints_json=False,
     )
-    samples = case.options["train.micro_batch"]
+    samples = case.options["train.batch_size"]
     times = []
     for row in read_rows(project / "runs" / name, "train"):
         times.append(samples * 1e6 / row["samples_per_second"])

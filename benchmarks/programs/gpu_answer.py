@@ -245,7 +245,7 @@ def _train_only(
         return _train(model, options, folder)
 
 
-DRY = ("--train.steps=3", "--train.eval_every=3", "--log.every=1", "--train.micro_batch=2")
+DRY = ("--train.steps=3", "--train.eval_every=3", "--log.every=1", "--train.batch_size=2")
 """Options of a row without a GPU, where nothing is measured."""
 
 

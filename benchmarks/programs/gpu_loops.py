@@ -89,7 +89,7 @@ class Setup:
 
     def clip(self) -> None:
         """Clip the gradients as the recipe does."""
-        nn.utils.clip_grad_norm_(self.net.parameters(), self.cfg.optim.clip)
+        nn.utils.clip_grad_norm_(self.net.parameters(), self.cfg.optim.max_grad_norm)
 
     def schedule(self) -> torch.optim.lr_scheduler.OneCycleLR:
         """Return torch's 1cycle schedule."""
@@ -102,7 +102,7 @@ class Setup:
         """Return a DataLoader of single samples in the order of the run."""
         return DataLoader(
             Samples(self.train_set),
-            self.plan.micro_batch,
+            self.plan.batch_size,
             sampler=list(chain.from_iterable(self.order)),
             num_workers=WORKERS if self.cuda else 0,
             pin_memory=self.cuda,
@@ -131,7 +131,7 @@ def nanogpt(setup: Setup) -> None:
     context = setup.spec.context
 
     def get_batch() -> Tensor:
-        starts = torch.randint(len(tokens) - context, (setup.plan.micro_batch,))
+        starts = torch.randint(len(tokens) - context, (setup.plan.batch_size,))
         rows = torch.stack([tokens[start : start + context + 1] for start in starts])
         if not setup.cuda:
             return rows
@@ -167,7 +167,7 @@ def timm(setup: Setup) -> None:
         with setup.autocast():
             loss = setup.loss(batch)
         loss.backward()
-        utils.dispatch_clip_grad(setup.net.parameters(), setup.cfg.optim.clip, mode="norm")
+        utils.dispatch_clip_grad(setup.net.parameters(), setup.cfg.optim.max_grad_norm, mode="norm")
         setup.optimizer.step()
         losses.update(loss.item(), len(batch[0]))
         setup.optimizer.zero_grad()
@@ -250,8 +250,8 @@ def hugging_face(setup: Setup) -> None:
             use_cpu=not setup.cuda,
             bf16=True,
             max_steps=setup.plan.total_steps,
-            per_device_train_batch_size=setup.plan.micro_batch,
-            max_grad_norm=setup.cfg.optim.clip,
+            per_device_train_batch_size=setup.plan.batch_size,
+            max_grad_norm=setup.cfg.optim.max_grad_norm,
             dataloader_num_workers=WORKERS if setup.cuda else 0,
             save_strategy="no",
             report_to=[],
@@ -287,7 +287,7 @@ def measure(
     """Train with a loop; return the samples per second of each block of steps."""
     setup = Setup(options, load, every)
     LOOPS[loop](setup)
-    return [every * setup.plan.global_batch / seconds for seconds in setup.seconds]
+    return [every * setup.plan.global_batch_size / seconds for seconds in setup.seconds]
 
 
 def ceiling() -> dict[str, float]:

@@ -35,11 +35,11 @@ def core(folder: Path, workers: str) -> Iterable[Any]:
     data = module("data")
     loader = module("loader")
     train_set, _, _ = data.load(data.DataConfig(path=folder, size=224))
-    train_cfg = config.TrainConfig(epochs=EPOCHS, micro_batch=BATCH)
+    train_cfg = config.TrainConfig(epochs=EPOCHS, batch_size=BATCH)
     plan = loader.BatchPlan.make(train_cfg, len(train_set), 1)
     world = module("distributed").World(0, 1, torch.device("cpu"))
     order = loader.train_batches(plan, world, 0, 0)
-    cfg = config.LoaderConfig(workers="auto" if workers == "auto" else int(workers))
+    cfg = config.LoaderConfig(num_workers="auto" if workers == "auto" else int(workers))
     batches: Iterable[Any] = loader.Loader(train_set, order, cfg, world)
     return batches
 

@@ -64,7 +64,7 @@ def measured(setup: Setup) -> Iterator[None]:
             sums[name] = sums[name] + value if name in sums else value
         for group in optimizer.param_groups:
             group["lr"], group["betas"] = rates[step]
-        nn.utils.clip_grad_norm_(parameters, setup.cfg.optim.clip)
+        nn.utils.clip_grad_norm_(parameters, setup.cfg.optim.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
         if (step + 1) % setup.cfg.log.every == 0:
@@ -125,7 +125,7 @@ def timm(setup: Setup) -> Iterator[None]:
         setup.seed(step)
         loss = setup.loss(setup.prepared(tuple(loaded)))
         loss.backward()
-        utils.dispatch_clip_grad(parameters, setup.cfg.optim.clip, mode="norm")
+        utils.dispatch_clip_grad(parameters, setup.cfg.optim.max_grad_norm, mode="norm")
         setup.optimizer.step()
         setup.optimizer.zero_grad()
         losses.update(loss.item(), len(loaded[0]))

@@ -69,7 +69,7 @@ class Setup:
 
     def clip(self) -> None:
         """Clip the gradients as the recipe does."""
-        nn.utils.clip_grad_norm_(self.net.parameters(), self.cfg.optim.clip)
+        nn.utils.clip_grad_norm_(self.net.parameters(), self.cfg.optim.max_grad_norm)
 
     def batches(self) -> list[Any]:
         """Return the inputs of all steps."""
@@ -106,13 +106,13 @@ class Setup:
         """Return a DataLoader of single samples in the order of the run."""
         return DataLoader(
             Samples(self.train_set),
-            self.cfg.train.micro_batch,
+            self.cfg.train.batch_size,
             sampler=list(chain.from_iterable(self.order)),
         )
 
     def validate(self) -> float:
         """Return the loss over the validation samples."""
-        size = self.cfg.train.micro_batch
+        size = self.cfg.train.batch_size
         batches, counted = module("loader").val_batches(len(self.val_set), size, self.world)
         _, autocast, _ = module("precision").setup(self.cfg.speed, self.world.device)
         results: dict[str, float] = module("metrics").evaluate(

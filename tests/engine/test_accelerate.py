@@ -15,7 +15,7 @@ from matrix import EVERY, MODELS
 from program import Fastproj, Project, run_in
 from warm import run_python
 
-SHORT = ["--train.steps=12", "--train.eval_every=4", "--train.micro_batch=4", "--model.dropout=0.3"]
+SHORT = ["--train.steps=12", "--train.eval_every=4", "--train.batch_size=4", "--model.dropout=0.3"]
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +84,9 @@ def test_losses_are_those_of_plain_pytorch(
         f"--train.steps={steps}",
         f"--train.eval_every={steps}",
         "--log.every=1",
-        "--loader.workers=0",
-        "--train.micro_batch=8",
-        f"--train.accumulate={accumulate}",
+        "--loader.num_workers=0",
+        "--train.batch_size=8",
+        f"--train.gradient_accumulation_steps={accumulate}",
     ]
     for framework in ("pytorch", "accelerate"):
         folder = project(framework, model)
@@ -155,7 +155,7 @@ def test_tracker_gets_each_row(tiny: Package, tmp_path: Path) -> None:
     [
         ("--accelerate.tracker=typo", "Unsupported logging capability: typo"),
         ("--speed.precision=fp16", "speed.precision is fp16: only GPUs have it"),
-        ("--train.micro_batch=54", "the global batch of 54 samples is larger than the training"),
+        ("--train.batch_size=54", "the global batch of 54 samples is larger than the training"),
         ("--data.kind=unreadable", "cannot read images/17.png: delete it, or replace it"),
         ("--optim.typo=1", "optim.typo"),
     ],
@@ -185,7 +185,7 @@ def test_kinds_of_datasets_have_the_same_losses(
         tmp_path,
         *SHORT,
         f"--data.kind={kind}",
-        "--loader.workers=1",
+        "--loader.num_workers=1",
     )
     assert losses(tmp_path) == pytest.approx(losses(tmp_path / "batches"), rel=1e-5)
 

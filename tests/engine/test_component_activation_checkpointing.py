@@ -195,7 +195,7 @@ def test_two_ranks_train_as_without(package: MakePackage, tmp_path: Path, fsdp: 
     options = [
         "--train.steps=4",
         "--train.eval_every=4",
-        "--train.accumulate=2",
+        "--train.gradient_accumulation_steps=2",
         f"--fsdp.enabled={fsdp}",
     ]
     p.finish(tmp_path / "plain", *options, ranks=2)

@@ -53,7 +53,7 @@ def test_checkpoint_that_cannot_be_written_ends_both_ranks_with_one_line(
 ) -> None:
     (tmp_path / "a/checkpoints").mkdir(parents=True)
     (tmp_path / "a/checkpoints/.partial").touch()  # in the place of a folder
-    run = tiny(NAME).start(tmp_path, *ASYNC, f"--train.{ends}", "--train.micro_batch=4", ranks=2)
+    run = tiny(NAME).start(tmp_path, *ASYNC, f"--train.{ends}", "--train.batch_size=4", ranks=2)
     done = run.finish()
     assert [process.exitcode for process in run.processes] == [1, 1]
     # torchrun ends the second before it prints
@@ -63,7 +63,7 @@ def test_checkpoint_that_cannot_be_written_ends_both_ranks_with_one_line(
 
 
 def test_two_ranks_train_as_without_it(tiny: MakePackage, tmp_path: Path) -> None:
-    p, options = tiny(NAME), [*ASYNC, "--train.micro_batch=4"]
+    p, options = tiny(NAME), [*ASYNC, "--train.batch_size=4"]
     p.finish(tmp_path / "async", *options, ranks=2)
     p.finish(tmp_path / "plain", *options, "--async_checkpoint.enabled=false", ranks=2)
     for key in ("model", "optimizer", "step"):

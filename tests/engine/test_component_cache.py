@@ -143,7 +143,7 @@ def train_images(p: Package, folder: Path, *more: str) -> None:
     chosen = [
         f"--data.path={folder.parent}/images",
         "--data.size=16",
-        "--train.micro_batch=8",
+        "--train.batch_size=8",
         "--cache.enabled=true",
     ]
     p.train_here(folder, *chosen, "--train.steps=3", f"--cache.folder={folder.parent}/cache", *more)
@@ -163,7 +163,7 @@ def test_changed_config_or_files_make_a_new_file(images: Package, tmp_path: Path
 def test_loader_workers_and_ranks_share_the_file(images: Package, tmp_path: Path) -> None:
     write_images(tmp_path / "images", 40)
     train_images(images, tmp_path / "without", "--cache.enabled=false")
-    train_images(images, tmp_path / "workers", "--loader.workers=2")
+    train_images(images, tmp_path / "workers", "--loader.num_workers=2")
     train_images(images, tmp_path / "again")
     for name in ("workers", "again"):
         assert equal(saved(tmp_path / name)["model"], saved(tmp_path / "without")["model"])

@@ -52,8 +52,8 @@ def test_run_ends_where_the_losses_of_the_whole_run_say(
 
 def test_two_ranks_end_at_the_same_step(tiny: MakePackage, tmp_path: Path) -> None:
     p: Package = tiny("early-stopping")
-    options = [*OPTIONS, "--early_stopping.patience=2", "--train.micro_batch=4"]
-    p.train_here(tmp_path / "one", *options, "--train.accumulate=2")
+    options = [*OPTIONS, "--early_stopping.patience=2", "--train.batch_size=4"]
+    p.train_here(tmp_path / "one", *options, "--train.gradient_accumulation_steps=2")
     done = p.finish(tmp_path / "two", *options, ranks=2)
     assert done.stdout.count("early_stopping ends the run") == 1
     assert [row["step"] for row in rows(tmp_path / "two")] == [

@@ -18,7 +18,7 @@ def test_exported_file_computes_what_the_model_computes(
     package: MakePackage, tmp_path: Path, kind: str, model: str
 ) -> None:
     p = package(model, "export")
-    p.train_here(tmp_path, "--train.steps=2", "--train.micro_batch=8")
+    p.train_here(tmp_path, "--train.steps=2", "--train.batch_size=8")
     file = tmp_path / "new/exported.model"  # in a folder that does not exist yet
     difference = import_module(f"{p.name}.components.export").export(tmp_path / "a", kind, file)
     assert 0 <= difference < 1e-4
@@ -41,7 +41,7 @@ def test_exported_file_computes_what_the_model_computes(
 
 def test_model_of_a_sampling_loop_is_one_line(package: MakePackage, tmp_path: Path) -> None:
     p = package("diffusion", "export")
-    p.train_here(tmp_path, "--train.steps=1", "--train.micro_batch=8")
+    p.train_here(tmp_path, "--train.steps=1", "--train.batch_size=8")
     with pytest.raises(
         p.errors.UserError, match="`predict` of UNet takes points, which is no input of `forward`"
     ):

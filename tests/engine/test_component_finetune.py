@@ -14,7 +14,7 @@ from torch import nn
 
 ON = ["--finetune.enabled=true", "--train.eval_every=3"]
 SIX = [*ON, "--train.steps=6"]
-TINY = ["--model.kind=batch_norm", "--train.micro_batch=8", "--optim.eps=1e-4"]
+TINY = ["--model.kind=batch_norm", "--train.batch_size=8", "--optim.eps=1e-4"]
 FROZEN = ['--finetune.freeze=["layers.0","layers.1"]']
 
 
@@ -171,9 +171,14 @@ def test_update_until_the_step_is_that_of_frozen_parameters(
     tiny: MakePackage, tmp_path: Path
 ) -> None:
     p = tiny("finetune")
-    p.train_here(tmp_path / "frozen", *SIX, *TINY, *FROZEN, "--optim.clip=0.1")
+    p.train_here(tmp_path / "frozen", *SIX, *TINY, *FROZEN, "--optim.max_grad_norm=0.1")
     p.train_here(
-        tmp_path / "later", *SIX, *TINY, *FROZEN, "--optim.clip=0.1", "--finetune.unfreeze_at=9"
+        tmp_path / "later",
+        *SIX,
+        *TINY,
+        *FROZEN,
+        "--optim.max_grad_norm=0.1",
+        "--finetune.unfreeze_at=9",
     )
     assert equal(saved(tmp_path / "later")["model"], saved(tmp_path / "frozen")["model"])
     assert rows(tmp_path / "later") == rows(tmp_path / "frozen")
@@ -208,10 +213,10 @@ def test_unfreezing_run_resumes_to_the_same_end(tiny: MakePackage, tmp_path: Pat
 
 def test_two_ranks_unfreeze_as_one_process(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("finetune")
-    options = [*SIX, "--train.global_batch=16", "--optim.eps=1e-4", "--model.dropout=0"]
+    options = [*SIX, "--train.global_batch_size=16", "--optim.eps=1e-4", "--model.dropout=0"]
     options = [*options, '--finetune.freeze=["layers.0"]', "--finetune.unfreeze_at=3"]
-    p.train_here(tmp_path / "one", *options, "--train.micro_batch=8")
-    p.finish(tmp_path / "two", *options, "--train.micro_batch=4", ranks=2)
+    p.train_here(tmp_path / "one", *options, "--train.batch_size=8")
+    p.finish(tmp_path / "two", *options, "--train.batch_size=4", ranks=2)
     torch.testing.assert_close(
         saved(tmp_path / "two")["model"], saved(tmp_path / "one")["model"], rtol=1e-4, atol=1e-6
     )
@@ -226,7 +231,7 @@ def test_sharded_model_starts_with_the_weights(tiny: MakePackage, tmp_path: Path
         "--optim.lr=1e-12",
     ]
     done = p.finish(
-        tmp_path / "sharded", *ON, *options, "--train.steps=1", "--train.micro_batch=8", ranks=2
+        tmp_path / "sharded", *ON, *options, "--train.steps=1", "--train.batch_size=8", ranks=2
     )
     assert done.stdout.count("finetune: loaded 3 of 3 tensors") == 1
     found = p.checkpoint.load_weights(tmp_path / "sharded/a")

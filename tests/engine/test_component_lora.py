@@ -111,10 +111,10 @@ def test_nothing_left_to_adapt_is_one_line(tiny: MakePackage, tmp_path: Path) ->
 def test_two_ranks_train_as_one_process(tiny: MakePackage, tmp_path: Path) -> None:
     p, options = (
         tiny("lora"),
-        [*ON, "--train.global_batch=16", "--optim.eps=1e-4", "--model.dropout=0"],
+        [*ON, "--train.global_batch_size=16", "--optim.eps=1e-4", "--model.dropout=0"],
     )
-    p.train_here(tmp_path / "one", *options, "--train.micro_batch=8")
-    p.finish(tmp_path / "two", *options, "--train.micro_batch=8", ranks=2)
+    p.train_here(tmp_path / "one", *options, "--train.batch_size=8")
+    p.finish(tmp_path / "two", *options, "--train.batch_size=8", ranks=2)
     torch.testing.assert_close(
         saved(tmp_path / "two")["model"], saved(tmp_path / "one")["model"], rtol=1e-4, atol=1e-6
     )
@@ -123,7 +123,7 @@ def test_two_ranks_train_as_one_process(tiny: MakePackage, tmp_path: Path) -> No
 def test_sharded_model_has_adapters(tiny: MakePackage, tmp_path: Path) -> None:
     p, options = (
         tiny("finetune", "lora", "fsdp"),
-        [*ON, "--train.global_batch=16", "--optim.eps=1e-4"],
+        [*ON, "--train.global_batch_size=16", "--optim.eps=1e-4"],
     )
     p.train_here(tmp_path / "plain", "--train.steps=2")
     options += [
@@ -131,8 +131,8 @@ def test_sharded_model_has_adapters(tiny: MakePackage, tmp_path: Path) -> None:
         f"--finetune.weights={tmp_path / 'plain/a'}",
         "--model.dropout=0",
     ]
-    p.train_here(tmp_path / "one", *options, "--train.micro_batch=8")
-    p.finish(tmp_path / "two", *options, "--train.micro_batch=8", "--fsdp.enabled=true", ranks=2)
+    p.train_here(tmp_path / "one", *options, "--train.batch_size=8")
+    p.finish(tmp_path / "two", *options, "--train.batch_size=8", "--fsdp.enabled=true", ranks=2)
     found, expected = (p.checkpoint.load_weights(tmp_path / name / "a") for name in ("two", "one"))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 

@@ -79,7 +79,7 @@ def test_gradients_that_overflow_are_no_error(
     package: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = package("mlp", "lr-range-test")
-    clip = p.train.optim.clip
+    clip = p.train.optim.max_grad_norm
 
     def overflowing(parameters: Any, *limits: Any) -> Any:
         overflowing.calls += 1  # type: ignore[attr-defined]
@@ -93,8 +93,8 @@ def test_gradients_that_overflow_are_no_error(
 
 def test_two_ranks_agree(tiny: MakePackage, tmp_path: Path) -> None:
     p: Package = tiny("lr-range-test")
-    options = [*TEST, "--train.micro_batch=4", "--train.steps=60"]
-    p.train_here(tmp_path / "one", *options, "--train.accumulate=2")
+    options = [*TEST, "--train.batch_size=4", "--train.steps=60"]
+    p.train_here(tmp_path / "one", *options, "--train.gradient_accumulation_steps=2")
     p.finish(tmp_path / "two", *options, ranks=2)
     one, two = results(tmp_path / "one"), results(tmp_path / "two")
     assert two["losses"][:40] == pytest.approx(one["losses"][:40], rel=1e-4)

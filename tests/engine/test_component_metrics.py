@@ -34,7 +34,7 @@ def outputs(p: Package, folder: Path) -> tuple[Any, Any]:
     """
     cfg, model, val_set, spec = p.evaluate.load_run(folder / "a", torch.device("cpu"))
     prepare, found = p.data.Prepare(spec, cfg.data), list[tuple[Tensor, Tensor]]()
-    for indices in torch.arange(len(val_set)).split(cfg.train.micro_batch):
+    for indices in torch.arange(len(val_set)).split(cfg.train.batch_size):
         *inputs, targets = prepare(val_set.__getitems__(indices.tolist()), False, torch.Generator())
         with torch.inference_mode():
             found.append((model.eval().predict(*inputs).double(), targets))
@@ -84,7 +84,7 @@ def test_metrics_are_those_of_sklearn(
 def test_two_ranks_have_the_same_metrics(package: MakePackage, tmp_path: Path) -> None:
     """57 samples: the second rank has one batch less, and repeats a sample, which does not count."""
     p = package("mlp", "metrics")
-    options = [*ALL, "--data.val_fraction=0.1", "--train.micro_batch=28", "--train.eval_every=4"]
+    options = [*ALL, "--data.val_fraction=0.1", "--train.batch_size=28", "--train.eval_every=4"]
     one = p.train_here(tmp_path, *options)
     p.finish(tmp_path, *options, ranks=2)  # a resumed run validates again
     (two,) = rows(tmp_path, "val")
@@ -97,7 +97,7 @@ def test_sharded_model_has_the_same_metrics(package: MakePackage, tmp_path: Path
         package("mlp", "fsdp", "metrics"),
         [*ALL, "--train.eval_every=2", "--model.dropout=0"],
     )
-    p.finish(tmp_path, *options, "--fsdp.enabled=true", "--train.micro_batch=8", ranks=2)
+    p.finish(tmp_path, *options, "--fsdp.enabled=true", "--train.batch_size=8", ranks=2)
     logits, targets = outputs(p, tmp_path)
     expected = by_sklearn(logits.softmax(1).numpy(), targets, "macro")
     best = max(rows(tmp_path, "val"), key=lambda row: row["auroc"])
@@ -141,7 +141,7 @@ def measure(p: Package, model: nn.Module, batches: list[Any], *options: str) -> 
         p.distributed.World(0, 1, torch.device("cpu")),
     )
     component = p.components.build_components(cfg, world)[0]
-    run = SimpleNamespace(model=model, world=world, plan=SimpleNamespace(micro_batch=1))
+    run = SimpleNamespace(model=model, world=world, plan=SimpleNamespace(batch_size=1))
     component.wrap_dataset(batches)
     component.check(cfg, ["metrics"])
     component.convert_model(model)
@@ -190,7 +190,7 @@ def test_model_that_predicts_no_classes_is_one_line(
 ) -> None:
     p = package(model, "metrics")
     with pytest.raises(p.errors.UserError) as caught:
-        p.train_here(tmp_path, "--metrics.enabled=true", "--train.steps=1", "--train.micro_batch=4")
+        p.train_here(tmp_path, "--metrics.enabled=true", "--train.steps=1", "--train.batch_size=4")
     assert str(caught.value) == message
 
 

@@ -38,7 +38,10 @@ def test_flops_are_those_by_hand(p: Any, tmp_path: Path, monkeypatch: pytest.Mon
     first, second, hidden = 4 * 8, 8 * 1, 8 * 1
     by_hand = 2 * 16 * (2 * (first + second) + hidden)
     assert flops_of(p, tmp_path / "one", monkeypatch) == by_hand
-    assert flops_of(p, tmp_path / "two", monkeypatch, "--train.accumulate=2") == 2 * by_hand
+    assert (
+        flops_of(p, tmp_path / "two", monkeypatch, "--train.gradient_accumulation_steps=2")
+        == 2 * by_hand
+    )
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])

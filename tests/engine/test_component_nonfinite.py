@@ -13,7 +13,7 @@ ON = [
     "--nonfinite.enabled=true",
     "--train.steps=12",
     "--train.eval_every=4",
-    "--train.micro_batch=8",
+    "--train.batch_size=8",
     "--run.keep=99",
 ]
 
@@ -57,8 +57,8 @@ def test_only_the_micro_batch_that_is_not_finite_is_missing_in_a_row(
     p = tiny("nonfinite")
     options = [
         *ON,
-        "--train.accumulate=2",
-        "--train.micro_batch=4",
+        "--train.gradient_accumulation_steps=2",
+        "--train.batch_size=4",
         "--log.every=2",
         "--train.steps=2",
     ]
@@ -128,7 +128,7 @@ def test_ranks_decide_alike(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("nonfinite")
     program = tmp_path / "program.py"
     program.write_text(RANKS.format(p.name))
-    options = [*ON, "--train.micro_batch=4", "--nonfinite.spike=5", "--log.every=2"]
+    options = [*ON, "--train.batch_size=4", "--nonfinite.spike=5", "--log.every=2"]
     arguments = p.arguments(tmp_path, *options, "--model.dropout=0")
     start_python = importlib.import_module("warm").start_python
     done = start_python(p.root, str(program), *arguments, ranks=2).finish()

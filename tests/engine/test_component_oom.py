@@ -14,10 +14,10 @@ OOM = [
     "--oom.enabled=true",
     "--train.steps=6",
     "--train.eval_every=2",
-    "--train.micro_batch=8",
+    "--train.batch_size=8",
     "--model.dropout=0",
 ]
-OOM += ["--train.accumulate=2", "--optim.eps=1e-4"]
+OOM += ["--train.gradient_accumulation_steps=2", "--optim.eps=1e-4"]
 PROGRAM = """
 import os, sys
 import torch

@@ -196,8 +196,8 @@ def test_two_ranks_equal_one(tiny: MakePackage, tmp_path: Path, name: str) -> No
         f"--optim.lr={rate}",
         "--train.steps=6",
     ]
-    options += ["--train.micro_batch=4"]
-    p.train_here(tmp_path / "one", *options, "--train.accumulate=2")
+    options += ["--train.batch_size=4"]
+    p.train_here(tmp_path / "one", *options, "--train.gradient_accumulation_steps=2")
     p.finish(tmp_path / "two", *options, ranks=2)
     for mine, other in zip(rows(tmp_path / "two"), rows(tmp_path / "one"), strict=True):
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)

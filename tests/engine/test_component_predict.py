@@ -14,7 +14,7 @@ from matrix import tiers
 from PIL import Image
 from tokenizers import Tokenizer
 
-SHORT = ["--train.steps=2", "--train.eval_every=2", "--train.micro_batch=16"]
+SHORT = ["--train.steps=2", "--train.eval_every=2", "--train.batch_size=16"]
 CLOSE: Any = {"rtol": 1e-4, "atol": 1e-5}
 """Of outputs in fp32 whose batches have other shapes, for which other kernels add in another order."""
 

@@ -13,7 +13,7 @@ ON = ["--train.steps=8", "--profiler.enabled=true", "--profiler.skip=2", "--prof
 
 def test_each_rank_writes_its_files(tiny: MakePackage, tmp_path: Path) -> None:
     tiny("profiler").finish(
-        tmp_path, *ON, "--profiler.kind=advanced", "--train.micro_batch=8", ranks=2
+        tmp_path, *ON, "--profiler.kind=advanced", "--train.batch_size=8", ranks=2
     )
     names = {file.name for file in (tmp_path / "a/profile").iterdir()}
     assert names == {
@@ -58,7 +58,13 @@ def test_times_are_those_of_the_clock(
     monkeypatch.setattr(
         p.train, "evaluate", lambda *given: [next(clock) for _ in range(50)] and evaluate(*given)
     )
-    p.train_here(tmp_path, *ON, "--train.accumulate=2", "--log.every=2", "--train.eval_every=4")
+    p.train_here(
+        tmp_path,
+        *ON,
+        "--train.gradient_accumulation_steps=2",
+        "--log.every=2",
+        "--train.eval_every=4",
+    )
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
     found = [
         {key: row[key] for key in row if key.startswith("ms_")}

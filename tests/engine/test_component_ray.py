@@ -16,7 +16,7 @@ PYTHON = os.environ.get("FASTPROJ_RAY_PYTHON")
 OPTIONS = [
     "--train.steps=2000",
     "--train.eval_every=200",
-    "--train.micro_batch=4",
+    "--train.batch_size=4",
     "--log.every=200",
 ]
 

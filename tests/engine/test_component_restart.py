@@ -22,7 +22,7 @@ from program import finish
 OPTIONS = [
     "--train.steps=8",
     "--train.eval_every=2",
-    "--train.micro_batch=4",
+    "--train.batch_size=4",
     "--watchdog.hang_seconds=100",
 ]
 PROGRAM = """
@@ -263,7 +263,7 @@ def test_program_trains_without_a_warning(tiny: MakePackage, tmp_path: Path) -> 
     command += [
         f"--run.dir={tmp_path}",
         "--run.device=cpu",
-        "--train.micro_batch=4",
+        "--train.batch_size=4",
         "--run.name=b",
     ]
     variables = os.environ | {"PYTHONPATH": f"{p.root}/src"}

@@ -142,7 +142,7 @@ def test_sharded_run_equals_ddp_and_its_weights_are_whole(
         tiny("ema", "fsdp"),
         ["--train.steps=6", "--train.eval_every=3", "--ema.enabled=true"],
     )
-    options += ["--train.micro_batch=4", "--train.accumulate=2"]
+    options += ["--train.batch_size=4", "--train.gradient_accumulation_steps=2"]
     p.finish(tmp_path / "ddp", *options, ranks=2)
     p.finish(tmp_path / "fsdp", *options, "--fsdp.enabled=true", ranks=2)
     for mine, other in zip(rows(tmp_path / "fsdp"), rows(tmp_path / "ddp"), strict=True):

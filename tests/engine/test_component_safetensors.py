@@ -27,7 +27,7 @@ def test_averaged_weights_are_preferred_and_a_tied_weight_is_there_once(
         *SIX,
         "--train.steps=2",
         "--train.eval_every=2",
-        "--train.micro_batch=4",
+        "--train.batch_size=4",
         "--data.context=32",
     ]
     with few_samples():
@@ -62,7 +62,7 @@ def test_averaged_weights_are_preferred_and_a_tied_weight_is_there_once(
 def test_nhwc_weights_are_written(package: MakePackage, tmp_path: Path) -> None:
     p = package("resnet", "safetensors")
     p.train_here(
-        tmp_path, *SIX, "--train.steps=1", "--speed.channels_last=true", "--train.micro_batch=4"
+        tmp_path, *SIX, "--train.steps=1", "--speed.channels_last=true", "--train.batch_size=4"
     )
     model = saved(tmp_path)["model"]
     assert not all(value.is_contiguous() for value in model.values())
@@ -141,7 +141,7 @@ def test_file_that_cannot_be_written_is_one_line(tiny: MakePackage, tmp_path: Pa
 
 def test_sharded_weights_are_whole(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny("fsdp", "safetensors")
-    p.finish(tmp_path, *SIX, "--train.micro_batch=4", "--fsdp.enabled=true", ranks=2)
+    p.finish(tmp_path, *SIX, "--train.batch_size=4", "--fsdp.enabled=true", ranks=2)
     for folder, weights in zip(checkpoints(tmp_path), read(tmp_path), strict=True):
         assert equal(weights, dict(torch.load(folder / "weights.pt", weights_only=True)["model"]))
         assert p.checkpoint.newest(folder.parent) is not None

@@ -144,7 +144,7 @@ def options(shards: str, *more: str) -> list[str]:
     found = [
         "--streams.enabled=true",
         "--streams.epoch_samples=60",
-        "--train.micro_batch=4",
+        "--train.batch_size=4",
         f"--data.path={shards}",
     ]
     return [*found, "--train.steps=8", "--train.eval_every=4", *more]
@@ -186,7 +186,10 @@ def test_killed_run_ends_as_an_uninterrupted_one(
     p: Package, tmp_path: Path, shards: str, workers: int
 ) -> None:
     chosen = options(
-        shards, "--train.accumulate=2", "--model.dropout=0", f"--loader.workers={workers}"
+        shards,
+        "--train.gradient_accumulation_steps=2",
+        "--model.dropout=0",
+        f"--loader.num_workers={workers}",
     )
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
     process = multiprocessing.get_context("fork").Process(
@@ -211,7 +214,7 @@ def test_other_number_of_workers_has_the_same_samples(
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
     whole = notes(tmp_path / "whole")
     for steps, workers in ((3, 2), (5, 0), (8, 1)):
-        chosen += [f"--train.steps={steps}", f"--loader.workers={workers}"]
+        chosen += [f"--train.steps={steps}", f"--loader.num_workers={workers}"]
         p.train_here(tmp_path / "parts", *chosen, noted(tmp_path / "parts"))
     assert notes(tmp_path / "parts") == whole
     assert len({number for batch in whole for number in batch}) == 32  # of different readers
@@ -232,7 +235,7 @@ def test_batches_that_were_only_prefetched_are_trained_on_after_a_resume(
             yield last
 
     monkeypatch.setattr(p.loader.Loader, "__iter__", ahead)
-    chosen = options(shards, "--train.accumulate=2", "--loader.workers=2")
+    chosen = options(shards, "--train.gradient_accumulation_steps=2", "--loader.num_workers=2")
     p.train_here(tmp_path / "whole", *chosen, noted(tmp_path / "whole"))
     for steps in ("3", "8"):
         p.train_here(
@@ -244,7 +247,7 @@ def test_batches_that_were_only_prefetched_are_trained_on_after_a_resume(
 def test_two_ranks_have_disjoint_samples_and_one_rank_continues(
     p: Package, tmp_path: Path, shards: str
 ) -> None:
-    chosen = options(shards, "--train.global_batch=8", "--train.eval_every=100")
+    chosen = options(shards, "--train.global_batch_size=8", "--train.eval_every=100")
     p.finish(tmp_path / "two", *chosen, noted(tmp_path / "two"), "--train.steps=7", ranks=2)
     first, second = notes(tmp_path / "two"), notes(tmp_path / "two", 1)
     assert len(first) == len(second) == 7
@@ -259,7 +262,9 @@ def test_two_ranks_have_disjoint_samples_and_one_rank_continues(
 def test_dataset_that_splits_itself_keeps_its_workers(
     p: Package, tmp_path: Path, shards: str
 ) -> None:
-    chosen = options(shards, "--data.kind=split", "--streams.split=dataset", "--loader.workers=2")
+    chosen = options(
+        shards, "--data.kind=split", "--streams.split=dataset", "--loader.num_workers=2"
+    )
     for steps in ("3", "8"):
         p.train_here(tmp_path, *chosen, f"--train.steps={steps}", noted(tmp_path))
     found = [batch[0] for batch in notes(tmp_path)]
@@ -267,7 +272,7 @@ def test_dataset_that_splits_itself_keeps_its_workers(
     with pytest.raises(
         p.errors.UserError, match=r"streams\.split is dataset: use 2 ranks x loader\.workers"
     ):
-        p.train_here(tmp_path, *chosen, "--train.steps=9", "--loader.workers=1")
+        p.train_here(tmp_path, *chosen, "--train.steps=9", "--loader.num_workers=1")
 
 
 def test_readers_that_ranks_cannot_share_are_one_line(p: Package, shards: str) -> None:
@@ -287,7 +292,7 @@ def test_damaged_shard_in_a_worker_is_one_line(
     for name, text in (("a", "1\n2\n3\n4\n" * 4), ("b", "1\n2\n{broken\n" * 4)):
         (tmp_path / f"{name}.jsonl").write_text(text)
     with pytest.raises(SystemExit), p.errors.one_line():
-        p.train_here(tmp_path, *options(f"{tmp_path}/*.jsonl", "--loader.workers=2"))
+        p.train_here(tmp_path, *options(f"{tmp_path}/*.jsonl", "--loader.num_workers=2"))
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(
         f"error: cannot decode the sample in {tmp_path}/b.jsonl at 4 (JSONDecodeError: "

@@ -82,7 +82,7 @@ def test_one_rank_writes_what_all_ranks_track(tiny: MakePackage, tmp_path: Path)
     p = tiny(*COMPONENTS).tiny(tmp_path)
     with (p.root / "src" / p.name / "model.py").open("a") as file:
         file.write(TRACKED)
-    done = p.finish(tmp_path, *ON, "--train.micro_batch=8", ranks=2)
+    done = p.finish(tmp_path, *ON, "--train.batch_size=8", ranks=2)
     assert "warning" not in done.stderr
     check_rows(tmp_path, "train")
     assert scalars(tmp_path, "val")["ranks"] == [(3, 2.0), (6, 2.0), (8, 2.0)]

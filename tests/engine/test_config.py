@@ -10,7 +10,7 @@ from engine import MakePackage
 from matrix import MODELS
 
 WRONG: list[tuple[list[str], str]] = [
-    (["--train.micro_batch=0"], r"train.micro_batch is 0: it must be in \[1, inf\)"),
+    (["--train.batch_size=0"], r"train.batch_size is 0: it must be in \[1, inf\)"),
     (["--optim.lr=-1"], "optim.lr"),
     (["--optim.lr=nan"], "optim.lr"),
     (["--optim.lr=fast"], "optim.lr"),
@@ -121,7 +121,9 @@ def test_help_shows_every_field_with_its_docstring(
 
 def test_saved_config_is_read_again(package: MakePackage) -> None:
     p = package("mlp", "ema")
-    cfg = p.options("--ema.decay=0.5", "--run.seed=7", "--optim.clip=null", "--train.steps=3")
+    cfg = p.options(
+        "--ema.decay=0.5", "--run.seed=7", "--optim.max_grad_norm=null", "--train.steps=3"
+    )
     record: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(cfg), default=str))
     assert p.config.parse(p.components.Config, saved=record) == cfg
     record["removed"] = {"enabled": True}
@@ -131,6 +133,6 @@ def test_saved_config_is_read_again(package: MakePackage) -> None:
 
 def test_later_options_override_earlier_ones_and_files(tiny: MakePackage, tmp_path: Path) -> None:
     p = tiny()
-    (tmp_path / "more.yaml").write_text("train: {micro_batch: 5, steps: 4}\n")
-    cfg = p.options("--train.micro_batch=3", f"--config={tmp_path}/more.yaml", "--train.steps=2")
-    assert (cfg.train.micro_batch, cfg.train.steps) == (5, 2)
+    (tmp_path / "more.yaml").write_text("train: {batch_size: 5, steps: 4}\n")
+    cfg = p.options("--train.batch_size=3", f"--config={tmp_path}/more.yaml", "--train.steps=2")
+    assert (cfg.train.batch_size, cfg.train.steps) == (5, 2)

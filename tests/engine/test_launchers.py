@@ -81,7 +81,7 @@ def test_ranks_save_a_checkpoint_when_their_launcher_is_gone(
 ) -> None:
     p = tiny()
     options = p.arguments(
-        tmp_path, "--train.steps=1000000", "--train.eval_every=1000000", "--train.micro_batch=8"
+        tmp_path, "--train.steps=1000000", "--train.eval_every=1000000", "--train.batch_size=8"
     )
     with started(p.root, sys.executable, "-m", *TORCHRUN, "-m", f"{p.name}.train", *options) as run:
         log = tmp_path / "a/metrics.jsonl"

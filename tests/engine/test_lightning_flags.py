@@ -134,7 +134,7 @@ def test_options_of_the_model_and_the_data(
     options = [
         "--model.compile_mode=default",
         "--model.net.size=wide",
-        "--data.workers=2",
+        "--data.num_workers=2",
         "--data.pin_memory=false",
     ]
     with mock.patch.object(p.model.MLP, "compile") as compiled:

@@ -104,7 +104,7 @@ def test_losses_with_accumulation_and_ranks_are_those_of_plain_pytorch(
     accumulate: int,
     tolerance: float,
 ) -> None:
-    sizes = ["--train.micro_batch=8", f"--train.accumulate={accumulate}"]
+    sizes = ["--train.batch_size=8", f"--train.gradient_accumulation_steps={accumulate}"]
     expected = plain(
         package("mlp"),
         tmp_path / "plain",

@@ -26,9 +26,11 @@ def test_ranks_share_the_same_global_batches_and_an_epoch_has_a_sample_at_most_o
 ) -> None:
     p, found = tiny(), {}
     for size in (1, 2, 3):
-        cfg = p.config.TrainConfig(epochs=2.5, micro_batch=micro, accumulate=6 // size)
+        cfg = p.config.TrainConfig(
+            epochs=2.5, batch_size=micro, gradient_accumulation_steps=6 // size
+        )
         plan = p.loader.BatchPlan.make(cfg, samples, size)
-        assert (plan.global_batch, plan.steps_per_epoch) == (6 * micro, samples // (6 * micro))
+        assert (plan.global_batch_size, plan.steps_per_epoch) == (6 * micro, samples // (6 * micro))
         assert plan.total_steps == -(-5 * plan.steps_per_epoch // 2)
         ranks = [
             list(p.loader.train_batches(plan, world(p, rank, size), 3, 0)) for rank in range(size)
@@ -70,16 +72,16 @@ def test_validation_counts_each_sample_once_in_equally_many_batches(
     ("options", "message"),
     [
         (
-            {"micro_batch": 64},
+            {"batch_size": 64},
             "the global batch of 64 samples is larger than the training set of 53",
         ),
         (
-            {"micro_batch": 8, "global_batch": 12},
-            r"train.global_batch is 12: .* micro_batch x ranks = 8",
+            {"batch_size": 8, "global_batch_size": 12},
+            r"train.global_batch_size is 12: .* batch_size x ranks = 8",
         ),
         (
-            {"micro_batch": 8, "global_batch": 4},
-            r"train.global_batch is 4: .* micro_batch x ranks = 8",
+            {"batch_size": 8, "global_batch_size": 4},
+            r"train.global_batch_size is 4: .* batch_size x ranks = 8",
         ),
     ],
 )
@@ -95,7 +97,7 @@ def test_batches_that_do_not_fit_are_refused(
 def test_all_kinds_of_datasets_give_the_same_run(
     tiny: MakePackage, tmp_path: Path, workers: int
 ) -> None:
-    p, options = tiny(), ["--train.steps=7", f"--loader.workers={workers}", "--model.dropout=0"]
+    p, options = tiny(), ["--train.steps=7", f"--loader.num_workers={workers}", "--model.dropout=0"]
     for kind in KINDS:
         p.train_here(tmp_path / kind, *options, f"--data.kind={kind}")
     for kind in KINDS[1:]:
@@ -119,7 +121,7 @@ train.main()
 def test_an_unreadable_sample_is_one_line(tiny: MakePackage, tmp_path: Path, workers: int) -> None:
     p, options = (
         tiny(),
-        ["--data.kind=unreadable", "--train.micro_batch=2", f"--loader.workers={workers}"],
+        ["--data.kind=unreadable", "--train.batch_size=2", f"--loader.num_workers={workers}"],
     )
     (tmp_path / "program.py").write_text(ALARM.format(p.name, tmp_path))
     arguments = p.arguments(tmp_path, *options, "--train.epochs=2", "--train.eval_every=1000")
@@ -185,7 +187,9 @@ def test_the_next_batch_is_copied_from_pinned_memory_while_the_present_one_is_in
 ) -> None:
     p, calls, dataset = tiny(), Calls(monkeypatch), torch.utils.data.TensorDataset(torch.arange(4))
     device = p.distributed.World(0, 1, torch.device("meta"))
-    for _ in p.loader.Loader(dataset, [[0], [1], [2]], p.config.LoaderConfig(workers=0), device):
+    for _ in p.loader.Loader(
+        dataset, [[0], [1], [2]], p.config.LoaderConfig(num_workers=0), device
+    ):
         calls.found.append("use")
     copy, hand_over = ["pin", "copy on side"], ["main waits for side", "record main"]
     assert calls.found == [

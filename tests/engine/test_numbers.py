@@ -23,7 +23,7 @@ def test_onecycle_equals_torch(
     cfg = p.config.OptimConfig(
         lr=0.3, anneal_strategy=anneal, three_phase=three_phase, pct_start=pct_start
     )
-    schedule = p.optim.OneCycle(cfg, SimpleNamespace(total_steps=total, global_batch=64))
+    schedule = p.optim.OneCycle(cfg, SimpleNamespace(total_steps=total, global_batch_size=64))
     ours, theirs = (torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=0.3) for _ in range(2))
     options: dict[str, Any] = {
         "three_phase": three_phase,
@@ -50,7 +50,7 @@ def test_short_schedules_stay_in_range(tiny: MakePackage, total: int, three_phas
     p = tiny()
     schedule = p.optim.OneCycle(
         p.config.OptimConfig(lr=0.3, three_phase=three_phase),
-        SimpleNamespace(total_steps=total, global_batch=64),
+        SimpleNamespace(total_steps=total, global_batch_size=64),
     )
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))])
     for step in range(total + 2):
@@ -59,7 +59,7 @@ def test_short_schedules_stay_in_range(tiny: MakePackage, total: int, three_phas
 
 
 def test_rate_is_scaled_only_on_request(tiny: MakePackage) -> None:
-    p, plan = tiny(), SimpleNamespace(total_steps=100, global_batch=512)
+    p, plan = tiny(), SimpleNamespace(total_steps=100, global_batch_size=512)
     peaks = {}
     for scaling in ("none", "sqrt", "linear"):
         cfg = p.config.OptimConfig(lr=1e-2, lr_scaling=scaling, base_batch=128)
@@ -71,7 +71,7 @@ def test_rate_is_scaled_only_on_request(tiny: MakePackage) -> None:
 def test_momentum_is_cycled_only_in_optimizers_that_have_it(tiny: MakePackage) -> None:
     p = tiny()
     schedule = p.optim.OneCycle(
-        p.config.OptimConfig(), SimpleNamespace(total_steps=10, global_batch=1)
+        p.config.OptimConfig(), SimpleNamespace(total_steps=10, global_batch_size=1)
     )
     weight = [nn.Parameter(torch.zeros(1))]
     plain, moving = torch.optim.SGD(weight, lr=1.0), torch.optim.SGD(weight, lr=1.0, momentum=0.9)
@@ -79,7 +79,8 @@ def test_momentum_is_cycled_only_in_optimizers_that_have_it(tiny: MakePackage) -
         schedule.set(optimizer, 0)
         assert optimizer.param_groups[0]["momentum"] == expected
     fixed = p.optim.OneCycle(
-        p.config.OptimConfig(cycle_momentum=False), SimpleNamespace(total_steps=10, global_batch=1)
+        p.config.OptimConfig(cycle_momentum=False),
+        SimpleNamespace(total_steps=10, global_batch_size=1),
     )
     fixed.set(moving, 2)
     assert moving.param_groups[0]["momentum"] == 0.95
@@ -95,8 +96,8 @@ def test_training_equals_a_loop_of_torch(
     options = [f"--train.steps={steps}", f"--optim.fused={str(fused).lower()}", "--optim.lr=0.02"]
     options += [
         "--model.dropout=0",
-        f"--optim.clip={'null' if clip is None else clip}",
-        "--optim.clip_value=0.1",
+        f"--optim.max_grad_norm={'null' if clip is None else clip}",
+        "--optim.max_grad_value=0.1",
     ]
     p.train_here(tmp_path, *options)
     train, _, spec = p.data.load(p.data.DataConfig())
@@ -132,7 +133,7 @@ def test_rows_are_right_if_the_next_step_overwrites_the_outputs_of_the_model(
 ) -> None:
     p, options = (
         tiny(),
-        ["--train.steps=12", "--train.eval_every=6", "--train.micro_batch=4", "--log.every=3"],
+        ["--train.steps=12", "--train.eval_every=6", "--train.batch_size=4", "--log.every=3"],
     )
     p.train_here(tmp_path / "kept", *options)
     monkeypatch.setattr(p.train, "build", overwriting(p.model.build))
@@ -203,7 +204,7 @@ def test_fp16_skips_steps_that_overflow_and_the_schedule_does_not_count_them(
     assert 3 < skipped < 40, "until the scaler has found a scale that fits"
     assert not math.isfinite(found[0]["grad_norm"])
     assert math.isfinite(found[-1]["grad_norm"])
-    plan = p.loader.BatchPlan.make(p.config.TrainConfig(steps=40, micro_batch=16), 53, 1)
+    plan = p.loader.BatchPlan.make(p.config.TrainConfig(steps=40, batch_size=16), 53, 1)
     schedule = p.optim.OneCycle(p.config.OptimConfig(lr=1e-3), plan)
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))])
     assert found[-1]["lr"] == pytest.approx(schedule.set(optimizer, 39 - int(found[-2]["skipped"])))
@@ -212,7 +213,12 @@ def test_fp16_skips_steps_that_overflow_and_the_schedule_does_not_count_them(
 
 
 @pytest.mark.parametrize(
-    "kept", ["train.accumulate=2", "train.global_batch=32", "optim.set_to_none=false"]
+    "kept",
+    [
+        "train.gradient_accumulation_steps=2",
+        "train.global_batch_size=32",
+        "optim.set_to_none=false",
+    ],
 )
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_cuda_graphs_of_torch_compile_are_refused_where_gradients_are_kept(

@@ -27,12 +27,14 @@ def test_ranks_equal_one_with_dropout_and_unequal_shares_of_the_validation(
     tiny: MakePackage, tmp_path: Path, ranks: int
 ) -> None:
     p = tiny()
-    p.finish(tmp_path / "one", *SAME, "--train.micro_batch=4", "--train.accumulate=6")
+    p.finish(
+        tmp_path / "one", *SAME, "--train.batch_size=4", "--train.gradient_accumulation_steps=6"
+    )
     p.finish(
         tmp_path / "more",
         *SAME,
-        "--train.micro_batch=4",
-        f"--train.accumulate={6 // ranks}",
+        "--train.batch_size=4",
+        f"--train.gradient_accumulation_steps={6 // ranks}",
         ranks=ranks,
     )
     assert_close(tmp_path / "more", tmp_path / "one")
@@ -43,7 +45,7 @@ def test_global_batch_is_divided_over_the_ranks(package: MakePackage, tmp_path: 
     """The MLP's validations differ, as its running statistics are means over the ranks."""
     p, same = (
         package("mlp"),
-        ["--train.steps=8", "--train.micro_batch=8", "--train.global_batch=32"],
+        ["--train.steps=8", "--train.batch_size=8", "--train.global_batch_size=32"],
     )
     p.finish(tmp_path / "one", *same)
     p.finish(tmp_path / "two", *same, ranks=2)
@@ -68,13 +70,13 @@ def test_running_statistics_are_the_mean_over_ranks_and_equal_after_a_resume(
 
 @pytest.mark.parametrize("parts", [2, 4])
 def test_micro_batches_equal_one_batch(tiny: MakePackage, tmp_path: Path, parts: int) -> None:
-    p, same = tiny(), ["--train.steps=9", "--model.dropout=0", "--optim.clip=0.3"]
-    p.train_here(tmp_path / "one", *same, "--train.micro_batch=16")
+    p, same = tiny(), ["--train.steps=9", "--model.dropout=0", "--optim.max_grad_norm=0.3"]
+    p.train_here(tmp_path / "one", *same, "--train.batch_size=16")
     p.train_here(
         tmp_path / "parts",
         *same,
-        f"--train.micro_batch={16 // parts}",
-        f"--train.accumulate={parts}",
+        f"--train.batch_size={16 // parts}",
+        f"--train.gradient_accumulation_steps={parts}",
     )
     assert_close(tmp_path / "parts", tmp_path / "one")
 
@@ -105,7 +107,7 @@ def test_collectives_in_forward_do_not_hang_with_unequal_shares_of_the_validatio
 ) -> None:
     p, options = (
         tiny(),
-        ["--train.steps=4", "--train.micro_batch=3", f"--data.val_samples={val_samples}"],
+        ["--train.steps=4", "--train.batch_size=3", f"--data.val_samples={val_samples}"],
     )
     p.finish(tmp_path / "two", *options, "--model.kind=collective", ranks=2)
     p.finish(tmp_path / "plain", *options, ranks=2)
@@ -132,7 +134,7 @@ def test_validation_needs_no_graph_and_leaves_the_model_in_training_mode(tiny: M
     )
     world = p.distributed.World(0, 1, torch.device("cpu"))
     batches = p.loader.Loader(
-        val, [[0, 1], [2, 3, 4, 5, 6]], p.config.LoaderConfig(workers=0), world
+        val, [[0, 1], [2, 3, 4, 5, 6]], p.config.LoaderConfig(num_workers=0), world
     )
     found = p.metrics.evaluate(net, batches, 2, p.data.Prepare(spec, None), nullcontext, world)
     assert (seen, net.training) == ([(True, False)] * 2, True)

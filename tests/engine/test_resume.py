@@ -75,7 +75,7 @@ def test_kill_at_a_file_operation_changes_nothing(
 def test_kill_of_one_of_two_ranks_ends_the_other_and_changes_nothing(
     tiny: MakePackage, tmp_path: Path
 ) -> None:
-    p, options = tiny(), ["--train.steps=600", "--train.eval_every=50", "--train.micro_batch=8"]
+    p, options = tiny(), ["--train.steps=600", "--train.eval_every=50", "--train.batch_size=8"]
     p.finish(tmp_path / "whole", *options, ranks=2)
     run = p.start(tmp_path / "killed", *options, ranks=2)
     while run.running() and len(checkpoints(tmp_path / "killed")) < 2:
@@ -98,9 +98,9 @@ def test_resume_in_the_middle_of_an_epoch_equals_one_run(
         f"--model.kind={kind}",
         "--train.steps=8",
         "--train.eval_every=4",
-        "--train.accumulate=2",
+        "--train.gradient_accumulation_steps=2",
     ]
-    options += ["--train.micro_batch=8", f"--loader.workers={workers}"]
+    options += ["--train.batch_size=8", f"--loader.num_workers={workers}"]
     p.train_here(tmp_path / "whole", *options)
     (tmp_path / "part/a/checkpoints").mkdir(parents=True)
     checkpoints(tmp_path / "whole")[0].rename(tmp_path / "part/a/checkpoints/step-00000004")

@@ -13,8 +13,8 @@ from matrix import EVERY
 from program import PROGRAMS, finish, run_in, started
 from warm import start_python
 
-STEPS = ["--train.steps=60", "--train.eval_every=20", "--log.every=5", "--train.micro_batch=8"]
-ENDLESS = ["--train.steps=1000000", "--train.eval_every=1000000", "--train.micro_batch=8"]
+STEPS = ["--train.steps=60", "--train.eval_every=20", "--log.every=5", "--train.batch_size=8"]
+ENDLESS = ["--train.steps=1000000", "--train.eval_every=1000000", "--train.batch_size=8"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 
 
@@ -143,11 +143,11 @@ def test_torchrun_starts_ranks_passes_a_signal_on_and_says_what_is_wrong(
     assert run.returncode != 0
     assert stderr.count(f"stopped at step {saved(tmp_path)['step']:,}") == 1
     wrong = run_in(
-        p.root, *launch, *arguments, "--train.micro_batch=1000", f"--run.dir={tmp_path}/b"
+        p.root, *launch, *arguments, "--train.batch_size=1000", f"--run.dir={tmp_path}/b"
     )
     said = {line for line in wrong.stderr.splitlines() if line.startswith("error: ")}
     assert len(said) == 1, "both ranks say it"
-    assert "is larger than the training set of 53: lower train.micro_batch" in said.pop()
+    assert "is larger than the training set of 53: lower train.batch_size" in said.pop()
     assert (
         json.loads((tmp_path / "a/config.json").read_text())["config"]["train"]["steps"] == 1000000
     )

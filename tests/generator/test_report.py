@@ -13,7 +13,7 @@ from trained import slow_project, start_training, train, train_row, write_run
 
 pytestmark = pytest.mark.slow
 ROWS = [train_row(10, 1.0), train_row(20, 2.0)]
-KEYS = {"lightning": ("data.workers", "trainer.val_check_interval")}
+KEYS = {"lightning": ("data.num_workers", "trainer.val_check_interval")}
 LOADED = {"img", "script", "link", "iframe", "object", "embed", "base"}
 
 
@@ -48,7 +48,7 @@ def check_page(page: Path) -> str:
 def test_bottlenecks_are_named(
     framework: str, project: Project, fastproj: Fastproj, tmp_path: Path
 ) -> None:
-    workers, every = KEYS.get(framework, ("loader.workers", "train.eval_every"))
+    workers, every = KEYS.get(framework, ("loader.num_workers", "train.eval_every"))
     original = project(framework, ENGINE_MODEL)
     for name, train_s, val_s, interval in (("loader", 0.06, 0.0, 40), ("validation", 0.0, 0.2, 10)):
         (tmp_path / name).mkdir()

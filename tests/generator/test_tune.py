@@ -27,8 +27,8 @@ if sys.argv[1] == "-c":
     sys.exit()
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv if "=" in word)
 lightning = "fit" in sys.argv
-names = ["data.batch_size", "trainer.accumulate_grad_batches", "data.workers"]
-names = names if lightning else ["train.micro_batch", "train.accumulate", "loader.workers"]
+names = ["data.batch_size", "trainer.accumulate_grad_batches", "data.num_workers"]
+names = names if lightning else ["train.batch_size", "train.gradient_accumulation_steps", "loader.num_workers"]
 batch, accumulate, workers = (int(given.get(name, 0)) for name in names)
 if "optim.typo" in given:
     sys.exit("error: unrecognized arguments: --optim.typo")
@@ -38,10 +38,10 @@ folder = given["trainer.logger.init_args.save_dir"] if lightning else given["run
 run = pathlib.Path(folder, "trial")
 run.mkdir()
 if lightning:
-    config = {"data": {"batch_size": batch, "workers": workers}, "trainer": {"accumulate_grad_batches": accumulate}}
+    config = {"data": {"batch_size": batch, "num_workers": workers}, "trainer": {"accumulate_grad_batches": accumulate}}
 else:
-    train = {"micro_batch": batch, "accumulate": accumulate, "global_batch": None}
-    config = {"train": train, "loader": {"workers": workers}, "optim": {"clip": 1.0}}
+    train = {"batch_size": batch, "gradient_accumulation_steps": accumulate, "global_batch_size": None}
+    config = {"train": train, "loader": {"num_workers": workers}, "optim": {"max_grad_norm": 1.0}}
 (run / "config.json").write_text(json.dumps({"config": config}))
 if workers:
     pathlib.Path("waits").touch()
@@ -55,7 +55,7 @@ time.sleep(600)
 With workers it writes no rows, and the file `waits`.
 """
 GIVEN = {
-    "pytorch": "--train.micro_batch={} --train.accumulate={}",
+    "pytorch": "--train.batch_size={} --train.gradient_accumulation_steps={}",
     "lightning": "--data.batch_size={} --trainer.accumulate_grad_batches={}",
 }
 
@@ -96,13 +96,15 @@ def test_tune_keeps_the_largest_micro_batch_that_fits(
     if framework == "lightning":
         assert found == {"data": {"batch_size": 32}, "trainer": {"accumulate_grad_batches": 2}}
     else:
-        assert found == {"train": {"micro_batch": 32, "accumulate": 2}}
+        assert found == {"train": {"batch_size": 32, "gradient_accumulation_steps": 2}}
     together = "# Together 1,600 samples per second instead of 800: 2.00 times as fast"
     assert re.search(f"^{together}", text, re.MULTILINE), "32 samples in the time of 16"
     assert re.search(
-        r"^#   train.micro_batch 64, train.accumulate 1: out of memory$", text, re.MULTILINE
+        r"^#   train.batch_size 64, train.gradient_accumulation_steps 1: out of memory$",
+        text,
+        re.MULTILINE,
     )
-    assert "train.micro_batch 8, train.accumulate 8: 0.50 times as fast" in text
+    assert "train.batch_size 8, train.gradient_accumulation_steps 8: 0.50 times as fast" in text
 
 
 @pytest.mark.slow
@@ -115,7 +117,8 @@ def test_tune_measures_a_real_training(
     options = ["--only", "batch", "--options", GIVEN[framework].format(64, 1)]
     done = fastproj("tune", *options, *QUICK, *PYTHON, cwd=folder)
     assert done.returncode == 0, done.stderr
-    line = r"^batch +train.micro_batch 32, train.accumulate 2: (\d+\.\d\d) times as fast .*, (not kept|kept)$"
+    wanted = "train.batch_size 32, train.gradient_accumulation_steps 2"
+    line = rf"^batch +{wanted}: (\d+\.\d\d) times as fast .*, (not kept|kept)$"
     measured = re.search(line, done.stdout, re.MULTILINE)
     assert measured, done.stdout
     if float(measured[1]) < 1:  # a busy machine may measure otherwise in one short round
@@ -138,7 +141,7 @@ def test_interrupted_tune_keeps_what_it_found_and_leaves_no_process(tmp_path: Pa
         _, errors = process.communicate()
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "fastproj: interrupted; what was found is kept"
-    assert tuned(folder) == {"train": {"micro_batch": 64, "accumulate": 1}}
+    assert tuned(folder) == {"train": {"batch_size": 64, "gradient_accumulation_steps": 1}}
     assert [process for process in Path("/proc").glob("[0-9]*/cwd") if _is(process, folder)] == []
 
 

@@ -18,9 +18,9 @@ FIXED = [
     "--config=configs/default.yaml",
     "--run.device=cpu",
     "--speed.precision=fp32",
-    "--loader.workers=0",
+    "--loader.num_workers=0",
 ]
-FIXED += ["--train.epochs=1", "--train.micro_batch=16", "--log.every=1", "--run.name=a"]
+FIXED += ["--train.epochs=1", "--train.batch_size=16", "--log.every=1", "--run.name=a"]
 """Options of all runs; later ones override them."""
 TIMES = {"seconds", "samples_per_second", "data_wait", "tflops", "mfu"}
 """What of a row of metrics differs between two equal runs."""

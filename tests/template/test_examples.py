@@ -50,7 +50,7 @@ def test_patch_applies_and_the_project_trains(
             project, sys.executable, str(ROOT / "examples" / example / prepare["prepare"])
         )
         assert done.returncode == 0, done.stderr
-    done = run_python(project, "-m", "proj.train", *SHORT, "--loader.workers=0")
+    done = run_python(project, "-m", "proj.train", *SHORT, "--loader.num_workers=0")
     assert done.returncode == 0, done.stderr
     assert "done after 4 steps" in done.stdout
 

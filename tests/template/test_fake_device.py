@@ -9,10 +9,14 @@ from program import PROGRAMS, Project
 from warm import run_python
 
 FIXED = ["--config=configs/default.yaml", "--speed.precision=fp32", "--speed.compile=off"]
-FIXED += ["--train.steps=2", "--train.eval_every=2", "--log.every=1", "--loader.workers=0"]
+FIXED += ["--train.steps=2", "--train.eval_every=2", "--log.every=1", "--loader.num_workers=0"]
 VARIANTS: list[list[str]] = [
     [],
-    ["--train.accumulate=2", "--optim.clip_value=0.1", "--optim.set_to_none=false"],
+    [
+        "--train.gradient_accumulation_steps=2",
+        "--optim.max_grad_value=0.1",
+        "--optim.set_to_none=false",
+    ],
 ]
 """Options of the engine, beside the defaults."""
 NEED_MORE = {

@@ -129,7 +129,7 @@ SHORTER = {
     "lstm": (TEXT, 3.1),
     "vae": (["--train.epochs=3"], 4.3),
     "diffusion": (["--train.epochs=4"], 0.95),
-    "bert": (["--train.steps=120", "--train.eval_every=120", "--train.micro_batch=16"], 0.5),
+    "bert": (["--train.steps=120", "--train.eval_every=120", "--train.batch_size=16"], 0.5),
 }
 """Shorter forms of recipes, and what they reach, but not with a tenth of the learning rate.
 

@@ -198,12 +198,12 @@ def test_bottlenecks_are_told_apart(tmp_path: Path) -> None:
             read(
                 tmp_path / name,
                 rows,
-                config={"loader": {"workers": 3}, "train": {"eval_every": 10}},
+                config={"loader": {"num_workers": 3}, "train": {"eval_every": 10}},
             )
         )
 
     neither = "Neither the loader nor validation is the bottleneck: data wait 9%, validation 9% of the time."
-    loader = "The loader is the bottleneck: data wait 38% of the training loop; try loader.workers 6 (now 3)."
+    loader = "The loader is the bottleneck: data wait 38% of the training loop; try loader.num_workers 6 (now 3)."
     validation = (
         "Validation, with its checkpoints, takes 50% of the time: raise train.eval_every (now 10)."
     )
@@ -243,18 +243,18 @@ def test_overfitting_and_divergence(tmp_path: Path) -> None:
 
 def test_small_batch_is_named_if_only_the_batch_differs(tmp_path: Path) -> None:
     def runs(name: str, **other: Any) -> list[Run]:
-        slow = write_run(tmp_path / name / "small", ROWS, {"train": {"micro_batch": 64}})
+        slow = write_run(tmp_path / name / "small", ROWS, {"train": {"batch_size": 64}})
         rows = [
             row | ({"samples_per_second": 2000.0} if row["split"] == "train" else {})
             for row in ROWS
         ]
-        fast = write_run(tmp_path / name / "large", rows, {"train": {"micro_batch": 512}} | other)
+        fast = write_run(tmp_path / name / "large", rows, {"train": {"batch_size": 512}} | other)
         return read_runs([slow, fast])
 
     both = runs("a")
     assert compare(both, differing(both))[-2:] == [
         "large trains 3.1 times as many samples per second as small.",
-        "The small batch is the bottleneck of small: only train.micro_batch differs.",
+        "The small batch is the bottleneck of small: only train.batch_size differs.",
     ]
     both = runs("b", speed={"compile": "model"})
     assert (

@@ -68,11 +68,11 @@ def _bottlenecks(run: Run) -> list[str]:
     validation = times.get(VALIDATE, 0.0) / sum(times.values())
     findings = []
     if waits >= MOST_WAIT:
-        workers = run.option("loader.workers")
+        workers = run.option("loader.num_workers")
         more = 2 * workers if isinstance(workers, int) and workers else 4
         findings.append(
             f"The loader is the bottleneck: data wait {waits:.0%} of the training loop; "
-            f"try {run.names.name('loader.workers')} {more} (now {workers})."
+            f"try {run.names.name('loader.num_workers')} {more} (now {workers})."
         )
     if validation >= MOST_VALIDATION:
         every = run.option("train.eval_every") or "each epoch"
@@ -129,7 +129,7 @@ def compare(runs: list[Run], differing: dict[str, list[str]]) -> list[str]:
     if speeds[fast] > 1.2 * speeds[slow]:
         ratio = f"{speeds[fast] / speeds[slow]:.1f} times as many samples per second"
         findings.append(f"{fast.name} trains {ratio} as {slow.name}.")
-        batch = "train.micro_batch"
+        batch = "train.batch_size"
         only_it_differs = list(differing) == [slow.names.name(batch)]
         if only_it_differs and fast.option(batch) > slow.option(batch):
             reason = f"only {slow.names.name(batch)} differs"

@@ -60,9 +60,9 @@ class Setting:
             "channels_last": _each("speed.channels_last", switch if self.convolves() else []),
             "compile": _each("speed.compile", ["model", "off"]),
             "batch": self._batches(),
-            "workers": _each("loader.workers", [*workers, most]),
+            "workers": _each("loader.num_workers", [*workers, most]),
             "prefetch": _each(
-                "loader.prefetch_factor", [4, 8] if self.value("loader.workers", kept) else []
+                "loader.prefetch_factor", [4, 8] if self.value("loader.num_workers", kept) else []
             ),
             "pinning": _each("loader.pin_memory", switch if self.on_gpu else []),
             "cache": [
@@ -71,21 +71,21 @@ class Setting:
             "lr": [],
         }
 
-    def accumulated(self, micro_batch: int) -> Options:
+    def accumulated(self, batch_size: int) -> Options:
         """Return the options for a micro-batch that keep the global batch of the recipe."""
         options: Options = {
-            "train.micro_batch": micro_batch,
-            "train.accumulate": self.batch() // micro_batch,
+            "train.batch_size": batch_size,
+            "train.gradient_accumulation_steps": self.batch() // batch_size,
         }
-        if self.value("train.global_batch", {}) is not None:
-            options["train.global_batch"] = None
+        if self.value("train.global_batch_size", {}) is not None:
+            options["train.global_batch_size"] = None
         return options
 
     def _batches(self) -> list[Options]:
         """Halve the samples of a step and rank, down to half of the recipe's micro-batch."""
         size = self.batch()
         batches = []
-        while size >= max(self.value("train.micro_batch", {}) // 2, 1):
+        while size >= max(self.value("train.batch_size", {}) // 2, 1):
             if self.batch() % size == 0:
                 batches.append(self.accumulated(size))
             size //= 2
@@ -93,10 +93,12 @@ class Setting:
 
     def batch(self) -> int:
         """Return the samples of a step and rank."""
-        total = self.value("train.global_batch", {})
+        total = self.value("train.global_batch_size", {})
         if total:
             return int(total) // self.processes
-        return int(self.value("train.micro_batch", {}) * self.value("train.accumulate", {}))
+        return int(
+            self.value("train.batch_size", {}) * self.value("train.gradient_accumulation_steps", {})
+        )
 
     def _precisions(self) -> list[str]:
         if self.machine.device != "cuda":

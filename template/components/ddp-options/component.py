@@ -47,10 +47,10 @@ class DdpOptions(Component):
         if self.cfg.sync_batchnorm and device.type not in ("cuda", "xpu"):
             where = f"torch synchronizes BatchNorm on GPUs only, not on the {device}"
             self.cfg.refuse("sync_batchnorm", where)
-        micro_batches = cfg.train.micro_batches(self.world.size)
+        micro_batches = cfg.train.accumulation_steps(self.world.size)
         if self.cfg.static_graph and micro_batches > 1:
             why = f"DDP does not support it with steps of {micro_batches} micro-batches"
-            self.cfg.refuse("static_graph", f"{why}: set train.accumulate=1")
+            self.cfg.refuse("static_graph", f"{why}: set train.gradient_accumulation_steps=1")
 
     def parallelize(self, model: nn.Module, cfg: BaseConfig) -> Parallel | None:
         if self.world.size == 1:

@@ -22,7 +22,11 @@ RUNS = {
 }
 REFUSED = {
     "sync": (ENABLED, "--ddp_options.sync_batchnorm=true"),
-    "accumulate": (ENABLED, "--ddp_options.static_graph=true", "--train.accumulate=2"),
+    "accumulate": (
+        ENABLED,
+        "--ddp_options.static_graph=true",
+        "--train.gradient_accumulation_steps=2",
+    ),
 }
 
 

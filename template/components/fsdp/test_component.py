@@ -16,7 +16,7 @@ from ..evaluate import evaluate_run
 from . import support
 from .support import CPU, equal, parameters, rows, state, train_here
 
-SAME = ("--train.global_batch=16", "--optim.eps=1e-4")
+SAME = ("--train.global_batch_size=16", "--optim.eps=1e-4")
 FSDP = (*SAME, "--fsdp.enabled=true")
 
 

@@ -113,7 +113,7 @@ class Metrics(Component):
         self.batches = 0
         self.collection = None
         self.class_counts = 0
-        _, counted = val_batches(self.samples, run.plan.micro_batch, run.world)
+        _, counted = val_batches(self.samples, run.plan.batch_size, run.world)
         hook = torch.compiler.disable(partial(self._add_batch, counted))
         handle = run.model.register_forward_hook(hook, with_kwargs=True)
         try:

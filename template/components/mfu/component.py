@@ -102,7 +102,7 @@ class Mfu(Component):
     def wrap_step(self, run: Run, step: Step) -> Step:
         def compute_gradients(batch: Any, loss_weight: float, is_last: bool) -> Metrics:
             if self.copy is not None:
-                self.flops = self._count(self.copy, batch) * run.plan.accumulate
+                self.flops = self._count(self.copy, batch) * run.plan.accumulation_steps
                 self.copy = None
             return step.compute_gradients(batch, loss_weight, is_last)
 
@@ -110,7 +110,9 @@ class Mfu(Component):
 
     def on_log(self, run: Run, row: dict[str, float]) -> None:
         if self.flops:
-            row["tflops"] = self.flops * row["samples_per_second"] / run.plan.global_batch / 1e12
+            row["tflops"] = (
+                self.flops * row["samples_per_second"] / run.plan.global_batch_size / 1e12
+            )
             if self.peak:
                 row["mfu"] = row["tflops"] / self.peak
 

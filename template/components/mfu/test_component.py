@@ -17,7 +17,7 @@ from ..metrics import compute_loss
 from ..model import build
 from .support import rows, train_here
 
-ON = ("--mfu.enabled=true", "--train.accumulate=2")
+ON = ("--mfu.enabled=true", "--train.gradient_accumulation_steps=2")
 
 
 def test_flops_are_those_of_the_real_model_and_training_does_not_change(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_flops_are_those_of_the_real_model_and_training_does_not_change(tmp_path
         train_here(tmp_path / "with", *ON)
     ((flops, expected),) = totals
     assert flops == pytest.approx(expected, rel=0.01)
-    train_here(tmp_path / "without", "--train.accumulate=2")
+    train_here(tmp_path / "without", "--train.gradient_accumulation_steps=2")
     counted = rows(tmp_path / "with", "train")
     assert all(row.pop("tflops") > 0 for row in counted)
     assert counted == rows(tmp_path / "without", "train")

@@ -80,7 +80,7 @@ class Oom(Component):
                 return step.compute_gradients(batch, loss_weight, is_last)
             # a resumed run has made no failed attempt
             seed_batch(run.world, run.cfg.run.seed, run.step, micro)
-            count = run.plan.micro_batch
+            count = run.plan.batch_size
             total: dict[str, tuple[Any, ...]] = {}
             for begin in range(0, count, self.size):
                 end = min(begin + self.size, count)
@@ -115,7 +115,7 @@ class Oom(Component):
         return step._replace(compute_gradients=compute_gradients)
 
     def _halve(self, run: Run) -> None:
-        before = self.size or run.plan.micro_batch
+        before = self.size or run.plan.batch_size
         size = before // 2
         if size < self.smallest:
             raise UserError(f"out of memory with {before} samples: use a smaller model")

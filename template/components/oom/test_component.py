@@ -17,7 +17,7 @@ from ..metrics import compute_loss
 from ..model import build
 from .support import rows, state, train_here
 
-OOM = ["--oom.enabled=true", "--train.micro_batch=12", "--train.accumulate=2"]
+OOM = ["--oom.enabled=true", "--train.batch_size=12", "--train.gradient_accumulation_steps=2"]
 OOM += ["--optim.eps=1e-4", "--train.steps=6"]
 
 

@@ -17,7 +17,7 @@ ON = (
     "--profiler.enabled=true",
     "--profiler.skip=3",
     "--profiler.steps=4",
-    "--train.accumulate=2",
+    "--train.gradient_accumulation_steps=2",
 )
 
 

@@ -64,14 +64,14 @@ class Streams(Component):
         return self.stream
 
     def on_train_start(self, run: Run) -> None:
-        self.stream.micro_batch = run.plan.micro_batch
+        self.stream.batch_size = run.plan.batch_size
         self.stream.seed = run.cfg.run.seed
 
     def on_step_end(self, run: Run) -> None:
-        for _ in range(run.plan.accumulate):
+        for _ in range(run.plan.accumulation_steps):
             number, state = self.stream.loaded.popleft()
             self.stream.changed[number] = state
-        self.stream.consumed += run.plan.accumulate * self.world.size
+        self.stream.consumed += run.plan.accumulation_steps * self.world.size
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the readers of all ranks, as one string also if it is sharded."""
@@ -106,7 +106,7 @@ class Stream:
         self.dataset = dataset
         self.cfg = cfg
         self.world = world
-        self.micro_batch = 1
+        self.batch_size = 1
         self.seed = 0
         self.consumed = 0
         self.states: list[str] = []
@@ -137,7 +137,7 @@ class Stream:
         while workers > 1 and readers % (ranks * workers):
             workers -= 1
         if self.cfg.split == "dataset" and readers != ranks * max(workers, 1):
-            needed = f"use {readers} ranks x loader.workers, as when the run began"
+            needed = f"use {readers} ranks x loader.num_workers, as when the run began"
             raise UserError(f"streams.split is dataset: {needed}")
         loader = DataLoader(
             Batches(self),
@@ -183,7 +183,7 @@ class Batches(IterableDataset[Any]):
             samples[number] = iter(readers[number])
         to_batch = collate_fn(stream.dataset) or collate
         for number, reader in cycle(readers.items()):
-            batch = to_batch(list(islice(samples[number], stream.micro_batch)))
+            batch = to_batch(list(islice(samples[number], stream.batch_size)))
             yield batch, number, json.dumps(reader.state_dict())
 
     def _reader(self, number: int) -> Any:

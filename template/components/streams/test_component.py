@@ -70,7 +70,7 @@ def test_stream_is_read_in_order_again_and_again(tmp_path: Path) -> None:
 
 
 def test_stopped_run_continues_with_the_next_sample(tmp_path: Path) -> None:
-    options = ("--train.accumulate=2", "--streams.readers=3")
+    options = ("--train.gradient_accumulation_steps=2", "--streams.readers=3")
     train_on_stream(tmp_path / "whole", *options)
     with at_step(3, ask_to_stop), pytest.raises(Stopped):
         train_on_stream(tmp_path / "stopped", *options)

@@ -48,9 +48,9 @@ class TrainConfig(Section):
     """Passes over the training data; may be a fraction."""
     steps: int | None = within("[1, inf)", None)
     """Optimizer steps; overrides `epochs`."""
-    micro_batch: int = within("[1, inf)", 128)
+    batch_size: int = within("[1, inf)", 128)
     """Samples per forward pass and process."""
-    accumulate: int = within("[1, inf)", 1)
+    gradient_accumulation_steps: int = within("[1, inf)", 1)
     """Micro-batches per optimizer step: `gradient_accumulation_steps` of Accelerate."""
     eval_every: int | None = within("[1, inf)", None)
     """Optimizer steps between validations, with a checkpoint each; null for once per epoch."""
@@ -60,7 +60,7 @@ class TrainConfig(Section):
 class LoaderConfig(Section):
     """Options of torch's DataLoader."""
 
-    workers: int | Literal["auto"] = within("[0, 256]", "auto")
+    num_workers: int | Literal["auto"] = within("[0, 256]", "auto")
     """Loader processes per process.
 
     auto: 0 for data in memory and on CPUs, else one per core, at most 8.
@@ -83,7 +83,7 @@ class OptimConfig(Section):
     """AdamW's beta2; 1cycle moves beta1 between 0.85 and 0.95."""
     eps: float = within("(0, 1)", 1e-8)
     """AdamW's epsilon."""
-    clip: float | None = within("(0, inf)", 1.0)
+    max_grad_norm: float | None = within("(0, inf)", 1.0)
     """Maximum global gradient norm; null for off."""
     pct_start: float = within("(0, 1)", 0.3)
     """1cycle: fraction of the steps in which the learning rate rises."""

@@ -21,8 +21,8 @@ from .errors import UserError
 class Plan:
     """How the samples are divided into micro-batches, optimizer steps and epochs."""
 
-    accumulate: int
-    global_batch: int
+    accumulation_steps: int
+    global_batch_size: int
     steps_per_epoch: int
     """Whole global batches in an epoch; the remaining samples are skipped, others in each epoch."""
     total_steps: int
@@ -36,15 +36,15 @@ class Plan:
         processes: int,
     ) -> "Plan":
         """Compute the number of steps; refuse a global batch that does not fit."""
-        global_batch = cfg.micro_batch * cfg.accumulate * processes
-        if global_batch > samples:
-            batch = f"the global batch of {global_batch} samples"
+        global_batch_size = cfg.batch_size * cfg.gradient_accumulation_steps * processes
+        if global_batch_size > samples:
+            batch = f"the global batch of {global_batch_size} samples"
             too_large = f"{batch} is larger than the training set of {samples}"
-            raise UserError(f"{too_large}: lower train.micro_batch")
-        per_epoch = samples // global_batch
+            raise UserError(f"{too_large}: lower train.batch_size")
+        per_epoch = samples // global_batch_size
         return cls(
-            accumulate=cfg.accumulate,
-            global_batch=global_batch,
+            accumulation_steps=cfg.gradient_accumulation_steps,
+            global_batch_size=global_batch_size,
             steps_per_epoch=per_epoch,
             total_steps=cfg.steps or math.ceil(cfg.epochs * per_epoch),
             eval_every=cfg.eval_every or per_epoch,
@@ -61,10 +61,10 @@ def train_loader(
     plan: Plan,
 ) -> DataLoader[Any]:
     """Return a loader of an epoch, whose order Accelerate replaces by one of the seed."""
-    whole = plan.steps_per_epoch * plan.global_batch
+    whole = plan.steps_per_epoch * plan.global_batch_size
     return DataLoader(
         dataset,
-        batch_size=cfg.train.micro_batch,
+        batch_size=cfg.train.batch_size,
         sampler=RandomSampler(dataset, num_samples=whole),
         drop_last=True,
         **_options(dataset, cfg),
@@ -77,7 +77,7 @@ def val_loader(
     processes: int,
 ) -> DataLoader[Any]:
     """Return a loader of each sample once, in equally many batches per process."""
-    batches = even_batches(len(dataset), cfg.train.micro_batch, processes)
+    batches = even_batches(len(dataset), cfg.train.batch_size, processes)
     return DataLoader(dataset, batch_sampler=batches, **_options(dataset, cfg))
 
 
@@ -87,10 +87,10 @@ def endless(
     """Yield the batches of all epochs, each with its number in its optimizer step."""
     epoch, done = divmod(first_step, plan.steps_per_epoch)
     prepared.set_epoch(epoch)
-    rest = accelerator.skip_first_batches(prepared, done * plan.accumulate)
+    rest = accelerator.skip_first_batches(prepared, done * plan.accumulation_steps)
     while True:
         for number, batch in enumerate(rest):
-            yield number % plan.accumulate, batch
+            yield number % plan.accumulation_steps, batch
         epoch += 1
         prepared.set_epoch(epoch)
         rest = prepared
@@ -132,7 +132,7 @@ def collate(batch: Any) -> Any:
 def _options(dataset: Any, cfg: Config) -> dict[str, Any]:
     """Return the options that both loaders have."""
     on_gpu = cfg.run.device != "cpu" and torch.accelerator.is_available()
-    workers = cfg.loader.workers
+    workers = cfg.loader.num_workers
     if workers == "auto":
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         cores = max(1, min(8, (os.cpu_count() or 1) // here))

@@ -76,7 +76,7 @@ def train(cfg: Config) -> dict[str, float]:
         f"{folder}: {count(model):,} parameters on {processes} x {accelerator.device.type}, "
         f"mixed precision {accelerator.mixed_precision}\n"
         f"{len(train_set):,} training samples, {len(val_set):,} validation samples, "
-        f"global batch {plan.global_batch:,}, steps {progress.step:,} to {plan.total_steps:,}"
+        f"global batch {plan.global_batch_size:,}, steps {progress.step:,} to {plan.total_steps:,}"
     )
     bar = tqdm(
         total=plan.total_steps,
@@ -125,7 +125,7 @@ def train(cfg: Config) -> dict[str, float]:
                 loss, metrics = compute_loss(model, batch)
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
-                    grad_norm = clip(accelerator, model, cfg.optim.clip)
+                    grad_norm = clip(accelerator, model, cfg.optim.max_grad_norm)
                 optimizer.step()
                 optimizer.zero_grad()
             means.add(metrics)
@@ -145,7 +145,7 @@ def train(cfg: Config) -> dict[str, float]:
             row = means.read()  # waits for the device, as do the next lines
             row |= {"grad_norm": grad_norm.item(), "lr": lr}
             check_finite(row, progress.step, is_fp16)
-            log("train", row | clock.read(cfg.train.micro_batch * processes))
+            log("train", row | clock.read(cfg.train.batch_size * processes))
             should_stop = accelerator.check_trigger()
             if should_validate or should_stop:
                 checkpoint.save(

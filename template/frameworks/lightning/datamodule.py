@@ -24,7 +24,7 @@ class Data(LightningDataModule):
         self,
         source: data.DataConfig,
         batch_size: int = 128,
-        workers: int = 0,
+        num_workers: int = 0,
         pin_memory: bool = True,
     ) -> None:
         """Keep the options.
@@ -32,13 +32,13 @@ class Data(LightningDataModule):
         Args:
             source: The options of data.py.
             batch_size: Samples per forward pass and rank.
-            workers: Loader processes per rank. 0 for data in memory; about 4 per GPU for files.
+            num_workers: Loader processes per rank. 0 for data in memory; about 4 per GPU for files.
             pin_memory: Use page-locked host memory, so that copies to a GPU are asynchronous.
         """
         super().__init__()
         self.source = source
         self.batch_size = batch_size
-        self.workers = workers
+        self.num_workers = num_workers
         self.pin_memory = pin_memory
         self.seed = torch.initial_seed()  # that of `seed_everything`
 
@@ -56,12 +56,12 @@ class Data(LightningDataModule):
         samples = self.splits[0]
         ranks = self.trainer.world_size
         accumulate = self.trainer.accumulate_grad_batches
-        global_batch = self.batch_size * accumulate * ranks
-        if global_batch > len(samples):
+        global_batch_size = self.batch_size * accumulate * ranks
+        if global_batch_size > len(samples):
             too_large = f"is larger than the training set of {len(samples)}: lower data.batch_size"
-            raise UserError(f"the global batch of {global_batch} samples {too_large}")
+            raise UserError(f"the global batch of {global_batch_size} samples {too_large}")
 
-        shape = (len(samples) // global_batch * accumulate, ranks, self.batch_size)
+        shape = (len(samples) // global_batch_size * accumulate, ranks, self.batch_size)
         sampler = TrainSampler(len(samples), shape, self.trainer.global_rank, self.seed)
         options = self.options(samples)
         loader = TrainLoader(samples, batch_size=self.batch_size, sampler=sampler, **options)
@@ -97,8 +97,8 @@ class Data(LightningDataModule):
     def options(self, samples: Any) -> dict[str, Any]:
         """Return the options of every loader."""
         return {
-            "num_workers": self.workers,
-            "persistent_workers": self.workers > 0,
+            "num_workers": self.num_workers,
+            "persistent_workers": self.num_workers > 0,
             "pin_memory": self.pin_memory and torch.accelerator.is_available(),
             "collate_fn": collate_fn(samples) or collate,
         }

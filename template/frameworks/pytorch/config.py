@@ -51,12 +51,12 @@ class TrainConfig(Section):
     """Passes over the training data; may be a fraction."""
     steps: int | None = within("[1, inf)", None)
     """Optimizer steps; overrides `epochs`."""
-    micro_batch: int = within("[1, inf)", 128)
+    batch_size: int = within("[1, inf)", 128)
     """Samples per forward pass and rank."""
-    accumulate: int = within("[1, inf)", 1)
-    """Micro-batches per optimizer step: the global batch is ranks x micro_batch x accumulate."""
-    global_batch: int | None = within("[1, inf)", None)
-    """Samples per optimizer step over all ranks; overrides `accumulate`."""
+    gradient_accumulation_steps: int = within("[1, inf)", 1)
+    """Micro-batches per optimizer step; the global batch is ranks x batch_size x this."""
+    global_batch_size: int | None = within("[1, inf)", None)
+    """Samples per optimizer step over all ranks; overrides `gradient_accumulation_steps`."""
     eval_every: int | None = within("[1, inf)", None)
     """Optimizer steps between validations, with a checkpoint each; null for once per epoch."""
     monitor: str = "loss"
@@ -64,21 +64,23 @@ class TrainConfig(Section):
     monitor_mode: Literal["min", "max"] = "min"
     """Whether a lower or a higher value of `monitor` is better."""
 
-    def micro_batches(self, ranks: int) -> int:
+    def accumulation_steps(self, ranks: int) -> int:
         """Return the micro-batches of a rank per optimizer step."""
-        if self.global_batch is None:
-            return self.accumulate
-        at_once = self.micro_batch * ranks
-        if self.global_batch % at_once:
-            self.refuse("global_batch", f"it must be a multiple of micro_batch x ranks = {at_once}")
-        return self.global_batch // at_once
+        if self.global_batch_size is None:
+            return self.gradient_accumulation_steps
+        at_once = self.batch_size * ranks
+        if self.global_batch_size % at_once:
+            self.refuse(
+                "global_batch_size", f"it must be a multiple of batch_size x ranks = {at_once}"
+            )
+        return self.global_batch_size // at_once
 
 
 @dataclass(frozen=True)
 class LoaderConfig(Section):
     """Loading samples and copying them to the device."""
 
-    workers: int | Literal["auto"] = within("[0, 256]", "auto")
+    num_workers: int | Literal["auto"] = within("[0, 256]", "auto")
     """Loader processes per rank.
 
     auto: 0 for data in memory, else one per core of the rank, at most 32.
@@ -113,10 +115,10 @@ class OptimConfig(Section):
     """Update all parameters in one kernel."""
     set_to_none: bool = True
     """Set gradients to None after a step instead of filling them with zeros."""
-    clip: float | None = within("(0, inf)", 1.0)
+    max_grad_norm: float | None = within("(0, inf)", 1.0)
     """Maximum global gradient norm; null for off."""
-    clip_value: float | None = within("(0, inf)", None)
-    """Maximum absolute value of each gradient element, applied before `clip`; null for off."""
+    max_grad_value: float | None = within("(0, inf)", None)
+    """Maximum absolute value of each gradient element, applied before `max_grad_norm`; null for off."""
     pct_start: float = within("(0, 1)", 0.3)
     """1cycle: fraction of the steps in which the learning rate rises."""
     div_factor: float = within("[1, inf)", 10.0)
@@ -190,10 +192,12 @@ class BaseConfig:
 
     def check_cuda_graphs(self, ranks: int) -> None:
         """Refuse CUDA graphs of torch.compile where gradients are kept for the next micro-batch."""
-        keeps = self.train.micro_batches(ranks) > 1 or not self.optim.set_to_none
+        keeps = self.train.accumulation_steps(ranks) > 1 or not self.optim.set_to_none
         if self.speed.has_cuda_graphs and keeps:
             problem = "its CUDA graphs overwrite gradients that are kept"
-            other = "use default or max-autotune-no-cudagraphs, or train.accumulate=1"
+            other = (
+                "use default or max-autotune-no-cudagraphs, or train.gradient_accumulation_steps=1"
+            )
             self.speed.refuse("compile_mode", f"{problem}: {other} and optim.set_to_none=true")
 
 

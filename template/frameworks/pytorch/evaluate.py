@@ -39,7 +39,7 @@ def evaluate_run(folder: Path, world: World, split: str = "val") -> dict[str, fl
         samples = load_test_split(data, cfg.data)
     _, autocast, _ = precision.setup(cfg.speed, world.device)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
-    indices, num_batches = loader.val_batches(len(samples), cfg.train.micro_batch, world)
+    indices, num_batches = loader.val_batches(len(samples), cfg.train.batch_size, world)
     components = build_components(cfg, world)
     needs_gradients = components.need_gradients_in_validation(net)
     with closing(loader.Loader(samples, indices, cfg.loader, world)) as batches:

@@ -23,9 +23,9 @@ class BatchPlan:
     """How the samples are divided into micro-batches, optimizer steps and epochs."""
 
     samples: int
-    micro_batch: int
-    accumulate: int
-    global_batch: int
+    batch_size: int
+    accumulation_steps: int
+    global_batch_size: int
     steps_per_epoch: int
     """Whole global batches in an epoch; the remaining samples are skipped, others in each epoch."""
     total_steps: int
@@ -39,19 +39,19 @@ class BatchPlan:
         ranks: int,
     ) -> "BatchPlan":
         """Compute the number of steps; refuse a global batch that does not fit."""
-        accumulate = cfg.micro_batches(ranks)
-        global_batch = cfg.micro_batch * ranks * accumulate
-        if global_batch > samples:
+        accumulation_steps = cfg.accumulation_steps(ranks)
+        global_batch_size = cfg.batch_size * ranks * accumulation_steps
+        if global_batch_size > samples:
             raise UserError(
-                f"the global batch of {global_batch} samples is larger than the training set of "
-                f"{samples}: lower train.micro_batch"
+                f"the global batch of {global_batch_size} samples is larger than the training set of "
+                f"{samples}: lower train.batch_size"
             )
-        per_epoch = samples // global_batch
+        per_epoch = samples // global_batch_size
         return cls(
             samples=samples,
-            micro_batch=cfg.micro_batch,
-            accumulate=accumulate,
-            global_batch=global_batch,
+            batch_size=cfg.batch_size,
+            accumulation_steps=accumulation_steps,
+            global_batch_size=global_batch_size,
             steps_per_epoch=per_epoch,
             total_steps=cfg.steps or math.ceil(cfg.epochs * per_epoch),
             eval_every=cfg.eval_every or per_epoch,
@@ -80,15 +80,15 @@ def train_batches(
             epoch = step // plan.steps_per_epoch
             generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
             order = torch.randperm(plan.samples, generator=generator)
-        first = step % plan.steps_per_epoch * plan.global_batch
-        for micro in range(plan.accumulate):
-            begin = first + (micro * world.size + world.rank) * plan.micro_batch
-            yield order[begin : begin + plan.micro_batch].tolist()
+        first = step % plan.steps_per_epoch * plan.global_batch_size
+        for micro in range(plan.accumulation_steps):
+            begin = first + (micro * world.size + world.rank) * plan.batch_size
+            yield order[begin : begin + plan.batch_size].tolist()
 
 
 def val_batches(
     samples: int,
-    micro_batch: int,
+    batch_size: int,
     world: World,
 ) -> tuple[list[list[int]], int]:
     """Return the indices of each validation batch of this rank, and how many of the batches count.
@@ -101,14 +101,14 @@ def val_batches(
         raise UserError(f"{few}: use fewer ranks")
     own = range(world.rank, samples, world.size)
     batches = [
-        list(own[begin : begin + micro_batch])
+        list(own[begin : begin + batch_size])
         for begin in range(
             0,
             len(own),
-            micro_batch,
+            batch_size,
         )
     ]
-    most = math.ceil(math.ceil(samples / world.size) / micro_batch)
+    most = math.ceil(math.ceil(samples / world.size) / batch_size)
     return batches + [[0]] * (most - len(batches)), len(batches)
 
 
@@ -227,8 +227,8 @@ def choose_workers(
     device: torch.device,
 ) -> tuple[int, str]:
     """Return the number of loader processes, and why if the config leaves it open."""
-    if cfg.workers != "auto":
-        return cfg.workers, ""
+    if cfg.num_workers != "auto":
+        return cfg.num_workers, ""
     if is_in_memory(dataset):
         return 0, "0 workers: the data are in memory"
     cores = os.cpu_count() or 1

@@ -60,13 +60,13 @@ class Log:
         parameters = sum(parameter.numel() for parameter in run.model.parameters())
         samples = len(train_loader.dataset)
         val_samples = len(val_loader.dataset)
-        batches = f"{plan.micro_batch} x {plan.accumulate} micro-batches per rank"
+        batches = f"{plan.batch_size} x {plan.accumulation_steps} micro-batches per rank"
         self.print(
             f"{run.folder}: {model} with {parameters:,} parameters on {run.world.size} x "
             f"{device.type}, {precision}",
             f"{samples:,} training samples, {val_samples:,} validation samples, "
             f"{plan.total_steps:,} steps",
-            f"global batch {plan.global_batch:,}, {batches}",
+            f"global batch {plan.global_batch_size:,}, {batches}",
             f"{type(run.optimizer).__name__}, peak learning rate {peak_lr:.4g}, "
             f"from step {run.step:,}",
         )
@@ -74,7 +74,7 @@ class Log:
             self.print(explain_device(device))
         if run.cfg.speed.precision == "auto":
             self.print(f"{precision}: {best(device).reason}")
-        if run.cfg.loader.workers == "auto":
+        if run.cfg.loader.num_workers == "auto":
             self.print(train_loader.reason)
 
     def print(self, *lines: str) -> None:
@@ -92,7 +92,7 @@ class Log:
     def speed(self) -> dict[str, float]:
         """Return samples per second since the last row, and the share of waiting for batches."""
         seconds = time.perf_counter() - self.interval_start
-        samples = (self.run.step - self.interval_step) * self.run.plan.global_batch
+        samples = (self.run.step - self.interval_step) * self.run.plan.global_batch_size
         return {
             "samples_per_second": round(samples / seconds, 1),
             "data_wait": round(self.waited / seconds, 4),

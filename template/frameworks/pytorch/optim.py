@@ -83,7 +83,7 @@ class OneCycle:
 
     def __init__(self, cfg: OptimConfig, plan: BatchPlan) -> None:
         self.cfg = cfg
-        ratio = plan.global_batch / cfg.base_batch
+        ratio = plan.global_batch_size / cfg.base_batch
         scale = {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}
         self.peak = cfg.lr * scale[cfg.lr_scaling]
         initial = self.peak / cfg.div_factor

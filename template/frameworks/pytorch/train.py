@@ -41,7 +41,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     val_set = components.wrap_dataset(val_set)
     plan = loader.BatchPlan.make(cfg.train, len(train_set), world.size)
     prepare = data.Prepare(spec, cfg.data).to(world.device)
-    val_indices, num_val_batches = loader.val_batches(len(val_set), plan.micro_batch, world)
+    val_indices, num_val_batches = loader.val_batches(len(val_set), plan.batch_size, world)
     val_loader = loader.Loader(val_set, val_indices, cfg.loader, world)
 
     # Model. `model` has the weights and names of a checkpoint; `net`, which is called, may be DDP
@@ -95,7 +95,7 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
     def update_weights() -> Tensor:
         """Unscale, clip, update and reset the gradients; return their norm before clipping."""
         scaler.unscale_(optimizer)
-        grad_norm = optim.clip(parameters, cfg.optim.clip, cfg.optim.clip_value)
+        grad_norm = optim.clip(parameters, cfg.optim.max_grad_norm, cfg.optim.max_grad_value)
         scaler.step(optimizer)  # fp16: does nothing if a gradient is not finite
         scaler.update()
         scaler.count(grad_norm)
@@ -133,13 +133,13 @@ def train(cfg: Config, world: World | None = None) -> dict[str, float]:
         gc.freeze()  # the garbage collector skips what exists now
 
         while not run.is_over:
-            for micro in range(plan.accumulate):
+            for micro in range(plan.accumulation_steps):
                 loaded = log.wait_for(batches)
                 # Random numbers follow from the step, so that a resumed run draws the same ones.
                 generator = distributed.seed_batch(world, cfg.run.seed, run.step, micro)
                 batch = prepare(loaded, True, generator)
-                is_last = micro == plan.accumulate - 1
-                meter.add(step.compute_gradients(batch, 1 / plan.accumulate, is_last))
+                is_last = micro == plan.accumulation_steps - 1
+                meter.add(step.compute_gradients(batch, 1 / plan.accumulation_steps, is_last))
 
             lr = schedule.set(optimizer, run.step - run.skipped_steps)
             grad_norm = step.update_weights()

@@ -86,10 +86,10 @@ def test_accumulated_micro_batches_equal_one_batch(
     train_here(
         tmp_path / "small",
         *options,
-        "--train.micro_batch=3",
-        "--train.accumulate=3",
+        "--train.batch_size=3",
+        "--train.gradient_accumulation_steps=3",
     )
-    train_here(tmp_path / "large", *options, "--train.micro_batch=9")
+    train_here(tmp_path / "large", *options, "--train.batch_size=9")
     check_close(
         tmp_path / "small",
         tmp_path / "large",
@@ -145,7 +145,7 @@ def test_loss_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
 
 def test_two_processes_that_stop_and_resume_equal_one_that_accumulates(tmp_path: Path) -> None:
     """But for BatchNorm in validation: with two processes, it has the statistics of one."""
-    train_here(tmp_path / "one", *RANKS, "--train.accumulate=2")
+    train_here(tmp_path / "one", *RANKS, "--train.gradient_accumulation_steps=2")
     for _ in ("stops", "resumes"):
         support.run_program("test_train", tmp_path, ranks=2)
     for rank in (0, 1):

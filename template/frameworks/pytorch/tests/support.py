@@ -24,8 +24,8 @@ from ..optim import OneCycle
 from ..train import train
 
 CPU = World(0, 1, torch.device("cpu"))
-SMALL = ["--run.name=first", "--run.device=cpu", "--speed.precision=fp32", "--loader.workers=0"]
-SMALL += ["--train.micro_batch=4", "--train.steps=12", "--train.eval_every=4", "--log.every=2"]
+SMALL = ["--run.name=first", "--run.device=cpu", "--speed.precision=fp32", "--loader.num_workers=0"]
+SMALL += ["--train.batch_size=4", "--train.steps=12", "--train.eval_every=4", "--log.every=2"]
 # Sums depend on the number of threads, also in the programs that tests start.
 if os.environ.setdefault("OMP_NUM_THREADS", "1") == "1":
     torch.set_num_threads(1)

@@ -50,7 +50,7 @@ def test_ordinary_datasets_become_batches(
         Loader(
             dataset,
             [[0], [1, 3]],
-            LoaderConfig(workers=workers),
+            LoaderConfig(num_workers=workers),
             CPU,
         )
     )
@@ -62,8 +62,8 @@ def test_epochs_have_no_sample_twice_and_differ_and_a_resumed_order_continues() 
     plan = BatchPlan.make(
         TrainConfig(
             epochs=2,
-            micro_batch=5,
-            accumulate=2,
+            batch_size=5,
+            accumulation_steps=2,
         ),
         105,
         1,

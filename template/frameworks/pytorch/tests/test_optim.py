@@ -16,7 +16,7 @@ from ..optim import OneCycle, adamw, clip
     ("option", "message"),
     [
         ("--optim.typo=1", "optim.typo"),
-        ("--train.micro_batch=0", "train.micro_batch is 0: it must be in [1, inf)"),
+        ("--train.batch_size=0", "train.batch_size is 0: it must be in [1, inf)"),
         ("--optim.beta1=1.0", "optim.beta1 is 1.0: it must be in [0, 1)"),
         ("--train.steps=many", "train.steps"),
         ("--speed.precision=fp7", "speed.precision"),

@@ -22,7 +22,7 @@ from . import support
 from .support import CPU, SMALL, ask_to_stop, at_step, equal, few_samples, rows, state, train_here
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-RANKS = ("--train.global_batch=8", "--optim.eps=1e-4", "--log.every=1")
+RANKS = ("--train.global_batch_size=8", "--optim.eps=1e-4", "--log.every=1")
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,11 @@ def test_accumulated_micro_batches_equal_one_batch(
             generator,
         ),
     )
-    for name, micro_batch, accumulate in (("small", 3, 3), ("large", 9, 1)):
-        sizes = (f"--train.micro_batch={micro_batch}", f"--train.accumulate={accumulate}")
+    for name, batch_size, micro_batches in (("small", 3, 3), ("large", 9, 1)):
+        sizes = (
+            f"--train.batch_size={batch_size}",
+            f"--train.gradient_accumulation_steps={micro_batches}",
+        )
         train_here(tmp_path / name, *sizes, "--optim.eps=1e-4")
     check_close(
         tmp_path / "small",
