@@ -72,7 +72,8 @@ class Cache(Component):
         on_gpu = self.cfg.where == "device" and self.world.device.type != "cpu"
         if on_gpu and cfg.loader.num_workers not in ("auto", 0):
             raise UserError(
-                "cache.where is device: set loader.num_workers to 0, as workers cannot read GPU memory"
+                "cache.where is device: set loader.num_workers to 0, "
+                "as workers cannot read GPU memory"
             )
 
     def on_train_start(self, run: Run) -> None:

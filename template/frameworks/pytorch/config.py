@@ -118,7 +118,7 @@ class OptimConfig(Section):
     max_grad_norm: float | None = within("(0, inf)", 1.0)
     """Maximum global gradient norm; null for off."""
     max_grad_value: float | None = within("(0, inf)", None)
-    """Maximum absolute value of each gradient element, applied before `max_grad_norm`; null for off."""
+    """Maximum absolute value of each gradient element, before `max_grad_norm`; null for off."""
     pct_start: float = within("(0, 1)", 0.3)
     """1cycle: fraction of the steps in which the learning rate rises."""
     div_factor: float = within("[1, inf)", 10.0)

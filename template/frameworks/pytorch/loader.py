@@ -43,8 +43,8 @@ class BatchPlan:
         global_batch_size = cfg.batch_size * ranks * accumulation_steps
         if global_batch_size > samples:
             raise UserError(
-                f"the global batch of {global_batch_size} samples is larger than the training set of "
-                f"{samples}: lower train.batch_size"
+                f"the global batch of {global_batch_size} samples is larger than the training set "
+                f"of {samples}: lower train.batch_size"
             )
         per_epoch = samples // global_batch_size
         return cls(

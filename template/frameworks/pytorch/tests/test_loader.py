@@ -63,7 +63,7 @@ def test_epochs_have_no_sample_twice_and_differ_and_a_resumed_order_continues() 
         TrainConfig(
             epochs=2,
             batch_size=5,
-            accumulation_steps=2,
+            gradient_accumulation_steps=2,
         ),
         105,
         1,
