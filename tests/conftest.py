@@ -20,15 +20,17 @@ from program import PROGRAMS, Fastproj, Project, run_fastproj
 from updating import VERSIONS, MakeProject, build, commit, git
 from warm import RUNNING
 
+# Sums depend on the number of threads, so this process and those that tests start have the same
+# number. torch reads it when it is imported, which the conftest.py of a folder does.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_configure() -> None:
     """Build the template that the program renders, once for all workers.
 
     Signals reach the programs under test, also where a shell or `nohup` started pytest, ignoring
-    them. Sums depend on the number of threads, so this process and those that tests start have the
-    same number.
+    them.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         template_bundle.build(ROOT, ROOT / template_bundle.PLACE)
     signal.signal(signal.SIGINT, signal.default_int_handler)

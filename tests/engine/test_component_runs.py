@@ -73,6 +73,15 @@ def killed(package: MakePackage, shared_folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """Trace as torch.compile does, and run the graphs in eager mode: to generate code takes most of the time."""
+    compiled = partial(torch.compile, backend="eager")
+    with mock.patch.object(torch, "compile", lambda call, **_: compiled(call, dynamic=False)):
+        yield
+
+
+@pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("component", CLASSES)
 def test_component_trains_and_survives_a_kill(
     package: MakePackage, tmp_path: Path, killed: Path, component: str
@@ -108,14 +117,6 @@ def train_with(p: Package, folder: Path, names: list[str]) -> None:
             if len(found) != 2:
                 raise
             names.remove(found[-1])
-
-
-@pytest.fixture
-def traced() -> Iterator[None]:
-    """Trace as torch.compile does, and run the graphs in eager mode: to generate code takes most of the time."""
-    compiled = partial(torch.compile, backend="eager")
-    with mock.patch.object(torch, "compile", lambda call, **_: compiled(call, dynamic=False)):
-        yield
 
 
 @pytest.mark.test_all
