@@ -3,6 +3,7 @@
 import random
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -126,3 +127,14 @@ def test_other_hyperparameters_apply_after_a_resume_but_another_optimizer_is_ref
     )
     with pytest.raises(p.errors.UserError, match="was saved with AdamW, not SGD"):
         p.train_here(tmp_path, "--train.steps=8")
+
+
+def test_error_in_validation_costs_no_training(tiny: MakePackage, tmp_path: Path) -> None:
+    p, options = tiny(), ["--train.steps=6", "--train.eval_every=3"]
+    p.train_here(tmp_path / "whole", *options)
+    failing = mock.patch.object(p.train, "evaluate", side_effect=ZeroDivisionError)
+    with failing, pytest.raises(ZeroDivisionError):
+        p.train_here(tmp_path / "failed", *options)
+    assert saved(tmp_path / "failed")["step"] == 3
+    p.train_here(tmp_path / "failed", *options)
+    assert equal(saved(tmp_path / "failed"), saved(tmp_path / "whole"))
