@@ -270,7 +270,7 @@ def test_dataset_that_splits_itself_keeps_its_workers(
     found = [batch[0] for batch in notes(tmp_path)]
     assert found == [1, 1001, 5, 1005, 9, 1009, 13, 1013]
     with pytest.raises(
-        p.errors.UserError, match=r"streams\.split is dataset: use 2 ranks x loader\.workers"
+        p.errors.UserError, match=r"streams\.split is dataset: use 2 ranks x loader\.num_workers"
     ):
         p.train_here(tmp_path, *chosen, "--train.steps=9", "--loader.num_workers=1")
 
