@@ -81,6 +81,7 @@ def test_losses_are_those_of_plain_pytorch(
         "--run.device=cpu",
         "--speed.precision=fp32",
         "--run.name=a",
+        "--run.seed=2147483647",
         f"--train.steps={steps}",
         f"--train.eval_every={steps}",
         "--log.every=1",

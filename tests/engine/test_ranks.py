@@ -200,3 +200,22 @@ def test_weights_of_a_run_do_not_depend_on_another_run_before_it(
         p.train_here(tmp_path / name, "--train.steps=3")
         torch.randn(5)
     assert equal(saved(tmp_path / "a"), saved(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(("kind", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
+def test_ranks_have_a_backend_for_tensors_on_the_cpu(
+    tiny: MakePackage, monkeypatch: pytest.MonkeyPatch, kind: str, backend: str
+) -> None:
+    p, joined = tiny(), list[str]()
+    device = torch.device(kind, 0 if kind == "cuda" else None)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(p.distributed, "find_device", lambda *_: device)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda _: None)
+    for name in ("barrier", "destroy_process_group"):
+        monkeypatch.setattr(torch.distributed, name, lambda: None)
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda given, **_: joined.append(given)
+    )
+    with p.distributed.init("auto") as world:
+        assert world.device == device
+    assert joined == [backend]

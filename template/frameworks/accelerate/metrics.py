@@ -70,5 +70,5 @@ def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
 
 def seed_batch(number: int, device: torch.device) -> torch.Generator:
     """Seed the random numbers of a micro-batch: dropout, and the returned one for augmentation."""
-    default = torch.manual_seed(number)
-    return default if device.type == "cpu" else torch.Generator(device).manual_seed(number)
+    default = torch.manual_seed(number % 2**63)
+    return default if device.type == "cpu" else torch.Generator(device).manual_seed(number % 2**63)

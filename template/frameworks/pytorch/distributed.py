@@ -95,7 +95,9 @@ def init(wanted_device: str) -> Iterator[World]:
             # not the default backends, whose barrier uses a GPU if there is one
             dist.init_process_group("gloo")
         else:
-            dist.init_process_group(device_id=device)
+            # with `device_id` alone, there would be no backend for tensors on the CPU
+            of_device = dist.get_default_backend_for_device(device)
+            dist.init_process_group(f"cpu:gloo,{device.type}:{of_device}", device_id=device)
         dist.barrier()  # so that an error of one rank does not meet another one that still connects
     yield World(rank, size, device)
     if size > 1:

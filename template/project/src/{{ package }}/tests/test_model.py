@@ -53,7 +53,9 @@ def test_gradients_reach_every_parameter(built: Built) -> None:
     for _ in range(3):  # layers that start with zeros pass gradients on after their first update
         train_step(built, optimizer)
     assert [
-        name for name, it in built[0].named_parameters() if it.grad is None or not it.grad.any()
+        name
+        for name, it in built[0].named_parameters()
+        if it.requires_grad and (it.grad is None or not it.grad.any())
     ] == []
 
 
