@@ -81,7 +81,6 @@ def test_losses_are_those_of_plain_pytorch(
         "--run.device=cpu",
         "--speed.precision=fp32",
         "--run.name=a",
-        "--run.seed=2147483647",
         f"--train.steps={steps}",
         f"--train.eval_every={steps}",
         "--log.every=1",
@@ -189,6 +188,11 @@ def test_kinds_of_datasets_have_the_same_losses(
         "--loader.num_workers=1",
     )
     assert losses(tmp_path) == pytest.approx(losses(tmp_path / "batches"), rel=1e-5)
+
+
+def test_largest_seed_trains(tiny: Package, tmp_path: Path) -> None:
+    train_here(tiny, tmp_path, *SHORT, "--run.seed=2147483647")
+    assert len(losses(tmp_path)) == 12
 
 
 def test_time_limit_and_number_of_checkpoints_act(tiny: Package, tmp_path: Path) -> None:
