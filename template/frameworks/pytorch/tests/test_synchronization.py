@@ -17,7 +17,8 @@ from ..data import DataConfig
 from ..distributed import World, find_device
 from ..loader import BatchPlan, Loader, map_tensors
 from ..log import Log
-from ..metrics import Meter, compute_loss
+from ..loss import compute_loss
+from ..metrics import Meter
 from ..model import ModelConfig, build
 from ..optim import OneCycle, adamw, clip
 from .support import CPU, config, load_all, rows, train_here
