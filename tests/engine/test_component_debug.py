@@ -149,7 +149,7 @@ def test_synchronization_is_reported_within_steps_after_the_first_ones(tiny: Mak
         plain = p.component.Step(lambda *_: {}, lambda: torch.zeros(()))
         step = debug.wrap_step(run, plain)
         for _ in range(4):
-            step.compute_gradients((), 1.0, True)
+            step.compute_gradients((), True, True)
             run.step += 1
             debug.on_step_end(run)
     assert [found for found in modes if found[1] == "error"] == [(10, "error")]
