@@ -92,7 +92,8 @@ class Net(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, dict[str, Any]]:
         noise = torch.randn_like(inputs)
-        return (self.layers(inputs + noise) * self.right + self.square(self.wrong)).sum(), {}
+        loss = (self.layers(inputs + noise) * self.right + self.square(self.wrong)).sum()
+        return loss, {"loss": (loss.detach(), 1)}
 
 
 @pytest.mark.parametrize("kind", [tuple, dict])

@@ -79,7 +79,7 @@ def test_gradients_that_overflow_are_no_error(
     package: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = package("mlp", "lr-range-test")
-    clip = p.train.optim.max_grad_norm
+    clip = p.train.optim.clip
 
     def overflowing(parameters: Any, *limits: Any) -> Any:
         overflowing.calls += 1  # type: ignore[attr-defined]

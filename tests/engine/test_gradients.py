@@ -79,6 +79,15 @@ def test_step_in_which_nothing_counts_has_gradients_of_zero(
     assert not any(part.any() for part in gradients(saved(tmp_path)["optimizer"]))
 
 
+def test_model_without_a_count_of_its_loss_is_refused(
+    tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = tiny()
+    monkeypatch.setattr(p.model.Net, "forward", lambda net, *_: (net.layers[0].weight.sum(), {}))
+    with pytest.raises(p.errors.UserError, match='of `forward` in model.py have no "loss": add'):
+        p.train_here(tmp_path, "--train.steps=1")
+
+
 @pytest.mark.parametrize("parts", [1, 4])
 def test_equal_numbers_cost_nothing(
     tiny: MakePackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
@@ -171,7 +180,9 @@ def test_sharded_gradients_are_those_of_one_batch(
     check_row(rows(tmp_path / "sharded", "train")[0], expected(p, counts))
     checkpoint = next((tmp_path / "sharded/a/checkpoints").glob("step-*"))
     weights = torch.load(checkpoint / "weights.pt", weights_only=True)["model"]
-    torch.testing.assert_close(weights, dict(saved(tmp_path / "one")["model"]), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        weights, dict(saved(tmp_path / "one")["model"]), rtol=1e-6, atol=1e-7
+    )
 
 
 def test_adapters_have_the_gradient_of_one_batch(tiny: MakePackage, tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ def check(found: Sequence[Tensor], wanted: Expected, tolerance: float = 1e-6) ->
     """Compare gradients, relative to the largest one of their tensor."""
     for mine, other in zip(found, wanted.gradients, strict=True):
         error = (mine - other).abs().max().item()
-        assert error <= tolerance * other.abs().max().item(), f"off by {error}: {mine} is not {other}"
+        assert error <= tolerance * other.abs().max().item(), (
+            f"off by {error}: {mine} is not {other}"
+        )
 
 
 def check_row(row: Mapping[str, float], wanted: Expected) -> None:

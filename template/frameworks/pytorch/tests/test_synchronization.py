@@ -17,7 +17,7 @@ from ..data import DataConfig
 from ..distributed import World, find_device
 from ..loader import BatchPlan, Loader, map_tensors
 from ..log import Log
-from ..loss import compute_loss
+from ..loss import StepMean, compute_loss
 from ..metrics import Meter
 from ..model import ModelConfig, build
 from ..optim import OneCycle, adamw, clip
@@ -54,6 +54,7 @@ def train_on_meta(folder: Path, fault: Callable[[Tensor], object] = lambda _: No
     prepare = data.Prepare(spec, DataConfig()).to(META)
     optimizer = adamw(model, cfg.optim)
     meter = Meter(World(0, 1, META))
+    step_mean = StepMean(lambda count: count)
     schedule = OneCycle(
         cfg.optim,
         BatchPlan.make(
@@ -88,7 +89,9 @@ def train_on_meta(folder: Path, fault: Callable[[Tensor], object] = lambda _: No
                 ),
             )
             fault(loss)
-            loss.backward()
+            _, count = metrics["loss"]
+            (loss * step_mean.weight(count, True)).backward()
+            step_mean.scale(model.parameters(), 2)
             clip(list(model.parameters()), 1.0, 0.5)
             schedule.set(optimizer, step)
             optimizer.step()

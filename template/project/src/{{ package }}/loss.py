@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .contracts import Metrics
+from .errors import UserError
 
 Count = Tensor | float
 
@@ -21,6 +22,9 @@ def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
     A mean over nothing, which is NaN, becomes 0.
     """
     loss, metrics = net(**batch) if isinstance(batch, dict) else net(*batch)
+    if "loss" not in metrics:
+        missing = 'the metrics of `forward` in model.py have no "loss"'
+        raise UserError(f"{missing}: add its sum over the batch and the count")
     _, count = metrics["loss"]
     sums = {name: (_or_zero(total, number), number) for name, (total, number) in metrics.items()}
     return _or_zero(loss, count), sums
@@ -29,17 +33,17 @@ def compute_loss(net: nn.Module, batch: Any) -> tuple[Tensor, Metrics]:
 class StepMean:
     """Weighs the micro-batches of a step by their counts.
 
-    Equal weights would favor what counts in a micro-batch with little else. Equal numbers cost
-    nothing; tensors stay on the device.
+    With equal weights, a token in a micro-batch with few others would weigh more. Counts that are
+    the same number cost nothing; those on the device stay there.
     """
 
     def __init__(self, mean_over_ranks: Callable[[Count], Count]) -> None:
         self.mean_over_ranks = mean_over_ranks
 
     def weight(self, count: Count, is_first: bool) -> Count:
-        """Return the count of a micro-batch, as a multiple of the first one's mean over the ranks.
+        """Return the weight of a micro-batch's loss: its count, in units of the first one's.
 
-        It weighs the loss. The ranks need the same unit, as the mean of their gradients is taken.
+        The unit is the mean over the ranks, as these average gradients that have the same unit.
         """
         if is_first:
             self.micro_batches = 0
@@ -55,8 +59,8 @@ class StepMean:
             return  # the unit was all that counts
         total = _or_one(self.mean_over_ranks(self.total))
         factor = accumulation_steps * self.unit / total
-        if isinstance(factor, Tensor) or factor != 1:
-            gradients = [weight.grad for weight in parameters if weight.grad is not None]
+        gradients = [weight.grad for weight in parameters if weight.grad is not None]
+        if gradients and (isinstance(factor, Tensor) or factor != 1):  # DeepSpeed keeps its own
             torch._foreach_mul_(gradients, factor)
 
 
